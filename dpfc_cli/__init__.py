@@ -28,33 +28,33 @@ from dpfc_cli.version import __version__
 
 _HOMES = {
     "Account": "ledger.totals",
-    "Comparison": "heads.scored",
-    "Evaluation": "heads.scored",
+    "Comparison": "evaluation.exact",
+    "Evaluation": "evaluation.exact",
     "Exported": "exports.export",
     "ExtractionWarning": "extraction",
     "FeatureSet": "features.reader",
-    "Forecast": "training.forecast",
+    "Forecast": "planning.forecast",
     "Head": "heads.head",
     "Observer": "training.observer",
     "Predictions": "prediction.predict",
     "PrivateClassifier": "estimator",
-    "PrivateEvaluation": "training.private_evaluation",
+    "PrivateEvaluation": "evaluation.private",
     "Pushed": "report.push",
     "Signed": "heads.signature",
     "Trained": "training.run",
     "TrainingWarning": "training.observer",
     "UserError": "errors",
-    "Verified": "training.verify",
-    "ZeroShot": "starts.zero_shot",
-    "compare": "evaluation",
-    "epsilon_of": "training.convert",
-    "evaluate": "evaluation",
+    "Verified": "verification",
+    "ZeroShot": "public_starts.zero_shot",
+    "compare": "evaluation.evaluate",
+    "epsilon_of": "planning.conversion",
+    "evaluate": "evaluation.evaluate",
     "export": "exports.export",
     "extract": "extraction",
-    "forecast": "training.forecast",
+    "forecast": "planning.forecast",
     "import_features": "extraction.importing",
     "merge_ledgers": "ledger.merge",
-    "noise_multiplier_of": "training.convert",
+    "noise_multiplier_of": "planning.conversion",
     "open_features": "features.lookup",
     "predict": "prediction.predict",
     "push": "report.push",
@@ -62,9 +62,9 @@ _HOMES = {
     "set_population": "ledger.populations",
     "to_sklearn": "exports.sklearn",
     "train": "training.train",
-    "verify": "training.verify",
+    "verify": "verification",
     "write_report": "report.write",
-    "zero_shot": "starts.zero_shot",
+    "zero_shot": "public_starts.zero_shot",
 }
 """Where each public name is defined."""
 
@@ -113,7 +113,9 @@ __all__ = [
 if TYPE_CHECKING:
     from dpfc_cli.errors import UserError
     from dpfc_cli.estimator import PrivateClassifier
-    from dpfc_cli.evaluation import compare, evaluate
+    from dpfc_cli.evaluation.evaluate import compare, evaluate
+    from dpfc_cli.evaluation.exact import Comparison, Evaluation
+    from dpfc_cli.evaluation.private import PrivateEvaluation
     from dpfc_cli.exports.export import Exported, export
     from dpfc_cli.exports.sklearn import to_sklearn
     from dpfc_cli.extraction import ExtractionWarning, extract
@@ -121,23 +123,21 @@ if TYPE_CHECKING:
     from dpfc_cli.features.lookup import open_features
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.heads.head import Head
-    from dpfc_cli.heads.scored import Comparison, Evaluation
     from dpfc_cli.heads.signature import Signed
     from dpfc_cli.ledger.caps import set_cap
     from dpfc_cli.ledger.merge import merge_ledgers
     from dpfc_cli.ledger.populations import set_population
     from dpfc_cli.ledger.totals import Account
+    from dpfc_cli.planning.conversion import epsilon_of, noise_multiplier_of
+    from dpfc_cli.planning.forecast import Forecast, forecast
     from dpfc_cli.prediction.predict import Predictions, predict
+    from dpfc_cli.public_starts.zero_shot import ZeroShot, zero_shot
     from dpfc_cli.report.push import Pushed, push
     from dpfc_cli.report.write import write_report
-    from dpfc_cli.starts.zero_shot import ZeroShot, zero_shot
-    from dpfc_cli.training.convert import epsilon_of, noise_multiplier_of
-    from dpfc_cli.training.forecast import Forecast, forecast
     from dpfc_cli.training.observer import Observer, TrainingWarning
-    from dpfc_cli.training.private_evaluation import PrivateEvaluation
     from dpfc_cli.training.run import Trained
     from dpfc_cli.training.train import train
-    from dpfc_cli.training.verify import Verified, verify
+    from dpfc_cli.verification import Verified, verify
 
 
 def __getattr__(name: str) -> Any:

@@ -10,10 +10,10 @@ from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 
 if TYPE_CHECKING:
+    from dpfc_cli.audit.audit import Audit
     from dpfc_cli.methods import AnyMethod
     from dpfc_cli.methods.method import Given
     from dpfc_cli.privacy.facts import Facts
-    from dpfc_cli.trust.audit.runs import Audit
 
 STEPS = 3
 """Of methods that iterate: enough to tell steps apart. All steps run the same code."""
@@ -55,11 +55,11 @@ def audit(
 
     The records are made up, since what an audit prints is not private; your feature sets and ledgers are not touched.
     """
+    from dpfc_cli.audit.canary import facts_of
     from dpfc_cli.errors import UserError, parameter
     from dpfc_cli.methods import METHODS, method_named
     from dpfc_cli.privacy.persons import MOST
     from dpfc_cli.training.request import adjacency_named
-    from dpfc_cli.trust.audit.canary import facts_of
 
     if not 0.5 <= confidence < 1:
         raise UserError(
@@ -107,13 +107,13 @@ def _audited(
     trainings: int,
     confidence: float,
 ) -> "Audit":
+    from dpfc_cli.audit.audit import audit as attacked
+    from dpfc_cli.audit.game import least_runs
+    from dpfc_cli.audit.signals import Signals
     from dpfc_cli.errors import UserError, parameter
     from dpfc_cli.privacy.noise import SystemBits
     from dpfc_cli.training.calibrate import calibrate
     from dpfc_cli.training.request import Privacy
-    from dpfc_cli.trust.audit.game import least_runs
-    from dpfc_cli.trust.audit.runs import audit as attacked
-    from dpfc_cli.trust.audit.signals import Signals
 
     given = {**given, **({"steps": STEPS} if "steps" in method.declared else {})}
     c = calibrate(method, facts, given, Privacy(epsilon=epsilon, delta=delta, allow_large_delta=True))

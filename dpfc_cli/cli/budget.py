@@ -121,7 +121,7 @@ def budget(
     result: dict[str, Any] = {}
     shown: list[Block] = []
     if sigma is not None or epsilon is not None:
-        from dpfc_cli.training.convert import conversions
+        from dpfc_cli.planning.conversion import conversions
 
         result["conversion"] = conversions(noise_multiplier=sigma, epsilon=epsilon, deltas=deltas, steps=steps)
     if found is not None or not result:
@@ -261,7 +261,7 @@ def _lost(book: "Ledger", name: str | None) -> str | None:
     if not any(heads_folder().glob("*.safetensors")):
         return None
     from dpfc_cli.heads.head import cards
-    from dpfc_cli.training.inventory import without_charge
+    from dpfc_cli.ledger.totals import without_charge
 
     return without_charge(book, cards(heads_folder()), name)
 

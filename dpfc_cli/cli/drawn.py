@@ -8,8 +8,8 @@ from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.figures import accuracy, canvas, confusion, reliability
 
 if TYPE_CHECKING:
+    from dpfc_cli.evaluation.exact import Evaluation
     from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.heads.scored import Evaluation
 
 
 def check(plot: Path, features: "FeatureSet", split: str, cards: Sequence[Mapping[str, Any]], noisy: bool) -> None:

@@ -13,11 +13,11 @@ from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.folders import features_folder, heads_folder
 
 if TYPE_CHECKING:
+    from dpfc_cli.evaluation.exact import Comparison, Evaluation
+    from dpfc_cli.evaluation.private import PrivateEvaluation
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.figures.canvas import Drawing
     from dpfc_cli.heads.head import Head
-    from dpfc_cli.heads.scored import Comparison, Evaluation
-    from dpfc_cli.training.private_evaluation import PrivateEvaluation
 
 OUTPUT, PRIVATE = "Output", "Private records"
 
@@ -89,7 +89,7 @@ def evaluate(
 
     With --epsilon it protects the records of the split: it shows what a noisy count says, and what was spent.
     """
-    from dpfc_cli import evaluation
+    from dpfc_cli.evaluation import evaluate as evaluation
     from dpfc_cli.heads.head import Head, newest
     from dpfc_cli.ledger.file import ledger_path
 
@@ -149,7 +149,7 @@ class _Shown:
 
 
 def _one(head: "Head", features: "FeatureSet", result: "Evaluation | PrivateEvaluation") -> _Shown:
-    from dpfc_cli.heads.scored import Evaluation
+    from dpfc_cli.evaluation.exact import Evaluation
 
     path, card = _path(head), head.card
     rows = [evaluated.row_of(path, card, features, result)]

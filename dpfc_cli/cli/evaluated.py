@@ -14,10 +14,10 @@ from dpfc_cli.errors import counted, printable
 from dpfc_cli.figures.canvas import shortened, told_apart
 
 if TYPE_CHECKING:
+    from dpfc_cli.evaluation.exact import ClassFigures, Comparison, Evaluation
+    from dpfc_cli.evaluation.private import PrivateEvaluation
+    from dpfc_cli.evaluation.statistics import Difference
     from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.heads.pairs import Difference
-    from dpfc_cli.heads.scored import ClassFigures, Comparison, Evaluation
-    from dpfc_cli.training.private_evaluation import PrivateEvaluation
 
 MOST_CLASSES = 20
 """Of more classes than this only the ten worst and the ten best are shown. --json has all."""

@@ -114,7 +114,7 @@ def _advise(features: "FeatureSet") -> None:
     """Warnings about a feature set, and the next command."""
     from dpfc_cli.errors import GUARDED
     from dpfc_cli.sources.classes import first_names
-    from dpfc_cli.training.warn import warnings_of_width
+    from dpfc_cli.training.calibrate import warnings_of_width
 
     for warning in warnings_of_width(features.manifest.dim):
         display.warn(warning)

@@ -12,7 +12,7 @@ from dpfc_cli.cli.classes import typed_classes
 from dpfc_cli.errors import UserError, counted, parameter
 
 if TYPE_CHECKING:
-    from dpfc_cli.training.forecast import Forecast, Outlook
+    from dpfc_cli.planning.forecast import Forecast, Outlook
 
 FACTS, PRIVACY = "Public facts", "Privacy"
 EPSILONS = "0.1,0.5,1,2,4,8"
@@ -97,7 +97,7 @@ def forecast(
     trainings run on public records with the noise that the private training will have. They are kept beside that set,
     so the same command goes on where it was stopped.
     """
-    from dpfc_cli.training import forecast as forecasts
+    from dpfc_cli.planning import forecast as forecasts
 
     if plot is not None:
         from dpfc_cli.figures import canvas
@@ -180,8 +180,8 @@ def _row(found: "Forecast", each: "Outlook") -> list[str]:
 
 def _said(found: "Forecast") -> list[tuple[str, str]]:
     """What the columns are, and how far they may be off."""
-    from dpfc_cli.training.forecast import MEASURED
-    from dpfc_cli.training.warn import CLEAR
+    from dpfc_cli.planning.forecast import MEASURED
+    from dpfc_cli.training.calibrate import CLEAR
 
     stand_in, unit = found.stand_in, found.facts.unit
     rows = []

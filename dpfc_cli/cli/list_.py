@@ -12,7 +12,7 @@ from dpfc_cli.cli.app import command
 from dpfc_cli.folders import features_folder, heads_folder
 
 if TYPE_CHECKING:
-    from dpfc_cli.training.inventory import ListedSet
+    from dpfc_cli.inventory import ListedSet
 
 
 @command("list")
@@ -23,7 +23,7 @@ def list_(
 
     They are looked for in ./features and ./heads, or where DPFC_FEATURES and DPFC_HEADS say.
     """
-    from dpfc_cli.training.inventory import inventory
+    from dpfc_cli.inventory import inventory
 
     found = inventory(features_folder(), heads_folder())
     if as_json:

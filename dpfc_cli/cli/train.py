@@ -228,10 +228,9 @@ def train(
 
     State the privacy once, as --epsilon, --noise-multiplier or --non-private. A charge cannot be taken back.
     """
+    from dpfc_cli.training.distributed import Leader, serve
     from dpfc_cli.training.request import requested
     from dpfc_cli.training.run import stands
-    from dpfc_cli.training.serve import serve
-    from dpfc_cli.training.together import Leader
     from dpfc_cli.training.train import finish, plan
 
     given = {name: value for name, value in options.items() if value is not None and value is not False}

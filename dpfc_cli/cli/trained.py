@@ -34,11 +34,10 @@ def show_plan(checked: "Checked", as_json: bool) -> None:
     from dpfc_cli.ledger import caps
     from dpfc_cli.report import account as shown
     from dpfc_cli.training.train import account_with
-    from dpfc_cli.training.whole import whole
     from dpfc_cli.trust import statement
 
     calibrated = checked.calibrated
-    claimed, releases = whole(calibrated)
+    claimed, releases = calibrated.head_claim
     options = calibrated.method.in_force(calibrated.options, calibrated.mechanism is not None)
     after = account_with(checked)
     if as_json:

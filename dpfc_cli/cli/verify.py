@@ -48,8 +48,8 @@ def verify(
     with exit code 2 if anything contradicts, or if the signature is not good.
     """
     from dpfc_cli.heads.head import shown
-    from dpfc_cli.training.verify import verify as checked
-    from dpfc_cli.trust.verify import refused
+    from dpfc_cli.trust.card import refused
+    from dpfc_cli.verification import verify as checked
 
     found = checked(
         str(head),

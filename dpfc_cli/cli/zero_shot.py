@@ -12,7 +12,7 @@ from dpfc_cli.cli.classes import typed_classes
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.starts.zero_shot import ZeroShot
+    from dpfc_cli.public_starts.zero_shot import ZeroShot
 
 NAMED = 100
 """Of more classes without a vector than this the first are named. --json names all."""
@@ -117,7 +117,7 @@ def zero_shot(
 
     A class of which nothing is known is named. No private record is read, unless --on names one.
     """
-    from dpfc_cli.starts.zero_shot import zero_shot as make
+    from dpfc_cli.public_starts.zero_shot import zero_shot as make
 
     found = None
     if features is not None or model is None:

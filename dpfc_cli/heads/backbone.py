@@ -1,17 +1,22 @@
-"""The backbone of a head, made again from what the head's card says.
+"""The backbone of a head, made again from what the head's card says, and how it reads pictures.
 
-The card has the backbone's description, with the digest of its weights. A backbone is used only if it describes itself
-in the same way.
+The card has the backbone's description, with the digest of its weights, and how pictures were prepared. A backbone is
+used only if it describes itself in the same way. For pictures, all of it must give the fingerprint of the features that
+the head was trained on.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dpfc_cli import backbones
 from dpfc_cli.backbones import BACKBONES, Backbone, Geometry, Progress
 from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features.manifest import DTYPES, fingerprint_of
 from dpfc_cli.heads.head import Head
+from dpfc_cli.images import Preparation
 from dpfc_cli.schema import among, each, either, fault, null, record, text, whole
 
 LARGEST_SIDE = 8192
@@ -148,3 +153,76 @@ def stated_of(head: Head, about: str, instead: str) -> Stated:
             f"The card of the head describes no backbone of this dpfc: '{wrong[:80]}' is missing or makes no sense."
         )
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What turns a picture into the features that a head takes.
+
+    Attributes:
+        stated: what the card says of the backbone.
+        image_shape: of the pictures, (H, W, C).
+        preparation: what is done with a picture before.
+        dtype: the precision to which features are rounded.
+
+    """
+
+    stated: Stated
+    image_shape: tuple[int, int, int]
+    preparation: Preparation
+    dtype: np.dtype[Any]
+
+    @property
+    def prepared(self) -> bool:
+        """Whether pictures are resized and cropped when they are decoded."""
+        return self.preparation.geometry is not None
+
+    def load(self, weights: str | None, batch: int | None, progress: Progress | None) -> Backbone:
+        """Make the backbone. Arguments and errors: as for `Stated.load`."""
+        return self.stated.load(self.image_shape, weights, prepared=self.prepared, batch=batch, progress=progress)
+
+
+def recipe_of(head: Head) -> Recipe:
+    """What the card of a head says of its features. Nothing is loaded.
+
+    Raises:
+        UserError: the head was trained on imported features, or its card does not say how pictures were prepared.
+
+    """
+    own = head.card["features"]
+    given = stated_of(head, "head", "Predict on features: a feature set, or an .npy file.")
+    stated = given.values
+    preparation, dtype = own.get("preparation") or {}, own.get("dtype")
+    if dtype not in DTYPES or own["fingerprint"] != fingerprint_of(
+        stated, head.classes, head.dim, dtype, own.get("preparation")
+    ):
+        raise UserError(
+            "The card of the head does not say how the pictures were prepared that it was trained on, or what it says "
+            "does not give the fingerprint of these features.",
+            "Extract features as for the training ('dpfc extract', with the same options), and predict on the feature "
+            "set.",
+            code="unsupported",
+            parameter="head",
+        )
+    # What was resized on the device then is resized while it is decoded now. Both give the same bytes.
+    geometry = _geometry(preparation) or given.geometry
+    window = preparation.get("window")
+    return Recipe(
+        stated=given,
+        image_shape=given.shape(geometry),
+        preparation=Preparation(
+            geometry=geometry,
+            window=None if window is None else (float(window[0]), float(window[1])),
+            exif=preparation.get("exif", False),
+        ),
+        dtype=np.dtype(dtype),
+    )
+
+
+def _geometry(said: Mapping[str, Any]) -> Geometry | None:
+    if "crop" not in said:
+        return None
+    resize = said["resize"]
+    return Geometry(
+        resize=resize if isinstance(resize, int) else (resize[0], resize[1]), crop=said["crop"], filter=said["filter"]
+    )

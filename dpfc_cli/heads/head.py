@@ -26,7 +26,7 @@ from dpfc_cli.memory import check_fits
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.sources.reading import unread
 from dpfc_cli.trust import card as card_values
-from dpfc_cli.trust import statement, verify
+from dpfc_cli.trust import statement
 
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
@@ -145,10 +145,10 @@ class Head:
         return dict(statement.rows(self.card, sha256_of(self.path), groups))
 
     def refuse_contradictions(self) -> None:
-        """UserError where the head was read from a file, and its card contradicts itself (`trust.verify`)."""
-        wrong = [] if self.path is None else verify.contradictions(verify.of_card(self.card))
+        """UserError where the head was read from a file, and its card contradicts itself (`trust.card`)."""
+        wrong = [] if self.path is None else card_values.contradictions(card_values.of_card(self.card))
         if wrong:
-            raise verify.refused(self.path, wrong)
+            raise card_values.refused(self.path, wrong)
 
     def _taken(self, x: np.ndarray) -> np.ndarray:
         given = np.asarray(x)

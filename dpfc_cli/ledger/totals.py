@@ -24,7 +24,7 @@ and on its noise, it says what they spent, and a cap that was fixed in advance i
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -285,3 +285,22 @@ class Ledger:
             adopted=any(each.adopted for each in accounts),
             also=tuple(each for each in accounts if each is not found),
         )
+
+
+def without_charge(
+    book: Ledger, cards: Iterable[tuple[Path, Mapping[str, Any]]], name: str | None = None
+) -> str | None:
+    """What to tell if heads have no charge in a ledger that has their sets, by name; None if there are none.
+
+    name: only those of this set.
+    """
+    names = {each.name for facts in book.sets.values() for each in facts} if name is None else {name}
+    lost = [path for path, card in cards if card["features"]["name"] in names and card["ledger"]["charge"] not in book]
+    if not lost:
+        return None
+    others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return (
+        f"The ledger '{book.path}' does not have the training of '{lost[0]}'{others}. It was put back from an older "
+        "backup, or the training was done elsewhere. What was spent there is in no sum. Put the newer ledger back, or "
+        "unite the two ('dpfc budget --merge')."
+    )

@@ -13,7 +13,7 @@ import numpy as np
 from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
-from dpfc_cli.training.asserted import check_public
+from dpfc_cli.training.public import check_public
 
 ROWS = 4096
 MOST = 50_000_000

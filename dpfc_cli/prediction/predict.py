@@ -13,8 +13,9 @@ from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.features.lookup import open_features, placed
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.backbone import recipe_of
 from dpfc_cli.heads.head import Head, as_probabilities, encoded
-from dpfc_cli.prediction import calibration, output, rebuild, sources
+from dpfc_cli.prediction import calibration, output, sources
 from dpfc_cli.prediction.calibration import Calibration
 from dpfc_cli.prediction.output import Row, Saved
 
@@ -209,7 +210,7 @@ def _source(
                 parameter=name,
             )
         return features
-    recipe = rebuild.recipe_of(head)
+    recipe = recipe_of(head)
     pictures = sources.pictures_at(str(source))
     tell = progress or (lambda stage, done, total: None)
     tell(LOADING, 0, None)

@@ -26,6 +26,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.table import FLOATS, Array
 from dpfc_cli.features.tables import ARRAYS, arrays_in
 from dpfc_cli.files import check_plain, sha256_of
+from dpfc_cli.heads.backbone import Recipe
 from dpfc_cli.heads.head import Head
 from dpfc_cli.images import batches
 from dpfc_cli.images.arrow import is_saved
@@ -41,7 +42,6 @@ from dpfc_cli.images.unlabelled import (
     in_list,
     in_parquet,
 )
-from dpfc_cli.prediction.rebuild import Recipe
 
 STDIN = "-"
 ROWS = 4096

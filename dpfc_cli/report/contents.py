@@ -6,16 +6,17 @@ from typing import Any
 
 from dpfc_cli import rounding
 from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.evaluation.exact import Progress
 from dpfc_cli.figures import tradeoff as figure
 from dpfc_cli.figures.canvas import Panel
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
-from dpfc_cli.heads.scored import Progress
 from dpfc_cli.privacy.chain import to_json
 from dpfc_cli.report import holder, released
 from dpfc_cli.report.document import Block, Code, Document, Facts, Figure, Grid, Points, Section, SignOff, Words
-from dpfc_cli.trust import statement, tradeoff, verify
-from dpfc_cli.trust.verify import BELONGS, CHARGED, NOISE, SIGNER, TEXT, Finding
+from dpfc_cli.trust import card as cards
+from dpfc_cli.trust import statement, tradeoff
+from dpfc_cli.trust.card import BELONGS, CHARGED, NOISE, SIGNER, TEXT, Finding
 from dpfc_cli.version import __version__
 
 SHARED, INTERNAL = "for whoever gets the head", "internal"
@@ -63,9 +64,9 @@ def document(
             parameter="features",
         )
     card, digest, name = head.card, sha256_of(head.path), name or head.path.name
-    findings = [*verify.of_card(card), verify.of_chain(card, head.chain)]
-    if wrong := verify.contradictions(findings):
-        raise verify.refused(head.path, wrong)
+    findings = [*cards.of_card(card), cards.of_chain(card, head.chain)]
+    if wrong := cards.contradictions(findings):
+        raise cards.refused(head.path, wrong)
     figures = None if evaluation is None else released.load(evaluation, digest)
     said = dict(statement.rows(card, digest))
     own = None if not internal else holder.of(head, features, figures, progress)

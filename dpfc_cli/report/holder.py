@@ -7,26 +7,25 @@ from typing import Any
 
 from dpfc_cli import rounding
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.evaluation import evaluate
+from dpfc_cli.evaluation.evaluate import evaluate
+from dpfc_cli.evaluation.exact import Evaluation
 from dpfc_cli.features.lookup import set_folder
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.heads.head import Head, cards
-from dpfc_cli.heads.scored import Evaluation
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
-from dpfc_cli.ledger.totals import Account
+from dpfc_cli.ledger.totals import Account, without_charge
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.report import account as accounts
 from dpfc_cli.report.document import Block, Facts, Section, Words
 from dpfc_cli.report.released import by_class
 from dpfc_cli.rounding import percentage, with_interval
-from dpfc_cli.training.inventory import without_charge
-from dpfc_cli.training.verify import verify
-from dpfc_cli.trust.verify import Finding, refused
+from dpfc_cli.trust.card import Finding, refused
+from dpfc_cli.verification import verify
 
 NOTICE = (
     "Internal: for the holder of the records only. The parts that are marked say more about the records than the "

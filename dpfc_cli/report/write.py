@@ -5,10 +5,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dpfc_cli.errors import UserError, check_new_name, installing, parameter
+from dpfc_cli.evaluation.exact import Progress
 from dpfc_cli.figures import canvas
 from dpfc_cli.files import make
 from dpfc_cli.heads.head import Head
-from dpfc_cli.heads.scored import Progress
 from dpfc_cli.report.contents import document
 from dpfc_cli.report.document import Document
 from dpfc_cli.report.html import html_of

@@ -4,9 +4,9 @@
 
 `request`: what is wanted. `calibrate`: options, plan and guarantee, from public facts alone. `check`: everything that
 can be refused. `charge`: the charge in the ledger; only a `Charged` value gives a curator private records. `run`: the
-records are summed and the head is written. `train` goes the whole way. `private_evaluation` goes the same one.
+records are summed and the head is written. `train` goes the whole way.
 
 `answers` keeps what was released, so that a training that was stopped goes on. `card` says what is written down of a
-training. `warn` says what will go badly. `public`, `start` and `tuning` use public records, and `asserted` says which
-sets may be taken for public. `observer` is told how it goes.
+training. `public`, `public_start` and `tuning` use public records. `machine` says what a training needs of memory, disk
+and devices. `distributed` is for several processes. `observer` is told how it goes.
 """

@@ -1,7 +1,7 @@
 """From a request to a plan with its noise: options, plan and guarantee, from public facts alone.
 
 Nothing here reads a record. Each value is computed once: the options that shape the plan, then the plan, then μ, then
-the options whose defaults depend on the noise.
+the options whose defaults depend on the noise. `warnings_of` says what will go badly.
 """
 
 import math
@@ -17,6 +17,12 @@ from dpfc_cli.privacy.curator import eta_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Plan
 from dpfc_cli.training.request import Privacy
+from dpfc_cli.trust.claims import epsilon_of
+
+WIDE = 8_192
+"""Dimensions from which decomposing a Gram matrix takes minutes to hours."""
+CLEAR = 2.0
+"""Where a class has less signal than so many times the noise, a poor head is to be expected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +60,7 @@ class Calibrated(Planned):
 
     given: the options that the user set; options: all of them. tuning: what the card says of public records that
     options were chosen on. before: the card of the private head that the training starts from, if it does
-    (`training.whole`).
+    (`training.calibrate`).
     """
 
     method: AnyMethod
@@ -62,6 +68,32 @@ class Calibrated(Planned):
     options: Any
     tuning: Mapping[str, Any] | None = None
     before: Mapping[str, Any] | None = None
+
+    @property
+    def head_claim(self) -> tuple[Guarantee | None, list[dict[str, Any]]]:
+        """What the head claims, and the releases that it depends on: those of the head that it started from, then its
+        own. The guarantee is None where nothing is claimed. Shares are parts of the budget of all releases together.
+
+        A head that started from a private one depends on the answers of both trainings. Given the first head, the
+        second training is what it is for any other start, so its own cost is that of its own releases. Both together
+        cost what all their releases cost, because composition allows each release to depend on the answers before it
+        (Dong, Roth and Su 2022, Theorem 3.2). The ledger has a charge for the first head, and is charged for the new
+        releases alone.
+
+        The noise may not depend on the answers. If it was chosen by looking at the first head, the claim is that of a
+        cap which was fixed before (`ledger.caps`). Only the operator knows this, so the statement says it.
+        """
+        own, before, releases = self.claimed, self.before, self.releases
+        if own is None or before is None:
+            return own, releases
+        total = before["mu"] ** 2 + own.mu**2
+        made = [
+            {**release, "share": release["share"] * mu**2 / total}
+            for mu, part in ((before["mu"], before["plan"]), (own.mu, releases))
+            for release in part
+        ]
+        eta = before["eta"] + own.eta
+        return Guarantee(epsilon=epsilon_of(made, own.delta, eta), delta=own.delta, mu=total**0.5, eta=eta), made
 
 
 def calibrate(
@@ -223,3 +255,50 @@ def spent(plan: Plan, mu: float, delta: float, eta: float) -> float:
     if plan.sampled:
         return poisson.epsilon_for(*poisson.sampled_of(plan, mu), delta, eta)
     return accounting.epsilon_for(mu, delta, eta)
+
+
+def warnings_of_width(d: int) -> list[str]:
+    """What so many dimensions mean."""
+    if d <= WIDE:
+        return []
+    return [
+        f"{d:,} dimensions make a Gram matrix of {8 * d**2 / 1e9:.1f} GB. After the last pass its decomposition takes "
+        "long. Fewer dimensions (extract with mean pooling) are faster and lose less to noise."
+    ]
+
+
+def signal_and_noise(calibrated: Calibrated) -> tuple[float, float]:
+    """A class mean of vectors of length 1 stands for n/m records; the noise in one release of it has length √d/μ."""
+    facts, guarantee = calibrated.facts, calibrated.guarantee
+    assert guarantee is not None
+    return facts.n / facts.m, math.sqrt(facts.d) / guarantee.mu
+
+
+def warnings_of(calibrated: Calibrated) -> list[str]:
+    """What will go badly in this training."""
+    facts, guarantee, said = calibrated.facts, calibrated.guarantee, warnings_of_width(calibrated.facts.d)
+    if guarantee is None:
+        return said
+    if guarantee.delta > 1 / facts.n:
+        said.append(
+            f"delta = {guarantee.delta:g} is larger than 1/n = {1 / facts.n:.2g}: a mechanism that publishes all of "
+            f"one {facts.unit} would satisfy it."
+        )
+    signal, noise = signal_and_noise(calibrated)
+    length = f"{noise:,.0f}" if noise < 1e9 else f"{noise:.3g}"
+    if signal < CLEAR * noise:
+        said.append(
+            f"the noise hides the classes: a class has less than {CLEAR:g} times as much signal as there is noise "
+            f"(about {signal:,.0f} {facts.unit}s against noise of length {length}, with {facts.d} dimensions at "
+            f"epsilon = {guarantee.epsilon:g}). {_expected(calibrated)}"
+        )
+    return said
+
+
+def _expected(calibrated: Calibrated) -> str:
+    """What a training can do if noise hides the classes."""
+    if "public_head" not in calibrated.method.public:
+        return "Expect a poor head. More records, fewer dimensions or a larger epsilon help."
+    if calibrated.options.public_head is None:
+        return "Expect a poor head. More records, fewer dimensions, a larger epsilon or a public start help."
+    return "Expect a head that is little better than its start."

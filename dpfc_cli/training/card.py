@@ -23,7 +23,6 @@ from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training.answers import digest_of
 from dpfc_cli.training.calibrate import Calibrated, Planned
 from dpfc_cli.training.request import SPLIT
-from dpfc_cli.training.whole import whole
 from dpfc_cli.trust.statement import EXACT, SAMPLED, hold_out_of
 from dpfc_cli.version import __version__, code_digest
 
@@ -121,7 +120,7 @@ def card_of(
     `standing_of`.
     """
     facts, manifest = calibrated.facts, features.manifest
-    claimed, releases = whole(calibrated)
+    claimed, releases = calibrated.head_claim
     options, holds = calibrated.options, calibrated.method.public
     public = options.public if "public" in holds else None
     start = options.public_head if "public_head" in holds else None
@@ -179,7 +178,7 @@ def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, fold
 
     UserError where `out` is not printable, does not end as the claim demands, or exists.
     """
-    claim, guarantee = calibrated.claim, whole(calibrated)[0] or calibrated.guarantee
+    claim, guarantee = calibrated.claim, calibrated.head_claim[0] or calibrated.guarantee
     suffix = SUFFIXES[claim]
     if out is None:
         asked = f"-eps{rounded_up(guarantee.epsilon, 4)}" if guarantee else ""

@@ -12,42 +12,28 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, parameter, sentence
+from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
-from dpfc_cli.kernels import products
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import known_set
-from dpfc_cli.ledger.totals import Account, Ledger
-from dpfc_cli.memory import free_memory
-from dpfc_cli.methods.method import Method, Solution, state_bytes
-from dpfc_cli.privacy import forms
+from dpfc_cli.ledger.totals import Account, Ledger, without_charge
+from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.curator import lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import check as check_query
 from dpfc_cli.privacy.oracle import Oracle, Plan, PlanError, Progress
-from dpfc_cli.privacy.queries import ClassGrams, Query
+from dpfc_cli.privacy.queries import Query
 from dpfc_cli.sources.classes import first_names
 from dpfc_cli.training.answers import Unfinished, any_kept, refuse_old, unfinished
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_of, charge_of_training, path_of, standing_of
-from dpfc_cli.training.inventory import without_charge
+from dpfc_cli.training.machine import check_devices, check_memory, stack_bytes, stack_for, training_bytes
 from dpfc_cli.training.observer import CHECKING, Observer
 from dpfc_cli.training.request import SPLIT, Request
-from dpfc_cli.training.shelf import stack_bytes, stack_for
 
-WORKING_BYTES = 600 * 2**20
-"""Beside a method's state: the blocks that are worked on, the compiled kernels and the interpreter."""
-PERSONS_BYTES = 300 * 2**20
-"""More for persons: factors are copied where they are scaled, and those of the last person wait for the next block."""
-LABELS_BYTES = 350 * 2**20
-"""More for class Grams of records with several labels, as measured: a vector is copied for each of them."""
-PIECES_BYTES = 500 * 2**20
-"""More for answers in pieces, as measured with pieces of up to 64 MiB: arrays of many sizes come and go, and the system
-keeps what lies between.
-"""
 REHEARSED = 3
 """Records, dimensions and (at most) classes and steps of a rehearsal."""
 
@@ -96,10 +82,10 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
         observer.warn(lost)
     if found is None and (request.tune_on is None or not any_kept(book)):
         check_charge(book, features, charge)
-    check_memory(calibrated, request.memory)
-    place = features.folder.resolve()
+    method, plan, facts = calibrated.method, calibrated.plan, calibrated.facts
+    check_memory(method, plan, facts, request.memory)
     beside = answers_beside(calibrated, found)
-    stack_for(calibrated.plan, bytes_of(calibrated), request.memory, place, beside)
+    stack_for(plan, training_bytes(method, plan, facts), request.memory, features.folder.resolve(), beside)
     if calibrated.mechanism is not None:
         try:
             lattice_of(calibrated.mechanism)
@@ -194,18 +180,6 @@ def verify(request: Request, progress: Progress | None = None) -> None:
         request.leader.verify(request.features, SPLIT, request.facts, progress)
 
 
-def check_devices() -> None:
-    """UserError where JAX cannot compute exactly on the devices of this machine."""
-    try:
-        products.check_exact()
-    except Exception as error:
-        raise UserError(
-            f"JAX cannot compute on this machine's devices: {sentence(error)}",
-            "Try JAX_PLATFORMS=cpu.",
-            code="unsupported",
-        ) from error
-
-
 def _try_place(path: Path) -> None:
     """UserError where a head cannot be written. Nothing is left behind, not even a folder."""
     made = [folder for folder in path.parents if not folder.exists()]
@@ -233,6 +207,20 @@ class _Rehearsal(Oracle):
         due = self._plan.due(self.released, query, self._facts)
         self.released += 1
         return iter([np.zeros(due.shape)])
+
+
+def answers_beside(calibrated: Calibrated, found: Unfinished | None) -> int:
+    """The bytes that the answers in pieces will take beside the ledger, which is on the disk of the features.
+
+    found: the training that goes on: what it has kept is there.
+    """
+    if calibrated.claim != "private":
+        return 0
+    kept = 0
+    if found is not None:
+        with suppress(OSError):
+            kept = found.path.stat().st_size
+    return max(0, stack_bytes(calibrated.plan) - kept)
 
 
 def rehearse(calibrated: Calibrated, features: FeatureSet, standing: Mapping[str, Any]) -> None:
@@ -263,53 +251,3 @@ def rehearse(calibrated: Calibrated, features: FeatureSet, standing: Mapping[str
     method.solve(oracle, facts, options)
     if oracle.released != len(plan.releases):
         raise PlanError(f"{method.name} asked for {oracle.released} of {len(plan.releases)} planned releases")
-
-
-def working_bytes(facts: Facts) -> int:
-    """The bytes that summing records takes, beside what is made of the sums."""
-    return WORKING_BYTES + (PERSONS_BYTES if facts.rows is not None else 0)
-
-
-def bytes_of(training: Calibrated) -> int:
-    """The bytes that a training needs at least."""
-    return bytes_for(training.method, training.plan, training.facts)
-
-
-def bytes_for(method: Method[Any, Any], plan: Plan, facts: Facts) -> int:
-    """The same, of a training with this plan."""
-    large = max((8 * release.held for release in plan.releases if len(release.pieces) > 1), default=None)
-    # One matrix may be larger than a piece of those that were measured. Four of them are in memory at most.
-    pieces = 0 if large is None else PIECES_BYTES + 4 * max(0, large - forms.PIECE_BYTES)
-    several = facts.k > 1 and any(release.kind == ClassGrams.kind for release in plan.releases)
-    return state_bytes(method, plan) + working_bytes(facts) + pieces + (LABELS_BYTES if several else 0)
-
-
-def answers_beside(calibrated: Calibrated, found: Unfinished | None) -> int:
-    """The bytes that the answers in pieces will take beside the ledger, which is on the disk of the features.
-
-    found: the training that goes on: what it has kept is there.
-    """
-    if calibrated.claim != "private":
-        return 0
-    kept = 0
-    if found is not None:
-        with suppress(OSError):
-            kept = found.path.stat().st_size
-    return max(0, stack_bytes(calibrated.plan) - kept)
-
-
-def check_memory(calibrated: Calibrated, memory: float | None) -> None:
-    """UserError where a training needs more bytes than `memory`; None: than the machine has free."""
-    allowed = free_memory() if memory is None else memory
-    facts, method, needed = calibrated.facts, calibrated.method, bytes_of(calibrated)
-    if needed > allowed:
-        other = f"{parameter('method')} dp-fc (its state does not grow with m·d²), " if method.class_matrices else ""
-        raise UserError(
-            f"This training needs about {needed / 1e6:,.0f} MB ({facts.m} classes, {facts.d} dimensions); "
-            f"the limit is {allowed / 1e6:,.0f} MB.",
-            f"Use {other}features of fewer dimensions ('dpfc extract' with {parameter('pool')} mean), or a larger "
-            f"{parameter('memory')}.",
-            code="memory",
-            needed=needed,
-            allowed=allowed,
-        )

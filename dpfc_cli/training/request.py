@@ -11,7 +11,7 @@ from dpfc_cli.ledger.facts import account_name, noted
 from dpfc_cli.methods import AnyMethod, method_named
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.facts import Adjacency, Facts
-from dpfc_cli.training.together import Leader
+from dpfc_cli.training.distributed import Leader
 
 SPLIT = "train"
 """The split that is trained on."""
@@ -45,7 +45,7 @@ class Request:
 
     features: the private records. method: a method's name, or "auto". options: the method's options that are set, by
     name. adjacency: which data sets are neighbours. public_features, tune_on: sets of public records, see
-    `training.public` and `training.tuning`. public_head: public class vectors, see `training.start`. out:
+    `training.public` and `training.tuning`. public_head: public class vectors, see `training.public_start`. out:
     the head's file; None: a name of its own in `folder`. memory: bytes that the training may take; None: what the
     machine has free. by, purpose: whose training it is and what for, for the ledger alone. infer_classes: a private
     head may have classes that nobody stated. keep: its answers, so that it can go on after it was stopped. leader: the

@@ -19,10 +19,10 @@ from dpfc_cli.privacy.oracle import MAKING, TAKING, Oracle, Stages
 from dpfc_cli.privacy.queries import Grid
 from dpfc_cli.training.card import card_of, charge_of_training, charged_standing
 from dpfc_cli.training.charge import Charged, Receipt, settle
-from dpfc_cli.training.check import Checked, answers_beside, bytes_of
+from dpfc_cli.training.check import Checked, answers_beside
+from dpfc_cli.training.machine import shelf_for, side_of, stack_bytes, stack_for, training_bytes
 from dpfc_cli.training.observer import MATRICES, SOLVING, TRAINING, Observer
 from dpfc_cli.training.request import SPLIT
-from dpfc_cli.training.shelf import shelf_for, side_of, stack_bytes, stack_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,11 @@ def _account(receipt: Receipt) -> Account:
 def _shelves_of(checked: Checked) -> tuple[Shelf | None, Shelf]:
     """Where the training keeps what its sums share, and answers in pieces."""
     calibrated, request, grid = checked.calibrated, checked.request, _grid_of(checked)
-    facts, folder, others = calibrated.facts, checked.features.folder.resolve(), bytes_of(calibrated)
+    facts, folder, others = (
+        calibrated.facts,
+        checked.features.folder.resolve(),
+        training_bytes(calibrated.method, calibrated.plan, calibrated.facts),
+    )
     promised = answers_beside(calibrated, checked.unfinished)
     stack = stack_for(calibrated.plan, others, request.memory, folder, promised)
     if isinstance(stack, InMemory):

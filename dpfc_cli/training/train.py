@@ -14,14 +14,13 @@ from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account
 from dpfc_cli.rounding import rounded_up
-from dpfc_cli.training import public, start, tuning
-from dpfc_cli.training.calibrate import calibrate
+from dpfc_cli.training import public, public_start, tuning
+from dpfc_cli.training.calibrate import calibrate, warnings_of
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import Checked, check, tuned
 from dpfc_cli.training.observer import TUNING, Observer
 from dpfc_cli.training.request import Request, requested
 from dpfc_cli.training.run import Trained, run, stands
-from dpfc_cli.training.warn import warnings_of
 
 
 def plan(request: Request, observer: Observer) -> Checked:
@@ -48,14 +47,14 @@ def plan(request: Request, observer: Observer) -> Checked:
         public.check(calibrated, private, informing)
     if request.public_head is not None:
         book = read(ledger_path(private.folder))
-        calibrated = start.begin(calibrated, private, request.public_head, book)
+        calibrated = public_start.begin(calibrated, private, request.public_head, book)
     trials = None if tuning_on is None else tuning.prepare(calibrated, private, tuning_on, request.memory)
     known = {each.folder: each for each in (tuning_on, informing) if each is not None}
     said = [*warnings_of(calibrated), *(text for each in known.values() for text in public.warnings_of(each))]
     if request.public_head is not None:
-        said += start.warnings_of(calibrated)
+        said += public_start.warnings_of(calibrated)
         if calibrated.before is None:
-            observer.say(start.REMARK)
+            observer.say(public_start.REMARK)
     for text in [*said, *([] if trials is None else tuning.warnings_of(trials))]:
         observer.warn(text)
     if informing is not None:

@@ -37,10 +37,9 @@ from dpfc_cli.privacy.oracle import Mechanism, Oracle
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.schema import LARGEST, fault, number, record, text
 from dpfc_cli.training.calibrate import Calibrated, with_options
-from dpfc_cli.training.check import bytes_for, check_memory
+from dpfc_cli.training.machine import InFile, check_memory, stack_for, training_bytes
 from dpfc_cli.training.public import check_other
 from dpfc_cli.training.request import SPLIT
-from dpfc_cli.training.shelf import InFile, stack_for
 from dpfc_cli.version import code_digest
 
 RUNS = 5
@@ -130,7 +129,7 @@ class Trials:
             folder = self.known.folder.resolve()
             # Large answers are made in pieces, which share the vectors of the records.
             shelf = InFile(folder) if plan.stacked else None
-            stack = stack_for(plan, bytes_for(self.method, plan, draw.facts), self._memory, folder)
+            stack = stack_for(plan, training_bytes(self.method, plan, draw.facts), self._memory, folder)
             if mu is None:
                 oracle = NonPrivate(draw.facts, records, plan, shelf=shelf, stack=stack)
             else:
@@ -203,7 +202,7 @@ def prepare(calibrated: Calibrated, private: FeatureSet, known: FeatureSet, memo
             code="conflict",
             parameter="tune_on",
         )
-    check_memory(calibrated, memory)
+    check_memory(method, calibrated.plan, calibrated.facts, memory)
     check_stand_in(private, known, calibrated.facts.k, "tune_on")
     return Trials(calibrated, known, calibrated.facts, labels_of(known), RUNS + 1, memory)
 

@@ -9,8 +9,8 @@ import pytest
 
 from bench import ablation, accuracy, cells, forecast, persons, public, reproduction, starts, synthetic
 from bench.cells import Cell
+from dpfc_cli.planning.forecast import MEASURED
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.training.forecast import MEASURED
 
 ROOT = Path(__file__).parents[2]
 CIFAR = {"cifar10-vit-ti16": Facts(n=50_000, m=10, d=192), "cifar100-vit-ti16": Facts(n=25_000, m=100, d=192)}

@@ -6,8 +6,8 @@ from typing import Any
 
 from dpfc_cli.cli.blocks import Facts, bar, between
 from dpfc_cli.cli.evaluated import heads_named, one
+from dpfc_cli.evaluation.exact import ClassFigures, Evaluation
 from dpfc_cli.heads.metrics import wilson
-from dpfc_cli.heads.scored import ClassFigures, Evaluation
 
 CARD = {"method": "dp-ls", "claim": "non-private"}
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dpfc_cli import files
 from dpfc_cli.cli import display
-from dpfc_cli.training import forecast as forecasts
+from dpfc_cli.planning import forecast as forecasts
 from tests.cli.conftest import Dpfc
 from tests.support import blobs
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfc_cli.evaluation import evaluate
+from dpfc_cli.evaluation.evaluate import evaluate
 from dpfc_cli.features.manifest import MANIFEST, load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfc_cli import evaluation
 from dpfc_cli.cli import display
 from dpfc_cli.cli import train as command
 from dpfc_cli.errors import UserError
+from dpfc_cli.evaluation import evaluate as evaluation
+from dpfc_cli.evaluation import private as private_evaluation
 from dpfc_cli.features.digests import common
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
@@ -27,7 +28,7 @@ from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.privacy import curator, sums
 from dpfc_cli.report import contents
 from dpfc_cli.report.document import Words
-from dpfc_cli.training import card, check, private_evaluation, request, run
+from dpfc_cli.training import card, check, request, run
 from dpfc_cli.training import train as training
 from dpfc_cli.training.charge import Charged
 from tests.cli.worlds import LINE, PRIVATE, Clock, Fault, M, N, both, differences

@@ -27,6 +27,7 @@ from PIL import Image
 from dpfc_cli import extraction, files
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import main
+from dpfc_cli.evaluation import private as private_evaluation
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import writer as writers
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
@@ -39,7 +40,7 @@ from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.populations import register
 from dpfc_cli.privacy import passes, sums
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.training import answers, private_evaluation, run
+from dpfc_cli.training import answers, run
 from tests.support import blobs
 
 N, TEST, D, M, K = 150, 30, 4, 3, 3

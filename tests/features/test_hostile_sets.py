@@ -18,11 +18,11 @@ from dpfc_cli.features.manifest import MANIFEST, load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.files import sha256_of
+from dpfc_cli.inventory import inventory
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.card import card_of
-from dpfc_cli.training.inventory import inventory
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.trust.card import check
 from tests.hostile import altered, places, standing

@@ -22,8 +22,7 @@ from dpfc_cli.heads.head import Head, check_card
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.trust.card import check
-from dpfc_cli.trust.verify import contradictions, of_card
+from dpfc_cli.trust.card import check, contradictions, of_card
 from tests.hostile import altered, calibrated, card_as_written, places
 
 EXACT = card_as_written(calibrated("dp-whitened", Privacy(epsilon=1.0)))

@@ -11,7 +11,7 @@ from dpfc_cli.privacy.curator import NonPrivate, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.queries import Query
-from dpfc_cli.training.check import WORKING_BYTES
+from dpfc_cli.training.machine import WORKING_BYTES
 from tests.support import Watching, blobs, curator, drawn_sigmas, stream_of
 
 METHOD = METHODS["dp-newton"]

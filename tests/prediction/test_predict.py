@@ -21,8 +21,9 @@ from dpfc_cli.backbones import preprocess
 from dpfc_cli.backbones.vision_transformer import checkpoint
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import fingerprint_of
+from dpfc_cli.heads import backbone as rebuild
 from dpfc_cli.images import encoded
-from dpfc_cli.prediction import rebuild, sources
+from dpfc_cli.prediction import sources
 from dpfc_cli.prediction.predict import PREDICTING, Predictions
 from tests.prediction.conftest import COUNT, Scene, features_of, head_of
 

@@ -7,7 +7,7 @@ import pytest
 
 from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.directions import Shelf
-from dpfc_cli.training.shelf import InFile
+from dpfc_cli.training.machine import InFile
 from tests.privacy.pieces import D
 
 

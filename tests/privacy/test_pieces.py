@@ -26,7 +26,7 @@ from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.passes import IncompletePassError, block_rows
 from dpfc_cli.privacy.queries import ClassGrams, Gram, contribution
 from dpfc_cli.privacy.sums import Summed, exact_sum
-from dpfc_cli.training.check import PIECES_BYTES, WORKING_BYTES, bytes_for
+from dpfc_cli.training.machine import PIECES_BYTES, WORKING_BYTES, training_bytes
 from tests.privacy.pieces import (
     CHAIN,
     FACTS,
@@ -221,7 +221,7 @@ def test_class_matrices_take_the_memory_of_a_piece(monkeypatch: pytest.MonkeyPat
         decomposed = 8 * SQUARES * threads_for(768) * 768**2
         assert 2 * piece <= decomposed <= 192 * 2**20
         assert state_bytes(method, plan) == piece + decomposed + 8 * (768**2 + m * 768)
-    assert bytes_for(method, plan, facts) == state_bytes(method, plan) + WORKING_BYTES + PIECES_BYTES < 1.5 * 10**9
+    assert training_bytes(method, plan, facts) == state_bytes(method, plan) + WORKING_BYTES + PIECES_BYTES < 1.5 * 10**9
 
 
 def test_pieces_that_are_larger_than_those_that_were_measured_count_four_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_pieces_that_are_larger_than_those_that_were_measured_count_four_times(m
     method, facts = METHODS["dp-ls"], Facts(n=1_280_000, m=10, d=4096)
     plan = method.plan(facts, method.planned(facts, {}, True))
     more = 4 * (8 * 4096**2 - 64 * 2**20)
-    assert bytes_for(method, plan, facts) == state_bytes(method, plan) + WORKING_BYTES + PIECES_BYTES + more
+    assert training_bytes(method, plan, facts) == state_bytes(method, plan) + WORKING_BYTES + PIECES_BYTES + more
 
 
 def test_no_more_is_held_than_is_said(in_file: Callable[[], Shelf], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from dpfc_cli.report.contents import document
 from dpfc_cli.report.markdown import markdown
 from dpfc_cli.report.push import push
 from dpfc_cli.report.write import write_report
-from dpfc_cli.training.verify import verify
+from dpfc_cli.verification import verify
 from tests.heads.test_hub import PLACE, Repositories, head, held
 from tests.report.conftest import Ward
 from tests.signing import key_pair, sign

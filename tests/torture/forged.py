@@ -28,7 +28,7 @@ from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.methods import METHODS
 from dpfc_cli.training.observer import TrainingWarning
 from dpfc_cli.training.train import train
-from dpfc_cli.training.verify import verify
+from dpfc_cli.verification import verify
 from tests.support import blobs
 from tests.torture import campaign, machine
 

@@ -45,7 +45,7 @@ HEAVY = (
         "dp_accounting",
         "dpfc_cli.extraction",
     ),
-    *("dpfc_cli.evaluation", "dpfc_cli.training.train", "dpfc_cli.training.convert", "dpfc_cli.trust.statement"),
+    *("dpfc_cli.evaluation", "dpfc_cli.training.train", "dpfc_cli.planning.conversion", "dpfc_cli.trust.statement"),
     *("dpfc_cli.extraction.importing", "dpfc_cli.images.decoding", "dpfc_cli.backbones.scattering.transform"),
 )
 

@@ -34,18 +34,18 @@ from dpfc_cli.ledger.populations import records_of
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Centre, Clip
+from dpfc_cli.public_starts.classifier_rows import below, check_count, labels_in, stated
+from dpfc_cli.public_starts.wordnet import DATA, INDEX, WordNet
 from dpfc_cli.sources.classes import class_names
 from dpfc_cli.sources.split_files import files_by_split
-from dpfc_cli.starts.rows import below, check_count, labels_in, stated
-from dpfc_cli.starts.wordnet import DATA, INDEX, WordNet
 from dpfc_cli.training import tuning
 from dpfc_cli.training.card import card_of
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust import statement
-from dpfc_cli.trust.verify import of_card
+from dpfc_cli.trust.card import of_card
 from tests.hostile import DATE, calibrated, set_of, standing
 from tests.ledger import facts as made_up
-from tests.starts import nouns
+from tests.public_starts import nouns
 from tests.support import CHAIN
 from tests.torture.folder_targets import FOLDERS
 from tests.torture.picture_targets import PICTURE_TARGETS

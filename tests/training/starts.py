@@ -12,7 +12,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.file import read as read_ledger
 from dpfc_cli.methods import METHODS
-from dpfc_cli.training import start
+from dpfc_cli.training import public_start as start
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, facts_of

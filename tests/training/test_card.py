@@ -18,7 +18,6 @@ from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training.calibrate import Calibrated, Planned
 from dpfc_cli.training.card import card_of, charge_of, path_of
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.training.whole import whole
 from dpfc_cli.trust.statement import EXACT, SAMPLED
 from tests.hostile import DATE, calibrated, set_of, standing
 from tests.support import calibrated_at, plan_of
@@ -108,7 +107,7 @@ def test_a_card_says_what_is_public_and_whether_the_optimum_was_reached(
 def test_a_card_says_what_the_ledger_knew_and_what_both_heads_cost() -> None:
     made = calibrated_at(FACTS, PLAN, 0.4)
     made = replace(made, before=before_of(calibrated_at(FACTS, PLAN, 0.3)))
-    claimed, releases = whole(made)
+    claimed, releases = made.head_claim
     said = card(made)
     assert claimed is not None
     assert tuple(said[name] for name in ("epsilon", "delta", "mu", "eta")) == (
@@ -144,7 +143,7 @@ def test_a_head_is_named_after_what_was_asked_for(claim: Claim, name: str, tmp_p
 
 def test_a_head_that_continues_another_one_is_named_after_what_both_cost(tmp_path: Path) -> None:
     made = replace(made_for("private"), before=before_of(made_for("private")))
-    claimed, _ = whole(made)
+    claimed, _ = made.head_claim
     assert claimed is not None
     name = path_of(made, set_of(FACTS), None, tmp_path).name
     assert name == f"set-dp-fc-eps{rounded_up(claimed.epsilon, 4)}.safetensors"

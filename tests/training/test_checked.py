@@ -19,11 +19,11 @@ from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.charge import Charged, charge
-from dpfc_cli.training.check import answers_beside, bytes_for, check, working_bytes
+from dpfc_cli.training.check import answers_beside, check
+from dpfc_cli.training.machine import stack_bytes, training_bytes, working_bytes
 from dpfc_cli.training.observer import CHECKING, Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.run import run
-from dpfc_cli.training.shelf import stack_bytes
 from tests.training.requests import ready, request
 
 
@@ -121,8 +121,8 @@ def test_several_labels_take_350_mebibytes_more_where_there_are_class_grams() ->
     for name, more in (("dp-ls", 350 * 2**20), ("dp-fc", 0)):
         method = METHODS[name]
         plan = method.plan(one, method.planned(one, {}, True))
-        assert bytes_for(method, plan, one) == state_bytes(method, plan) + working_bytes(one)
-        assert bytes_for(method, plan, two) == bytes_for(method, plan, one) + more
+        assert training_bytes(method, plan, one) == state_bytes(method, plan) + working_bytes(one)
+        assert training_bytes(method, plan, two) == training_bytes(method, plan, one) + more
 
 
 def test_answers_in_pieces_take_500_mebibytes_and_four_times_what_a_matrix_is_larger_than_a_piece(
@@ -132,7 +132,7 @@ def test_answers_in_pieces_take_500_mebibytes_and_four_times_what_a_matrix_is_la
     for piece, more in ((3 * matrix, 0), (2 * matrix, 500 * 2**20), (matrix - 28, 500 * 2**20 + 4 * 28)):
         monkeypatch.setattr(forms, "PIECE_BYTES", piece)
         plan = method.plan(facts, method.planned(facts, {}, True))
-        assert bytes_for(method, plan, facts) == state_bytes(method, plan) + working_bytes(facts) + more
+        assert training_bytes(method, plan, facts) == state_bytes(method, plan) + working_bytes(facts) + more
 
 
 def test_only_answers_in_pieces_that_are_kept_take_room_beside_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:

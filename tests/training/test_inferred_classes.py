@@ -9,7 +9,7 @@ import pytest
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.training.forecast import forecast
+from dpfc_cli.planning.forecast import forecast
 from dpfc_cli.training.train import train
 from tests.support import blobs
 from tests.training.requests import charges

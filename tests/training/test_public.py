@@ -18,12 +18,12 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER_DIGESTS
 from dpfc_cli.ledger.populations import set_population
 from dpfc_cli.methods import METHODS
+from dpfc_cli.planning.forecast import forecast
 from dpfc_cli.training import public, tuning
-from dpfc_cli.training.asserted import check_public
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.charge import charge
-from dpfc_cli.training.forecast import forecast
 from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.public import check_public
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.train import plan
 from tests.support import blobs, trained

@@ -13,16 +13,16 @@ from dpfc_cli.privacy import curator, forms
 from dpfc_cli.privacy.curator import NonPrivate
 from dpfc_cli.privacy.directions import InMemory
 from dpfc_cli.privacy.lattice import Lattice, Reals
+from dpfc_cli.training import machine as shelves
 from dpfc_cli.training import run as runs
-from dpfc_cli.training import shelf as shelves
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.charge import charge, settle
-from dpfc_cli.training.check import Checked, bytes_of
+from dpfc_cli.training.check import Checked
+from dpfc_cli.training.distributed import Leader
+from dpfc_cli.training.machine import Stack, stack_bytes, training_bytes
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.run import run, stands
-from dpfc_cli.training.shelf import Stack, stack_bytes
-from dpfc_cli.training.together import Leader
 from tests.training.requests import ready, states
 from tests.training.test_together import Alone
 
@@ -123,7 +123,8 @@ def test_what_answers_in_pieces_take_is_not_given_to_what_sums_share(
     assert isinstance(stack, InMemory if free else Stack)
     assert (side, records, facts) == (3, 30, made.calibrated.facts)
     # The answers are kept beside the ledger in any case.
-    assert (others - bytes_of(made.calibrated), promised) == ((size, size) if free else (0, 2 * size))
+    state = training_bytes(made.calibrated.method, made.calibrated.plan, made.calibrated.facts)
+    assert (others - state, promised) == ((size, size) if free else (0, 2 * size))
 
 
 # With noise and without

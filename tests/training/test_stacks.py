@@ -18,9 +18,9 @@ from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.directions import InMemory, direction_bytes
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
+from dpfc_cli.training import machine as shelf_module
 from dpfc_cli.training import run as run_module
-from dpfc_cli.training import shelf as shelf_module
-from dpfc_cli.training.shelf import InFile, Stack, shelf_for, stack_bytes, stack_for
+from dpfc_cli.training.machine import InFile, Stack, shelf_for, stack_bytes, stack_for
 from tests.closed import closed, failing
 from tests.training.requests import states
 

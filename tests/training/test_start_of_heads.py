@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.evaluation import evaluate
+from dpfc_cli.evaluation.evaluate import evaluate
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.populations import set_population
 from dpfc_cli.privacy import chain as chains
-from dpfc_cli.training import start
+from dpfc_cli.training import public_start as start
 from dpfc_cli.trust.card import check
 from dpfc_cli.trust.claims import epsilon_of
 from dpfc_cli.trust.statement import SAMPLED

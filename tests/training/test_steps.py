@@ -30,7 +30,8 @@ from dpfc_cli.training import check as checks
 from dpfc_cli.training import run as runs
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.charge import Charged, charge
-from dpfc_cli.training.check import check, check_memory
+from dpfc_cli.training.check import check
+from dpfc_cli.training.machine import check_memory
 from dpfc_cli.training.observer import TRAINING, Observer
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import run
@@ -70,11 +71,11 @@ def test_each_value_is_made_by_its_own_step_alone() -> None:
 
 
 def test_curators_are_made_of_charged_records_or_of_records_that_are_said_to_be_unprotected() -> None:
-    trained = {"training/run.py", "training/tuning.py", "trust/audit/runs.py"}
-    assert callers("Curator") == trained | {"training/private_evaluation.py"}
+    trained = {"training/run.py", "training/tuning.py", "audit/audit.py"}
+    assert callers("Curator") == trained | {"evaluation/private.py"}
     # A forecast trains without noise, too, on public records.
     assert callers("NonPrivate") == {"training/run.py", "training/tuning.py"}
-    assert callers("Unprotected") == {"training/tuning.py", "trust/audit/runs.py"}
+    assert callers("Unprotected") == {"training/tuning.py", "audit/audit.py"}
 
 
 def test_nothing_but_records_makes_a_curator(features: FeatureSet) -> None:
@@ -148,9 +149,9 @@ def test_a_charge_pays_for_no_other_training(features: FeatureSet) -> None:
 def test_a_training_takes_600_mebibytes_beside_the_state_of_its_method(features: FeatureSet) -> None:
     calibrated = checked(features).calibrated
     needed = state_bytes(calibrated.method, calibrated.plan) + 600 * 2**20
-    check_memory(calibrated, needed)
+    check_memory(calibrated.method, calibrated.plan, calibrated.facts, needed)
     with pytest.raises(UserError, match=r"needs about 629 MB \(3 classes, 5 dimensions\)") as refused:
-        check_memory(calibrated, needed - 1)
+        check_memory(calibrated.method, calibrated.plan, calibrated.facts, needed - 1)
     assert refused.value.code == "memory"
     assert (refused.value.fields["needed"], refused.value.fields["allowed"]) == (needed, needed - 1)
 
@@ -160,10 +161,10 @@ def test_persons_take_300_mebibytes_more_and_only_class_matrices_have_a_way_out(
     for name, way_out in (("dp-fc", False), ("dp-ls", True)):
         alone, persons = (calibrate(METHODS[name], each, {}, privacy) for each in (replace(facts, rows=None), facts))
         needed = state_bytes(persons.method, persons.plan) + 900 * 2**20
-        check_memory(alone, needed - 300 * 2**20)
-        check_memory(persons, needed)
+        check_memory(alone.method, alone.plan, alone.facts, needed - 300 * 2**20)
+        check_memory(persons.method, persons.plan, persons.facts, needed)
         with pytest.raises(UserError, match="This training needs") as refused:
-            check_memory(persons, needed - 1)
+            check_memory(persons.method, persons.plan, persons.facts, needed - 1)
         assert ("dp-fc" in refused.value.remedy) is way_out
 
 

@@ -16,10 +16,9 @@ from dpfc_cli.features import shards
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy import passes
 from dpfc_cli.processes import LostError
+from dpfc_cli.training.distributed import Leader, digest_of, serve, verify_part
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Privacy, Request, facts_of
-from dpfc_cli.training.serve import serve
-from dpfc_cli.training.together import Leader, digest_of, verify_part
 from dpfc_cli.training.train import finish, plan
 from tests.privacy.test_parts import LOST, Room, Threads
 from tests.support import blobs

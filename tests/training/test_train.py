@@ -18,13 +18,12 @@ from dpfc_cli.training import charge as charges_module
 from dpfc_cli.training import public, tuning
 from dpfc_cli.training import train as trains
 from dpfc_cli.training.answers import Answers
-from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.calibrate import Calibrated, calibrate, warnings_of
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.train import account_with, charge_of, finish, plan, train
-from dpfc_cli.training.warn import warnings_of
 from tests.training.requests import account, charges, ready
 
 

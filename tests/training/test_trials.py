@@ -20,8 +20,8 @@ from dpfc_cli.privacy import curator, forms
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.training import tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.machine import InFile, Stack
 from dpfc_cli.training.request import Privacy, facts_of
-from dpfc_cli.training.shelf import InFile, Stack
 from dpfc_cli.training.tuning import Trials, prepare
 from tests.support import blobs
 

@@ -20,9 +20,8 @@ from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.training import tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.check import bytes_for
+from dpfc_cli.training.machine import stack_for, training_bytes
 from dpfc_cli.training.request import Privacy, facts_of
-from dpfc_cli.training.shelf import stack_for
 from dpfc_cli.trust import statement
 from tests.support import blobs, trained
 from tests.training.requests import charges
@@ -330,4 +329,4 @@ def test_trials_take_the_memory_that_was_allowed(
     assert len(given) == 2
     facts = trials.draws[0].facts
     for plan, others, memory, folder in given:
-        assert (others, memory, folder) == (bytes_for(c.method, plan, facts), 2**30, known.folder.resolve())
+        assert (others, memory, folder) == (training_bytes(c.method, plan, facts), 2**30, known.folder.resolve())

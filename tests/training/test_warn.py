@@ -5,9 +5,8 @@ import pytest
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gram
-from dpfc_cli.training.calibrate import calibrate
+from dpfc_cli.training.calibrate import calibrate, warnings_of, warnings_of_width
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.training.warn import warnings_of, warnings_of_width
 from tests.support import CHAIN, calibrated_at, plan_of
 
 FACTS = Facts(n=100, m=2, d=9)

@@ -1,0 +1,313 @@
+"""The runs of an audit: each is all releases of a training, or a whole training, by the real curator."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpfc_cli.audit.attacks import ALL, Attack, Directions, attacks, contrasts
+from dpfc_cli.audit.canary import Canary, Pair, stream
+from dpfc_cli.audit.game import (
+    FALSE_ALARM,
+    MAIN_SHARE,
+    WHOLE_SHARE,
+    Bound,
+    Comparison,
+    bound,
+    least_runs,
+    refuted,
+)
+from dpfc_cli.audit.signals import Signals
+from dpfc_cli.methods.method import Method, Solution
+from dpfc_cli.privacy.accounting import Guarantee
+from dpfc_cli.privacy.chain import run as run_chain
+from dpfc_cli.privacy.curator import Curator, Unprotected
+from dpfc_cli.privacy.noise import Bits, SeededBits
+from dpfc_cli.privacy.oracle import Mechanism, Oracle, Progress
+from dpfc_cli.privacy.passes import BlockStream
+from dpfc_cli.privacy.queries import Query
+
+DIFFERENCES = 1_000
+"""The most pairs for differences. Faults that differences show are large, and this many pairs can show an ε of 20."""
+HELD = 1_000
+"""Pairs of runs whose numbers are held at a time."""
+Stage = Callable[[int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one kind of releases gives away by itself.
+
+    Attributes:
+        kind: the kind.
+        claimed: ε of these releases with the noise that the plan gives them.
+        attainable: ε that this attack would reach with infinitely many runs.
+        reached: the lower bound.
+        runs: the number of pairs.
+
+    """
+
+    kind: str
+    claimed: float
+    attainable: float
+    reached: float
+    runs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """The claim of one method, and what the attacks reach at the given confidence.
+
+    Attributes:
+        method: the name of the method.
+        claim: the guarantee that is attacked.
+        release_level: the bound if the attacker sees all answers.
+        whole_training: the bound if the attacker sees the head alone.
+        attainable: ε that the attack on all answers would reach with infinitely many runs.
+        parts: each kind of releases by itself, if there are several.
+        least_trainings: the smallest number of trainings that could refute the claim.
+        violated: whether the claim is refuted.
+        by: the statistics that refute it.
+
+    """
+
+    method: str
+    claim: Guarantee
+    release_level: Bound
+    whole_training: Bound
+    attainable: float
+    parts: tuple[Part, ...]
+    least_trainings: int
+    violated: bool
+    by: tuple[str, ...]
+
+
+def audit(
+    method: Method[Any, Any],
+    options: Any,
+    mechanism: Mechanism,
+    claim: Guarantee,
+    runs: int,
+    trainings: int,
+    confidence: float,
+    bits: Bits,
+    progress: Progress | None = None,
+) -> Audit:
+    """Attack a method on the made-up records of `canary`.
+
+    Args:
+        method: the method.
+        options: its options.
+        mechanism: its plan with its noise, for the facts of `canary.facts_of`.
+        claim: the guarantee that the mechanism is calibrated to.
+        runs: the number of pairs of each attack at release level.
+        trainings: the number of pairs of whole trainings.
+        confidence: of the bounds, such as 0.95.
+        bits: the source of random bits for the noise.
+        progress: progress(done, total) is told of the number of pairs.
+
+    """
+    given, tried = prepared(method, options, mechanism)
+    few, count = min(runs, DIFFERENCES), len(tried)
+    total = count * runs + few + trainings
+
+    def stage(before: int) -> Stage:
+        return lambda done: progress(before + done, total) if progress else None
+
+    released = release_level(given, tried, runs, few, bits, stage(0))
+    trained = [whole_training(method, options, tried[0], trainings, bits, stage(count * runs + few))]
+    # A false alarm may come from either level.
+    by = [name for found in (released, trained) for name in refuted(found, FALSE_ALARM / 2)]
+    error = 1 - confidence
+    seen, hidden = (bound(found, error, claim.delta) for found in (released, trained))
+    return Audit(
+        method=method.name,
+        claim=claim,
+        release_level=seen,
+        whole_training=hidden,
+        attainable=released[0].reachable.epsilon(claim.delta),
+        parts=_parts(released, mechanism, error, claim.delta),
+        least_trainings=least_runs(Signals.of(mechanism), WHOLE_SHARE),
+        violated=bool(by),
+        by=tuple(by),
+    )
+
+
+def release_level(
+    given: list[Query],
+    tried: list[Attack],
+    runs: int,
+    few: int,
+    bits: Bits,
+    stage: Stage = lambda done: None,
+) -> list[Comparison]:
+    """Compare `runs` pairs of each attack on aimed queries, and `few` pairs on the asked queries for the differences.
+
+    Args:
+        given: the queries of one training, as they were `asked`.
+        tried: the attacks on them.
+        runs: the number of pairs of each attack.
+        few: the number of pairs for the differences.
+        bits: the source of random bits for the noise.
+        stage: told of the number of pairs that are done.
+
+    Returns:
+        The comparisons. The first one is that of all releases together.
+
+    """
+    mechanism = tried[0].mechanism
+    between = contrasts(given, mechanism, tried[0].pair)
+    others = sum(len(attack.statistics) for attack in tried) - 1 + len(between)
+    less = (1 - MAIN_SHARE) / max(others, 1)
+
+    def onward(before: int) -> Stage:
+        return lambda done: stage(before + done)
+
+    found: list[Comparison] = []
+    for i, attack in enumerate(tried):
+        answers = _answers(attack.queries, attack.directions, mechanism, bits)
+        played = _played(answers, attack.pair, mechanism, runs, onward(i * runs))
+        won = sum(np.array([_wins(attack.values(name, seen)) for name in attack.statistics]) for seen in played)
+        for name, wins in zip(attack.statistics, np.asarray(won).tolist(), strict=True):
+            found.append(
+                Comparison(
+                    statistic=name,
+                    wins=wins,
+                    runs=runs,
+                    share=less if name != ALL else MAIN_SHARE if others else 1.0,
+                    claimed=attack.claimed(name),
+                    reachable=attack.reachable(name),
+                )
+            )
+    if between:
+        answers = _answers(given, [directions for _, directions in between.values()], mechanism, bits)
+        played = _played(answers, tried[0].pair, mechanism, few, onward(len(tried) * runs))
+        won = sum(np.array([_wins(seen[..., i]) for i in range(len(between))]) for seen in played)
+        for (name, (own, _)), wins in zip(between.items(), np.asarray(won).tolist(), strict=True):
+            signals = Signals.of(mechanism, own=own)
+            found.append(
+                Comparison(statistic=name, wins=wins, runs=few, share=less, claimed=signals, reachable=signals)
+            )
+    return found
+
+
+def whole_training(
+    method: Method[Any, Any],
+    options: Any,
+    attack: Attack,
+    trainings: int,
+    bits: Bits,
+    stage: Stage = lambda done: None,
+) -> Comparison:
+    """Compare `trainings` pairs of whole trainings by the margin of the canary.
+
+    Args:
+        method: the method.
+        options: its options.
+        attack: the attack on all its releases.
+        trainings: the number of pairs.
+        bits: the source of random bits for the noise.
+        stage: told of the number of pairs that are done.
+
+    """
+    mechanism = attack.mechanism
+
+    def margin(blocks: BlockStream) -> np.ndarray:
+        solution = method.solve(Curator(mechanism, Unprotected(blocks), bits), mechanism.facts, options)
+        sides = [_margin(solution, side) for side in attack.pair.sides]
+        return np.array([sides[0] - sum(sides[1:])])
+
+    return Comparison(
+        statistic="the canary's margin",
+        wins=sum(_wins(seen[..., 0]) for seen in _played(margin, attack.pair, mechanism, trainings, stage)),
+        runs=trainings,
+        share=WHOLE_SHARE,
+        claimed=attack.claimed(ALL),
+        reachable=attack.reachable(ALL),
+    )
+
+
+def _parts(released: list[Comparison], mechanism: Mechanism, error: float, delta: float) -> tuple[Part, ...]:
+    kinds = {release.kind for release in mechanism.plan.releases}
+    return tuple(
+        Part(
+            kind=each.statistic,
+            claimed=each.claimed.epsilon(delta),
+            attainable=each.reachable.epsilon(delta),
+            reached=bound([each], error, delta).epsilon,
+            runs=each.runs,
+        )
+        for each in released
+        if each.statistic in kinds
+    )
+
+
+# The runs
+
+
+class _Listening(Oracle):
+    """An oracle that remembers the queries."""
+
+    def __init__(self, inner: Oracle) -> None:
+        self._inner = inner
+        self.asked: list[Query] = []
+
+    def release(self, query: Query) -> np.ndarray:
+        self.asked.append(query)
+        return self._inner.release(query)
+
+
+def prepared(method: Method[Any, Any], options: Any, mechanism: Mechanism) -> tuple[list[Query], list[Attack]]:
+    """The queries of one training, and the attacks on them. The first attack is the one on all releases."""
+    given = asked(method, options, mechanism)
+    return given, attacks(given, mechanism)
+
+
+def asked(method: Method[Any, Any], options: Any, mechanism: Mechanism) -> list[Query]:
+    """The queries of one training without the canary. Its noise need not be secret, because the records are made up."""
+    blocks = stream(mechanism.facts, None, mechanism.plan.sampled)
+    oracle = _Listening(Curator(mechanism, Unprotected(blocks), SeededBits(0)))
+    method.solve(oracle, mechanism.facts, options)
+    return oracle.asked
+
+
+def _answers(
+    queries: list[Query], directions: Directions, mechanism: Mechanism, bits: Bits
+) -> Callable[[BlockStream], np.ndarray]:
+    """A run of all releases by a new curator, and the projections of its answers."""
+    stacked = [np.array([us[r].ravel() for us in directions]) for r in range(len(queries))]
+
+    def projections(blocks: BlockStream) -> np.ndarray:
+        curator = Curator(mechanism, Unprotected(blocks), bits)
+        answers = [u @ curator.release(q).ravel() for q, u in zip(queries, stacked, strict=True)]
+        return np.asarray(np.sum(answers, axis=0))
+
+    return projections
+
+
+def _margin(solution: Solution, canary: Canary) -> float:
+    """The canary's mean score for its own classes minus its mean score."""
+    scores = (run_chain(solution.chain, canary.x[None], np) @ solution.weight + solution.bias)[0]
+    return float(scores[canary.labels].mean() - scores.mean())
+
+
+def _played(
+    run: Callable[[BlockStream], np.ndarray], pair: Pair, mechanism: Mechanism, runs: int, stage: Stage
+) -> Iterator[np.ndarray]:
+    """The numbers that `runs` pairs of runs give, at most `HELD` pairs at a time: pairs × 2 × numbers. The first of two
+    is with the first canary.
+    """
+    alone = mechanism.plan.sampled
+    one, other = (stream(mechanism.facts, side, alone) for side in (pair.one, pair.other))
+    for start in range(0, runs, HELD):
+        seen = []
+        for done in range(start + 1, min(start + HELD, runs) + 1):
+            seen.append([run(one), run(other)])
+            stage(done)
+        yield np.array(seen)
+
+
+def _wins(values: np.ndarray) -> int:
+    """In how many pairs the statistic is larger with the first canary. values: runs × 2."""
+    return int((values[:, 0] > values[:, 1]).sum())

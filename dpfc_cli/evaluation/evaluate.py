@@ -1,0 +1,250 @@
+"""How good a head is on a feature set, with what stands in the way of believing the figures.
+
+`evaluate` and `compare` are what `dpfc evaluate` calls, with one head and with several. They refuse heads and features
+that do not fit together, and warn where the figures mean less than they seem to, or must not be published.
+
+Of a split of the training's name there is no more than the accuracy: no confusions, no calibration and no differences
+between heads. Its records may be those that were to be protected.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, overload
+
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.evaluation.exact import Comparison, Evaluation, Progress, figures
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head
+from dpfc_cli.trust.statement import hold_out_of
+
+if TYPE_CHECKING:
+    from dpfc_cli.evaluation.private import PrivateEvaluation
+
+
+@overload
+def evaluate(
+    head: Head, features: FeatureSet, split: str = "test", *, progress: Progress | None = None
+) -> Evaluation: ...
+
+
+@overload
+def evaluate(
+    head: Head,
+    features: FeatureSet,
+    split: str = "test",
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    by: str | None = None,
+    purpose: str | None = None,
+    progress: Progress | None = None,
+) -> "PrivateEvaluation": ...
+
+
+@overload
+def evaluate(
+    head: Head,
+    features: FeatureSet,
+    split: str = "test",
+    *,
+    epsilon: float | None,
+    delta: float | None = None,
+    by: str | None = None,
+    purpose: str | None = None,
+    progress: Progress | None = None,
+) -> "Evaluation | PrivateEvaluation": ...
+
+
+def evaluate(
+    head: Head,
+    features: FeatureSet,
+    split: str = "test",
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    by: str | None = None,
+    purpose: str | None = None,
+    progress: Progress | None = None,
+) -> "Evaluation | PrivateEvaluation":
+    """Score a head on a labelled split.
+
+    Without `epsilon` the figures come from the raw records, without noise: they are no part of the head's guarantee.
+    With it they are noisy, and they protect the records of the split. They are charged to the ledger of the set.
+
+    Args:
+        head: the head, as `Head.load` or a training gives it.
+        features: a feature set of the same backbone and classes.
+        split: which of its splits.
+        epsilon: ε to spend on the records of the split, 1e-4 to 100. Default: exact figures, which protect nothing.
+        delta: δ. Default: min(1e-5, 1/n).
+        by: whose evaluation it is, for the ledger. Default: the name of the account that runs the program.
+        purpose: what it is for, for the ledger.
+        progress: told the stage, the records scored so far, and how many there are.
+
+    Returns:
+        The figures, and warnings about them.
+
+    Raises:
+        UserError: the head and the features do not fit together; the card of the head contradicts itself; the set has
+            no such split, or a damaged one; or no record of it has a label. With `epsilon` also: a value is out of
+            range, a cap does not allow it, the ledger cannot be written, or the head was trained on these records
+            without a guarantee. Nothing was charged then, unless a note says so.
+
+    Examples:
+        >>> found = evaluate(Head.load("heads/eps1.safetensors"), open_features("digits-scattering"))
+        >>> print(f"{found.top1:.0%}, between {found.interval[0]:.0%} and {found.interval[1]:.0%}")
+
+    """
+    _check_kinds((head,), features)
+    charged = {"delta": delta, "by": by, "purpose": purpose}
+    idle = next((name for name, value in charged.items() if value is not None and epsilon is None), None)
+    if idle is not None:
+        raise UserError(
+            f"{parameter(idle)} has no meaning without {parameter('epsilon')}: exact figures spend nothing and are "
+            "not charged to the ledger.",
+            f"Give {parameter('epsilon')}, or leave it out.",
+            code="conflict",
+            parameter=idle,
+        )
+    _check_fit((head,), features, split)
+    private_split = _private(head, split)
+    warnings = _warnings(head, features, split, private_split, noisy=epsilon is not None)
+    features.verify(split)
+    if epsilon is not None:
+        from dpfc_cli.evaluation import private
+
+        ready = private.prepare(
+            head, features, split, epsilon=epsilon, delta=delta, by=by, purpose=purpose, warnings=warnings
+        )
+        told = (lambda done, total: progress("Evaluating", done, total)) if progress else None
+        return private.release(ready, told)
+    found, _ = figures((head,), features, split, private_split, progress, detailed=not private_split)
+    return replace(found[0], warnings=warnings)
+
+
+def compare(
+    heads: Sequence[Head], features: FeatureSet, split: str = "test", *, progress: Progress | None = None
+) -> Comparison:
+    """Score several heads on the same labelled records, and say by how much each is better than the first.
+
+    The figures come from the raw records, without noise: see `evaluate`. The first head is the one to compare with. If
+    it were the best of them, chosen by these figures, the intervals would mean less.
+
+    Args:
+        heads: two or more, as `Head.load` or a training gives them.
+        features: a feature set of the same backbone and classes.
+        split: which of its splits.
+        progress: told the stage, the records scored so far, and how many there are.
+
+    Returns:
+        The figures of each head, and the differences to the first one with paired intervals (`heads.pairs`).
+
+    Raises:
+        UserError: as for `evaluate`; there are fewer than two heads; or one was trained on a split of this name.
+
+    Examples:
+        >>> found = compare([Head.load("heads/eps1.safetensors"), Head.load("heads/eps8.safetensors")], features)
+        >>> print(f"{found.differences[0].gain:+.1%}")
+
+    """
+    heads = tuple(heads)
+    _check_kinds(heads, features)
+    if len(heads) < 2:
+        raise UserError("There are not two heads to compare.", "Give two or more.", parameter="heads")
+    _check_fit(heads, features, split)
+    trained = next((head for head in heads if _private(head, split)), None)
+    if trained is not None:
+        raise UserError(
+            f"{_named(trained, heads)} was trained on a split of this name, '{split}'. Differences between heads say "
+            "more of its single records than an accuracy does.",
+            "Compare on another split, such as test.",
+            code="private-records",
+            parameter="split",
+            split=split,
+        )
+    warnings = [_warnings(head, features, split, False, noisy=False) for head in heads]
+    features.verify(split)
+    found, differences = figures(heads, features, split, False, progress, detailed=True)
+    evaluations = tuple(replace(each, warnings=said) for each, said in zip(found, warnings, strict=True))
+    return Comparison(evaluations=evaluations, differences=differences)
+
+
+def _check_kinds(heads: Sequence[Head], features: FeatureSet) -> None:
+    for name, value, kind in (*(("head", head, Head) for head in heads), ("features", features, FeatureSet)):
+        if not isinstance(value, kind):
+            raise UserError(
+                f"{parameter(name)} is a {type(value).__name__}, not a {kind.__name__}.",
+                "Use Head.load and open_features to open what is on disk.",
+                parameter=name,
+            )
+
+
+def _check_fit(heads: Sequence[Head], features: FeatureSet, split: str) -> None:
+    """UserError unless the set has the split, and each head is one of such features. It names all that are not."""
+    for head in heads:
+        head.refuse_contradictions()
+    features.split(split)
+    wrong = [(head, why) for head in heads if (why := _misfit(head, features)) is not None]
+    if not wrong:
+        return
+    what = wrong[0][1]
+    if len(heads) > 1:
+        said = "; ".join(f"{_named(head, heads)}: {why[0].lower()}{why[1:-1]}" for head, why in wrong)
+        what = f"{len(wrong)} of {len(heads)} heads do not fit '{features.folder}'. {said}."
+    raise UserError(
+        what,
+        f"Evaluate on features of the same backbone, with the same {parameter('classes')}: {parameter('features')}.",
+        code="conflict",
+        parameter="features",
+        heads=[_named(head, heads) for head, _ in wrong],
+    )
+
+
+def _misfit(head: Head, features: FeatureSet) -> str | None:
+    """Why a head is none of these features, as a sentence."""
+    manifest = features.manifest
+    d, m = head.weight.shape
+    if d != manifest.dim or m != len(manifest.classes):
+        return (
+            f"The head takes {d} dimensions and knows {m} classes, "
+            f"the features have {manifest.dim} and {len(manifest.classes)}."
+        )
+    if head.classes != manifest.classes:
+        return "The head's classes are not those of the features, or they are in another order."
+    return None
+
+
+def _named(head: Head, heads: Sequence[Head]) -> str:
+    place = next(i for i, each in enumerate(heads, 1) if each is head)
+    return f"head {place}" if head.path is None else f"'{head.path}'"
+
+
+def _private(head: Head, split: str) -> bool:
+    """Whether a split has the name of the one that the head was trained on."""
+    return bool(split == head.card["features"]["split"])
+
+
+def _warnings(head: Head, features: FeatureSet, split: str, private_split: bool, noisy: bool) -> tuple[str, ...]:
+    own, hold_out = head.card["features"], hold_out_of(features.manifest)
+    facts = head.card.get("facts", {})
+    # A set of the same name that was made anew with persons holds out other pictures.
+    other_records = facts.get("records", facts.get("n")) not in (None, features.splits.get(own["split"]))
+    found = []
+    if own["fingerprint"] != features.manifest.fingerprint:
+        found.append(
+            "these features were made in another way than those that the head was trained on, so the figures may mean "
+            "little."
+        )
+    if private_split:
+        meaning = (
+            "the figures say how well it fits them, not how good it is on others."
+            if noisy
+            else "these figures are not differentially private. Do not publish them."
+        )
+        found.append(f"the head was trained on a split of this name, '{split}'. If these are its records, {meaning}")
+    elif hold_out and ((features.name, hold_out) != (own["name"], own.get("hold_out")) or other_records):
+        found.append(
+            f"this {split} split was held out from training pictures, and the head was trained on another set. If that "
+            "set was made from the same pictures, the head has seen some of these."
+        )
+    return tuple(found)

@@ -1,0 +1,231 @@
+"""The figures of heads on a split: how good each is, what it confuses, and how the heads differ.
+
+The figures come from the raw records, without noise. What may be asked of which records is decided elsewhere
+(`dpfc_cli.evaluation`).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.evaluation.statistics import Calibration, Difference, calibration, difference
+from dpfc_cli.features.reader import Blocks, FeatureSet
+from dpfc_cli.heads.head import Head, as_probabilities
+from dpfc_cli.heads.metrics import BEST, Interval, Scores, Tally, average_precisions, labelled, wilson
+
+ROWS = 4_096
+"""Records scored at a time."""
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassFigures:
+    """How good a head is on the records of one class.
+
+    n: records that have the class as a label; the other figures are None where there are none. top1: the fraction of
+    them of which it is the best class, and interval: its 95 % interval. average_precision: None for single labels.
+    """
+
+    name: str
+    n: int
+    top1: float | None
+    interval: Interval | None
+    average_precision: float | None
+
+
+class Confused(NamedTuple):
+    """n records with this label, whose best class is `predicted`. If both are the same, the head is right."""
+
+    label: str
+    predicted: str
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How good a head is on a split. All figures are fractions of 1.
+
+    n: labelled records. top1: the fraction of them of which the best class is a label; top5: of which one of the best
+    five classes is, None with five classes or fewer, where it would always be 1. interval, top5_interval: their 95 %
+    Wilson intervals, which take the records as drawn independently. mean_average_precision: over the classes that
+    occur, None for single labels. per_class: in the order of the classes. private_split: whether the split has the name
+    of the one that the head was trained on. warnings: sentences about these figures, for whoever reads them.
+    confusions: the cells of the confusion matrix that are not 0, by label and predicted class in the order of the
+    classes. calibration: whether the softmax of the scores is the probability to be right. Both are None for records
+    with several labels, and for a private split.
+    """
+
+    split: str
+    n: int
+    top1: float
+    interval: Interval
+    top5: float | None
+    top5_interval: Interval | None
+    mean_average_precision: float | None
+    per_class: tuple[ClassFigures, ...]
+    private_split: bool
+    warnings: tuple[str, ...]
+    confusions: tuple[Confused, ...] | None = None
+    calibration: Calibration | None = None
+
+    @property
+    def chance(self) -> tuple[float, float] | None:
+        """Top-1 and top-5 of guesses that know nothing. None for records with several labels."""
+        m = len(self.per_class)
+        return None if self.mean_average_precision is not None else (1 / m, min(BEST / m, 1.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Several heads on the same records of a split.
+
+    evaluations: of each head, in the order given. differences: of each head but the first, to the first one.
+    """
+
+    evaluations: tuple[Evaluation, ...]
+    differences: tuple[Difference, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Those of all heads, each once."""
+        return tuple(dict.fromkeys(warning for each in self.evaluations for warning in each.warnings))
+
+
+class _Watched:
+    """One head, while records go by."""
+
+    def __init__(self, head: Head, detailed: bool) -> None:
+        self.head, self.detailed = head, detailed
+        self.tally = Tally(len(head.classes))
+        self._cells: list[np.ndarray] = []
+        self._probabilities: list[np.ndarray] = []
+        self._right: list[np.ndarray] = []
+
+    def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Score a block of labelled records: whether each is right."""
+        scores = self.head.scores(x)
+        best, right = self.tally.add(scores, y)
+        if self.detailed:
+            self._cells.append(y[:, 0].astype(np.int64) * len(self.head.classes) + best)
+            self._probabilities.append(as_probabilities(scores, several=False).max(axis=1))
+            self._right.append(right)
+        return right
+
+    @property
+    def confusions(self) -> tuple[Confused, ...] | None:
+        if not self.detailed:
+            return None
+        names = self.head.classes
+        cells, counts = np.unique(np.concatenate(self._cells), return_counts=True)
+        return tuple(
+            Confused(names[cell // len(names)], names[cell % len(names)], n)
+            for cell, n in zip(cells.tolist(), counts.tolist(), strict=True)
+        )
+
+    @property
+    def calibration(self) -> Calibration | None:
+        if not self.detailed:
+            return None
+        return calibration(np.concatenate(self._probabilities), np.concatenate(self._right))
+
+
+def figures(
+    heads: Sequence[Head],
+    features: FeatureSet,
+    split: str,
+    private_split: bool,
+    progress: Progress | None = None,
+    detailed: bool = False,
+) -> tuple[tuple[Evaluation, ...], tuple[Difference, ...]]:
+    """How good linear classifiers are on a split that was verified. Nothing is known of how they were made.
+
+    The records are read once for all heads, and once more for each head if they have several labels.
+
+    Args:
+        heads: the classifiers. Of their cards only the classes are looked at. They must be those of the features.
+        features: the feature set.
+        split: which of its splits.
+        private_split: whether its records are private ones.
+        progress: told the stage, the records scored so far, and how many there are.
+        detailed: with confusions and calibration, if the records have one label each.
+
+    Returns:
+        The figures of each head, and the differences of the later ones to the first.
+
+    Raises:
+        UserError: no record has a label.
+
+    """
+    n, stream = features.split(split).n, features.stream(split)
+    several = features.manifest.labels_per_record > 1
+    watched = [_Watched(head, detailed and not several) for head in heads]
+    gained, lost = np.zeros(len(heads), np.int64), np.zeros(len(heads), np.int64)
+    for _, x, y in labelled(_counted("Evaluating", stream(ROWS), n, progress)):
+        right = np.stack([each.add(x, y) for each in watched])
+        gained += (right & ~right[0]).sum(axis=1)
+        lost += (~right & right[0]).sum(axis=1)
+    scores = [each.tally.scores for each in watched]
+    if not scores[0].n:
+        raise UserError(
+            f"No record of the split '{split}' of '{features.folder}' has a label."
+            f"{f' {GUARDED}' if private_split else ''}",
+            "Evaluate on a split with labels.",
+            code="missing",
+            parameter="split",
+            split=split,
+        )
+    evaluations = []
+    for each, counts in zip(watched, scores, strict=True):
+        precisions = np.full(len(each.head.classes), np.nan)
+        if several:
+            precisions = average_precisions(
+                each.head, lambda: _counted("Ranking the records", stream(ROWS), n, progress), n
+            )
+        evaluation = _evaluation(each.head, split, counts, precisions if several else None, private_split)
+        evaluations.append(replace(evaluation, confusions=each.confusions, calibration=each.calibration))
+    differences = tuple(difference(int(gained[i]), int(lost[i]), scores[0].n) for i in range(1, len(heads)))
+    return tuple(evaluations), differences
+
+
+def _evaluation(
+    head: Head, split: str, scores: Scores, precisions: np.ndarray | None, private_split: bool
+) -> Evaluation:
+    top5 = len(head.classes) > BEST
+    each = np.full(len(head.classes), np.nan) if precisions is None else precisions
+    return Evaluation(
+        split=split,
+        n=scores.n,
+        top1=scores.top1 / scores.n,
+        interval=wilson(scores.top1, scores.n),
+        top5=scores.top5 / scores.n if top5 else None,
+        top5_interval=wilson(scores.top5, scores.n) if top5 else None,
+        # Every record scored has a label, so one class at least occurs.
+        mean_average_precision=None if precisions is None else float(np.nanmean(precisions)),
+        per_class=tuple(
+            _class_figures(name, int(n), int(hits), float(precision))
+            for name, n, hits, precision in zip(head.classes, scores.rows, scores.hits, each, strict=True)
+        ),
+        private_split=private_split,
+        warnings=(),
+    )
+
+
+def _class_figures(name: str, n: int, hits: int, precision: float) -> ClassFigures:
+    return ClassFigures(
+        name=name,
+        n=n,
+        top1=hits / n if n else None,
+        interval=wilson(hits, n) if n else None,
+        average_precision=None if math.isnan(precision) else precision,
+    )
+
+
+def _counted(stage: str, blocks: Blocks, n: int, progress: Progress | None) -> Blocks:
+    for start, x, y in blocks:
+        yield start, x, y
+        if progress:
+            progress(stage, start + len(x), n)

@@ -1,0 +1,389 @@
+"""How good a head is on private records, with noise: what is released, what it costs, and how sure the figures are.
+
+An evaluation goes the way of a training: its plan is a function of public facts, it is checked, charged to the ledger,
+and only then the records are summed. Its charge is on the split that is evaluated.
+
+**What is released** (`privacy.outcomes`): how many records are right and how many are wrong. The number of records n is
+public, but how many of them have a label is not. So the figure is right/(right + wrong), with both from the release:
+that of `evaluate`, where records without a label do not count. This costs nothing. One record moves one of the two
+sums, so both have the noise of one, and the noise of the fraction is σ·√((1 − p)² + p²)/n at accuracy p. That of
+right/n is σ/n, which is more, and it would take a record without a label for a wrong one.
+
+**What pays.** The accuracy among the best five takes a third sum, and then the noise of the first figure is up to √2
+times as large. The figures per class take half of the budget. Both are released only if their noise is not larger than
+the most that the choice of the records makes them err anyway, √(¼/n), or √(¼/(n/m)) for a class of average size. This
+is a function of n, m and σ.
+
+**Intervals.** Let H be the number of right records and W that of wrong ones, with noise of the standard deviations a
+and b. At the true probability p the sum (1 − p)·H − p·W has the mean 0. Its variance is N·p·(1 − p) by the choice of N
+records and (1 − p)²·a² + p²·b² by the noise. The interval holds all p for which the sum is within 1.96 standard
+deviations of 0. Without noise it is the score interval of Wilson (1927); without the first term it is that of Fieller
+(1954, "Some problems in interval estimation") for a fraction of two measured numbers. Both ends come from one quadratic
+equation. N is not known, and H + W takes its place. A count below 0 counts as 0, which moves the sum towards 0.
+
+**Persons.** If the unit is a person, a person adds the average of the person's records (`persons`). So the figure is
+the mean over persons of the fraction of their pictures that are right: each person has the same weight. The interval
+takes persons as drawn independently. Such fractions vary at most as much as 0 and 1 with the same mean do, so it is
+wide enough. Of a class, a person counts by the fraction of the person's pictures that have it.
+"""
+
+import hashlib
+import json
+import math
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dpfc_cli.errors import Note, UserError, notes, number, parameter, printable
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import sha256_of
+from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.metrics import BEST, Interval, Z
+from dpfc_cli.ledger.facts import Charge, account_name, noted
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.totals import Account, Ledger
+from dpfc_cli.memory import free_memory
+from dpfc_cli.privacy import forms, queries
+from dpfc_cli.privacy.curator import Curator, lattice_of
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.lattice import LONGEST
+from dpfc_cli.privacy.noise import SystemBits
+from dpfc_cli.privacy.oracle import Mechanism, Plan, Progress, planned
+from dpfc_cli.privacy.outcomes import Outcomes
+from dpfc_cli.training.calibrate import Planned, check_delta, noised
+from dpfc_cli.training.card import charge_of
+from dpfc_cli.training.charge import Paid, pay, settle
+from dpfc_cli.training.check import check_charge
+from dpfc_cli.training.machine import check_devices, working_bytes
+from dpfc_cli.training.request import Privacy, facts_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasedClass:
+    """How good a head is on the records of one class, with noise. As the figures of a `PrivateEvaluation`."""
+
+    name: str
+    n: int
+    top1: float | None
+    interval: Interval
+    noise: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateEvaluation:
+    """How good a head is on a private split. Everything here was released with noise, or is public.
+
+    head: the name of its file, and head_sha256: its digest. split: the records. epsilon, delta: what the figures cost
+    for one `unit`: a record or a person. n: the released number of units with a label. top1: the fraction of them that
+    is right; None if the noise leaves no record to count. interval: its 95 % interval, for the choice of the records
+    and the noise together; 0 to 1 if nothing is to be seen beside the noise. noise: the standard deviation of its noise
+    alone. top5, top5_interval, top5_noise: the same for the best five classes; None where that does not pay. per_class:
+    in the order of the classes; None where that does not pay. warnings: for whoever reads the figures. charge: its id
+    in the ledger. spent: what the ledger has of the population of these records, this evaluation included.
+    """
+
+    head: str
+    head_sha256: str
+    split: str
+    unit: str
+    epsilon: float
+    delta: float
+    n: int
+    top1: float | None
+    interval: Interval
+    noise: float | None
+    top5: float | None
+    top5_interval: Interval | None
+    top5_noise: float | None
+    per_class: tuple[ReleasedClass, ...] | None
+    warnings: tuple[str, ...]
+    charge: str
+    spent: Account
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What was released, JSON-able."""
+        held = {name: value for name, value in vars(self).items() if name not in ("warnings", "spent", "per_class")}
+        classes = [asdict(each) for each in self.per_class or ()]
+        named = [{"class": each.pop("name"), **each} for each in classes]
+        return {**held, "per_class": None if self.per_class is None else named}
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the figures, which the ledger has."""
+        return hashlib.sha256(json.dumps(self.figures, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """An evaluation that nothing stands against: what is left is to charge it and to read the records."""
+
+    head: Head
+    digest: str
+    features: FeatureSet
+    split: str
+    planned: Planned
+    queries: tuple[Outcomes, ...]
+    charge: Charge
+    account: Account
+    warnings: tuple[str, ...]
+
+
+def prepare(
+    head: Head,
+    features: FeatureSet,
+    split: str,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    by: str | None = None,
+    purpose: str | None = None,
+    warnings: tuple[str, ...] = (),
+) -> Ready:
+    """Everything of an evaluation that costs no privacy. The head fits the features, and the split was verified.
+
+    Raises:
+        UserError: whatever can be refused.
+
+    """
+    given, delta = number("epsilon", epsilon), number("delta", delta)
+    by, purpose = noted("by", by) or account_name(), noted("purpose", purpose)
+    if head.path is None:
+        raise UserError("This head was not read from a file.", "Read it with Head.load.", code="missing")
+    facts = facts_of(features, split=split)
+    if delta is not None:
+        check_delta(delta, facts, "Choose a smaller one, or leave it out.")
+    asked, plan = _planned(head, facts, Privacy(epsilon=given, delta=delta))
+    digest = sha256_of(head.path)
+    book = read(ledger_path(features.folder))
+    _refuse_leaking(head, digest, features, split, book)
+    charge = charge_of(plan, features, head.path.name, digest, by, purpose, split)
+    check_charge(book, features, charge)
+    for query in asked:
+        forms.check(query, facts)
+    # With noise for one release in all there is a lattice, up to 4·10⁹ records.
+    lattice_of(_mechanism(plan))
+    needed = working_bytes(facts)
+    if needed > (allowed := free_memory()):
+        raise UserError(
+            f"This evaluation needs about {needed / 1e6:,.0f} MB, and {allowed / 1e6:,.0f} MB are free.",
+            "End other programs first.",
+            code="memory",
+            needed=needed,
+            allowed=allowed,
+        )
+    check_devices()
+    said = list(warnings)
+    if not _pays(max(_mechanism(plan).sigmas), facts.n):
+        said.append(
+            f"with this epsilon the noise is larger than the error that {facts.n:,} {facts.unit}s have by chance. The "
+            "intervals say how much."
+        )
+    return Ready(
+        head=head,
+        digest=digest,
+        features=features,
+        split=split,
+        planned=plan,
+        queries=asked,
+        charge=charge,
+        account=book.account_of(features.manifest.id),
+        warnings=tuple(said),
+    )
+
+
+def release(ready: Ready, progress: Progress | None = None) -> PrivateEvaluation:
+    """Charge an evaluation to the ledger, and release its figures.
+
+    Args:
+        ready: the evaluation.
+        progress: told of the records that were read, over all sums.
+
+    Raises:
+        UserError: it does not fit under a cap, or the ledger cannot be written.
+        KeyboardInterrupt, Exception: whatever stopped it. A note says whether it was charged.
+
+    """
+    assert ready.head.path is not None
+    note = "It was stopped during the charge: 'dpfc budget' says whether it is charged. No figure was released."
+    paid = None
+    try:
+        paid = pay(ready.planned, ready.features, ready.charge)
+        note = f"The evaluation was charged to '{paid.receipt.ledger.path}' and stays charged. No figure was released."
+        found = _figures(ready, _answers(paid, ready.queries, progress))
+        unsettled = _settled(paid, found.sha256)
+    except BaseException as stop:
+        if paid is not None:
+            _settled(paid, None)
+        # What stops the charge itself says whether it was charged.
+        if paid is not None or not (isinstance(stop, UserError) or notes(stop)):
+            stop.add_note(Note(printable(note)))
+        raise
+    if unsettled is not None:
+        said = f"the ledger does not say that the figures were released. {unsettled.what}"
+        found = replace(found, warnings=(*found.warnings, said))
+    with suppress(UserError):
+        # Others may have charged something meanwhile.
+        found = replace(found, spent=read(paid.receipt.ledger.path).account_of(ready.charge.set))
+    return found
+
+
+def fraction(right: float, wrong: float, a: float, b: float, n: int) -> tuple[float | None, Interval, float | None]:
+    """A fraction of two counts with independent normal noise, and how sure it is.
+
+    Args:
+        right: the count in question, with noise.
+        wrong: the other ones, with noise.
+        a: the standard deviation of the noise of the first.
+        b: that of the second.
+        n: the most that both can be together.
+
+    Returns:
+        right/(right + wrong), or None if both are noise; its 95 % interval, see above; and the standard deviation of
+        its noise, or None.
+
+    """
+    right, wrong = max(right, 0.0), max(wrong, 0.0)
+    total = right + wrong
+    size = min(max(total, 1.0), n)
+    # (right - p·total)² ≤ Z²·(size·p·(1 - p) + (1 - p)²·a² + p²·b²), as a·p² + b·p + c ≤ 0.
+    square = total**2 + Z**2 * (size - a**2 - b**2)
+    linear = -2 * right * total - Z**2 * (size - 2 * a**2)
+    constant = right**2 - Z**2 * a**2
+    # If noise may be all that there is, no p is excluded, or only some in between.
+    interval = (0.0, 1.0)
+    if square > 0:
+        root = math.sqrt(max(linear**2 - 4 * square * constant, 0.0))
+        interval = (max((-linear - root) / (2 * square), 0.0), min((-linear + root) / (2 * square), 1.0))
+    if not total:
+        return None, interval, None
+    p = right / total
+    return p, interval, math.hypot((1 - p) * a, p * b) / total
+
+
+def _planned(head: Head, facts: Facts, privacy: Privacy) -> tuple[tuple[Outcomes, ...], Planned]:
+    """What is released of a head, and with how much noise: a function of public facts."""
+    weight, bias = (np.ascontiguousarray(each, np.float64) for each in (head.weight, head.bias))
+    totals = Outcomes(head.chain, weight, bias)
+    mu = noised(Plan((planned(totals, facts, 1.0),)), facts, privacy)[0].mu
+    by_class = 2 * facts.m <= LONGEST and _pays(math.sqrt(2 * facts.k) / mu, facts.n / facts.m)
+    # Where the figures per class pay, this does, too.
+    if facts.m > BEST and _pays(1 / mu, facts.n):
+        totals = replace(totals, best=BEST)
+    asked = (totals, Outcomes(head.chain, weight, bias, by_class=True)) if by_class else (totals,)
+    plan = Plan(tuple(planned(query, facts, 1.0) for query in asked))
+    guarantee, mechanism = noised(plan, facts, privacy)
+    return asked, Planned(facts=facts, privacy=privacy, plan=plan, mechanism=mechanism, guarantee=guarantee)
+
+
+def _pays(sigma: float, n: float) -> bool:
+    """Whether the noise of a count of n records moves a fraction by no more than the choice of the records may."""
+    return sigma <= math.sqrt(n) / 2
+
+
+def _mechanism(plan: Planned) -> Mechanism:
+    assert plan.mechanism is not None
+    return plan.mechanism
+
+
+def _refuse_leaking(head: Head, digest: str, features: FeatureSet, split: str, book: Ledger) -> None:
+    """UserError for a head that was trained on these records without privacy: it is another one for a neighbour."""
+    card = head.card
+    own, facts = card["features"], card.get("facts", {})
+    n = facts.get("records", facts.get("n"))
+    same = (own["name"], own["split"], n) == (features.name, split, features.split(split).n)
+    of = features.manifest.id
+    if card["claim"] != "private" and (same or any(_may_hold(book, each, of, split) for each in book.written(digest))):
+        raise UserError(
+            "This head was trained on these records without a guarantee. So its figures on them cannot have one: they "
+            "tell what the head tells.",
+            f"Evaluate it on other records, or without {parameter('epsilon')}. If nobody is in both sets, say whose "
+            f"records they are: {parameter('population')}.",
+            code="conflict",
+            parameter="epsilon",
+        )
+
+
+def _may_hold(book: Ledger, charge: Charge, of: str, split: str) -> bool:
+    """Whether somebody of a split may be among those whose records a charge is on."""
+    if charge.set == of:
+        return charge.split == split
+    theirs, own = book.populations_of(charge.set), book.populations_of(of)
+    return theirs is None or own is None or bool(theirs & own)
+
+
+def _answers(paid: Paid, asked: tuple[Outcomes, ...], progress: Progress | None) -> list[np.ndarray]:
+    """The counts of each query with noise, and the standard deviation of the noise of each: rows of two."""
+    mechanism = _mechanism(paid.planned)
+    told = None if progress is None else lambda stage, *far: progress(*far)
+    curator, lattice = Curator(mechanism, paid, SystemBits(), told), lattice_of(mechanism)
+    found = []
+    for query, sigma in zip(asked, mechanism.sigmas, strict=True):
+        unit = queries.sensitivity(query, mechanism.facts) * lattice.unit * query.scale(mechanism.facts, lattice)
+        counts = curator.release(query)[0]
+        found.append(np.stack([counts, np.full_like(counts, sigma * unit)]))
+    return found
+
+
+def _figures(ready: Ready, answers: list[np.ndarray]) -> PrivateEvaluation:
+    """What the released counts say. Nothing else of the records is looked at from here on."""
+    assert ready.head.path is not None
+    facts, guarantee = ready.planned.facts, ready.planned.guarantee
+    assert guarantee is not None
+    (counts, noise), n = answers[0], facts.n
+    deviation = float(noise[0])
+
+    def accuracy(cells: int) -> tuple[float | None, Interval, float | None]:
+        """Of the records in the first cells."""
+        sides = ((float(part.sum()), deviation * math.sqrt(len(part))) for part in np.split(counts, [cells]))
+        (right, a), (wrong, b) = sides
+        return fraction(right, wrong, a, b, n)
+
+    top1, top5 = accuracy(1), accuracy(2) if len(counts) == 3 else (None, None, None)
+    per_class = None
+    if len(answers) == 2:
+        # Counts and noise; right and wrong; classes.
+        each = answers[1].reshape(2, 2, facts.m)
+        per_class = tuple(
+            _of_class(name, each[0, :, j], float(each[1, 0, j]), n) for j, name in enumerate(ready.head.classes)
+        )
+    return PrivateEvaluation(
+        head=ready.head.path.name,
+        head_sha256=ready.digest,
+        split=ready.split,
+        unit=facts.unit,
+        epsilon=guarantee.epsilon,
+        delta=guarantee.delta,
+        n=_count(counts, n),
+        top1=top1[0],
+        interval=top1[1],
+        noise=top1[2],
+        top5=top5[0],
+        top5_interval=top5[1],
+        top5_noise=top5[2],
+        per_class=per_class,
+        warnings=ready.warnings,
+        charge=ready.charge.id,
+        spent=ready.account.with_planned(ready.charge),
+    )
+
+
+def _of_class(name: str, counts: np.ndarray, deviation: float, n: int) -> ReleasedClass:
+    right, wrong = map(float, counts)
+    top1, interval, noise = fraction(right, wrong, deviation, deviation, n)
+    return ReleasedClass(name=name, n=_count(counts, n), top1=top1, interval=interval, noise=noise)
+
+
+def _count(counts: np.ndarray, n: int) -> int:
+    return round(min(max(float(counts.sum()), 0.0), n))
+
+
+def _settled(paid: Paid, digest: str | None) -> UserError | None:
+    """Write into the ledger what became of an evaluation. A failure is returned: it stays charged in any case."""
+    try:
+        settle(paid.receipt, "stopped" if digest is None else "written", sha256=digest)
+    except UserError as error:
+        return error
+    return None

@@ -1,0 +1,156 @@
+"""How sure figures are: whether probabilities can be believed, and by how much one of two heads is better.
+
+**Calibration.** Of the records with a probability near p, is p right?
+The probabilities are the softmax of the scores. The softmax loss takes them for that. Other losses do not: the scores
+of `dp-ls` lie near 0 and 1, so their softmax is near 1/m, and this says so.
+
+Records are sorted by the probability of their best class into `BINS` bins of equal width. The *expected calibration
+error* (Naeini et al. 2015) is the mean over the records of |mean probability − fraction right| of their bin. It is
+never 0 for few records: a head that is right with exactly its probability has some, too, because of chance. Its
+expected value is given beside it, with the normal approximation: E|X| = √(2/π)·s for X of mean 0 and deviation s, and
+s² = Σp(1 − p) is the variance of the number of right records of a bin.
+
+**Two heads on the same records.** Their figures go up and down together, with the records. So only the records count of
+which one head is right and the other is wrong. With b records of which only the first is right, c of which only the
+second is, and n in all, the difference is (b − c)/n. Its interval is that of Tango (1998, "Equivalence test and
+confidence interval for the difference in proportions for the paired-sample design"): all differences that the score
+test does not reject. It is to pairs what Wilson's interval is to one head. It has 0 outside if and only if McNemar's
+test (without a correction for continuity) says that the heads differ. Unlike the normal interval it is sound for few
+records, and it has a width where the heads never differ. Records are taken as drawn independently. Each interval is for
+one pair: of twenty, one misses the truth.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpfc_cli.heads.metrics import Interval, Z, wilson
+
+BINS = 10
+"""Of the probability of the best class. A bin has its upper end and not its lower one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bin:
+    """Records whose best class has a probability in (low, high].
+
+    n: how many. probability: the mean probability of their best class; right: the fraction of which it is the label;
+    interval: the 95 % Wilson interval of `right`. None where there are no records.
+    """
+
+    low: float
+    high: float
+    n: int
+    probability: float | None
+    right: float | None
+    interval: Interval | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Whether probabilities are right.
+
+    probability: the mean probability of the best class, over all records. error: the expected calibration error, and
+    by_chance: that of a head whose probabilities are right, of as many records. bins: from low to high.
+    """
+
+    probability: float
+    error: float
+    by_chance: float
+    bins: tuple[Bin, ...]
+
+
+def calibration(probabilities: np.ndarray, right: np.ndarray) -> Calibration:
+    """Of at least one record.
+
+    Args:
+        probabilities: (n,), of the best class of each record.
+        right: (n,), whether that class is the label.
+
+    """
+    p, n = np.asarray(probabilities, np.float64), len(probabilities)
+    index = np.clip(np.ceil(p * BINS).astype(int) - 1, 0, BINS - 1)
+    rows, sums, hits, spread = (
+        np.bincount(index, weights, BINS) for weights in (None, p, np.asarray(right, np.float64), p * (1 - p))
+    )
+    return Calibration(
+        probability=float(p.mean()),
+        error=float(np.abs(sums - hits).sum() / n),
+        by_chance=float(math.sqrt(2 / math.pi) * np.sqrt(spread).sum() / n),
+        bins=tuple(_bin(i, int(rows[i]), float(sums[i]), int(hits[i])) for i in range(BINS)),
+    )
+
+
+def _bin(i: int, n: int, total: float, hits: int) -> Bin:
+    empty = n == 0
+    return Bin(
+        low=i / BINS,
+        high=(i + 1) / BINS,
+        n=n,
+        probability=None if empty else total / n,
+        right=None if empty else hits / n,
+        interval=None if empty else wilson(hits, n),
+    )
+
+
+_HALVINGS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """By how much a head is better than another one, on records that both were scored on.
+
+    gain: the difference of their top-1 accuracies. interval: its 95 % interval. only_this, only_other: records of which
+    only one of them is right.
+    """
+
+    gain: float
+    interval: Interval
+    only_this: int
+    only_other: int
+
+
+def difference(only_this: int, only_other: int, n: int) -> Difference:
+    """Of n records, at least one."""
+    gain = (only_this - only_other) / n
+    return Difference(gain=gain, interval=tango(only_this, only_other, n), only_this=only_this, only_other=only_other)
+
+
+def tango(first: int, second: int, n: int) -> Interval:
+    """The 95 % interval of the difference of two probabilities, by Tango's score test on n paired records.
+
+    Args:
+        first: records of which only the first head is right.
+        second: records of which only the second is.
+        n: records in all.
+
+    Returns:
+        The ends of first − second, within [−1, 1].
+
+    """
+    return _lower(first, second, n), -_lower(second, first, n)
+
+
+def _lower(b: int, c: int, n: int) -> float:
+    """The smallest difference that is not rejected: below (b − c)/n the test rejects all up to it."""
+    rejected, held = -1.0, (b - c) / n
+    for _ in range(_HALVINGS):
+        middle = (rejected + held) / 2
+        if _far(b, c, n, middle):
+            rejected = middle
+        else:
+            held = middle
+    return held
+
+
+def _far(b: int, c: int, n: int, gain: float) -> bool:
+    """Whether what was observed lies more than Z standard deviations from this difference.
+
+    The deviation is that of the most likely probability q that only the second is right, among those with this
+    difference: the larger root of 2n·q² + ((2n − b + c)·gain − b − c)·q − c·gain·(1 − gain) = 0.
+    """
+    linear = (2 * n - b + c) * gain - b - c
+    q = (math.sqrt(max(linear**2 + 8 * n * c * gain * (1 - gain), 0.0)) - linear) / (4 * n)
+    variance = n * max(2 * q + gain * (1 - gain), 0.0)
+    return (b - c - n * gain) ** 2 > Z**2 * variance

@@ -1,0 +1,439 @@
+"""A forecast: how good will a private head be at which ε? No private record is read, and nothing is charged.
+
+What is known beforehand are public facts: how many records (or persons), classes and dimensions there are. From them
+follow the noise, what an attacker could guess, how many such trainings fit under a cap, and how the signal of a class
+compares with the noise. How good a head will be depends on the records, too. So an expected accuracy needs a
+*stand-in*: public labelled features of the same backbone. Whole private trainings run on it, as those of `tuning` do.
+
+`stand_in` says what a stand-in can match.
+
+The interval is for one more training on the stand-in: mean ± t·s·√(1 + 1/R) over R draws of records, classes and noise.
+It covers chance alone.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpfc_cli import backbones
+from dpfc_cli.errors import GUARDED, UserError, counted, number, parameter
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger.caps import room_of
+from dpfc_cli.methods import AnyMethod, method_named
+from dpfc_cli.privacy import accounting
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, Guarantee
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.sources.classes import Origin, class_names
+from dpfc_cli.training.calibrate import CLEAR, Calibrated, calibrate, signal_and_noise, warnings_of_width
+from dpfc_cli.training.request import Privacy, adjacency_named, facts_of
+from dpfc_cli.trust.statement import FALSE_ALARMS
+
+if TYPE_CHECKING:
+    from dpfc_cli.planning.stand_in import StandIn
+
+EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
+MEASURED = (
+    "between real sets, in 24 measured cases: 4 points in the median and 11 at worst; if the stand-in has fewer "
+    "classes, 16 and 25"
+)
+"""How far forecasts were off, for users to see beside each of them. `bench.forecast` measures it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """What is to be expected of a training at one ε.
+
+    Attributes:
+        epsilon: ε of the training.
+        mu: μ of its noise.
+        signal: how many records (or persons) a class has on average.
+        noise: the length of the noise in the sum of a class.
+        accuracy: the mean over trainings on the stand-in, in [0, 1]: top-1, or mean average precision of label sets;
+            None without a stand-in.
+        interval: 95 % for one more such training; None without a stand-in.
+        scores: of each training.
+        guess: how often the best attacker guesses right, at most, whether a record (or person) was used.
+        found: how many of those used the attacker finds, at most, at 5 % false alarms.
+        fitting: how many such trainings fit under the cap, if nothing was spent before; None without a cap.
+        for_person: ε for all records of one person together; None where it was not asked for or is beyond 100.
+
+    """
+
+    epsilon: float
+    mu: float
+    signal: float
+    noise: float
+    accuracy: float | None
+    interval: tuple[float, float] | None
+    scores: tuple[float, ...]
+    guess: float
+    found: float
+    fitting: int | None
+    for_person: float | None
+
+    @property
+    def clear(self) -> bool:
+        """Whether there is enough signal for more than a poor head."""
+        return self.signal >= CLEAR * self.noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What is to be expected of trainings, by ε.
+
+    Attributes:
+        facts: the public facts.
+        origin: who states the classes. If they were inferred, `facts` depends on the records, and so does all else.
+        method: the name of the method.
+        delta: δ.
+        outlooks: by ε, the smallest first.
+        stand_in: what the expected accuracies were computed on; None if there was nothing.
+        records_per_person: the records of one person that `for_person` is about; None if it was not asked for.
+        cap: the ε of the cap; None without one.
+        warnings: what must be known beside the figures.
+
+    """
+
+    facts: Facts
+    origin: Origin
+    method: str
+    delta: float
+    outlooks: tuple[Outlook, ...]
+    stand_in: "StandIn | None"
+    records_per_person: int | None
+    cap: float | None
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return asdict(self)
+
+
+def forecast(
+    features: FeatureSet | None = None,
+    *,
+    records: int | None = None,
+    persons: int | None = None,
+    classes: int | Sequence[str] | Path | None = None,
+    model: str | None = None,
+    dimensions: int | None = None,
+    on: FeatureSet | None = None,
+    epsilons: Sequence[float] = EPSILONS,
+    delta: float | None = None,
+    method: str = "auto",
+    adjacency: str | None = None,
+    cap: float | None = None,
+    records_per_person: int | None = None,
+    memory: float | None = None,
+    progress: Callable[[str, int, int | None], None] | None = None,
+    **options: Any,
+) -> Forecast:
+    """Say what is to be expected of private trainings at several ε, before a private record is read.
+
+    Nothing is charged. Of `features` the manifest is read, and nothing else.
+
+    Args:
+        features: the private set. Instead of it, state the facts:
+        records: how many private records there are.
+        persons: how many persons, if persons are to be protected.
+        classes: how many classes, or their names, or the path of a file with a name on each line.
+        model: the backbone, which says how long a feature vector is.
+        dimensions: how long it is. Default: as `model` or `on` says.
+        on: public labelled features of the same backbone, on which private trainings are tried. None: no accuracy is
+            expected.
+        epsilons: the ε to look at.
+        delta: δ. Default: min(1e-5, 1/n).
+        method: as of `train`.
+        adjacency: as of `train`.
+        cap: the ε that all trainings together may spend at most, at the same δ.
+        records_per_person: say what ε is for a person with so many records, if records are protected.
+        memory: bytes that a training may take. Default: what the machine has free.
+        progress: called as progress(stage, done, total), in trainings.
+        options: the method's own options, such as `steps=20`.
+
+    Returns:
+        The forecast.
+
+    Raises:
+        UserError: a value makes no sense, facts are missing or contradict, or `on` cannot stand for the records.
+
+    Examples:
+        for each in dpfc.forecast(records=20_000, classes=5, on=dpfc.open_features("public")).outlooks:
+            print(each.epsilon, each.accuracy, each.interval)
+
+    """
+    facts = stated_facts(
+        features,
+        records=records,
+        persons=persons,
+        classes=classes,
+        model=model,
+        dimensions=dimensions,
+        on=on,
+        adjacency=adjacency,
+    )
+    if records_per_person is not None:
+        records_per_person = count_of("records_per_person", records_per_person, 1)
+        if facts.unit == "person":
+            raise UserError(
+                f"{parameter('records_per_person')} has no effect: persons are protected with all their records.",
+                "Leave it out.",
+                code="conflict",
+                parameter="records_per_person",
+            )
+    chosen = method_named(method, facts)
+    calibrations = [_calibrated(chosen, facts, options, each, delta) for each in _ascending(epsilons)]
+    first = calibrations[0].guarantee
+    assert first is not None
+    room = None if cap is None else _room(cap, first.delta)
+    said = warnings_of_width(facts.d)
+    # Facts that are given without a set are asserted.
+    origin: Origin = "asserted" if features is None else features.manifest.origin
+    if origin == "inferred":
+        said.append(
+            "The classes, or how many labels a record has, were inferred from the private records. So all that is "
+            f"said here depends on the records. State both when the set is made. {GUARDED}"
+        )
+    standing: StandIn | None = None
+    scores: Sequence[Sequence[float]] = [()] * len(calibrations)
+    if on is not None:
+        # It loads JAX, and nothing else here needs that.
+        from dpfc_cli.planning.stand_in import tried
+
+        standing, scores, beware = tried(features, on, calibrations, memory, progress)
+        said += beware
+    sampled = calibrations[0].plan.sampled
+    if sampled and room is not None:
+        said.append("No cap is kept with sampled trainings, so none of them fits under one.")
+    if sampled and records_per_person is not None:
+        said.append("Little is known of what sampled trainings are for several records, so it is not stated.")
+    outlooks = tuple(
+        _outlook(calibrated, found, room, records_per_person)
+        for calibrated, found in zip(calibrations, scores, strict=True)
+    )
+    hidden = [f"{each.epsilon:g}" for each in outlooks if not each.clear]
+    # Where trainings were tried, their accuracies say it better.
+    if hidden and standing is None:
+        said.append(
+            f"At epsilon = {', '.join(hidden)} the noise hides the classes: a class has less than {CLEAR:g} times as "
+            f"much signal as there is noise. Expect a poor head. More {facts.unit}s, fewer dimensions, a larger "
+            "epsilon or a public start help."
+        )
+    return Forecast(
+        facts=facts,
+        origin=origin,
+        method=chosen.name,
+        delta=first.delta,
+        outlooks=outlooks,
+        stand_in=standing,
+        records_per_person=records_per_person,
+        cap=cap,
+        warnings=tuple(said),
+    )
+
+
+def _ascending(epsilons: Sequence[float]) -> list[float]:
+    found = sorted({number("epsilons", each) or 0.0 for each in epsilons})
+    if not found:
+        raise UserError(f"{parameter('epsilons')} names no ε.", "Give one, such as 1.", parameter="epsilons")
+    return found
+
+
+def _calibrated(
+    method: AnyMethod, facts: Facts, options: dict[str, Any], epsilon: float, delta: float | None
+) -> Calibrated:
+    return calibrate(method, facts, options, Privacy(epsilon=epsilon, delta=number("delta", delta)))
+
+
+def _room(cap: float, delta: float) -> float:
+    """The μ² that a cap allows."""
+    try:
+        return room_of(number("cap", cap) or 0.0, delta)
+    except ValueError as error:
+        raise UserError(f"A cap: {error}.", "Give an ε such as 3.", parameter="cap") from error
+
+
+def _outlook(
+    calibrated: Calibrated, scores: Sequence[float], room: float | None, records_per_person: int | None
+) -> Outlook:
+    guarantee = calibrated.guarantee
+    assert guarantee is not None
+    signal, noise = signal_and_noise(calibrated)
+    attack, for_person = _attack(calibrated, guarantee), None
+    sampled = calibrated.plan.sampled
+    if records_per_person is not None and not sampled:
+        epsilon = accounting.epsilon_for(records_per_person * guarantee.mu, guarantee.delta, guarantee.eta)
+        for_person = epsilon if epsilon <= LARGEST_EPSILON else None
+    fitting = None if room is None else 0 if sampled else math.floor(room / guarantee.mu**2)
+    return Outlook(
+        epsilon=guarantee.epsilon,
+        mu=guarantee.mu,
+        signal=signal,
+        noise=noise,
+        accuracy=statistics.mean(scores) if scores else None,
+        interval=interval_of(scores) if scores else None,
+        scores=tuple(scores),
+        guess=attack.accuracy,
+        found=attack.power,
+        fitting=fitting,
+        for_person=for_person,
+    )
+
+
+def _attack(calibrated: Calibrated, guarantee: Guarantee) -> Attack:
+    """As a statement would say it of the head."""
+    if calibrated.plan.sampled:
+        return accounting.attack(guarantee.epsilon, guarantee.delta, FALSE_ALARMS)
+    return accounting.gaussian_attack(guarantee.mu, FALSE_ALARMS, guarantee.eta)
+
+
+def interval_of(scores: Sequence[float]) -> tuple[float, float]:
+    """95 % for one more training: mean ± t·s·√(1 + 1/R), in [0, 1]. The scores are taken as normal."""
+    from scipy.stats import t
+
+    mean, count = statistics.mean(scores), len(scores)
+    half = float(t.ppf(0.975, count - 1)) * statistics.stdev(scores) * math.sqrt(1 + 1 / count)
+    return max(mean - half, 0.0), min(mean + half, 1.0)
+
+
+LARGEST = 10**12
+"""The most records, classes or dimensions that can be stated."""
+
+
+def stated_facts(
+    features: FeatureSet | None,
+    *,
+    records: int | None,
+    persons: int | None,
+    classes: int | Sequence[str] | Path | None,
+    model: str | None,
+    dimensions: int | None,
+    on: FeatureSet | None,
+    adjacency: str | None,
+) -> Facts:
+    """The public facts, of the manifest or as they are stated.
+
+    Args:
+        features: the private set, if there is one. Its records are not read.
+        records: how many there are.
+        persons: how many persons, if they are the unit.
+        classes: how many, or their names, or the path of a file of names.
+        model: the backbone.
+        dimensions: the length of a feature vector.
+        on: public features of the same backbone.
+        adjacency: which data sets are neighbours.
+
+    Raises:
+        UserError: something is missing or makes no sense, or two of them contradict.
+
+    """
+    dimensions = _dimensions(model, dimensions)
+    if classes is not None and not isinstance(classes, int | np.integer):
+        classes = len(class_names(classes) or ())
+    for name, known in (("features", features), ("on", on)):
+        if known is not None and not isinstance(known, FeatureSet):
+            raise UserError(
+                f"{parameter(name)} is a {type(known).__name__}, not a feature set.",
+                "Open it with open_features.",
+                parameter=name,
+            )
+    given = {"records": records, "persons": persons, "classes": classes, "dimensions": dimensions}
+    stated = {
+        name: count_of(name, value, 1 if name == "dimensions" else 2)
+        for name, value in given.items()
+        if value is not None
+    }
+    if features is not None:
+        if stated:
+            first = next(iter(stated))
+            raise UserError(
+                f"{parameter(first)} is stated, and {parameter('features')} says it, too.",
+                "Leave out one of them.",
+                code="conflict",
+                parameter=first,
+            )
+        return facts_of(features, adjacency_named(adjacency))
+    records, persons = stated.get("records"), stated.get("persons")
+    units = records if persons is None else persons
+    if units is None:
+        raise UserError(
+            "It is not known how many records there are.",
+            f"State {parameter('records')} (or {parameter('persons')}) and {parameter('classes')}, or name the private "
+            f"set: {parameter('features')}. Of a set only its manifest is read.",
+            code="missing",
+            parameter="records",
+        )
+    if "classes" not in stated:
+        raise UserError(
+            "It is not known how many classes there are.",
+            f"State {parameter('classes')}.",
+            code="missing",
+            parameter="classes",
+        )
+    width = stated.get("dimensions", None if on is None else on.dim)
+    if width is None:
+        raise UserError(
+            "It is not known how long a feature vector is.",
+            f"State {parameter('dimensions')} or {parameter('model')}, or name public features of the same backbone: "
+            f"{parameter('on')}.",
+            code="missing",
+            parameter="dimensions",
+        )
+    if on is not None and width != on.dim:
+        raise UserError(
+            f"'{on.folder}' has {on.dim} dimensions, not {width}: its features are of another backbone.",
+            f"Name features of the same backbone, or leave out {parameter('dimensions')}.",
+            code="conflict",
+            parameter="dimensions",
+            path=str(on.folder),
+        )
+    k = 1 if on is None else on.manifest.labels_per_record
+    facts = Facts(n=units, m=stated["classes"], d=width, k=k, adjacency=adjacency_named(adjacency))
+    if persons is None:
+        return facts
+    if records is not None and records < persons:
+        raise UserError(
+            f"There are {counted(records, 'record')} of {counted(persons, 'person')}.",
+            "A person has one record at least.",
+            code="conflict",
+            parameter="persons",
+        )
+    return replace(facts, rows=persons if records is None else records, unit="person")
+
+
+def _dimensions(model: str | None, dimensions: int | None) -> int | None:
+    """How long a feature vector is, as far as it is said."""
+    if model is None:
+        return dimensions
+    if dimensions is not None:
+        raise UserError(
+            f"{parameter('model')} and {parameter('dimensions')} were both given.",
+            "Leave out one of them.",
+            code="conflict",
+            parameter="dimensions",
+        )
+    found = backbones.dimensions(model)
+    if found is None:
+        raise UserError(
+            f"The features of {model} are of a length that depends on the pictures or on the weights.",
+            f"State {parameter('dimensions')} instead of {parameter('model')}.",
+            code="conflict",
+            parameter="model",
+        )
+    return found
+
+
+def count_of(name: str, value: Any, least: int) -> int:
+    """A number of records or of dimensions, as a plain int. UserError for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= LARGEST:
+        raise UserError(
+            f"{parameter(name)} is a whole number of at least {least}, not {value!r}.",
+            f"Give a number of {least} to {LARGEST:.0e}.",
+            parameter=name,
+        )
+    return int(value)

@@ -1,0 +1,5 @@
+"""Where public starts come from: files of class vectors, made of what is public about the classes.
+
+`zero_shot` makes them, of the names of the classes (`--from text`) or of the backbone's own classifier (`--from
+classifier`). No record is read for it. `training.public_start` reads such files.
+"""

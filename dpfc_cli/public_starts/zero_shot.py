@@ -1,0 +1,439 @@
+"""Class vectors from what is public about the classes: their names, or the classifier that the backbone was trained
+with.
+
+**No record is read to make them.** They depend on the names of the classes and on the weights of the backbone alone. So
+a training may start from them at no cost in privacy (`training.public_start`), if the names are public and the weights
+know nothing of the private records. Only scoring them reads records (`score`).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfc_cli import backbones
+from dpfc_cli.backbones import BACKBONES, text
+from dpfc_cli.errors import UserError, check_new_name, counted, parameter, printable, unknown
+from dpfc_cli.evaluation.exact import Evaluation, Progress
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import make, sha256_of, temporary_beside
+from dpfc_cli.heads.head import ordered
+from dpfc_cli.public_starts import score
+from dpfc_cli.public_starts.classifier_rows import (
+    Chosen,
+    below,
+    check_count,
+    label_of,
+    labelled,
+    labels_in,
+    lines_in,
+    stated,
+)
+from dpfc_cli.public_starts.wordnet import DATA, INDEX, WordNet
+from dpfc_cli.sources.classes import class_names
+
+SOURCES = ("text", "classifier")
+_OF: dict[str, str] = {"prompts": "text", "rows": "classifier", "labels": "classifier", "wordnet": "classifier"}
+"""Parameters that one source alone has."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ZeroShot:
+    """Class vectors in a file.
+
+    Attributes:
+        path: the file. `train` takes it as `public_head`.
+        made: whether it was written now; False: a file with the same bytes was there.
+        classes: the names of all classes.
+        known: the names of those that have a vector.
+        vectors: a row for each of these.
+        origin: how they were made, JSON-able; the file has it, too.
+        evaluation: how good they are on the split that was named; None if none was.
+        warnings: sentences about them, for whoever uses them.
+
+    """
+
+    path: Path
+    made: bool
+    classes: tuple[str, ...]
+    known: tuple[str, ...]
+    vectors: np.ndarray
+    origin: Mapping[str, Any]
+    evaluation: Evaluation | None
+    warnings: tuple[str, ...]
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """The names of the classes without a vector."""
+        known = set(self.known)
+        return tuple(name for name in self.classes if name not in known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Network:
+    """The backbone of the features. pool, sha256, dim: None where nothing states them."""
+
+    model: str
+    pool: str | None
+    weights: str | None
+    sha256: str | None
+    dim: int | None
+
+
+def zero_shot(
+    features: FeatureSet | None = None,
+    *,
+    source: str,
+    model: str | None = None,
+    weights: str | None = None,
+    classes: int | Sequence[str] | Path | None = None,
+    prompts: Sequence[str] | Path | None = None,
+    rows: Path | str | None = None,
+    labels: Path | str | None = None,
+    wordnet: Path | str | None = None,
+    on: FeatureSet | None = None,
+    split: str = "test",
+    out: Path | str | None = None,
+    progress: Progress | None = None,
+) -> ZeroShot:
+    """Make a file of class vectors, from which a training can start at no cost in privacy.
+
+    Args:
+        features: the set that will be trained on. Only its manifest is read: backbone and classes. None: `model` and
+            `classes` say them.
+        source: "text": the names of the classes, by the text tower of the backbone (CLIP, SigLIP). "classifier": the
+            classifier that the backbone was trained with.
+        model: the backbone. For features that were computed elsewhere, which do not say it.
+        weights: its checkpoint: a file, a folder or `hf:owner/name[/file]`. They must be those of the features.
+            Default: those that the set names, or the published ones.
+        classes: names, or a file with a name on each line. With `features`: what to call its classes, in their order,
+            if their own names are codes or numbers.
+        prompts: for text: sentences with {} in the place of the name, or a file with one on each line.
+        rows: for classifier: a JSON file {class: [row, …]}.
+        labels: for classifier: a file that says on each line what a row stands for. Default: what the weights say.
+        wordnet: for classifier: a folder with WordNet's nouns. A class then has all rows below its name.
+        on: a feature set with labels, to score the vectors on. Its records must be public.
+        split: which split of it.
+        out: the file to be made. It must end in .safetensors.
+        progress: told the stage, how much of it is done, and how much it is in all.
+
+    Returns:
+        The vectors and their file.
+
+    Raises:
+        UserError: something must be corrected. No file is left then.
+
+    Examples:
+        start = dpfc.zero_shot(features, source="text")
+        dpfc.train(features, epsilon=0.1, public_head=start.path)
+
+    """
+    _check(features, source, on, {"prompts": prompts, "rows": rows, "labels": labels, "wordnet": wordnet})
+    network = _network(features, model, weights)
+    names = _names(features, classes)
+    path = place_of(out, features, network.model, source)
+    own = tuple(names)
+    warnings = [] if on is None else score.check(on, split, features)
+    if features is not None and features.manifest.origin == "inferred":
+        warnings.append(
+            f"the classes of '{features.folder}' were inferred from its records. So the file depends on them: it says "
+            f"which classes there are. If the list of classes is public, assert it when the set is made."
+        )
+    if source == "text":
+        vectors, origin, notes = _of_text(network, names, prompts, progress)
+        known = own
+        warnings += notes
+    else:
+        found, chosen, origin = _of_classifier(network, names, rows, labels, wordnet, progress)
+        known, vectors = tuple(found), np.array(list(found.values()))
+        warnings += _told(chosen)
+    if len(known) < 2:
+        raise UserError(
+            f"Only {len(known)} of {len(own)} classes have a vector, so nothing can be told apart.",
+            f"Say which rows the classes have: {parameter('rows')}, {parameter('labels')} or {parameter('wordnet')}.",
+            code="conflict",
+            known=list(known),
+        )
+    if network.dim not in (None, vectors.shape[1]):
+        before = " Those of CLIP are taken before its projection." if source == "text" else ""
+        raise UserError(
+            f"The vectors of {network.model} have {vectors.shape[1]} dimensions, the features have {network.dim}.",
+            f"Name the backbone of the features: {parameter('model')}.{before}",
+            code="conflict",
+            parameter="model",
+        )
+    origin = {"source": source, "model": network.model, **origin, "without": sorted(set(own) - set(known))}
+    if any(names[name] != name for name in own):
+        origin["called"] = names
+    scored = None if on is None else score.scored(vectors, known, origin, on, split, progress)
+    data = ordered(
+        {"vectors": vectors.astype(np.float32)},
+        {"classes": json.dumps(known), "origin": json.dumps(origin, sort_keys=True)},
+    )
+    return ZeroShot(
+        path=path,
+        made=published(data, path),
+        classes=own,
+        known=known,
+        vectors=vectors.astype(np.float32),
+        origin=origin,
+        evaluation=scored,
+        warnings=tuple(warnings),
+    )
+
+
+def _check(features: FeatureSet | None, source: str, on: FeatureSet | None, given: Mapping[str, Any]) -> None:
+    """UserError for parameters that cannot be, before anything is read."""
+    for name, value in (("features", features), ("on", on)):
+        if value is not None and not isinstance(value, FeatureSet):
+            raise UserError(
+                f"{parameter(name)} is a {type(value).__name__}, not a feature set.",
+                "Open it with open_features.",
+                parameter=name,
+            )
+    if source not in SOURCES:
+        raise unknown("source", source, SOURCES)
+    for name, value in given.items():
+        if value is not None and _OF[name] != source:
+            raise UserError(
+                f"{parameter(name)} has no effect with {parameter('source')} {source}.",
+                f"Leave it out, or use {parameter('source')} {_OF[name]}.",
+                code="conflict",
+                parameter=name,
+            )
+    beside = next((name for name in ("labels", "wordnet") if given[name] is not None), None)
+    if given["rows"] is not None and beside is not None:
+        raise UserError(
+            f"{parameter('rows')} says which rows the classes have, and so does {parameter(beside)}.",
+            "Give one of them.",
+            code="conflict",
+            parameter=beside,
+        )
+
+
+def _network(features: FeatureSet | None, model: str | None, weights: str | None) -> _Network:
+    """The backbone: as the manifest states it, or as the user does."""
+    if features is None or features.manifest.backbone.get("name") not in BACKBONES:
+        if model is None:
+            said = "No features are named" if features is None else f"'{features.folder}' does not say its backbone"
+            raise UserError(
+                f"{said}, so it is not known what the vectors are to fit.",
+                f"Name the backbone of the features: {parameter('model')}.",
+                code="missing",
+                parameter="model",
+            )
+        if model not in BACKBONES:
+            raise unknown("model", model, BACKBONES)
+        return _Network(
+            model=model, pool=None, weights=weights, sha256=None, dim=None if features is None else features.dim
+        )
+    stated = features.manifest.backbone
+    name = str(stated["name"])
+    if model not in (None, name):
+        raise UserError(
+            f"The features of '{features.folder}' are from {name}, not from {model}.",
+            f"Leave out {parameter('model')}.",
+            code="conflict",
+            parameter="model",
+        )
+    known = stated.get("weights") or {}
+    at = str(known.get("id", ""))
+    if weights is None and known and not at.startswith("hf:"):
+        raise UserError(
+            f"The features of '{features.folder}' were computed with weights from the file '{at}'.",
+            f"Name that file: {parameter('weights')}.",
+            code="missing",
+            parameter="weights",
+        )
+    pool = stated.get("pooling")
+    return _Network(
+        model=name,
+        pool=None if pool is None else str(pool),
+        weights=weights or at or None,
+        sha256=known.get("sha256"),
+        dim=features.dim,
+    )
+
+
+def _names(features: FeatureSet | None, classes: int | Sequence[str] | Path | None) -> dict[str, str]:
+    """For each class what it is called."""
+    called = class_names(classes)
+    if features is None:
+        if called is None:
+            raise UserError(
+                "No classes are named.",
+                f"Name a feature set, or a file with a name on each line: {parameter('classes')}.",
+                code="missing",
+                parameter="classes",
+            )
+        return {name: name for name in called}
+    if called is not None and len(called) != len(features.classes):
+        raise UserError(
+            f"{len(called)} names are given for the {len(features.classes)} classes of '{features.folder}'.",
+            f"Name each class, in the order of the set: {parameter('classes')}.",
+            code="conflict",
+            parameter="classes",
+        )
+    return dict(zip(features.classes, called or features.classes, strict=True))
+
+
+def _of_text(
+    network: _Network, names: Mapping[str, str], prompts: Sequence[str] | Path | None, progress: Progress | None
+) -> tuple[np.ndarray, dict[str, Any], tuple[str, ...]]:
+    """The vectors of names, how they were made, and what to know of them."""
+    found = text.class_vectors(
+        network.model,
+        list(names.values()),
+        text.PROMPTS if prompts is None else _prompts(prompts),
+        weights=network.weights,
+        pool=network.pool,
+        expected=network.sha256,
+        progress=progress,
+    )
+    notes = found.notes
+    if all(name.isdecimal() for name in names.values()):
+        notes += ("the names of the classes are numbers. They say nothing of the pictures: name the classes in words.",)
+    return found.vectors, found.origin, notes
+
+
+def _prompts(given: Sequence[str] | Path) -> tuple[str, ...]:
+    """Sentences, or those of a file, without its empty lines."""
+    if isinstance(given, str | Path):
+        return tuple(filter(str.strip, lines_in(Path(given), "prompts")))
+    return tuple(given)
+
+
+def _of_classifier(
+    network: _Network,
+    names: Mapping[str, str],
+    rows: Path | str | None,
+    labels: Path | str | None,
+    wordnet: Path | str | None,
+    progress: Progress | None,
+) -> tuple[dict[str, np.ndarray], Chosen, dict[str, Any]]:
+    """The vectors of the classes that have rows, which rows they are, and how they were made.
+
+    The mean of all rows is subtracted from each: it says nothing about a class. A class has the mean of its rows.
+    """
+    called = list(names.values())
+    # These files are small. If one is missing, nothing large was fetched.
+    chosen = None if rows is None else stated(Path(rows), called)
+    said = None if labels is None else labels_in(Path(labels))
+    nouns = None if wordnet is None else WordNet(Path(wordnet))
+    by: dict[str, Any] = {
+        name: {"name": Path(path).name, "sha256": sha256_of(Path(path))}
+        for name, path in (("file", rows), ("labels", labels))
+        if path is not None
+    }
+    if nouns is not None:
+        by["wordnet"] = {name: sha256_of(nouns.folder / name) for name in (INDEX, DATA)}
+    found = backbones.classifier(
+        network.model, network.pool, weights=network.weights, expected=network.sha256, progress=progress
+    )
+    origin: dict[str, Any] = {
+        "pooling": found.pool,
+        "weights": {"id": found.id, "sha256": found.sha256},
+        "classifier": len(found.rows),
+        **by,
+    }
+    if rows is not None and chosen is not None:
+        check_count(Path(rows), chosen, len(found.rows))
+    else:
+        if said is None and found.labels is None:
+            raise UserError(
+                f"The weights '{found.id}' do not say what the {len(found.rows):,} rows of their classifier stand for.",
+                f"Say it with {parameter('labels')}, or say which rows the classes have: {parameter('rows')}.",
+                code="missing",
+                parameter="labels",
+            )
+        said = said or tuple(map(label_of, found.labels or ()))
+        if len(said) != len(found.rows):
+            raise UserError(
+                f"'{labels}' has {len(said):,} lines for the {len(found.rows):,} rows of the classifier of "
+                f"'{found.id}'.",
+                "Give a line for each row, in the order of the rows.",
+                code="conflict",
+                parameter="labels",
+            )
+        chosen = labelled(called, said) if nouns is None else below(called, said, nouns)
+    origin["rows"] = {name: chosen.rows[called] for name, called in names.items()}
+    centred = found.rows - found.rows.mean(axis=0)
+    vectors = {name: centred[taken].mean(axis=0) for name, taken in origin["rows"].items() if taken}
+    # A class that has all rows is like no other one: what is left of them is rounding.
+    least = 1e-9 * np.linalg.norm(centred, axis=1).max()
+    return {name: each for name, each in vectors.items() if np.linalg.norm(each) > least}, chosen, origin
+
+
+def _told(chosen: Chosen) -> list[str]:
+    """What whoever uses these rows must know."""
+    said = []
+    if chosen.several:
+        shown = "; ".join(f"{name} ({' / '.join(each)})" for name, each in list(chosen.several.items())[:5])
+        more = f"; and {len(chosen.several) - 5} more" if len(chosen.several) > 5 else ""
+        said.append(
+            f"all meanings were taken of names with several, each with its rows: {shown}{more}. To choose, say which "
+            "rows the classes have."
+        )
+    if chosen.unplaced:
+        said.append(
+            f"{counted(chosen.unplaced, 'row')} of the classifier cannot be placed in WordNet: their names have no "
+            "meaning or several. Only classes with the same name got them."
+        )
+    return said
+
+
+SUFFIX = ".safetensors"
+
+
+def place_of(out: Path | str | None, features: FeatureSet | None, model: str, source: str) -> Path:
+    """Where the file is to be. UserError where it cannot be."""
+    stem = printable(model if features is None else features.name)
+    path = Path(f"{stem}-{source}{SUFFIX}" if out is None else out)
+    if path.suffix != SUFFIX:
+        raise UserError(
+            f"The file of class vectors '{path}' must end in {SUFFIX}.",
+            f"Give it another name: {parameter('out')}.",
+            parameter="out",
+            path=str(path),
+        )
+    check_new_name(path.name)
+    temporary = temporary_beside(path)
+    try:
+        temporary.touch(exist_ok=False)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+    return path
+
+
+def published(data: bytes, path: Path) -> bool:
+    """Write the file, whole or not at all: whether it was written now. UserError where another file has its name."""
+    try:
+        found = make(path, data)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    if found == "other":
+        raise UserError(
+            f"There is another file '{path}' already.",
+            f"Delete it, or give the new one another name: {parameter('out')}.",
+            code="exists",
+            parameter="out",
+            path=str(path),
+        )
+    return found == "made"
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"The file '{path}' cannot be written: {error.strerror or error}.",
+        f"Choose a writable place: {parameter('out')}.",
+        code="unwritable",
+        parameter="out",
+        path=str(path),
+    )

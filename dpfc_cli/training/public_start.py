@@ -1,0 +1,351 @@
+"""Public starts: class vectors from a file, matched to the classes of a feature set before anything is charged.
+
+A file of class vectors is one of these:
+
+- a head of `dpfc train` on public records: its weights;
+- .npz with `vectors` (classes × dimensions) and `classes` (their names);
+- .safetensors with the tensor `vectors`, and in its metadata `classes`, a JSON list of names;
+- .npy with one vector for each class of the feature set, in the set's order.
+
+Whoever names it asserts that it is public: nothing in it may depend on records that must be protected.
+
+One file is allowed that is not public: a private head of the same records that their ledger was charged for. The new
+head then claims what both trainings cost together (`whole`).
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfc_cli import npz, schema
+from dpfc_cli.backbones import BACKBONES
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import json_of, sha256_of
+from dpfc_cli.heads import hub
+from dpfc_cli.heads.head import Head, located
+from dpfc_cli.ledger.totals import Ledger
+from dpfc_cli.memory import check_fits
+from dpfc_cli.methods.public_head import PublicHead, directions
+from dpfc_cli.methods.whitened import doubt
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON
+from dpfc_cli.privacy.chain import Linear
+from dpfc_cli.rounding import rounded_up
+from dpfc_cli.sources.classes import by_name
+from dpfc_cli.training.calibrate import Calibrated
+from dpfc_cli.training.public import check_method, recipe, was_on
+from dpfc_cli.training.request import SPLIT
+
+HIDDEN = 0.05
+"""Above this standard deviation of the agreement a start that is wrong as a whole may be taken for a good one: at 0.1
+random vectors cost up to 7 points, and reversed ones up to 23 (docs/whitening.md). Wrong vectors of some classes may be
+missed below it, too: hence `REMARK`, at any noise.
+"""
+REMARK = (
+    "Some vectors may be wrong, and the training may not notice it. Score them class by class on public records before "
+    "(zero-shot)."
+)
+"""Said of every start that is not a head of these records."""
+_NAME = 100
+"""Bytes that a name of a class takes as text, beside its letters."""
+_MODEL = {"model": schema.among(BACKBONES)}
+_TEXT = schema.record({**_MODEL, "source": schema.among(["text"]), "prompts": schema.each(schema.text, 1)})
+_CLASSIFIER = schema.record({**_MODEL, "source": schema.among(["classifier"]), "classifier": schema.whole(1)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """Vectors (classes × dimensions) that a file declares, not yet read.
+
+    shape: what it declares. nbytes: their size there, at most. read: reads them. names: of their classes; None: those
+    of the feature set. made: how they were made. head: the head that they are the weights of.
+    """
+
+    shape: tuple[int, ...]
+    nbytes: int
+    read: Callable[[], np.ndarray]
+    names: tuple[str, ...] | None = None
+    made: Mapping[str, Any] = field(default_factory=dict)
+    head: Head | None = None
+
+
+def begin(calibrated: Calibrated, private: FeatureSet, given: Path | str, book: Ledger) -> Calibrated:
+    """The same training from a public start. Plan and guarantee stay.
+
+    Args:
+        calibrated: the training.
+        private: the private records.
+        given: a file of class vectors, or the name of a head.
+        book: the ledger of the private records.
+
+    Raises:
+        UserError: the method has no use for a start, the file cannot be read, it does not fit the features, it was
+            made of the private records and not charged for, or both trainings together have no ε that can be claimed.
+
+    """
+    check(calibrated)
+    known, before = vectors_of(private, given, book)
+    begun = replace(calibrated, options=replace(calibrated.options, public_head=known), before=before)
+    _check_together(begun)
+    return begun
+
+
+def check(calibrated: Calibrated) -> None:
+    """UserError where the method has no use for a start.
+
+    How far a start is trusted is read off the first gradient, taken at zero in a space where records are centred and
+    white. The other methods have no such gradient. DP-FC and the first-order methods clip records that are neither, and
+    by default their loss is the sigmoid's, with a bias of −10 at first. There scores of a known size mean little.
+    """
+    why = "Only dp-whitened can tell from its releases how good a start is."
+    check_method(calibrated, "public_head", "public_head", why)
+
+
+def warnings_of(calibrated: Calibrated) -> list[str]:
+    """What public facts say about a start."""
+    known: PublicHead | None = calibrated.options.public_head
+    if known is None:
+        return []
+    said = []
+    missing = known.origin["without"]
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        said.append(f"{len(missing)} of {calibrated.facts.m} classes have no public vector and start at zero: {shown}.")
+    if doubt(calibrated.facts, calibrated.options) > HIDDEN:
+        said.append(
+            f"at this noise a useless public start may be taken for a good one. Be sure that "
+            f"'{known.origin['name']}' has the right vectors for the classes."
+        )
+    return said
+
+
+def _check_together(begun: Calibrated) -> None:
+    """UserError where a private head cannot be continued with this training."""
+    own, before = begun.claimed, begun.before
+    if before is None:
+        return
+    if own is None:
+        why, remedy = "It is a private head, and this training has no guarantee", "Train without a seed, or start from"
+    elif before["unit"] != begun.facts.unit:
+        why, remedy = f"It protects one {before['unit']}, and this training one {begun.facts.unit}", "Start from"
+    elif before["adjacency"] != begun.facts.adjacency:
+        why, remedy = f"It was trained with {before['adjacency']} adjacency", "Use the same adjacency, or start from"
+    elif (together := begun.head_claim[0]) is not None and together.epsilon > LARGEST_EPSILON:
+        why, remedy = (
+            f"Both trainings together spend epsilon = {rounded_up(together.epsilon, 3)}",
+            "Spend less, or start from",
+        )
+    else:
+        return
+    raise _private(begun.options.public_head.origin["name"], f"{why}.", f"{remedy} class vectors that are public.")
+
+
+def vectors_of(private: FeatureSet, given: Path | str, book: Ledger) -> tuple[PublicHead, Mapping[str, Any] | None]:
+    """Class vectors for the classes of a feature set. If they are a private head of the same records, its card, too.
+
+    Raises:
+        UserError: see `begin`.
+
+    """
+    path = located(given)
+    if not path.is_file():
+        raise UserError(
+            f"There is no file '{path}'.",
+            "Name a head, or a file of class vectors (.npz, .safetensors or .npy).",
+            code="missing",
+            parameter="public_head",
+            path=str(path),
+        )
+    form = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}.get(path.suffix)
+    if form is None:
+        raise _unfit(path, "its name does not end in .npz, .safetensors or .npy")
+    with ExitStack() as stack:
+        with _whole(path):
+            file = form(path, private, stack)
+        names, count = file.names, len(private.classes)
+        if len(file.shape) != 2 or file.shape[1] != private.dim:
+            shape = list(file.shape)
+            raise _unfit(path, f"its vectors are of shape {shape}, not numbers of shape [classes, {private.dim}]")
+        if names is None and file.shape[0] != count:
+            raise _unfit(path, f"it has {file.shape[0]} vectors without names for {count} classes")
+        if names is not None and file.shape[0] != len(names):
+            raise _unfit(path, f"it has {len(names)} names for {file.shape[0]} vectors")
+        matched = {row: row for row in range(count)} if names is None else _matched(path, private.classes, names)
+        # As they are, and in float64.
+        check_fits(path, "its vectors", max(file.nbytes, 8 * math.prod(file.shape)), copies=3)
+        digest = sha256_of(path)
+        before = None if file.head is None else _before(file.head, private, digest, book)
+        with _whole(path):
+            read = file.read()
+    if read.dtype.kind not in "fiu":
+        raise _unfit(path, f"its vectors are {read.dtype} of shape {list(read.shape)}, not numbers")
+    with np.errstate(over="ignore"):
+        # A number of 80 bits may be infinite here.
+        vectors = read.astype(np.float64)
+    if not np.isfinite(vectors).all():
+        raise _unfit(path, "it has numbers that are NaN or infinite")
+    found = np.zeros((private.dim, len(private.classes)))
+    for column, row in matched.items():
+        vector = vectors[row]
+        largest = np.abs(vector).max()
+        # Long and short vectors say the same. Their squares must be numbers.
+        found[:, column] = vector / largest if largest > 0 else 0.0
+    without = [name for j, name in enumerate(private.classes) if not found[:, j].any()]
+    if len(private.classes) - len(without) < 2:
+        raise _unfit(
+            path, f"only {len(private.classes) - len(without)} of the set's classes have a vector in it", known=names
+        )
+    if directions(found) is None:
+        raise _unfit(path, "its vectors do not tell any two classes apart")
+    origin = {
+        "name": hub.origin(path) or path.name,
+        "sha256": digest,
+        "classes": len(private.classes) - len(without),
+        "without": without,
+    }
+    continued = {} if before is None else {"releases": len(before["plan"]), "asserted": _asserted(before)}
+    return PublicHead(vectors=found, origin={**origin, **file.made, **continued}), before
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """UserError where a file turns out to be damaged."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError, *npz.BROKEN) as error:
+        raise _unfit(path, f"it cannot be read as class vectors ({error})") from error
+
+
+def _npy(path: Path, private: FeatureSet, stack: ExitStack) -> _Found:
+    # np.load would accept other formats under this name, too.
+    npz.header(stack.enter_context(path.open("rb")))
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return _Found(shape=array.shape, nbytes=array.nbytes, read=lambda: np.asarray(array))
+
+
+def _npz(path: Path, private: FeatureSet, stack: ExitStack) -> _Found:
+    arrays = npz.opened(path, stack)
+    vectors, classes = arrays["vectors"], arrays["classes"]
+    check_fits(path, "its names of classes", classes.nbytes + _NAME * math.prod(classes.shape), copies=3)
+    return _Found(shape=vectors.shape, nbytes=vectors.nbytes, read=vectors.read, names=tuple(map(str, classes.read())))
+
+
+def _safetensors(path: Path, private: FeatureSet, stack: ExitStack) -> _Found:
+    from safetensors import safe_open
+
+    file = stack.enter_context(safe_open(path, framework="numpy"))
+    metadata, size = file.metadata() or {}, path.stat().st_size
+    if "card" in metadata:
+        head = Head.load(path)
+        vectors = _vectors(head, private)
+        return _Found(shape=vectors.shape, nbytes=vectors.nbytes, read=lambda: vectors, names=head.classes, head=head)
+    return _Found(
+        shape=tuple(file.get_slice("vectors").get_shape()),
+        # A tensor is as large in the file.
+        nbytes=size,
+        read=lambda: np.asarray(file.get_tensor("vectors")),
+        names=tuple(map(str, json_of(metadata["classes"]))),
+        made=_made(metadata.get("origin", "")),
+    )
+
+
+def _made(said: str) -> Mapping[str, Any]:
+    """How the file says that `dpfc zero-shot` made it. Of a file by others, only known words and numbers are taken."""
+    try:
+        origin = json_of(said)
+    except ValueError:
+        return {}
+    if schema.fault(origin, _TEXT) is None:
+        count = len(origin["prompts"])
+    elif schema.fault(origin, _CLASSIFIER) is None:
+        count = origin["classifier"]
+    else:
+        return {}
+    return {"made": {"source": origin["source"], "model": origin["model"], "count": count}}
+
+
+def _asserted(card: Mapping[str, Any]) -> list[str]:
+    """What a head took for public, by name, and what the heads that it started from took for public."""
+    start = card.get("public_head", {})
+    sources = (card.get("public_features"), None if "releases" in start else start, card.get("tuning"))
+    return sorted({*start.get("asserted", []), *(source["name"] for source in sources if source)})
+
+
+def _vectors(head: Head, private: FeatureSet) -> np.ndarray:
+    """The weights of a head in the space of the features, classes × dimensions."""
+    assert head.path is not None
+    mine, other = recipe(private.manifest), {**head.card["features"]["backbone"], "dimensions": head.dim}
+    differ = sorted(name for name in mine if mine[name] != other.get(name))
+    if differ:
+        raise _unfit(head.path, f"it was trained on features of another backbone (they differ in {', '.join(differ)})")
+    weight = head.weight
+    for step in reversed(head.chain):
+        if isinstance(step, Linear):
+            weight = step.matrix @ weight
+    return weight.T
+
+
+def _before(head: Head, private: FeatureSet, digest: str, book: Ledger) -> Mapping[str, Any] | None:
+    """The card of a private head of the same records. None for a head of others. UserError where it is neither."""
+    assert head.path is not None
+    said, n = head.card["features"], head.card["facts"].get("records", head.card["facts"]["n"])
+    if head.card["claim"] == "private":
+        # The new head will depend on the records of this one. They must be the same, or two guarantees were needed.
+        if all((row.set, row.split) != (private.manifest.id, SPLIT) for row in book.written(digest)):
+            raise _private(
+                head.path.name,
+                f"It is a private head, and '{book.path}' has no charge of its training on this set. What it cost "
+                "would not be in the claim of the new one.",
+            )
+        if head.card["facts"]["origin"] == "inferred" != private.manifest.origin:
+            raise _private(
+                head.path.name,
+                "Its classes were inferred from the private records. The claim of the new head would cover classes "
+                "that are stated.",
+            )
+        return head.card
+    seen = any(was_on(book, each, private, SPLIT) for each in book.written(digest))
+    if seen or (said["name"], n) == (private.name, private.split(SPLIT).n):
+        raise _private(head.path.name, "It was trained on the private records without privacy.")
+    return None
+
+
+def _matched(path: Path, classes: tuple[str, ...], names: tuple[str, ...]) -> dict[int, int]:
+    """For each class that has one: its vector. By the exact name, or by the name without regard to case and spaces."""
+    if len(set(names)) != len(names):
+        raise _unfit(path, "it has a class twice")
+    found = {}
+    for column, (name, rows) in enumerate(by_name(classes, ((name, row) for row, name in enumerate(names))).items()):
+        if len(rows) > 1:
+            raise _unfit(path, f"its classes {', '.join(repr(names[row]) for row in rows)} could all be {name!r}")
+        if rows:
+            found[column] = rows[0]
+    return found
+
+
+def _unfit(path: Path, why: str, **fields: Any) -> UserError:
+    return UserError(
+        f"'{path}' cannot be a public start: {why}.",
+        "Give vectors over the features of the private set, with the names of its classes.",
+        code="conflict",
+        parameter="public_head",
+        path=str(path),
+        **fields,
+    )
+
+
+def _private(name: str, why: str, remedy: str = "") -> UserError:
+    return UserError(
+        f"The training cannot start from '{name}'. {why}",
+        remedy or "Start from class vectors, or from a head that was trained on public records without noise.",
+        code="private-records",
+        parameter="public_head",
+        path=name,
+    )

@@ -1,0 +1,292 @@
+"""Checking a head that somebody hands over: its file, its card, and the ledger that its training was charged to."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features.lookup import set_of_training
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import sha256_of
+from dpfc_cli.heads import head as heads
+from dpfc_cli.heads import signature as signatures
+from dpfc_cli.heads.signature import Signed
+from dpfc_cli.ledger.facts import Charge, Merge
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.totals import Ledger
+from dpfc_cli.training.card import charged_standing
+from dpfc_cli.training.request import SPLIT, facts_of
+from dpfc_cli.trust.card import (
+    BELONGS,
+    CHARGED,
+    NOISE,
+    OWNER,
+    SIGNER,
+    TEXT,
+    Finding,
+    contradictions,
+    of_card,
+    of_chain,
+)
+from dpfc_cli.trust.statement import hold_out_of
+
+_CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """What the checks of a head found.
+
+    Attributes:
+        path: the head's file.
+        sha256: its digest.
+        ledger: the ledger that was looked into, if there was one.
+        signature: the signature, if it was said who must have signed.
+        findings: the checks, each with `what`, `result` ("ok", "contradicts" or "unknown") and `why`.
+        unproved: what the file cannot prove, whatever the checks found.
+
+    """
+
+    path: Path
+    sha256: str
+    ledger: Path | None
+    signature: Signed | None
+    findings: tuple[Finding, ...]
+    unproved: tuple[str, ...]
+
+    @property
+    def contradictions(self) -> list[str]:
+        """What contradicts. Empty if nothing does."""
+        return contradictions(self.findings)
+
+
+def verify(
+    head: Path | str,
+    *,
+    ledger: Path | str | None = None,
+    signature: Path | str | None = None,
+    public_key: Path | str | None = None,
+    certificate_chain: Path | str | None = None,
+    identity: str | None = None,
+    identity_provider: str | None = None,
+) -> Verified:
+    """Check whether a head can be what its card says, and who signed it.
+
+    Without `public_key`, `certificate_chain` and `identity` no signature is checked.
+
+    Args:
+        head: its file, or its name in the folder for heads.
+        ledger: the ledger that its training was charged to. None: that of the feature set of the card's name in the
+            features folder, if the set has the card's fingerprint.
+        signature: the file that `model_signing sign` made. None: HEAD.sig.
+        public_key: a file. The holder of its private key must have signed.
+        certificate_chain: a file of certificates. The holder of a certificate under one of them must have signed.
+        identity: who must have signed through Sigstore, such as a mail address. This needs the network.
+        identity_provider: who knows this identity, such as https://accounts.google.com.
+
+    Returns:
+        The checks and their results. A contradiction is a result, not an error.
+
+    Raises:
+        UserError: the file cannot be read as a head, the ledger cannot be read, or the signature is missing or
+            not good.
+
+    Examples:
+        >>> found = verify("heads/eps1.safetensors", ledger="features/ledger.sqlite")
+        >>> print(found.contradictions or "nothing contradicts")
+
+    """
+    path = heads.located(head)
+    with heads.copied(path) as copy:
+        # A file that is not what was signed is not even read.
+        signed = signatures.check(
+            copy,
+            path,
+            signature=signature,
+            public_key=public_key,
+            certificate_chain=certificate_chain,
+            identity=identity,
+            identity_provider=identity_provider,
+        )
+        head_, digest = heads.unchecked(path, copy), sha256_of(copy)
+    card = head_.card
+    d, m = head_.weight.shape
+    file = Finding(what="file", result="ok", why=f"a head of {m} classes over {d} dimensions, all numbers finite")
+    findings = [*_of_signature(path, signed), file, *of_card(card), of_chain(card, head_.chain)]
+    known, said = _set_at_hand(card)
+    findings.append(said)
+    place = _place(ledger, known)
+    named = charged = False
+    if place is None:
+        findings.append(Finding(what="ledger", result="unknown", why="no ledger is at hand, and none was named"))
+    else:
+        book = _ledger_in(place)
+        row, *others = _of_ledger(card, digest, book, known)
+        findings += [row, *others]
+        named, charged = bool(book.written(digest)), row.result == "ok"
+    unproved = [NOISE, *([] if named else [BELONGS, TEXT]), OWNER if charged else CHARGED]
+    unproved += [] if signed else [SIGNER]
+    return Verified(
+        path=path,
+        sha256=digest,
+        ledger=place,
+        signature=signed,
+        findings=tuple(findings),
+        unproved=tuple(unproved),
+    )
+
+
+def _of_signature(path: Path, signed: Signed | None) -> list[Finding]:
+    what = "signature"
+    if signed is not None:
+        return [Finding(what=what, result="ok", why=f"{signed.by} vouches for the bytes of the file")]
+    if signatures.beside(path).exists():
+        return [Finding(what=what, result="unknown", why="there is one, and it was not said who must have signed")]
+    return []
+
+
+def _set_at_hand(card: Mapping[str, Any]) -> tuple[FeatureSet | None, Finding]:
+    """The feature set of the training, if it is here, and whether the card says of it what is true."""
+    what, name = "feature set", card["features"]["name"]
+    try:
+        found = set_of_training(name)
+        if found is None:
+            return None, Finding(what=what, result="unknown", why=f"no set of the name '{name}' is at hand")
+        facts = facts_of(found, protected=card["claim"] != "non-private")
+    except UserError as error:
+        return None, Finding(what=what, result="unknown", why=error.what.rstrip("."))
+    manifest = found.manifest
+    if manifest.fingerprint != card["features"]["fingerprint"]:
+        why = f"the set '{name}' here has another fingerprint: it is not the set of this head"
+        return None, Finding(what=what, result="unknown", why=why)
+    counts = {"n": facts.n, "m": facts.m, "k": facts.k, "d": facts.d, "records": facts.rows, "origin": manifest.origin}
+    parts: tuple[tuple[Mapping[str, Any], dict[str, Any]], ...] = (
+        (card["facts"], counts),
+        (card, {"unit": facts.unit, "classes": list(manifest.classes)}),
+        (card["features"], {"split": SPLIT, "backbone": manifest.backbone, "hold_out": hold_out_of(manifest)}),
+    )
+    wrong = [name for said, true in parts for name, value in true.items() if said.get(name, value) != value]
+    if wrong:
+        why = f"the set '{name}' has the card's fingerprint and other values: {', '.join(wrong)}"
+        return found, Finding(what=what, result="contradicts", why=why)
+    return found, Finding(what=what, result="ok", why=f"the facts, classes and backbone are those of {found.folder}")
+
+
+def _place(ledger: Path | str | None, known: FeatureSet | None) -> Path | None:
+    """The ledger that was named, or else the one beside the set. None if there is none."""
+    if ledger is not None:
+        return Path(ledger)
+    beside = None if known is None else ledger_path(known.folder)
+    # The set may have been made here of the same pictures, and the training somewhere else.
+    return beside if beside is not None and beside.exists() else None
+
+
+def _ledger_in(place: Path) -> Ledger:
+    if not place.exists() or place.is_dir():
+        raise UserError(
+            f"There is no ledger '{place}'{' (it is a folder)' if place.is_dir() else ''}.",
+            f"Name the file that lies beside the feature set: {parameter('ledger')}.",
+            code="missing",
+            parameter="ledger",
+            path=str(place),
+        )
+    return read(place)
+
+
+def _of_ledger(card: Mapping[str, Any], digest: str, book: Ledger, known: FeatureSet | None) -> list[Finding]:
+    """Whether the ledger has the training, the file and the other trainings that the card names."""
+    charge = book.get(card["ledger"]["charge"])
+    if not isinstance(charge, Charge):
+        why = "the ledger does not have the charge that the card names"
+        return [Finding(what="ledger", result="contradicts", why=why)]
+    wrong = _differ(card, charge, known)
+    why = "the charge has the releases and the claim of the card"
+    if wrong:
+        why = f"the charge is of another training, or of another card: they differ in {', '.join(wrong)}"
+    findings = [Finding(what="ledger", result="contradicts" if wrong else "ok", why=why)]
+    findings.append(_of_digest(digest, charge, book))
+    if "releases" in card.get("public_head", {}):
+        findings.append(_of_start(card, book.until(charge.id), charge.set))
+    findings.append(_of_standing(card, charge, book))
+    return findings
+
+
+def _differ(card: Mapping[str, Any], charge: Charge, known: FeatureSet | None) -> list[str]:
+    """The names of the values that a charge and a card do not share."""
+    earlier = card.get("public_head", {}).get("releases", 0)
+    own = card["plan"][earlier:]
+    said = {name: card[name] for name in _CLAIMED if not earlier or name in ("claim", "delta")}
+    said |= {"at": card.get("date", charge.at), "n": card["facts"]["n"], "split": card["features"]["split"]}
+    said |= {name: card[name] for name in ("method", "adjacency", "unit")}
+    wrong = [name for name, value in said.items() if getattr(charge, name) != value]
+    if not _alike(own, charge.releases):
+        wrong.append("releases")
+    if known is not None and charge.set != known.manifest.id:
+        wrong.append("set")
+    return wrong
+
+
+def _alike(said: Sequence[Mapping[str, Any]], true: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether releases are the same. Shares of a head that started from a private one are of both budgets."""
+    bare, others = ([{**release, "share": None} for release in releases] for releases in (said, true))
+    return bare == others
+
+
+def _ends(said: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the last ones of some releases are these."""
+    return _alike(said[-len(last) :], last)
+
+
+def _of_digest(digest: str, charge: Charge, book: Ledger) -> Finding:
+    what, last = "SHA-256", book.outcome(charge.id)
+    if charge in book.written(digest):
+        return Finding(what=what, result="ok", why="the charge ended with this file")
+    if last is not None and last.sha256 is not None:
+        why = f"the charge ended with another file ({last.sha256[:12]}…), and this is {digest[:12]}…"
+        return Finding(what=what, result="contradicts", why=why)
+    if book.written(digest) or (last is not None and last.state == "stopped"):
+        why = "another charge ended with this file" if book.written(digest) else "the charge ended without a file"
+        return Finding(what=what, result="contradicts", why=why)
+    return Finding(what=what, result="unknown", why="the ledger names no file of the charge")
+
+
+def _of_start(card: Mapping[str, Any], before: Ledger, of: str) -> Finding:
+    """Whether the releases of the private head that it started from are those of charges before."""
+    what, start = "start in the ledger", card["public_head"]
+    rest = card["plan"][: start["releases"]]
+    charges = [each for each in before.charges if each.set == of][:-1]
+    named = {charge.id for charge in before.written(start["sha256"])}
+    number = next((i for i, charge in enumerate(charges, start=1) if charge.id in named), 0)
+    if not number:
+        return Finding(what=what, result="contradicts", why="no charge before ended with the head that it started from")
+    while number and _ends(rest, charges[number - 1].releases):
+        rest = rest[: -len(charges[number - 1].releases)]
+        # That head may have started from another one, which the card does not name.
+        number = next((i for i in range(number - 1, 0, -1) if _ends(rest, charges[i - 1].releases)), 0)
+    if rest:
+        why = "the ledger has the head that it started from, and the releases before its own are not those of charges"
+        return Finding(what=what, result="contradicts", why=why)
+    return Finding(what=what, result="ok", why="the releases before its own are in the ledger")
+
+
+def _of_standing(card: Mapping[str, Any], charge: Charge, book: Ledger) -> Finding:
+    """Whether the ledger had the other trainings that the card counts."""
+    what, said, then = "other trainings in the ledger", card["ledger"], charged_standing(book, charge)
+    spent, stated = then.pop("epsilon"), said["epsilon"]
+    same = spent == stated if None in (spent, stated) else math.isclose(spent, stated, rel_tol=1e-5)
+    known = [name for name in (*then, "adopted") if name != "epsilon" and said.get(name) != then.get(name)]
+    wrong = [*([] if same else ["epsilon"]), *dict.fromkeys(known)]
+    if wrong:
+        # Facts of another ledger may stand before this charge since. They make a total larger, and never smaller.
+        united = any(isinstance(each, Merge) for each in book.facts[len(book.until(charge.id).facts) :])
+        fewer = said["trainings"] <= then["trainings"] and (spent is None or (stated or 0.0) <= spent * (1 + 1e-5))
+        why = f"the card says something else of the ledger: {', '.join(wrong)}"
+        if united and fewer:
+            return Finding(what=what, result="unknown", why=f"{why}. It was united with another one since")
+        return Finding(what=what, result="contradicts", why=why)
+    later = len(book.account_of(charge.set).charges) - then["trainings"]
+    bound = "" if then["exact"] else "; their total is an upper bound"
+    why = f"they are those that the card counts{bound}"
+    return Finding(what=what, result="ok", why=why + (f"; {later:,} came later" if later > 0 else ""))

@@ -1,0 +1,268 @@
+"""How good a head is: figures, their intervals, and what is refused or said about them."""
+
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+from sklearn.metrics import confusion_matrix
+
+from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.evaluation.evaluate import compare, evaluate
+from dpfc_cli.evaluation.statistics import calibration, difference
+from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features.manifest import Manifest
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.metrics import wilson
+
+
+def feature_set(folder: Path, m: int, test_y: np.ndarray, wrong: int = 0) -> FeatureSet:
+    """A set whose test records point to their first label's class, but the first `wrong` ones to the next class."""
+    first = test_y.reshape(len(test_y), -1)[:, 0]
+    pointed = (first + (np.arange(len(first)) < wrong)) % m
+    train_y = np.arange(2 * m).reshape(-1, 1).repeat(test_y.ndim, axis=1).squeeze() % m
+    arrays = {"train_x": np.eye(m)[np.arange(2 * m) % m], "test_x": np.eye(m)[pointed]}
+    folder.mkdir(parents=True)
+    np.savez(
+        folder / "arrays.npz",
+        **{name: x.astype(np.float32) for name, x in arrays.items()},
+        train_y=train_y,
+        test_y=test_y,
+    )
+    import_features(folder / "arrays.npz", folder / "set", classes=[f"class {j}" for j in range(m)])
+    return FeatureSet(folder / "set")
+
+
+def head_of(features: FeatureSet, **own: Any) -> Head:
+    """A head that scores class j by coordinate j, and says that it was trained on these features."""
+    manifest, m = features.manifest, len(features.manifest.classes)
+    trained_on = {"name": features.name, "split": "train", "fingerprint": manifest.fingerprint, "hold_out": 0.0}
+    card = {"classes": list(manifest.classes), "features": trained_on | own}
+    return Head(chain=(), weight=np.eye(m), bias=np.zeros(m), card=card)
+
+
+def changed(features: FeatureSet, **fields: Any) -> FeatureSet:
+    """The set with another manifest in memory."""
+    features.manifest = replace(features.manifest, **fields)
+    return features
+
+
+@pytest.fixture
+def seven(tmp_path: Path) -> FeatureSet:
+    """70 test records of seven classes, ten each; the first seven are scored wrong."""
+    return feature_set(tmp_path / "seven", 7, np.arange(70) % 7, wrong=7)
+
+
+def test_every_accuracy_comes_with_the_number_of_records_and_an_interval(seven: FeatureSet) -> None:
+    found = evaluate(head_of(seven), seven)
+    assert (found.split, found.n, found.top1, found.interval) == ("test", 70, 0.9, wilson(63, 70))
+    assert found.top5 is not None
+    assert found.top5_interval == wilson(round(70 * found.top5), 70)
+    assert [each.name for each in found.per_class] == list(seven.manifest.classes)
+    assert {(each.n, each.top1, each.interval) for each in found.per_class} == {(10, 0.9, wilson(9, 10))}
+    assert (found.private_split, found.warnings) == (False, ())
+    with pytest.raises(FrozenInstanceError):
+        found.top1 = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("m", "says"), [(5, False), (6, True)])
+def test_top_5_is_no_figure_of_five_classes_or_fewer(tmp_path: Path, m: int, says: bool) -> None:
+    found = feature_set(tmp_path / "few", m, np.arange(12) % m, wrong=3)
+    result = evaluate(head_of(found), found)
+    assert (result.top5 is not None) == (result.top5_interval is not None) == says
+
+
+def test_sets_of_labels_have_a_mean_average_precision_and_single_labels_none(seven: FeatureSet, tmp_path: Path) -> None:
+    assert evaluate(head_of(seven), seven).mean_average_precision is None
+    assert {each.average_precision for each in evaluate(head_of(seven), seven).per_class} == {None}
+    y = np.stack([np.arange(12) % 3, np.full(12, -1)], axis=1)
+    several = feature_set(tmp_path / "several", 4, y)
+    result = evaluate(head_of(several), several)
+    assert result.mean_average_precision == 1
+    assert [(each.n, each.average_precision) for each in result.per_class] == [(4, 1), (4, 1), (4, 1), (0, None)]
+
+
+def test_a_class_without_a_record_has_no_figures(tmp_path: Path) -> None:
+    found = feature_set(tmp_path / "rare", 3, np.arange(10) % 2)
+    rare = evaluate(head_of(found), found).per_class[2]
+    assert (rare.n, rare.top1, rare.interval) == (0, None, None)
+
+
+def test_progress_is_told_by_stage_and_reaches_the_number_of_records(tmp_path: Path) -> None:
+    several = feature_set(tmp_path / "several", 3, np.stack([np.arange(12) % 3, np.full(12, -1)], axis=1))
+    told: list[tuple[str, int, int | None]] = []
+    evaluate(head_of(several), several, progress=lambda *each: told.append(each))
+    assert told == [("Evaluating", 12, 12), ("Ranking the records", 12, 12)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"classes": ("a", "b")}, "knows 7 classes, the features have 7 and 2"),
+        ({"dim": 9}, "takes 7 dimensions"),
+        ({"classes": ("class 1", "class 0", *(f"class {j}" for j in range(2, 7)))}, "in another order"),
+    ],
+)
+def test_features_that_do_not_fit_the_head_are_refused(seven: FeatureSet, fields: dict[str, Any], says: str) -> None:
+    head = head_of(seven)
+    with pytest.raises(UserError, match=says) as caught:
+        evaluate(head, changed(seven, **fields))
+    assert (caught.value.code, caught.value.fields["parameter"]) == ("conflict", "features")
+
+
+def test_a_split_that_is_missing_or_damaged_or_has_no_label_is_refused(seven: FeatureSet, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no split 'validation'"):
+        evaluate(head_of(seven), seven, "validation")
+    shard = seven.folder / seven.split("test").shards[0].file
+    shard.write_bytes(shard.read_bytes()[:-100])
+    with pytest.raises(UserError, match="cannot be used"):
+        evaluate(head_of(seven), seven)
+    null = feature_set(tmp_path / "null", 3, np.arange(6) % 3)
+
+    def unlabelled(split: str) -> Any:
+        return lambda rows: iter([(0, np.zeros((6, 3), np.float32), np.full((6, 1), -1))])
+
+    null.stream = unlabelled  # type: ignore[assignment, method-assign]
+    with pytest.raises(UserError, match="No record of the split 'test'") as caught:
+        evaluate(head_of(null), null)
+    assert caught.value.code == "missing"
+    assert GUARDED not in str(caught.value)
+    with pytest.raises(UserError, match="No record of the split 'train'") as caught:
+        evaluate(head_of(null), null, "train")
+    assert GUARDED in str(caught.value)
+
+
+def test_figures_of_the_split_of_the_training_are_not_for_publication(seven: FeatureSet) -> None:
+    found = evaluate(head_of(seven), seven, "train")
+    assert found.private_split
+    assert [("Do not publish them" in warning) for warning in found.warnings] == [True]
+
+
+def test_it_warns_of_features_made_in_another_way(seven: FeatureSet) -> None:
+    (warning,) = evaluate(head_of(seven, fingerprint="another"), seven).warnings
+    assert "made in another way" in warning
+
+
+def test_it_warns_of_held_out_pictures_that_the_head_may_have_seen(seven: FeatureSet) -> None:
+    def held_out(manifest: Manifest) -> dict[str, Any]:
+        return {**manifest.source, "identity": {**manifest.source["identity"], "hold_out": 0.1}}
+
+    changed(seven, source=held_out(seven.manifest))
+    assert evaluate(head_of(seven, hold_out=0.1), seven).warnings == ()
+    for own in ({"hold_out": 0.2}, {"hold_out": 0.1, "name": "another"}):
+        (warning,) = evaluate(head_of(seven, **own), seven).warnings
+        assert "the head has seen some of these" in warning
+
+
+# What is confused, and what the probabilities are worth
+
+
+def records_of(features: FeatureSet) -> tuple[np.ndarray, np.ndarray]:
+    (_, x, y), *more = features.stream("test")(1000)
+    assert not more
+    return x, y
+
+
+def turned(head: Head, seed: int, size: float = 0.8) -> Head:
+    """A head that is wrong now and then."""
+    noise = np.random.default_rng(seed).normal(size=head.weight.shape)
+    return replace(head, weight=3 * (head.weight + size * noise))
+
+
+def test_confusions_are_those_of_scikit_learn_without_the_zeros(seven: FeatureSet) -> None:
+    head = turned(head_of(seven), 0)
+    x, y = records_of(seven)
+    expected = confusion_matrix(y[:, 0], head.scores(x).argmax(axis=1), labels=range(7))
+    found = evaluate(head, seven).confusions
+    assert found is not None
+    names = seven.manifest.classes
+    assert [(names.index(each.label), names.index(each.predicted), each.n) for each in found] == [
+        (i, j, expected[i, j]) for i in range(7) for j in range(7) if expected[i, j]
+    ]
+    assert len(found) > 7
+
+
+def test_calibration_is_that_of_the_softmax_of_the_scores(seven: FeatureSet) -> None:
+    head = turned(head_of(seven), 1)
+    x, y = records_of(seven)
+    scores = head.scores(x)
+    expected = calibration(softmax(scores, axis=1).max(axis=1), scores.argmax(axis=1) == y[:, 0])
+    found = evaluate(head, seven).calibration
+    assert found is not None
+    assert found.error == pytest.approx(expected.error)
+    assert found.by_chance == pytest.approx(expected.by_chance)
+    assert [(each.n, each.right) for each in found.bins] == [(each.n, each.right) for each in expected.bins]
+
+
+def test_of_a_split_of_the_training_there_is_no_more_than_the_accuracy(seven: FeatureSet) -> None:
+    found = evaluate(head_of(seven), seven, "train")
+    assert (found.confusions, found.calibration) == (None, None)
+
+
+def test_neither_is_known_of_records_with_several_labels(tmp_path: Path) -> None:
+    several = feature_set(tmp_path / "several", 4, np.stack([np.arange(12) % 3, np.full(12, -1)], axis=1))
+    found = evaluate(head_of(several), several)
+    assert (found.confusions, found.calibration) == (None, None)
+
+
+# Several heads
+
+
+def test_heads_are_compared_with_the_first_on_the_same_records(seven: FeatureSet) -> None:
+    heads = [turned(head_of(seven), seed) for seed in range(3)]
+    found = compare(heads, seven)
+    assert found.evaluations == tuple(evaluate(head, seven) for head in heads)
+    x, y = records_of(seven)
+    right = [head.scores(x).argmax(axis=1) == y[:, 0] for head in heads]
+    assert found.differences == tuple(
+        difference(int((each & ~right[0]).sum()), int((~each & right[0]).sum()), 70) for each in right[1:]
+    )
+    assert all(each.only_this and each.only_other for each in found.differences)
+    for each, difference_ in zip(found.evaluations[1:], found.differences, strict=True):
+        assert difference_.gain == pytest.approx(each.top1 - found.evaluations[0].top1)
+
+
+def test_the_records_are_read_once_for_all_heads(seven: FeatureSet) -> None:
+    told: list[tuple[str, int, int | None]] = []
+    compare([head_of(seven)] * 4, seven, progress=lambda *each: told.append(each))
+    assert told == [("Evaluating", 70, 70)]
+
+
+def test_label_sets_are_compared_by_whether_the_best_class_is_a_label(tmp_path: Path) -> None:
+    y = np.stack([np.arange(12) % 3, np.full(12, -1)], axis=1)
+    several = feature_set(tmp_path / "several", 4, y)
+    found = compare([head_of(several), turned(head_of(several), 3, 2.0)], several)
+    assert found.evaluations[0].mean_average_precision == 1
+    assert found.differences[0].gain == pytest.approx(found.evaluations[1].top1 - 1)
+    assert found.differences[0].gain < 0
+
+
+def test_all_heads_that_do_not_fit_are_named_at_once(seven: FeatureSet) -> None:
+    good = head_of(seven)
+    narrow = replace(good, weight=np.eye(5, 7))
+    other = replace(good, card={**good.card, "classes": [f"c{j}" for j in range(7)]})
+    with pytest.raises(UserError, match="2 of 3 heads do not fit") as caught:
+        compare([good, narrow, other], seven)
+    assert "head 2: the head takes 5 dimensions" in str(caught.value)
+    assert "head 3: the head's classes are not those" in str(caught.value)
+    assert caught.value.fields["heads"] == ["head 2", "head 3"]
+
+
+def test_one_head_is_no_comparison_and_a_split_of_a_training_is_refused(seven: FeatureSet) -> None:
+    head = head_of(seven)
+    with pytest.raises(UserError, match="two heads"):
+        compare([head], seven)
+    elsewhere = head_of(seven, split="other")
+    with pytest.raises(UserError, match="head 2 was trained on a split of this name") as caught:
+        compare([elsewhere, head], seven, "train")
+    assert caught.value.code == "private-records"
+
+
+def test_a_warning_of_several_heads_is_said_once(seven: FeatureSet) -> None:
+    odd = head_of(seven, fingerprint="another")
+    found = compare([odd, head_of(seven), odd], seven)
+    (warning,) = found.warnings
+    assert [warning in each.warnings for each in found.evaluations] == [True, False, True]

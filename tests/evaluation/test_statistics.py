@@ -1,0 +1,65 @@
+"""Whether probabilities can be believed: bins, the expected calibration error, and what of it is chance."""
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from dpfc_cli.evaluation.statistics import BINS, calibration
+from dpfc_cli.heads.head import as_probabilities
+from dpfc_cli.heads.metrics import wilson
+
+
+def test_a_small_case_by_hand() -> None:
+    """Two records at 0.95, one of them right; four at 0.65, three of them right."""
+    found = calibration(np.array([0.95, 0.95, 0.65, 0.65, 0.65, 0.65]), np.array([1, 0, 1, 1, 1, 0]))
+    assert found.probability == pytest.approx((2 * 0.95 + 4 * 0.65) / 6)
+    assert found.error == pytest.approx(2 / 6 * abs(0.95 - 0.5) + 4 / 6 * abs(0.65 - 0.75))
+    upper, lower = found.bins[9], found.bins[6]
+    assert (upper.n, upper.right, upper.interval) == (2, 0.5, wilson(1, 2))
+    assert (lower.n, lower.right) == (4, 0.75)
+    assert lower.probability == pytest.approx(0.65)
+    empty = found.bins[0]
+    assert (empty.n, empty.probability, empty.right, empty.interval) == (0, None, None, None)
+
+
+def test_bins_have_their_upper_end_and_every_record_is_in_one() -> None:
+    found = calibration(np.array([0.1, 0.1001, 1.0, 0.0]), np.zeros(4))
+    assert [(each.low, each.high) for each in found.bins] == [(i / BINS, (i + 1) / BINS) for i in range(BINS)]
+    assert [each.n for each in found.bins] == [2, 1, 0, 0, 0, 0, 0, 0, 0, 1]
+
+
+def test_the_error_is_what_its_definition_says() -> None:
+    rng = np.random.default_rng(1)
+    p, right = rng.uniform(0, 1, 500), rng.random(500) < 0.5
+    expected = 0.0
+    for i in range(BINS):
+        inside = (p > i / BINS) & (p <= (i + 1) / BINS)
+        expected += inside.mean() * abs(p[inside].mean() - right[inside].mean())
+    assert calibration(p, right).error == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("n", [60, 400])
+def test_the_error_by_chance_is_that_of_probabilities_that_are_right(n: int) -> None:
+    """1,000 draws: their mean has a standard deviation of 1 % of it, so 8 % is beyond chance (below 1e-10)."""
+    rng = np.random.default_rng(n)
+    p = rng.beta(4, 2, n)
+    errors = [calibration(p, rng.random(n) < p).error for _ in range(1000)]
+    assert calibration(p, np.zeros(n)).by_chance == pytest.approx(np.mean(errors), rel=0.08)
+    wrong = [calibration(p, rng.random(n) < p**2).error for _ in range(20)]
+    assert np.mean(wrong) > 1.3 * np.mean(errors)
+
+
+def test_probabilities_are_the_softmax_of_the_scores() -> None:
+    scores = np.random.default_rng(2).normal(0, 5, (50, 7))
+    assert as_probabilities(scores, several=False) == pytest.approx(softmax(scores, axis=1))
+    extreme = np.array([[1.7e308, -1.7e308], [5.0, 5.0]])
+    assert as_probabilities(extreme, several=False) == pytest.approx(np.array([[1, 0], [0.5, 0.5]]))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_probabilities_are_numbers_whatever_the_weights_of_a_head_make_of_a_record(several: bool) -> None:
+    scores = np.array([[np.inf, 1.0], [-np.inf, np.inf], [-np.inf, -np.inf], [np.nan, np.inf], [1e308, -1e308]])
+    found = as_probabilities(scores, several)
+    assert ((found >= 0) & (found <= 1)).all()
+    assert several or found.sum(axis=1) == pytest.approx(1)
+    assert found[0, 0] == found[1, 1] == found[3, 1] == 1

@@ -1,0 +1,353 @@
+"""A forecast: what the stand-in matches, what follows from public facts alone, and that no private record is read."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.evaluation.evaluate import evaluate
+from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features.manifest import MANIFEST
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger.caps import RESERVE
+from dpfc_cli.ledger.caps import check as check_caps
+from dpfc_cli.ledger.facts import Cap, new_id
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.totals import Ledger
+from dpfc_cli.methods import METHODS
+from dpfc_cli.planning import forecast as forecasts
+from dpfc_cli.planning.forecast import forecast
+from dpfc_cli.planning.stand_in import RUNS
+from dpfc_cli.privacy import accounting, poisson
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.training import check, public, tuning
+from dpfc_cli.training.calibrate import CLEAR, calibrate, warnings_of
+from dpfc_cli.training.card import charge_of_training
+from dpfc_cli.training.request import Privacy
+from dpfc_cli.training.train import train
+from dpfc_cli.trust import statement
+from tests.support import blobs
+
+QUICK: dict[str, Any] = {"method": "dp-fc", "steps": 3}
+FACTS: dict[str, Any] = {"records": 100, "classes": 3, "dimensions": 6}
+
+
+def test_classes_that_were_inferred_are_called_so(sets: dict[str, FeatureSet], tmp_path: Path) -> None:
+    """How many there are depends on the records then, and so does all that follows from it."""
+    raw = sets["private"].folder.parent / "private.npz"
+    inferred = forecast(import_features(raw, tmp_path / "inferred").features, epsilons=[1.0])
+    stated = forecast(sets["private"], epsilons=[1.0])
+    assert (inferred.origin, stated.origin) == ("inferred", "asserted")
+    assert (inferred.facts, inferred.outlooks) == (stated.facts, stated.outlooks)
+    more = set(inferred.warnings) - set(stated.warnings)
+    assert [GUARDED in text for text in more] == [True]
+
+
+PARTS = {"public": slice(600), "private": slice(600, 1200)}
+
+
+def made(folder: Path, name: str, n: int, m: int, seed: int, d: int = 6) -> FeatureSet:
+    """n records to train on and 200 to test on, in m classes that lie close together."""
+    return written(folder, name, *blobs(n + 200, d, m, seed, apart=2.0), n, m)
+
+
+def written(folder: Path, name: str, x: np.ndarray, y: np.ndarray, n: int, m: int) -> FeatureSet:
+    """A set of these records, the first n of them to train on."""
+    folder.mkdir(exist_ok=True)
+    np.savez(folder / f"{name}.npz", train_x=x[:n], train_y=y[:n], test_x=x[n:], test_y=y[n:])
+    return import_features(folder / f"{name}.npz", folder / name, classes=tuple("abcdefgh"[:m])).features
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FeatureSet]:
+    """A private set of 400 records in 4 classes, and stand-ins."""
+    folder = tmp_path_factory.mktemp("sets")
+    return {
+        "private": made(folder, "private", 400, 4, seed=0),
+        "alike": made(folder, "alike", 600, 6, seed=1),
+        "fewer classes": made(folder, "fewer", 600, 2, seed=2),
+        "fewer records": made(folder, "few", 100, 4, seed=3),
+        "fewer of both": made(folder, "least", 50, 2, seed=4),
+    }
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "records", "classes", "less"),
+    [("alike", 400, 4, 1), ("fewer classes", 200, 2, 1), ("fewer records", 100, 4, 4), ("fewer of both", 50, 2, 4)],
+)
+def test_a_class_says_as_much_against_the_noise_as_it_will(
+    sets: dict[str, FeatureSet], stand_in: str, records: int, classes: int, less: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Facts, float]] = []
+
+    def spy(mechanism: Mechanism, *_: Any, **__: Any) -> check._Rehearsal:
+        asked.append((mechanism.facts, mechanism.mu))
+        return check._Rehearsal(mechanism.plan, mechanism.facts)
+
+    monkeypatch.setattr(tuning, "Curator", spy)
+    monkeypatch.setattr(tuning, "NonPrivate", lambda facts, _, plan, **__: check._Rehearsal(plan, facts))
+    found = forecast(sets["private"], on=sets[stand_in], epsilons=[1.0], adjacency="replace-one", **QUICK)
+    facts = Facts(n=records, m=classes, d=6, adjacency="replace-one")
+    assert [each for each, _ in asked] == [facts] * RUNS
+    assert [mu for _, mu in asked] == pytest.approx([found.outlooks[0].mu * less] * RUNS)
+    assert found.stand_in is not None
+    assert found.stand_in.facts == facts
+    # n·μ/m, against the noise of a class, is that of the private training.
+    assert facts.n * asked[0][1] / facts.m == pytest.approx(400 * found.outlooks[0].mu / 4)
+    said = " ".join(found.stand_in.unmatched)
+    assert ("2 classes for 4" in said) == (classes < 4)
+    assert (f"learns from {records} records" in said) == (less > 1)
+    assert ("4 times smaller" in " ".join(found.stand_in.matched)) == (less > 1)
+
+
+def test_a_training_on_records_like_the_stand_in_ends_in_the_interval(tmp_path: Path) -> None:
+    # Seeds are fixed. One in twenty draws of seeds would end outside.
+    x, y = blobs(1200, 6, 4, apart=2.0)
+    known, private = (written(tmp_path, name, x[at], y[at], 400, 4) for name, at in PARTS.items())
+    [each] = forecast(private, on=known, epsilons=[2.0], **QUICK).outlooks
+    head = train(private, epsilon=2.0, seed=7, out=tmp_path / "a.research.safetensors", **QUICK).head
+    then = evaluate(head, private).top1
+    assert each.interval is not None
+    assert each.interval[0] < then < each.interval[1]
+    assert each.interval[1] - each.interval[0] < 0.5
+
+
+def test_the_interval_is_that_of_one_more_draw_of_a_normal_distribution() -> None:
+    # t of 4 degrees of freedom at 97.5 % is 2.776.
+    low, high = forecasts.interval_of([0.50, 0.52, 0.54, 0.56, 0.58])
+    half = 2.7764 * math.sqrt(0.001) * math.sqrt(1.2)
+    assert (low, high) == pytest.approx((0.54 - half, 0.54 + half), abs=1e-5)
+    assert forecasts.interval_of([0.0, 1.0]) == (0.0, 1.0)
+
+
+def test_more_epsilon_helps_and_no_noise_helps_most(sets: dict[str, FeatureSet]) -> None:
+    found = forecast(sets["private"], on=sets["alike"], epsilons=[8.0, 0.01, 8], steps=3)
+    assert [each.epsilon for each in found.outlooks] == [0.01, 8.0]
+    least, most = found.outlooks
+    assert found.stand_in is not None
+    assert found.stand_in.noiseless is not None
+    assert least.accuracy is not None
+    assert most.accuracy is not None
+    assert 0.1 < least.accuracy < most.accuracy - 0.2 < found.stand_in.noiseless - 0.1
+    assert json.loads(json.dumps(found.to_json()))["outlooks"][1]["accuracy"] == most.accuracy
+
+
+def test_no_private_record_is_read_and_nothing_is_charged(sets: dict[str, FeatureSet], tmp_path: Path) -> None:
+    expected = forecast(sets["private"], on=sets["alike"], cap=3.0, epsilons=[1.0], **QUICK)
+    # A set without its records, and without a ledger.
+    bare = tmp_path / "private"
+    bare.mkdir()
+    shutil.copy(sets["private"].folder / MANIFEST, bare)
+    before = {path: path.stat().st_mtime_ns for path in (*tmp_path.rglob("*"), tmp_path)}
+    assert forecast(FeatureSet(bare), on=sets["alike"], cap=3.0, epsilons=[1.0], **QUICK) == expected
+    assert {path: path.stat().st_mtime_ns for path in (*tmp_path.rglob("*"), tmp_path)} == before
+    assert read(ledger_path(sets["alike"].folder)).charges == ()
+    # The facts alone say the same.
+    assert forecast(records=400, classes=4, on=sets["alike"], cap=3.0, epsilons=[1.0], **QUICK) == expected
+
+
+@pytest.mark.parametrize("method", ["dp-whitened", "dp-ls"])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_as_many_trainings_fit_as_the_cap_then_allows(sets: dict[str, FeatureSet], method: str, epsilon: float) -> None:
+    [each] = forecast(sets["private"], epsilons=[epsilon], cap=3.0, method=method).outlooks
+    assert each.fitting is not None
+    calibrated = calibrate(METHODS[method], Facts(n=400, m=4, d=6), {}, Privacy(epsilon=epsilon))
+    features, delta = sets["private"], 1e-5
+    figures: dict[str, Any] = {"epsilon": 3.0, "delta": delta, "mu": accounting.mu_for(3.0, delta, RESERVE)}
+    cap = Cap(by="me", population=None, unit="record", eta=RESERVE, **figures)
+    known = read(ledger_path(features.folder))
+    row = charge_of_training(calibrated, features, "a.safetensors", "me", None)
+
+    def after(count: int) -> Ledger:
+        made = (replace(row, id=new_id()) for _ in range(count))
+        return Ledger(path=known.path, facts=(*known.facts, cap, *made))
+
+    check_caps(after(each.fitting - 1), row)
+    with pytest.raises(UserError) as refused:
+        check_caps(after(each.fitting), row)
+    assert refused.value.code == "over-cap"
+
+
+def test_a_training_at_the_cap_fits_once() -> None:
+    [each] = forecast(records=1000, classes=2, dimensions=8, epsilons=[1.0], cap=1.0).outlooks
+    assert each.fitting == 1
+
+
+def test_what_an_attacker_could_guess_is_what_the_statement_of_the_head_says(
+    sets: dict[str, FeatureSet], tmp_path: Path
+) -> None:
+    found = forecast(sets["private"], epsilons=[1.0], records_per_person=5, **QUICK)
+    [each] = found.outlooks
+    private = made(tmp_path, "private", 400, 4, seed=0)
+    means = statement.meaning(train(private, epsilon=1.0, out=tmp_path / "a.safetensors", **QUICK).head.card, (5,))
+    assert means is not None
+    assert (each.guess, each.found, each.for_person) == (means["accuracy"], means["power"], means["groups"]["5"])
+
+
+def test_without_a_stand_in_no_accuracy_is_invented() -> None:
+    found = forecast(persons=300, records=900, classes=3, model="deit-ti16", epsilons=[0.1, 8.0])
+    assert found.facts == Facts(n=300, rows=900, m=3, d=192, unit="person")
+    assert found.stand_in is None
+    assert {(each.accuracy, each.interval, each.scores) for each in found.outlooks} == {(None, None, ())}
+    assert [each.clear for each in found.outlooks] == [False, True]
+    assert any("At epsilon = 0.1 the noise hides the classes" in text for text in found.warnings)
+    for each in found.outlooks:
+        # It is the rule by which a training warns.
+        calibrated = calibrate(METHODS["dp-whitened"], found.facts, {}, Privacy(epsilon=each.epsilon))
+        assert each.clear == (not any("noise hides" in text for text in warnings_of(calibrated)))
+        assert each.clear == (each.signal >= CLEAR * each.noise)
+        assert each.signal == 100  # persons, not records
+
+
+def test_a_person_is_one_record_of_the_stand_in(sets: dict[str, FeatureSet]) -> None:
+    found = forecast(persons=80, records=200, classes=4, on=sets["alike"], epsilons=[0.1], **QUICK)
+    assert found.stand_in is not None
+    assert found.stand_in.facts == Facts(n=80, m=4, d=6)
+    assert "a person is one record here" in " ".join(found.stand_in.unmatched)
+    # The noise hides the classes, but the accuracies of trainings say it better.
+    assert not found.outlooks[0].clear
+    assert found.warnings == tuple(public.warnings_of(sets["alike"])) != ()
+
+
+def test_sampled_trainings_fit_under_no_cap_and_say_nothing_of_several_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The accounting of samples takes seconds.
+    monkeypatch.setattr(poisson, "mu_for", lambda *_: 0.5)
+    facts: dict[str, Any] = {"records": 1000, "classes": 2, "dimensions": 8, "epsilons": [1.0]}
+    sampling: dict[str, Any] = {"method": "dp-sgd", "sampling_rate": 0.1, "steps": 1}
+
+    def said(**given: Any) -> list[str]:
+        return [text.split()[0] for text in forecast(**facts, **given).warnings if "sampled trainings" in text]
+
+    [each] = forecast(cap=9.0, records_per_person=2, **facts, **sampling).outlooks
+    assert (each.fitting, each.for_person) == (0, None)
+    guessed = accounting.attack(1.0, 1e-5, statement.FALSE_ALARMS)
+    assert (each.guess, each.found) == (guessed.accuracy, guessed.power)
+    assert said(cap=9.0, records_per_person=2, **sampling) == ["No", "Little"]
+    # What was not asked for needs no word.
+    assert said(cap=9.0, **sampling) == ["No"]
+    assert said(records_per_person=2, **sampling) == ["Little"]
+    assert said(**sampling) == said(cap=9.0, records_per_person=2) == []
+
+
+def test_for_several_records_of_a_person_no_figure_is_stated_that_says_nothing() -> None:
+    def of(records: int) -> float | None:
+        [each] = forecast(**FACTS, epsilons=[1.0], records_per_person=records).outlooks
+        return each.for_person
+
+    assert of(1) == pytest.approx(1.0, rel=1e-6)
+    assert 1 < (of(5) or 0) <= accounting.LARGEST_EPSILON
+    assert of(1000) is None
+
+
+def test_by_default_six_epsilons_are_looked_at() -> None:
+    found = forecast(**FACTS)
+    assert [each.epsilon for each in found.outlooks] == [0.1, 0.5, 1.0, 2.0, 4.0, 8.0]
+    assert {(each.fitting, each.for_person) for each in found.outlooks} == {(None, None)}
+
+
+def test_twice_as_much_signal_as_noise_is_enough() -> None:
+    found = forecast(**FACTS, epsilons=[8.0])
+    [each] = found.outlooks
+    assert (each.clear, found.warnings) == (True, ())
+    assert replace(each, signal=CLEAR, noise=1.0).clear
+    assert not replace(each, signal=CLEAR - 1e-9, noise=1.0).clear
+
+
+def test_a_forecast_that_was_stopped_goes_on(
+    sets: dict[str, FeatureSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, quality = made(tmp_path, "known", 100, 4, seed=5), tuning.quality
+    counted: list[int] = []
+
+    def failing(*args: Any) -> float:
+        counted.append(1)
+        if len(counted) == 4:
+            raise KeyboardInterrupt
+        return quality(*args)
+
+    monkeypatch.setattr(tuning, "quality", failing)
+    told: list[tuple[int, int | None]] = []
+
+    def run() -> forecasts.Forecast:
+        told.clear()
+        return forecast(
+            sets["private"],
+            on=known,
+            epsilons=[1.0, 2.0],
+            progress=lambda stage, done, total: told.append((done, total)),
+            **QUICK,
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    found = run()
+    assert len(counted) == 4 + 2 * RUNS + 1 - 3
+    assert told == [(i, 11) for i in range(1, 12)]
+    monkeypatch.setattr(tuning, "quality", lambda *_: pytest.fail("computed again"))
+    assert run() == found
+
+
+def test_label_sets_are_judged_by_mean_average_precision(tmp_path: Path) -> None:
+    x, y = blobs(300, 6, 3)
+    both = np.stack([y, np.where(np.arange(300) % 2, (y + 1) % 3, -1)], axis=1)
+    np.savez(tmp_path / "a.npz", train_x=x, train_y=both)
+    known = import_features(tmp_path / "a.npz", tmp_path / "a", classes=3).features
+    found = forecast(records=240, classes=3, on=known, epsilons=[8.0], steps=3)
+    [each] = found.outlooks
+    assert (found.facts.k, found.method) == (2, "dp-fc")
+    assert each.accuracy is not None
+    assert 0.6 < each.accuracy <= 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "not known how many records"),
+        ({"records": 100}, "not known how many classes"),
+        ({"records": 100, "classes": 3}, "not known how long a feature vector"),
+        ({**FACTS, "records": 0}, "records is a whole number of at least 2, not 0"),
+        ({**FACTS, "records": 1.5}, "not 1.5"),
+        ({**FACTS, "persons": 101}, "100 records of 101 persons"),
+        ({**FACTS, "classes": 1}, "at least 2, not 1"),
+        ({**FACTS, "model": "vit-b16"}, "both given"),
+        ({"records": 100, "classes": 3, "model": "scattering"}, "depends on the pictures"),
+        ({"records": 100, "classes": 3, "model": "vit-b"}, "Unknown model"),
+        ({**FACTS, "epsilons": []}, "names no ε"),
+        ({**FACTS, "epsilons": [0]}, "Epsilon must lie between"),
+        ({**FACTS, "epsilons": [None]}, "Epsilon must lie between"),
+        ({**FACTS, "epsilons": ["1"]}, "must be a number"),
+        ({**FACTS, "delta": 0.5}, "larger than 1/n|above 1/n"),
+        ({**FACTS, "cap": 0}, "A cap: epsilon must lie"),
+        ({**FACTS, "persons": 50, "records_per_person": 3}, "records_per_person has no effect"),
+        ({**FACTS, "records_per_person": 0}, "at least 1, not 0"),
+        ({**FACTS, "method": "dp-lss"}, "Unknown method"),
+        ({**FACTS, "rate": 3}, "no option of dp-whitened"),
+        ({**FACTS, "on": "digits"}, "on is a str, not a feature set"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        forecast(**given)
+
+
+def test_a_stand_in_that_cannot_stand_for_the_records_is_refused(sets: dict[str, FeatureSet], tmp_path: Path) -> None:
+    private = sets["private"]
+    with pytest.raises(UserError, match="the private records themselves"):
+        forecast(private, on=private)
+    with pytest.raises(UserError, match="another backbone"):
+        forecast(private, on=made(tmp_path, "wide", 90, 3, 1, d=7))
+    with pytest.raises(UserError, match="has 6 dimensions, not 7"):
+        forecast(records=9, classes=2, dimensions=7, on=sets["alike"])
+    with pytest.raises(UserError, match="classes is stated, and features says it"):
+        forecast(private, classes=3)
+    one = FeatureSet(sets["fewer classes"].folder)
+    one.manifest = replace(one.manifest, classes=("a",))
+    with pytest.raises(UserError, match="too few labelled records"):
+        forecast(private, on=one)

@@ -1,0 +1,509 @@
+"""Files of class vectors: what is in them, when they are refused, and how good they are said to be."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from dpfc_cli import backbones, files
+from dpfc_cli.backbones import text
+from dpfc_cli.backbones.text import TextVectors
+from dpfc_cli.errors import UserError
+from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features.manifest import MANIFEST
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import sha256_of
+from dpfc_cli.public_starts.zero_shot import ZeroShot, zero_shot
+from dpfc_cli.training import public_start as start
+from dpfc_cli.training.charge import charge
+from tests.backbones.tiny import random_weights, references, write
+from tests.training.requests import ledger, ready
+
+CLASSES = ("red fox", "wolf", "otter", "deer")
+MODEL: dict[str, Any] = {"source": "classifier", "model": "vit-g14"}
+"""The table does not say the width of this model, so a tiny tower is one."""
+ROWS = {"red fox": [0, 4], "wolf": [1], "otter": [3, 2]}
+DIM = 32
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def weights() -> str:
+    """A checkpoint whose classifier has 6 rows: those of the classes lie apart, as do their records."""
+    tensors = random_weights(references()["timm-vit"]["shapes"])
+    tensors["head.weight"] = 3 + np.eye(6, DIM, dtype=np.float32)
+    return str(write(tensors, Path()))
+
+
+@pytest.fixture
+def rows() -> Path:
+    Path("rows.json").write_text(json.dumps(ROWS))
+    return Path("rows.json")
+
+
+def records(seed: int, n: int = 120, m: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    """Records of m classes, near the rows of the classifier that they have. The last class is like no row."""
+    rng = np.random.default_rng(seed)
+    centres = np.zeros((m, DIM))
+    for j, found in enumerate([*ROWS.values(), [9]][:m]):
+        centres[j, found] = 1
+    y = np.arange(n) % m
+    return (2 + centres[y] + 0.2 * rng.normal(size=(n, DIM))).astype(np.float32), y
+
+
+def imported(name: str, seed: int = 0, classes: tuple[str, ...] = CLASSES) -> FeatureSet:
+    (x, y), (test_x, test_y) = records(seed, m=len(classes)), records(seed + 100, m=len(classes))
+    np.savez(f"{name}.npz", train_x=x, train_y=y, test_x=test_x, test_y=test_y)
+    return import_features(f"{name}.npz", classes=classes).features
+
+
+@pytest.fixture
+def features() -> FeatureSet:
+    return imported("private")
+
+
+def extracted(features: FeatureSet, weights: str, id: str | None = None, pooling: str = "cls") -> FeatureSet:
+    """The same set, as if it had been extracted with these weights."""
+    path = features.folder / MANIFEST
+    said = json.loads(path.read_text())
+    known = {"id": id or Path(weights).name, "sha256": sha256_of(Path(weights)), "dialect": "timm"}
+    said["backbone"] = {"name": "vit-g14", "weights": known, "pooling": pooling}
+    path.write_text(json.dumps(said))
+    return FeatureSet(features.folder)
+
+
+def read(path: Path) -> tuple[np.ndarray, list[str], dict[str, Any]]:
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+        return file.get_tensor("vectors"), json.loads(metadata["classes"]), json.loads(metadata["origin"])
+
+
+# What is in the file
+
+
+def test_a_class_has_the_mean_of_its_rows_minus_the_mean_of_all_rows(
+    features: FeatureSet, weights: str, rows: Path
+) -> None:
+    made = zero_shot(features, **MODEL, weights=weights, rows=rows)
+    vectors, classes, origin = read(made.path)
+    stored = 3 + np.eye(6, DIM)
+    centred = stored - stored.mean(axis=0)
+    assert np.allclose(vectors, [centred[[0, 4]].mean(axis=0), centred[1], centred[[2, 3]].mean(axis=0)], atol=1e-6)
+    assert vectors.dtype == np.float32
+    assert classes == ["red fox", "wolf", "otter"]
+    assert made.without == ("deer",)
+    assert made.path == Path("private-classifier.safetensors")
+    assert origin == {
+        "source": "classifier",
+        "model": "vit-g14",
+        "pooling": "cls",
+        "weights": {"id": "model.safetensors", "sha256": sha256_of(Path(weights))},
+        "classifier": 6,
+        "file": {"name": "rows.json", "sha256": sha256_of(rows)},
+        "rows": {"red fox": [0, 4], "wolf": [1], "otter": [2, 3], "deer": []},
+        "without": ["deer"],
+    }
+
+
+def test_a_training_takes_the_file_as_it_is(features: FeatureSet, weights: str, rows: Path) -> None:
+    made = zero_shot(features, **MODEL, weights=weights, rows=rows)
+    found = start.vectors_of(features, made.path, ledger(features))[0]
+    assert found.origin["without"] == ["deer"]
+    for column, vector in enumerate(made.vectors):
+        assert np.allclose(found.vectors[:, column] * np.abs(vector).max(), vector, atol=1e-6)
+
+
+def test_no_record_is_read(features: FeatureSet, weights: str, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stream", "arrays", "verify"):
+        monkeypatch.delattr(FeatureSet, name)
+    assert zero_shot(features, **MODEL, weights=weights, rows=rows).evaluation is None
+
+
+def test_labels_and_wordnet_say_which_rows_a_class_has(features: FeatureSet, weights: str) -> None:
+    from tests.public_starts import nouns
+
+    Path("labels.txt").write_text("red_fox, Vulpes vulpes\nWolf\nstone\notter\nred fox\nhouse\n")
+    made = zero_shot(features, **MODEL, weights=weights, labels="labels.txt")
+    assert made.origin["rows"] == {"red fox": [4], "wolf": [1], "otter": [3], "deer": []}
+    at = nouns.write(Path("nouns"))
+    named = ("tabby", "siamese", "laika", "wax", "fur_seal", "guy")
+    Path("ids.txt").write_text("".join(f"n{at[each]:08d}\n" for each in named))
+    other = zero_shot(
+        model="vit-g14", source="classifier", weights=weights, labels="ids.txt", wordnet="nouns",
+        classes=["cat", "dog", "seal", "deer"], out="nouns.safetensors",
+    )  # fmt: skip
+    assert other.origin["rows"] == {"cat": [0, 1, 5], "dog": [2], "seal": [3, 4], "deer": []}
+    assert {name: sha256_of(Path("nouns", name)) for name in ("index.noun", "data.noun")} == other.origin["wordnet"]
+    [warning] = other.warnings
+    assert "cat (cat, true cat (2) / guy, cat (1)); seal (seal (1) / stamp, seal (1))" in warning
+
+
+def test_the_labels_that_the_weights_state_are_used_unless_others_are_named(features: FeatureSet, weights: str) -> None:
+    named = ["wolf, Canis lupus", "deer", "x", "otter", "y", "z"]
+    Path("config.json").write_text(json.dumps({"id2label": {str(i): name for i, name in enumerate(named)}}))
+    found = zero_shot(features, **MODEL, weights=weights).origin["rows"]
+    assert found == {"red fox": [], "wolf": [0], "otter": [3], "deer": [1]}
+    Path("config.json").unlink()
+    with pytest.raises(UserError, match="do not say what the 6 rows of their classifier stand for"):
+        zero_shot(features, **MODEL, weights=weights)
+    Path("labels.txt").write_text("wolf\notter\n")
+    with pytest.raises(UserError, match=r"'labels\.txt' has 2 lines for the 6 rows"):
+        zero_shot(features, **MODEL, weights=weights, labels="labels.txt")
+
+
+def test_names_that_are_codes_can_be_said_in_words(weights: str, rows: Path) -> None:
+    features = imported("coded", classes=("n01", "n02", "n03", "n04"))
+    made = zero_shot(features, **MODEL, weights=weights, rows=rows, classes=CLASSES)
+    assert made.known == ("n01", "n02", "n03")
+    assert made.without == ("n04",)
+    assert made.origin["rows"]["n01"] == [0, 4]
+    assert made.origin["called"] == dict(zip(features.classes, CLASSES, strict=True))
+    with pytest.raises(UserError, match="3 names are given for the 4 classes"):
+        zero_shot(features, **MODEL, weights=weights, rows=rows, classes=CLASSES[:3])
+
+
+def test_vectors_of_text_are_those_of_the_tower_in_the_order_of_the_classes(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def tower(name: str, names: list[str], prompts: tuple[str, ...], **others: Any) -> TextVectors:
+        asked.update(name=name, names=names, prompts=prompts, **others)
+        origin = {"model": name, "weights": {"id": "a"}, "pooling": "cls", "prompts": list(prompts)}
+        vectors = np.eye(len(names), DIM, dtype=np.float32)
+        return TextVectors(vectors=vectors, origin=origin, notes=("Names were cut.",))
+
+    monkeypatch.setattr(text, "class_vectors", tower)
+    Path("prompts.txt").write_text("a photo of a {}.\n\nthe {}\n")
+    for given, used in ((None, text.PROMPTS), (Path("prompts.txt"), ("a photo of a {}.", "the {}")), (["{}"], ("{}",))):
+        made = zero_shot(
+            extracted(features, "private.npz"),
+            source="text",
+            prompts=given,
+            weights="w",
+            out=f"{len(used)}.safetensors",
+        )
+        assert (asked["name"], tuple(asked["names"]), asked["prompts"]) == ("vit-g14", CLASSES, used)
+        assert (asked["weights"], asked["pool"], asked["expected"]) == ("w", "cls", sha256_of(Path("private.npz")))
+        vectors, classes, origin = read(made.path)
+        assert (classes, origin["prompts"], origin["source"]) == (list(CLASSES), list(used), "text")
+        assert np.array_equal(vectors, np.eye(4, DIM))
+        assert made.warnings == ("Names were cut.",)
+    numbers = zero_shot(source="text", model="clip-b16", classes=["0", "1"])
+    assert "the names of the classes are numbers" in numbers.warnings[1]
+
+
+def test_classes_that_were_inferred_depend_on_the_records_and_that_is_said(weights: str) -> None:
+    x, y = records(0)
+    np.savez("counted.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    features = import_features("counted.npz").features
+    Path("rows.json").write_text(json.dumps({"0": [0, 4], "1": [1], "cat": [2], "dog": [3]}))
+    line: dict[str, Any] = {**MODEL, "weights": weights, "rows": "rows.json"}
+    assert any("were inferred from its records" in each for each in zero_shot(features, **line).warnings)
+    called = zero_shot(features, **line, classes=("cat", "dog", "deer", "fox"), out="called.safetensors")
+    assert any("were inferred from its records" in each for each in called.warnings)
+    stated = import_features("counted.npz", "stated", classes=4).features
+    assert zero_shot(stated, **line, out="stated.safetensors").warnings == ()
+
+
+# The file itself
+
+
+def test_the_same_vectors_give_the_same_bytes_and_another_file_is_never_overwritten(
+    features: FeatureSet, weights: str, rows: Path
+) -> None:
+    made = zero_shot(features, **MODEL, weights=weights, rows=rows)
+    before = made.path.read_bytes()
+    again = zero_shot(features, **MODEL, weights=weights, rows=rows)
+    assert (made.made, again.made, made.path.read_bytes()) == (True, False, before)
+    other = zero_shot(features, **MODEL, weights=weights, rows=rows, out="other.safetensors")
+    assert other.path.read_bytes() == before
+    rows.write_text(json.dumps({"wolf": [0], "otter": [1]}))
+    with pytest.raises(UserError, match=r"another file 'private-classifier\.safetensors' already") as refused:
+        zero_shot(features, **MODEL, weights=weights, rows=rows)
+    assert refused.value.code == "exists"
+    assert made.path.read_bytes() == before
+    assert not list(Path().glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [
+        ("vectors.npz", "must end in .safetensors"),
+        ("nowhere/vectors.safetensors", "cannot be written"),
+        ("a\x1b.safetensors", "cannot be seen"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused_before_weights_are_read(
+    features: FeatureSet, out: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(backbones, "classifier")
+    with pytest.raises(UserError, match=says):
+        zero_shot(features, **MODEL, weights="w", rows="rows.json", out=out)
+
+
+def test_files_that_are_missing_are_named_before_weights_are_fetched(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(backbones, "classifier")
+    Path("labels.txt").write_text("wolf\notter\n")
+    found: dict[str, str]
+    for found in (
+        {"rows": "no.json"},
+        {"labels": "no.txt"},
+        {"wordnet": "nowhere", "labels": "labels.txt"},
+        {"wordnet": "nowhere"},
+    ):
+        with pytest.raises(UserError, match="There is no ") as refused:
+            zero_shot(features, **{**MODEL, **found})
+        assert refused.value.fields["parameter"] in found
+
+
+@pytest.mark.parametrize("fails", ["write_synced", "publish"])
+def test_a_disk_that_fails_leaves_nothing(
+    features: FeatureSet, weights: str, rows: Path, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *_: object, **__: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, fails, full)
+    with pytest.raises(UserError, match="cannot be written: No space left") as refused:
+        zero_shot(features, **MODEL, weights=weights, rows=rows)
+    assert refused.value.code == "unwritable"
+    assert not [path for path in Path().iterdir() if "classifier" in path.name]
+
+
+# The backbone
+
+
+def test_features_say_their_backbone_and_its_weights(features: FeatureSet, weights: str, rows: Path) -> None:
+    stated = extracted(features, weights)
+    assert zero_shot(stated, source="classifier", weights=weights, rows=rows).origin["model"] == "vit-g14"
+    with pytest.raises(UserError, match=r"with weights from the file 'model.safetensors'(.|\n)*weights"):
+        zero_shot(stated, source="classifier", rows=rows)
+    with pytest.raises(UserError, match="are from vit-g14, not from vit-s16"):
+        zero_shot(stated, source="classifier", weights=weights, rows=rows, model="vit-s16")
+    with pytest.raises(UserError, match="trained on the pooling 'cls', the features have 'mean'"):
+        zero_shot(extracted(features, weights, pooling="mean"), source="classifier", weights=weights, rows=rows)
+    Path("private.npz").rename("other.safetensors")
+    other = extracted(features, "other.safetensors")
+    with pytest.raises(UserError, match="not the checkpoint that the features were computed with"):
+        zero_shot(other, source="classifier", weights=weights, rows=rows)
+    assert [path.name for path in Path().glob("*-classifier*")] == ["private-classifier.safetensors"]
+
+
+def test_weights_of_the_hub_need_not_be_named(
+    features: FeatureSet, weights: str, rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def classifier(name: str, pool: str | None, **others: Any) -> backbones.Classifier:
+        asked.append((name, pool, others["weights"], others["expected"]))
+        return backbones.Classifier(rows=np.eye(6, DIM), labels=None, pool="cls", id="hf:a/b", sha256="0")
+
+    stated = extracted(features, weights, id="hf:timm/vit/model.safetensors")
+    monkeypatch.setattr(backbones, "classifier", classifier)
+    zero_shot(stated, source="classifier", rows=rows)
+    assert asked == [("vit-g14", "cls", "hf:timm/vit/model.safetensors", sha256_of(Path(weights)))]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"model": None}, "'features/private' does not say its backbone"),
+        ({"model": "resnet"}, "Unknown model 'resnet'"),
+        ({"model": "scattering", "weights": None}, "scattering has no classifier"),
+        ({"source": "names"}, "Unknown source 'names'"),
+        ({"prompts": ["{}"]}, "prompts has no effect with source classifier"),
+        ({"source": "text"}, "rows has no effect with source text"),
+        ({"source": "text", "rows": None}, "vit-g14 has no text tower"),
+        ({"wordnet": "nouns"}, "rows says which rows the classes have, and so does wordnet"),
+        ({"labels": "labels.txt"}, "and so does labels"),
+        ({"features": None}, "No classes are named"),
+        ({"features": None, "model": None}, "No features are named"),
+        ({"features": "private"}, "features is a str, not a feature set"),
+        ({"on": "private"}, "on is a str, not a feature set"),
+        ({"rows": "few.json"}, "Only 1 of 4 classes have a vector"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(
+    features: FeatureSet, weights: str, rows: Path, parameters: dict[str, Any], says: str
+) -> None:
+    Path("few.json").write_text('{"wolf": [1]}')
+    line: dict[str, Any] = {"features": features, **MODEL, "weights": weights, "rows": rows, **parameters}
+    with pytest.raises(UserError, match=says):
+        zero_shot(**line)
+    assert not list(Path().glob("*-*.safetensors"))
+
+
+def test_a_class_that_has_all_rows_is_like_no_other_and_has_no_vector(features: FeatureSet, weights: str) -> None:
+    Path("rows.json").write_text(json.dumps(ROWS | {"deer": list(range(6))}))
+    assert zero_shot(features, **MODEL, weights=weights, rows="rows.json").without == ("deer",)
+
+
+def test_features_of_another_width_are_refused(weights: str, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = records(0)
+    np.savez("wide.npz", train_x=np.repeat(x, 2, axis=1), train_y=y)
+    wide = import_features("wide.npz", classes=CLASSES).features
+    with pytest.raises(UserError, match="have 32 dimensions, the features have 64"):
+        zero_shot(wide, **MODEL, weights=weights, rows=rows)
+    joint = TextVectors(vectors=np.ones((4, DIM)), origin={"weights": {"id": "a"}}, notes=())
+    monkeypatch.setattr(text, "class_vectors", lambda *_, **__: joint)
+    with pytest.raises(UserError, match=r"features have 64(.|\n)*CLIP are taken before its projection"):
+        zero_shot(wide, source="text", model="clip-b16")
+
+
+# How good they are
+
+
+def test_the_score_is_that_of_centred_records_and_vectors_of_one_length() -> None:
+    """On records in which all of it matters: without one of the steps another number of them is right."""
+    rng = np.random.default_rng(0)
+    tensors = random_weights(references()["timm-vit"]["shapes"])
+    tensors["head.weight"] = (rng.normal(size=(6, DIM)) * np.arange(1, 7)[:, None]).astype(np.float32)
+    Path("rows.json").write_text(json.dumps({"red fox": [0], "wolf": [5], "otter": [2]}))
+    x = (rng.normal(size=(400, DIM)) * rng.uniform(0.5, 5, (400, 1)) + rng.normal(size=DIM)).astype(np.float32)
+    y = np.arange(400) % 4
+    np.savez("hard.npz", train_x=-x, train_y=y, test_x=x, test_y=y)
+    features = import_features("hard.npz", classes=CLASSES).features
+    weights = str(write(tensors, Path()))
+    made = zero_shot(features, **MODEL, weights=weights, rows="rows.json", on=features)
+
+    def right(unit_records: bool = True, centred: bool = True, unit: bool = True, apart: bool = True) -> list[float]:
+        z = x / np.linalg.norm(x, axis=1, keepdims=True) if unit_records else x
+        z = z - z.mean(axis=0) if centred else z
+        v = made.vectors / np.linalg.norm(made.vectors, axis=1, keepdims=True) if unit else made.vectors
+        v = v - v.mean(axis=0) if apart else v
+        best = np.append(z @ v.T, np.zeros((len(z), 1)), axis=1).argmax(axis=1)
+        return [float(np.mean(best[y == j] == j)) for j in range(4)]
+
+    found = made.evaluation
+    assert found is not None
+    assert [each.top1 for each in found.per_class] == right()
+    assert (found.n, found.split, found.chance) == (400, "test", (0.25, 1.0))
+    others = ("unit_records", "centred", "unit", "apart")
+    assert all(right(**{name: False}) != right() for name in others)
+
+
+def test_records_of_another_length_or_place_have_the_same_scores(weights: str, rows: Path) -> None:
+    """What all records have in common says nothing about a class."""
+    x, y = records(5)
+    found = []
+    for name, shift in (("near", 0.0), ("far", 3.0)):
+        np.savez(f"{name}.npz", train_x=-x, train_y=y, test_x=x + shift, test_y=y)
+        features = import_features(f"{name}.npz", classes=CLASSES).features
+        made = zero_shot(features, **MODEL, weights=weights, rows=rows, on=features)
+        assert made.evaluation is not None
+        found.append(made.evaluation.top1)
+    assert found[0] == found[1] > 0.7
+
+
+def test_a_set_with_other_classes_is_scored_by_the_names_that_it_shares(
+    features: FeatureSet, weights: str, rows: Path
+) -> None:
+    x, y = records(1, m=3)
+    np.savez("public.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    public = import_features("public.npz", classes=("Otter", "whale", "WOLF")).features
+    swapped = {"OTTER": [0, 4], "whale": [], "Wolf": [2, 3]}
+    rows.write_text(json.dumps(swapped | {"red fox": [1]}))
+    made = zero_shot(features, **MODEL, weights=weights, rows=rows, on=public)
+    assert made.evaluation is not None
+    assert [each.top1 for each in made.evaluation.per_class] == [1.0, pytest.approx(0, abs=0.3), 1.0]
+    other = imported("strange", classes=("a", "b", "c", "d"))
+    with pytest.raises(UserError, match="0 of the classes of 'features/strange' have a vector"):
+        zero_shot(features, **MODEL, weights=weights, rows=rows, on=other, out="b.safetensors")
+    assert not Path("b.safetensors").exists()
+
+
+def test_records_with_several_labels_have_no_chance_to_stand_beside(weights: str, rows: Path) -> None:
+    x, y = records(2)
+    both = np.stack([y, (y + 1) % 4], axis=1)
+    np.savez("several.npz", train_x=-x, train_y=both, test_x=x, test_y=both)
+    features = import_features("several.npz", classes=CLASSES, labels_per_record=2).features
+    found = zero_shot(features, **MODEL, weights=weights, rows=rows, on=features).evaluation
+    assert found is not None
+    assert found.chance is None
+    assert found.mean_average_precision is not None
+
+
+Score = Callable[..., ZeroShot]
+
+
+@pytest.fixture
+def score(features: FeatureSet, weights: str, rows: Path) -> Score:
+    def scored(on: FeatureSet, split: str = "test", **others: Any) -> ZeroShot:
+        line: dict[str, Any] = {"features": features, **MODEL, "weights": weights, "rows": rows, **others}
+        return zero_shot(**line, on=on, split=split)
+
+    return scored
+
+
+def test_the_training_split_of_private_records_is_not_scored(features: FeatureSet, score: Score) -> None:
+    """A start that is chosen by such figures depends on the records, and no ledger knows."""
+    for own in (
+        features,
+        FeatureSet(features.folder.absolute()),
+        import_features("private.npz", "copy", classes=CLASSES).features,
+    ):
+        with pytest.raises(UserError, match="is not public: it holds the private records themselves") as refused:
+            score(own, "train")
+        assert refused.value.code == "private-records"
+    with np.load("private.npz") as of:
+        np.savez("swapped.npz", train_x=of["test_x"], train_y=of["test_y"], test_x=of["train_x"], test_y=of["train_y"])
+    swapped = import_features("swapped.npz", classes=CLASSES).features
+    with pytest.raises(UserError, match="The split 'test' of 'features/swapped' is not public: it holds"):
+        score(swapped)
+    assert score(swapped, "train").evaluation is not None
+    public = imported("public", seed=1)
+    assert score(public, "train").warnings == ()
+    charge(ready(public))
+    with pytest.raises(UserError, match="it was trained on with a guarantee"):
+        score(public, "train")
+    [warning] = score(public).warnings
+    assert "does not cover these figures of its test split" in warning
+
+
+def test_other_features_are_not_scored(features: FeatureSet, weights: str, score: Score) -> None:
+    other = extracted(imported("other", seed=1), weights)
+    with pytest.raises(UserError, match=r"features of another backbone\. They differ in name, ") as refused:
+        score(other)
+    assert refused.value.fields["parameter"] == "on"
+    line: dict[str, Any] = {"features": None, "classes": CLASSES}
+    assert score(other, **line).evaluation is not None
+    with pytest.raises(UserError, match=r"They differ in pooling\."):
+        score(extracted(other, weights, pooling="mean"), **line)
+    with pytest.raises(UserError, match=r"They differ in weights\."):
+        score(extracted(other, "other.npz"), **line)
+    x, y = records(0)
+    np.savez("wide.npz", train_x=np.repeat(x, 2, axis=1), train_y=y, test_x=np.repeat(x, 2, axis=1), test_y=y)
+    with pytest.raises(UserError, match=r"They differ in dimensions\."):
+        score(import_features("wide.npz", classes=CLASSES).features, **line)
+    assert score(features, **line).evaluation is not None
+    with pytest.raises(UserError, match="has no split 'validation'"):
+        score(features, "validation")
+
+
+def test_each_record_is_read_once_for_the_mean_and_once_for_the_score(features: FeatureSet, score: Score) -> None:
+    heard: list[tuple[str, int, int | None]] = []
+    score(features, progress=lambda *said: heard.append(said))
+    assert heard == [("Reading the records", 120, 120), ("Evaluating", 120, 120)]
+
+
+def test_a_damaged_set_is_not_scored(features: FeatureSet, score: Score) -> None:
+    [shard] = features.folder.glob("test-*.h5")
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(UserError, match="its contents are not those of the manifest"):
+        score(features)
