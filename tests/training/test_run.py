@@ -113,7 +113,7 @@ def test_what_answers_in_pieces_take_is_not_given_to_what_sums_share(
     free: int, sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forms, "PIECE_BYTES", 1)
-    monkeypatch.setattr(shelves, "free_memory", lambda: free)
+    monkeypatch.setattr(shelves, "MEMORY_LEFT", 0.5 if free else 0.0)
     given: list[Any] = []
     monkeypatch.setattr(runs, "shelf_for", lambda *each: given.extend(each))
     made = with_method(sets["a"], "dp-ls")

@@ -32,7 +32,7 @@ GB = 10**9
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Class Grams come in pieces of one matrix, and there is no memory for the answers."""
     monkeypatch.setattr(forms, "PIECE_BYTES", 1)
-    monkeypatch.setattr(shelf_module, "free_memory", lambda: 0)
+    monkeypatch.setattr(shelf_module, "MEMORY_LEFT", 0.0)
 
 
 @pytest.mark.usefixtures("no_memory")
