@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import dpfc_cli as dpfc
 from dpfc_cli import PrivateClassifier, UserError
 from dpfc_cli.ledger import facts
+from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.noise import SeededBits
@@ -320,30 +322,65 @@ def worlds() -> dict[str, np.ndarray]:
     return {"none": alone[0], "one": shared, "all but one": but_one, "all": one}
 
 
+@pytest.fixture
+def fixed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+    """Where ids, dates and noise are the same each time, and nothing of a fit before is there."""
+    always = type("Always", (datetime,), {"now": classmethod(lambda cls, zone: datetime(2026, 1, 2, tzinfo=zone))})
+    monkeypatch.setattr(facts, "datetime", always)
+
+    @contextmanager
+    def each() -> Iterator[None]:
+        ids, seeds = itertools.count(), itertools.count()
+        with monkeypatch.context() as patched:
+            patched.setattr(secrets, "token_hex", lambda size: f"{next(ids):0{2 * size}x}")
+            patched.setattr(run, "SystemBits", lambda: SeededBits(next(seeds)))
+            yield
+        shutil.rmtree("private-classifier")
+
+    return each
+
+
+def shown(model: PrivateClassifier) -> tuple[object, ...]:
+    """All that can be seen of a fit."""
+    said = repr(model.privacy_) + model.privacy_._repr_html_() + repr(model.statement_)
+    return said, pickle.dumps(model), Path(str(model.head_.path)).read_bytes(), files()
+
+
+def test_what_a_fit_says_depends_on_no_record_but_through_what_is_released(
+    fixed: Callable[[], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of records and the classes are public. Here the sums are always zero, and the rest must be the same:
+    for one label alone, for equal records, and for other numbers of records of a person.
+    """
+    real = sums.exact_sum
+    monkeypatch.setattr(sums, "exact_sum", lambda *given: np.zeros_like(real(*given)))
+    same, one = np.ones_like(X), [NAMES[2]] * len(X)
+    persons = [np.arange(len(X)) // 2, np.maximum(np.arange(len(X)) - 120, 0)]
+    for grouped in (False, True):
+        said = []
+        for x, labels, groups in ((X, LABELS, persons[0]), (same, one, persons[1])):
+            with fixed():
+                model = PrivateClassifier(**QUICK).fit(x, labels, groups=groups if grouped else None)
+                said.append(shown(model))
+        assert said[0] == said[1]
+
+
 @pytest.mark.parametrize("cap", [None, 1.2])
 def test_what_a_fit_says_depends_on_no_other_records_with_the_same_ledger(
-    cap: float | None, monkeypatch: pytest.MonkeyPatch
+    cap: float | None, fixed: Callable[[], AbstractContextManager[None]]
 ) -> None:
-    """Whether somebody is in both would be a fact about a record, without noise. Ids, dates and noise are fixed."""
-    fixed = type("Fixed", (datetime,), {"now": classmethod(lambda cls, zone: datetime(2026, 1, 2, tzinfo=zone))})
-    monkeypatch.setattr(facts, "datetime", fixed)
+    """Whether somebody is in both would be a fact about a record, without noise."""
     said: dict[str, Any] = {}
     for name, others in worlds().items():
-        with monkeypatch.context() as patched:
-            ids, seeds = itertools.count(), itertools.count()
-            patched.setattr(secrets, "token_hex", lambda size, ids=ids: f"{next(ids):0{2 * size}x}")
-            patched.setattr(run, "SystemBits", lambda seeds=seeds: SeededBits(next(seeds)))
+        with fixed():
             PrivateClassifier(cap=cap, **QUICK).fit(others, LABELS)
             model = PrivateClassifier(**QUICK)
             if cap is None:
-                model.fit(X, LABELS)
-                shown = repr(model.privacy_) + model.privacy_._repr_html_() + repr(model.statement_)
-                said[name] = (shown, pickle.dumps(model), Path(str(model.head_.path)).read_bytes())
+                said[name] = shown(model.fit(X, LABELS))
             else:
                 with pytest.raises(UserError) as refused:
                     model.fit(X, LABELS)
                 said[name] = (str(refused.value), refused.value.fields)
-        shutil.rmtree("private-classifier")
     assert len(said) == 4
     for name, found in said.items():
         assert found == said["none"], name

@@ -25,9 +25,9 @@ distribution.
 """
 
 import hashlib
-import os
 from decimal import Decimal, localcontext
 from functools import cache
+from os import urandom
 from typing import Protocol
 
 import numpy as np
@@ -56,12 +56,16 @@ class Bits(Protocol):
 
 
 class SystemBits:
-    """The cryptographic random generator of the operating system."""
+    """The cryptographic random generator of the operating system.
+
+    A word is asked for when it is needed, and none is kept: what a process keeps, its copies have, too. So each word
+    that a training uses comes from `urandom`, once. A test follows them (`tests/test_randomness.py`).
+    """
 
     secure = True
 
     def words(self, count: int) -> np.ndarray:
-        return np.frombuffer(os.urandom(8 * count), np.uint64)
+        return np.frombuffer(urandom(8 * count), np.uint64)
 
 
 class SeededBits:

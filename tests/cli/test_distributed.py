@@ -122,9 +122,12 @@ def by_hand_over_ipv6(number: int, port: int) -> dict[str, str]:
 
 LISTENING = """
 import os
+import numpy as np
 from dpfc_cli.processes import joined
 
 found = joined()
+large = 2.0**51 + np.arange(2**22 + 5)
+assert (found.added(large.copy()) == 2 * large).all()
 mine = {os.readlink(each.path) for each in os.scandir("/proc/self/fd") if os.path.islink(each.path)}
 for table in ("tcp", "tcp6"):
     for line in open(f"/proc/self/net/{table}"):
@@ -134,7 +137,7 @@ for table in ("tcp", "tcp6"):
 found.leave(together=False)
 os._exit(0)
 """
-"""It joins the others, and prints the addresses where it listens then, as Linux writes them."""
+"""It joins the others, adds more numbers than cross at a time, and prints where it listens, as Linux writes it."""
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
 LOOPBACK_6 = {"00000000000000000000000001000000"}
 
@@ -145,7 +148,7 @@ LOOPBACK_6 = {"00000000000000000000000001000000"}
     [(by_hand, LOOPBACK), (by_srun, LOOPBACK | LOOPBACK_6), (by_hand_over_ipv6, LOOPBACK_6)],
     ids=["by hand", "srun", "IPv6"],
 )
-def test_all_processes_listen_on_the_network_of_process_0_alone(launcher: Launcher, allowed: set[str]) -> None:
+def test_all_processes_listen_on_the_network_of_process_0_alone_and_add_each_number_once(launcher: Launcher, allowed: set[str]) -> None:
     """Sums of records cross it. Another network of the machine may be public."""
     if allowed == LOOPBACK_6 and "::1" not in Path("/proc/net/if_inet6").read_text().replace("0" * 31 + "1", "::1"):
         pytest.skip("no IPv6")

@@ -231,11 +231,16 @@ def test_of_the_splits_of_a_set_the_one_counts_on_which_most_was_spent(features:
 
 
 def test_a_card_counts_evaluations(features: FeatureSet, head: Head) -> None:
-    evaluate(head, features, epsilon=20.0)
+    """Those of the training split with the trainings, and those of another split where they cost more."""
+    evaluate(head, features, "train", epsilon=8.0)
     later = train(features, epsilon=1.0, method="dp-ls")
     standing = later.head.card["ledger"]
     assert (standing["trainings"], standing["private"], standing["unprotected"]) == (3, 3, 0)
-    assert standing["epsilon"] == pytest.approx(20.0, rel=1e-6)
+    together = math.hypot(*(mu_for(each, 1e-5) for each in (8.0, 8.0, 1.0)))
+    assert standing["epsilon"] == pytest.approx(epsilon_for(together, 1e-5), rel=1e-6)
+    evaluate(head, features, epsilon=20.0)
+    later = train(features, epsilon=1.0, method="dp-ls")
+    assert later.head.card["ledger"]["epsilon"] == pytest.approx(20.0, rel=1e-6)
     for path in (later.path, head.path or ""):
         assert verify(path, ledger=ledger_path(features.folder)).contradictions == []
 

@@ -11,7 +11,10 @@ import pytest
 from scipy import stats
 
 from dpfc_cli.privacy import noise
+from dpfc_cli.privacy.curator import draw_noise
 from dpfc_cli.privacy.noise import SeededBits, SystemBits, bernoulli, rounded_normal
+from dpfc_cli.privacy.queries import Gram, Mean, Query
+from tests.support import CHAIN
 
 LARGE = 2**40 + 12_345
 
@@ -52,12 +55,27 @@ def test_a_large_sigma_is_normal_to_the_tails(large: np.ndarray) -> None:
         assert stats.binomtest(int((np.abs(z) > level).sum()), len(z), expected / len(z)).pvalue > 1e-6
 
 
-def test_a_large_sigma_skips_no_integer(large: np.ndarray) -> None:
+@pytest.mark.parametrize("sigma", [LARGE, 2**48 + 1, 2**53 + 1, 2**57])
+def test_a_large_sigma_skips_no_integer(sigma: int) -> None:
+    """Beyond 2⁵³ not all integers have a float64. What is skipped shows the low bits of a sum."""
+    large = rounded_normal(sigma, 400_000, SeededBits(2))
+    tail = large[np.abs(large) > 2.0 * sigma]
     for modulus in (2, 64, 1000):
-        counts = np.bincount(large % modulus, minlength=modulus)
-        assert stats.chisquare(counts).pvalue > 1e-6
-        tail = large[np.abs(large) > 2 * LARGE]
-        assert stats.chisquare(np.bincount(tail % modulus, minlength=modulus)).pvalue > 1e-6
+        for samples in (large, tail):
+            assert stats.chisquare(np.bincount(samples % modulus, minlength=modulus)).pvalue > 1e-6
+
+
+@pytest.mark.parametrize(("query", "shape"), [(Mean(CHAIN), (1, 2**22 + 2**20)), (Gram(CHAIN), (3300, 3300))])
+def test_the_noise_of_a_large_answer_repeats_nowhere(query: Query, shape: tuple[int, ...]) -> None:
+    """At this σ two of 5 million values are equal with probability 1e-4, and these bits have a seed."""
+    drawn = draw_noise(query, shape, 2**57, SeededBits(5))
+    free = drawn[np.triu_indices(shape[-1])] if query.symmetric else drawn.ravel()
+    assert np.diff(np.sort(np.abs(free))).min() > 0
+
+
+def test_a_large_sample_takes_each_unit_by_a_word_of_its_own() -> None:
+    n, words = 2**20 + 3, SeededBits(6).words(2**20 + 3)
+    assert np.array_equal(bernoulli(0.3, n, SeededBits(6)), words < 0.3 * 2**64)
 
 
 def test_it_agrees_with_an_exact_discrete_gaussian_sampler(large: np.ndarray) -> None:
