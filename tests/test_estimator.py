@@ -350,19 +350,20 @@ def test_what_a_fit_says_depends_on_no_record_but_through_what_is_released(
     fixed: Callable[[], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of records and the classes are public. Here the sums are always zero, and the rest must be the same:
-    for one label alone, for equal records, and for other numbers of records of a person.
+    for one label alone, for each class as the rarest one, for equal records, and whosever the records are.
     """
     real = sums.exact_sum
     monkeypatch.setattr(sums, "exact_sum", lambda *given: np.zeros_like(real(*given)))
-    same, one = np.ones_like(X), [NAMES[2]] * len(X)
-    persons = [np.arange(len(X)) // 2, np.maximum(np.arange(len(X)) - 120, 0)]
-    for grouped in (False, True):
+    number = np.arange(len(X))
+    rarest = [np.where(number == 5, NAMES[j], NAMES[j - 1 - number % 2]) for j in range(3)]
+    told = [(np.ones_like(X), [NAMES[2]] * len(X)), *((X, labels) for labels in rarest)]
+    persons = [number // 2, np.maximum(number - 120, 0), *[np.minimum(number, 119)] * 2]
+    for groups in ([None] * 4, persons):
         said = []
-        for x, labels, groups in ((X, LABELS, persons[0]), (same, one, persons[1])):
+        for (x, labels), each in zip(told, groups, strict=True):
             with fixed():
-                model = PrivateClassifier(**QUICK).fit(x, labels, groups=groups if grouped else None)
-                said.append(shown(model))
-        assert said[0] == said[1]
+                said.append(shown(PrivateClassifier(**QUICK).fit(x, labels, groups=each)))
+        assert said == said[:1] * 4
 
 
 @pytest.mark.parametrize("cap", [None, 1.2])

@@ -126,7 +126,10 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
     monkeypatch.setattr(passes, "block_rows", lambda facts: BLOCK)
     x, y = blobs(2 * N, D, M)
     arrays = {"train_x": x[:N], "train_y": y[:N], "test_x": x[N:], "test_y": y[N:]}
-    for name, persons in (("persons", {"train_groups": np.arange(N) // 2, "test_groups": np.arange(N, 2 * N)}), ("set", {})):
+    for name, persons in (
+        ("persons", {"train_groups": np.arange(N) // 2, "test_groups": np.arange(N, 2 * N)}),
+        ("set", {}),
+    ):
         np.savez("raw.npz", **arrays, **persons)  # type: ignore[arg-type]
         import_features("raw.npz", tmp_path / name, classes=("a", "b", "c"), labels_per_record=1)
     return FeatureSet(Path("set"))
@@ -214,7 +217,7 @@ def test_each_word_of_a_private_evaluation_comes_from_the_system_once(
         assert mechanism is not None
         records = Unprotected(asked.stream("test") if ready.planned.facts.rows is None else asked.grouped("test"))
         curator = Curator(mechanism, records, bits)
-        right, wrong = [curator.release(query)[0] for query in ready.queries][0]
+        (right, wrong), *_ = [curator.release(query)[0] for query in ready.queries]
         assert found.top1 == max(right, 0) / (max(right, 0) + max(wrong, 0))
         assert bits.used == len(system.handed) > 0
 

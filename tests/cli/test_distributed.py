@@ -148,7 +148,9 @@ LOOPBACK_6 = {"00000000000000000000000001000000"}
     [(by_hand, LOOPBACK), (by_srun, LOOPBACK | LOOPBACK_6), (by_hand_over_ipv6, LOOPBACK_6)],
     ids=["by hand", "srun", "IPv6"],
 )
-def test_all_processes_listen_on_the_network_of_process_0_alone_and_add_each_number_once(launcher: Launcher, allowed: set[str]) -> None:
+def test_all_processes_listen_on_the_network_of_process_0_alone_and_add_each_number_once(
+    launcher: Launcher, allowed: set[str]
+) -> None:
     """Sums of records cross it. Another network of the machine may be public."""
     if allowed == LOOPBACK_6 and "::1" not in Path("/proc/net/if_inet6").read_text().replace("0" * 31 + "1", "::1"):
         pytest.skip("no IPv6")
