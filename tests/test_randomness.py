@@ -193,10 +193,11 @@ def test_each_word_of_a_training_comes_from_the_system_once_even_if_it_was_kille
     for end, last in ((ends[0], ends[0]), (ends[-2], ends[-1] - 1)):
         system = system.again()
         system.last = last
-        with monkeypatch.context() as patch, pytest.raises(Killed):
+        with monkeypatch.context() as patch:
             # A killed process says nothing more.
             patch.setattr(run, "_settled", lambda *given: None)
-            by(wanted)
+            with pytest.raises(Killed):
+                by(wanted)
         before, system.last = len(system.handed), sys.maxsize
         made, head = by(wanted)
         # What was handed out for an answer that was not kept is lost.

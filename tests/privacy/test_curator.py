@@ -321,11 +321,11 @@ def test_a_sample_of_many_units_is_that_of_their_words() -> None:
     n, rate = 3 * 8192 + 5, 0.3
     facts = Facts(n=n, m=2, d=3)
     x, y = blobs(n, 3, 2)
-    queries = [Gradient(CHAIN, np.zeros((4, 2)), clip=1.0), ClassSums(CHAIN)]
-    mechanism = Mechanism(facts=facts, plan=plan_of(facts, *[(each, 1.0) for each in queries * 2], rate=rate), mu=MU)
+    queries: list[Query] = [Gradient(CHAIN, np.zeros((4, 2)), clip=1.0), ClassSums(CHAIN)] * 2
+    mechanism = Mechanism(facts=facts, plan=plan_of(facts, *[(each, 1.0) for each in queries], rate=rate), mu=MU)
     oracle, bits = Curator(mechanism, Unprotected(stream_of(x, y)), SeededBits(8)), SeededBits(8)
     lattice = lattice_of(mechanism)
-    for query, multiplier in zip(queries * 2, mechanism.sigmas, strict=True):
+    for query, multiplier in zip(queries, mechanism.sigmas, strict=True):
         taken = bits.words(n) < np.uint64(int(rate * 2**64))
         total = exact_sum(query, stream_of(x, np.where(taken, y, -1)), facts, lattice)
         sigma = math.ceil(multiplier * lattice.unit)
