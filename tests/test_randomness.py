@@ -18,6 +18,7 @@ import pytest
 
 import dpfc_cli as dpfc
 from dpfc_cli.estimator import PrivateClassifier
+from dpfc_cli.evaluation.private import prepare, release
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
@@ -28,11 +29,9 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SystemBits
 from dpfc_cli.training import run
 from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.distributed import Leader, serve
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.private_evaluation import prepare, release
 from dpfc_cli.training.request import Privacy, Request
-from dpfc_cli.training.serve import serve
-from dpfc_cli.training.together import Leader
 from dpfc_cli.training.train import finish, plan
 from tests.privacy.test_parts import LOST, Room
 from tests.support import blobs, stream_of
