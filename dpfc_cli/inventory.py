@@ -9,10 +9,10 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.head import Head, without_charge
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import known_set
-from dpfc_cli.ledger.totals import Ledger, without_charge
+from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.training.request import facts_of
 
@@ -129,7 +129,7 @@ def _with_account(
         epsilon=account.epsilon(listed.delta),
         unit=account.unit,
         unprotected=account.unprotected,
-        warning=without_charge(book, cards, listed.name),
+        warning=without_charge(cards, {listed.name}, book.path, book.known),
     )
 
 

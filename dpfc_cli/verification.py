@@ -197,7 +197,7 @@ def _ledger_in(place: Path) -> Ledger:
 
 def _of_ledger(card: Mapping[str, Any], digest: str, book: Ledger, known: FeatureSet | None) -> list[Finding]:
     """Whether the ledger has the training, the file and the other trainings that the card names."""
-    charge = book.get(card["ledger"]["charge"])
+    charge = book.known.get(card["ledger"]["charge"])
     if not isinstance(charge, Charge):
         why = "the ledger does not have the charge that the card names"
         return [Finding(what="ledger", result="contradicts", why=why)]

@@ -260,10 +260,10 @@ def _lost(book: "Ledger", name: str | None) -> str | None:
     """What to tell if heads have no charge in the ledger."""
     if not any(heads_folder().glob("*.safetensors")):
         return None
-    from dpfc_cli.heads.head import cards
-    from dpfc_cli.ledger.totals import without_charge
+    from dpfc_cli.heads.head import cards, without_charge
 
-    return without_charge(book, cards(heads_folder()), name)
+    names = {name} if name else {each.name for facts in book.sets.values() for each in facts}
+    return without_charge(cards(heads_folder()), names, book.path, book.known)
 
 
 def _show(blocks: list["Block"]) -> None:

@@ -1,9 +1,8 @@
 """What a cap is, and what fits under it.
 
-A cap is a pair (ε, δ) that all charges of a population together never pass, however each of them is chosen. It is kept
-as two numbers that only add up: M = μ² for the noise, and H for the distance of the sampler from it. A charge is
-refused if it would take Σ 1/σ² over all releases above M, or Σ η over all charges above H. The sums are those of
-`totals`: over the sets of the population, of each set the split on which most was spent.
+A cap is a pair (ε, δ) that all charges of a population together never pass, however each of them is chosen. It stands
+for M = μ², the most that Σ 1/σ² over all releases may be (`Cap.most`), and for H, the most that Σ η over all charges
+may be (`RESERVE`). The sums are those of `totals`.
 
 **Theorem.** Let M and H be fixed in advance. Trainings are made one after another. Whether there is one more, of which
 features, with which method and with how much noise may depend on everything that was released before. None is made that
@@ -36,11 +35,10 @@ population's, and the proof holds for it.
 
 What counts how:
 
-- **Every charge counts**, whatever became of it. Under replace-one a ≤ 1/σ holds for its σ, too: the null record is one
-  of those that a record may be exchanged for.
+- **Every charge counts**, whatever became of it. Under replace-one a ≤ 1/σ holds for its σ, too (`totals`).
 - **Sampled releases** of earlier charges count as full passes. Show the attacker who takes part. Then a is 1/σ or 0,
-  and the proof holds. What is gained by sampling elsewhere rests on an accounting for which we have no such theorem. So
-  no sampled training is made under a cap.
+  and the proof holds. For what is gained by sampling we have no such theorem, so no sampled training is made under a
+  cap.
 - **Units.** For another unit than its own a charge has a ≤ weight/σ (`Charge.weight`), or no a: what protects records
   has none for persons. None of these is made under a cap for persons, and no such cap is set after one.
 - **Charges without a guarantee** have no a. None is made under a cap, and no cap covers those before it.
@@ -56,19 +54,16 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dpfc_cli.errors import UserError, number, parameter, sentence
-from dpfc_cli.ledger.facts import EVALUATION, Cap, Charge, Unit, account_name, new_id, noted
+from dpfc_cli.errors import number, parameter, sentence
+from dpfc_cli.ledger.facts import EVALUATION, RESERVE, Cap, Charge, Unit, account_name, new_id, noted
 from dpfc_cli.ledger.file import append, ledger_path
 from dpfc_cli.ledger.populations import known_set, refused
-from dpfc_cli.ledger.totals import ROUNDING, Account, Ledger
+from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, default_delta, epsilon_for, mu_for
 from dpfc_cli.rounding import rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
-
-RESERVE = 2.0**-190
-"""H: 2⁵⁰ times the η of one sample."""
 
 
 def set_cap(
@@ -96,8 +91,7 @@ def set_cap(
 
     Raises:
         UserError: a value is out of range, more than that is spent already, there is no cap to remove, a set was
-            adopted, or the ledger cannot be written. The cap is as it was then, unless the message says that it may be
-            changed.
+            adopted, or the ledger cannot be written. It says whether the cap was written all the same.
 
     Examples:
         dpfc.set_cap(dpfc.open_features("digits-scattering"), 3.0, delta=1e-5, by="the privacy officer")
@@ -105,25 +99,25 @@ def set_cap(
     """
     split, who = features.split("train"), noted("by", by) or account_name()
     unit: Unit = "record" if split.groups is None else "person"
-    cap = Cap(by=who, population=None, unit=unit, note=noted("note", note))
     n, epsilon, delta = split.groups or split.n, number("cap", epsilon), number("delta", delta)
-    if epsilon is not None:
-        cap = _with_figures(cap, epsilon, default_delta(n) if delta is None else delta, n)
+    delta = None if epsilon is None else default_delta(n) if delta is None else delta
+    cap = Cap(by=who, population=None, unit=unit, epsilon=epsilon, delta=delta, note=noted("note", note))
+    allowed(cap, n)
 
-    def checked(ledger: Ledger) -> list[Cap]:
+    def for_each(ledger: Ledger) -> list[Cap]:
         known_set(ledger, features)
         where = ledger.populations_of(features.manifest.id)
         return [_replacing(ledger, replace(cap, id=new_id(), population=name)) for name in where or (None,)]
 
-    return append(ledger_path(features.folder), checked, "The cap").account_of(features.manifest.id)
+    return append(ledger_path(features.folder), for_each, "The cap").account_of(features.manifest.id)
 
 
-def _with_figures(cap: Cap, epsilon: float, delta: float, n: int) -> Cap:
-    """A cap with its figures. UserError where they make no sense."""
+def allowed(cap: Cap, n: int = 1) -> float:
+    """The μ² of a cap for n records or persons. UserError where its figures make no sense."""
     try:
-        if delta > 1 / n:
-            raise ValueError(f"delta = {delta:g} is larger than 1/n = {1 / n:.2g}")
-        return replace(cap, epsilon=epsilon, delta=delta, mu=mu_for(epsilon, delta, RESERVE), eta=RESERVE)
+        if cap.delta is not None and cap.delta > 1 / n:
+            raise ValueError(f"delta = {cap.delta:g} is larger than 1/n = {1 / n:.2g}")
+        return cap.most or 0.0
     except ValueError as error:
         remedy = f"Give {parameter('cap')} such as 3, and {parameter('delta')} such as 1e-5."
         raise refused("cap", sentence(error), remedy, "bad-value") from error
@@ -131,23 +125,20 @@ def _with_figures(cap: Cap, epsilon: float, delta: float, n: int) -> Cap:
 
 def _replacing(ledger: Ledger, cap: Cap) -> Cap:
     """A cap that replaces those before it. UserError where it may not be set."""
-    before = [
-        each.id
-        for each in ledger.holding(Cap)
-        if each.mu is not None and (each.unit, ledger.named(each.population)) == (cap.unit, cap.population)
-    ]
+    kind = (cap.unit, cap.population)
+    before = tuple(each.id for each in ledger.caps if (each.unit, ledger.named(each.population)) == kind)
     if cap.epsilon is not None:
-        _check_new(_accounts(ledger, cap), cap)
+        _check_new(ledger.accounts(None if cap.population is None else [cap.population]), cap)
     elif not before:
         raise refused("cap", "There is no such cap.", "Name a set of the population that it was set for.", "missing")
-    return replace(cap, replaces=tuple(before))
+    return replace(cap, replaces=before)
 
 
 def _check_new(accounts: list[Account], cap: Cap) -> None:
     """Refuse a cap that would be false from the start."""
-    assert cap.delta is not None
     if min(account.room(cap) for account in accounts) >= 0:
         return
+    assert cap.delta is not None
     spent = max(account.used(cap.unit) for account in accounts)
     least = epsilon_for(math.sqrt(spent), cap.delta, RESERVE)
     if any(account.adopted for account in accounts):
@@ -162,28 +153,22 @@ def _check_new(accounts: list[Account], cap: Cap) -> None:
     raise refused("cap", what, remedy, "over-cap", least=least if math.isfinite(least) else None)
 
 
-def room_of(epsilon: float, delta: float) -> float:
-    """The μ² that a cap leaves before anything is spent. ValueError where ε or δ is out of range."""
-    return mu_for(epsilon, delta, RESERVE) ** 2 * (1 + ROUNDING)
-
-
-def _accounts(ledger: Ledger, cap: Cap) -> list[Account]:
-    """What a cap limits."""
-    name = ledger.named(cap.population)
-    return ledger.accounts(None if name is None else [name])
-
-
 def check(ledger: Ledger, charge: Charge) -> None:
     """Refuse a charge that a cap does not allow. UserError says which cap, and what still fits under all of them."""
-    where, found = ledger.populations_of(charge.set), list[tuple[float, Cap, Account]]()
-    for cap in ledger.holding(Cap):
-        for account in _accounts(ledger, cap) if cap.mu is not None else ():
-            if where is None or account.population in where:
-                _check_kind(cap, charge, account)
-                room = account.room(cap, (charge.set, charge.split)) / charge.weight(cap.unit) ** 2
-                found.append((room, cap, account))
-    if any(account.with_planned(charge).room(cap) < 0 for _, cap, account in found):
-        raise _too_much(charge, *min(found, key=lambda each: each[0])[:2])
+    accounts = ledger.accounts(ledger.populations_of(charge.set))
+    for account in accounts:
+        for cap in account.caps:
+            _check_kind(cap, charge, account)
+    if not any(account.with_planned(charge).passed for account in accounts):
+        return
+    delta, where = charge.delta or 1.0, ledger.account_of(charge.set)
+    largest, cap = left(where, delta, charge) or (0.0, where.caps[0])
+    more = f"at delta = {delta:g} epsilon = {rounded_down(largest)} still fits" if largest else "nothing more fits"
+    kind = "evaluation" if charge.method == EVALUATION else "training"
+    what = f"This {kind} does not fit under the cap ({said(cap)}): {more}."
+    remedy = f"Spend less: {parameter('epsilon')}. Or ask for a higher cap: 'dpfc budget' says who set it."
+    fields = {"cap": cap.epsilon, "cap_delta": cap.delta, "asked": charge.epsilon, "delta": charge.delta}
+    raise refused("epsilon", what, remedy, "over-cap", **fields, left=largest or None)
 
 
 def _check_kind(cap: Cap, charge: Charge, account: Account) -> None:
@@ -194,35 +179,15 @@ def _check_kind(cap: Cap, charge: Charge, account: Account) -> None:
     elif charge.sampled:
         named, what = "sampling_rate", "For sampled trainings that are chosen as one goes there is no proof."
         remedy = f"Leave out {parameter('sampling_rate')}: then all take part."
-    elif math.isinf(charge.weight(cap.unit)):
-        named, what = "features", "This training would protect records, and not persons."
-        remedy = "Train on a set that knows which records are of one person."
     elif account.adopted:
         named, what = "features", "A set was adopted, and what was spent on it before is not known."
         remedy = "No cap can be kept here. Remove it: 'dpfc budget' with --cap none."
+    elif math.isinf(charge.weight(cap.unit)):
+        named, what = "features", "This training would protect records, and not persons."
+        remedy = "Train on a set that knows which records are of one person."
     else:
         return
     raise refused(named, f"There is a cap: {said(cap)}. {what}", remedy, cap=cap.epsilon, cap_delta=cap.delta)
-
-
-def _too_much(charge: Charge, room: float, cap: Cap) -> UserError:
-    assert charge.delta is not None
-    largest = fitting(room, charge.delta)
-    more = (
-        f"at delta = {charge.delta:g} epsilon = {rounded_down(largest)} still fits" if largest else "nothing more fits"
-    )
-    what = "evaluation" if charge.method == EVALUATION else "training"
-    return UserError(
-        f"This {what} does not fit under the cap ({said(cap)}): {more}.",
-        f"Spend less: {parameter('epsilon')}. Or ask for a higher cap: 'dpfc budget' says who set it.",
-        code="over-cap",
-        parameter="epsilon",
-        cap=cap.epsilon,
-        cap_delta=cap.delta,
-        asked=charge.epsilon,
-        delta=charge.delta,
-        left=largest,
-    )
 
 
 def left(account: Account, delta: float, of: Charge | None = None) -> tuple[float, Cap] | None:
@@ -234,29 +199,27 @@ def left(account: Account, delta: float, of: Charge | None = None) -> tuple[floa
         It, and the cap that leaves least; 0 if nothing fits. None if there is no cap.
 
     """
-    rooms = []
-    for each in (account, *account.also):
+    at = None if of is None else (of.set, of.split)
+    found: list[tuple[float, Cap]] = []
+    for each in account.meant:
         for cap in each.caps:
-            room = each.room(cap, None if of is None else (of.set, of.split))
-            rooms.append((room / (1.0 if of is None else of.weight(cap.unit)) ** 2 if room > 0 else room, cap))
-    if not rooms:
+            room = each.room(cap, at)
+            found.append((room / (1.0 if of is None else of.weight(cap.unit)) ** 2 if room > 0 else room, cap))
+    if not found:
         return None
-    room, cap = min(rooms, key=lambda each: each[0])
-    return fitting(room, delta) or 0.0, cap
+    room, cap = min(found, key=lambda each: each[0])
+    return _fitting(room, delta), cap
 
 
-def fitting(left: float, delta: float) -> float | None:
-    """The largest ε of four digits that one more training may spend at δ. None if not even the least one fits.
-
-    left: what is left of μ².
-    """
-    if left < mu_for(LEAST_EPSILON, delta) ** 2:
-        return None
+def _fitting(room: float, delta: float) -> float:
+    """The largest ε of four digits at δ that costs no more than μ² = room; 0 if not even the least one fits."""
+    if room < mu_for(LEAST_EPSILON, delta) ** 2:
+        return 0.0
     # A little more, so that an ε which fits exactly is not lost. What does not fit is taken back below.
-    epsilon = min(epsilon_for(math.sqrt(left), delta) * (1 + 1e-8), LARGEST_EPSILON)
+    epsilon = min(epsilon_for(math.sqrt(room), delta) * (1 + 1e-8), LARGEST_EPSILON)
     digits = 3 - math.floor(math.log10(epsilon))
     units = math.floor(epsilon * 10.0**digits)
-    while mu_for(units / 10.0**digits, delta) ** 2 > left:
+    while mu_for(units / 10.0**digits, delta) ** 2 > room:
         # Below 1.000 comes 0.9999.
         units, digits = (units - 1, digits) if units > 1000 else (9999, digits + 1)
     return units / 10.0**digits

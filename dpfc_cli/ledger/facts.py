@@ -1,44 +1,26 @@
-"""What a ledger has in it: facts.
+"""What a ledger has in it: facts of five kinds.
 
-A fact has a random id and never changes. A later one may name facts that it replaces. There are five kinds:
-
-- `Set`: there is a feature set, and who is in it;
-- `Charge`: a training, or a private evaluation of a head, that is about to release something;
-- `Outcome`: what became of a charge;
-- `Cap`: what may be spent together;
-- `Merge`: another ledger was united with this one.
-
-On disk a fact is its id, its kind and the JSON of all other fields, with sorted keys.
+A fact has a random id and never changes. A later one may name facts that it replaces. On disk a fact is its id, its
+kind and the JSON of all other fields, with sorted keys.
 """
 
 import json
+import math
 import os
 import pwd
 import re
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim
-from dpfc_cli.schema import (
-    Check,
-    among,
-    anything,
-    boolean,
-    closed,
-    each,
-    either,
-    fault,
-    mapping,
-    null,
-    number,
-    test,
-    whole,
-)
-from dpfc_cli.trust.claims import claim_fault, epsilon_agrees, figures_agree, is_sampled, mu_squared
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim, mu_for
+from dpfc_cli.schema import Check, anything, boolean, closed, each, either, fault, mapping, null, number, test, whole
+from dpfc_cli.trust.claims import claim_fault, figures_agree, is_sampled, mu_squared
 
 Unit = Literal["record", "person"]
 """What is protected."""
@@ -50,6 +32,12 @@ MOST_NAME, MOST_NOTE = 100, 500
 """Characters of a name, and of a purpose or a note."""
 RESERVED = "dataset:"
 """How the names of populations begin that are not the user's to give: those of public data sets."""
+RESERVE = 2.0**-190
+"""H of every cap (`caps`): 2⁵⁰ times the η of one sample of noise."""
+_ROUNDING = 1e-12
+"""Sums of 1/σ² are taken in float64. The μ² of a cap is by 2e-9 of it smaller than it might be, so this much more does
+no harm.
+"""
 
 
 def new_id() -> str:
@@ -84,7 +72,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class Set(Fact):
-    """There is a feature set.
+    """There is a feature set, and who is in it.
 
     set: its id, from its manifest. A set may have several facts: a later one may say who is in it. name: of its folder.
     records: the SHA-256 of what its manifest says of its shards. listing: of each split, the digest of its source's
@@ -102,7 +90,7 @@ class Set(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Charge(Fact):
-    """One training, or one private evaluation of a head (`EVALUATION`), on one split of one set.
+    """A training, or a private evaluation of a head (`EVALUATION`), that is about to release something of a split.
 
     epsilon, delta: what is claimed; mu names the noise (and is its μ where nothing was sampled), eta is the sampler's
     η; None where nothing is claimed (seeded noise, or none). releases: as a card has them. unit: what is protected. n:
@@ -144,11 +132,9 @@ class Charge(Fact):
         noise is for such a change already. A training that protects records has no μ for persons, who may have any
         number of records.
         """
-        if unit == self.unit:
-            return 1.0
-        if unit == "person":
-            return float("inf")
-        return 2.0 if self.adjacency == "zero-out" else 1.0
+        if unit == "person" != self.unit:
+            return math.inf
+        return 2.0 if unit != self.unit and self.adjacency == "zero-out" else 1.0
 
     def spent(self, unit: Unit) -> float:
         """Σ times·(weight/σ)² over its releases: its μ² for a unit, all counted as full passes. 0 if not private."""
@@ -176,17 +162,21 @@ class Outcome(Fact):
 class Cap(Fact):
     """How much all charges of a population may spend together, from now on.
 
-    population: None: each of them. unit: what is protected. epsilon, delta: the cap; mu, eta: what it stands for
-    (`caps`). All four are None where caps are removed. note: why.
+    population: None: each of them. epsilon, delta: None where caps are removed. note: why.
     """
 
     population: str | None
     unit: Unit
     epsilon: float | None = None
     delta: float | None = None
-    mu: float | None = None
-    eta: float | None = None
     note: str | None = None
+
+    @cached_property
+    def most(self) -> float | None:
+        """M, the μ² that may be spent; None where caps are removed. ValueError where ε or δ is out of range."""
+        if self.epsilon is None or self.delta is None:
+            return None
+        return mu_for(self.epsilon, self.delta, RESERVE) ** 2 * (1 + _ROUNDING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,59 +205,38 @@ def fact_of(fact: str, kind: str, body: Mapping[str, Any]) -> Fact:
         raise ValueError(f"'{wrong[:80]}' makes no sense")
     listed = {name: tuple(value) for name, value in body.items() if isinstance(value, list)}
     made = KINDS[kind](**{**body, **listed, "id": fact})
+    sound = True
     if isinstance(made, Charge):
         values = {**vars(made), "plan": list(made.releases)}
-        wrong = claim_fault(values) if made.head else "head"
-        if wrong is not None or not figures_agree(values):
-            raise ValueError(
-                "the figures contradict one another" if wrong is None else f"'{wrong[:80]}' makes no sense"
-            )
-    if isinstance(made, Cap):
-        figures = (made.epsilon, made.delta, made.mu, made.eta)
-        if figures != (None,) * 4 and (None in figures or not epsilon_agrees(*figures)):  # type: ignore[arg-type]
-            raise ValueError("the figures contradict one another")
+        sound = bool(made.head) and claim_fault(values) is None and figures_agree(values)
+    elif isinstance(made, Cap):
+        sound = (made.epsilon is None) is (made.delta is None) and made.most != 0
+    if not sound:
+        raise ValueError("the figures contradict one another")
     return made
 
 
-def is_note(value: object, most: int) -> bool:
-    """Whether a ledger keeps it as a name (`MOST_NAME`) or as a note (`MOST_NOTE`): text, neither empty nor long.
-
-    It may have any characters that UTF-8 has, but NUL. They are escaped where they are shown.
-    """
-    if not isinstance(value, str) or not 0 < len(value) <= most:
-        return False
-    try:
-        return b"\0" not in value.encode()
-    except UnicodeEncodeError:
-        return False
-
-
-_MOST = {"by": MOST_NAME, "purpose": MOST_NOTE, "note": MOST_NOTE}
+def is_note(value: object, most: int = MOST_NOTE) -> bool:
+    """Whether a ledger keeps it: a text of 1 to so many characters that UTF-8 has, but NUL. It is shown escaped."""
+    return type(value) is str and bool(re.fullmatch(rf"[^\0\ud800-\udfff]{{1,{most}}}", value))
 
 
 def account_name() -> str:
     """The name of the account that runs this process, or its number where it has none. It proves nothing."""
-    number = os.getuid()
-    try:
-        name = pwd.getpwuid(number).pw_name
-    except KeyError:
-        name = ""
-    return name if is_note(name, MOST_NAME) else f"account {number}"
+    with suppress(KeyError):
+        name = pwd.getpwuid(os.getuid()).pw_name
+        if is_note(name, MOST_NAME):
+            return name
+    return f"account {os.getuid()}"
 
 
 def noted(name: str, value: str | None) -> str | None:
     """The value of a parameter that goes into the ledger. UserError where a ledger would not keep it."""
-    if value is not None and not is_note(value, _MOST[name]):
-        raise UserError(
-            f"{parameter(name)} must be a text of 1 to {_MOST[name]} characters.",
-            "Give another one, or leave it out.",
-            parameter=name,
-        )
+    most = MOST_NAME if name == "by" else MOST_NOTE
+    if value is not None and not is_note(value, most):
+        what = f"{parameter(name)} must be a text of 1 to {most} characters."
+        raise UserError(what, "Give another one, or leave it out.", parameter=name)
     return value
-
-
-def _is_file_name(value: object) -> bool:
-    return isinstance(value, str) and value not in ("", ".", "..") and "/" not in value and "\0" not in value
 
 
 def _text(pattern: str) -> Check:
@@ -276,15 +245,15 @@ def _text(pattern: str) -> Check:
 
 _ID, _DIGEST, _SOME = _text("[0-9a-f]{32}"), _text("[0-9a-f]{64}"), _text("(?s).+")
 _TIME = _text(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\+00:00")
-_FILE = test(_is_file_name)
-_NAME, _NOTE = test(lambda value: is_note(value, MOST_NAME)), test(lambda value: is_note(value, MOST_NOTE))
+_FILE = _text(r"(?!\.\.?\Z)[^/\0]+")
+_NAME, _NOTE = test(lambda value: is_note(value, MOST_NAME)), test(is_note)
 _FIELDS = {
     **{"at": _TIME, "by": _NAME, "replaces": each(_ID)},
     **{"set": _ID, "name": _FILE, "records": _DIGEST, "listing": mapping(_SOME), "adopted": boolean},
     **dict.fromkeys(("split", "method", "claim", "adjacency"), _SOME),
-    **{"unit": among(get_args(Unit)), "n": whole(1)},
+    **{"unit": _text("|".join(get_args(Unit))), "n": whole(1)},
     **{"releases": each(anything), "head": either(null, _FILE), "digest": _DIGEST, "purpose": either(null, _NOTE)},
-    **{"charge": _ID, "state": among(get_args(State)), "sha256": either(null, _DIGEST), "answers": whole(0)},
+    **{"charge": _ID, "state": _text("|".join(get_args(State))), "sha256": either(null, _DIGEST), "answers": whole(0)},
     **{"after": either(null, _ID), "population": either(null, _NAME), "note": either(null, _NOTE)},
     **{"epsilon": either(null, number(LEAST_EPSILON, LARGEST_EPSILON))},
     **{"delta": either(null, number(LEAST_DELTA, 1 - 2**-53)), "eta": either(null, number(0, 1))},

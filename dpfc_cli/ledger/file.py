@@ -16,7 +16,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -67,9 +67,8 @@ def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> L
         The ledger with the new facts.
 
     Raises:
-        UserError: it was refused, or the file cannot be written. Nothing was added then, unless the message says that
-            it may have been.
-        KeyboardInterrupt: a note says whether the facts were added.
+        UserError: it was refused, or the file cannot be written. It says whether the facts were added all the same.
+        KeyboardInterrupt: a note says so.
 
     """
     made: Sequence[Fact] = ()
@@ -82,40 +81,38 @@ def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> L
                     connection.execute(TABLE)
                 before = _facts_in(connection, path)
                 made = make(before)
-                after = Ledger(path=path, facts=(*before.facts, *made))
-                _insert(connection, before, made)
-                if _facts_in(connection, path).facts != after.facts:
+                _insert(connection, len(before.facts), made)
+                if _facts_in(connection, path) != before.with_facts(*made):
                     raise _strange(path, "does not keep what was written")
                 committing = bool(made)
                 if not made:
                     # A commit, even of nothing, would write a file of a new ledger that is no ledger yet.
                     connection.execute("ROLLBACK")
         there = read(path) if made else before
-        if not all(fact.id in there for fact in made):
+        if not all(fact.id in there.known for fact in made):
             raise _strange(path, "has not the facts that were written")
-    except UserError as error:
-        doubt = "may be written all the same: 'dpfc budget' says whether it is"
-        error.what = f"{error.what} {what} {doubt if committing else 'was not written'}."
+        return there
+    except (UserError, KeyboardInterrupt) as stop:
+        stands = f"{what} {_stands(path, made) if committing else 'was not written'}."
+        if isinstance(stop, UserError):
+            stop.what += f" {stands}"
+        else:
+            stop.add_note(Note(printable(stands)))
         raise
-    except KeyboardInterrupt as stop:
-        stop.add_note(Note(printable(_stands(path, made, what))))
-        raise
-    return there
 
 
-def _stands(path: Path, made: Sequence[Fact], what: str) -> str:
-    """What is said of a write that was stopped."""
-    try:
-        there = read(path)
-    except UserError:
-        return f"{what} may be written to '{path}': 'dpfc budget' says whether it is."
-    written = bool(made) and made[0].id in there
-    return f"{what} was {'' if written else 'not '}written to '{path}'."
+def _stands(path: Path, made: Sequence[Fact]) -> str:
+    """What is said of facts that were being committed when it was stopped."""
+    with suppress(UserError):
+        if made[0].id in read(path).known:
+            return "was written all the same"
+    return "may be written all the same: 'dpfc budget' says whether it is"
 
 
-def _insert(connection: sqlite3.Connection, before: Ledger, made: Sequence[Fact]) -> None:
-    end = before.end
-    for n, fact in enumerate(made, start=len(before.facts) + 1):
+def _insert(connection: sqlite3.Connection, count: int, made: Sequence[Fact]) -> None:
+    """Add facts to a table that has so many."""
+    (end,) = connection.execute("SELECT hash FROM facts WHERE n = ?", (count,)).fetchone() or ("",)
+    for n, fact in enumerate(made, start=count + 1):
         end = _hash(end, n, fact.id, fact.kind, fact.body)
         values = (n, fact.id, fact.kind, fact.body, end)
         connection.execute("INSERT INTO facts (n, id, kind, body, hash) VALUES (?, ?, ?, ?, ?)", values)
@@ -141,7 +138,7 @@ def _facts_in(connection: sqlite3.Connection, path: Path) -> Ledger:
             facts.append(fact_of(fact, kind, json_of(body)))
         except (ValueError, TypeError) as error:
             raise _strange(path, f"has a row that dpfc does not write. In row {n}, {error}") from error
-    return Ledger(path=path, facts=tuple(facts), end=end)
+    return Ledger(path=path, facts=tuple(facts))
 
 
 @contextmanager
@@ -186,19 +183,15 @@ def _strange(path: Path, what: str) -> UserError:
     return UserError(f"The ledger '{path}' {what}.", remedy, code="damaged", path=str(path))
 
 
-_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_CLOSED = (
-    *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY),
-    *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR),
-)
+_CLOSED = ("SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_IOERR")
 
 
 def _failed(path: Path, what: str, error: Exception, closed: Code) -> UserError:
     """An error of SQLite or of the system, with what to do. closed: the code where the place cannot be used."""
-    kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    if kind in _BUSY:
+    kind = getattr(error, "sqlite_errorname", "")
+    if kind.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         closed, remedy = "busy", "Another program holds it: try again when that one has ended."
-    elif kind in _CLOSED or isinstance(error, OSError):
+    elif kind.startswith(_CLOSED) or isinstance(error, OSError):
         remedy = "Make that place readable and writable, with room left."
     else:
         closed, remedy = "damaged", "Restore it from a backup; do not delete it."

@@ -10,14 +10,13 @@ others, or it is the same as one that has another name.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from dpfc_cli.errors import parameter
 from dpfc_cli.folders import LEDGER, LEDGER_DIGESTS
 from dpfc_cli.ledger.facts import RESERVED, Fact, Merge, account_name, noted
 from dpfc_cli.ledger.file import append, read
-from dpfc_cli.ledger.populations import check_name, keep_digests, refuse_common, refused
+from dpfc_cli.ledger.populations import check_name, keep_digests, refused
 from dpfc_cli.ledger.totals import Ledger
 
 
@@ -39,64 +38,44 @@ def merge_ledgers(
         by: who says so. Default: the name of the account that runs the program.
 
     Returns:
-        The ledger with all facts.
+        The ledger.
 
     Raises:
-        UserError: there is no other ledger, one of them is damaged, they contradict each other, nothing is said of a
-            population that only one of them has, or a record would be in two populations. Nothing is written then.
+        UserError: a ledger is damaged or not there, they contradict each other, nothing is said of a population that
+            only one of them has, or a record would be in two. Nothing is written then.
 
     Examples:
         dpfc.merge_ledgers("features", "/media/old/features", apart=["ward7"])
 
     """
-    theirs = _place(other)
+    places = (Path(each).expanduser() for each in (path, other))
+    here, there = (place / LEDGER if place.is_dir() else place for place in places)
     who, same = noted("by", by) or account_name(), dict(same or {})
     for name in (*apart, *same, *same.values()):
         check_name(name)
 
     def united(ledger: Ledger) -> list[Fact]:
-        offered = read(theirs)
+        offered = read(there)
         if not offered.facts:
-            raise refused("merge", f"There is no ledger '{theirs}'.", "Name another one.", "missing", path=str(theirs))
-        new = _new_facts(ledger, offered)
+            raise refused("merge", f"There is no ledger '{there}'.", "Name another one.", "missing", path=str(there))
+        new = [fact for fact in offered.facts if fact != ledger.known.get(fact.id)]
+        strange = next((fact.id for fact in new if fact.id in ledger.known), None)
+        if strange is not None:
+            what = f"'{there}' and '{here}' contradict each other: one fact has two texts ({strange})."
+            raise refused("merge", what, "Somebody has changed one of them. Compare them with backups.", "damaged")
         if all(isinstance(fact, Merge) for fact in new) and not same:
             return new
-        said = _said(ledger, offered, apart, same)
-        return _checked(ledger, offered, new, Merge(by=who, apart=tuple(apart), same=said))
+        ignored = tuple(each.id for each in new if ledger.known.keys() & {*each.replaces})
+        merge = Merge(by=who, apart=tuple(apart), same=_said(ledger, offered, apart, same), ignored=ignored)
+        keep_digests(ledger, [*new, merge], {of: offered.path.parent / LEDGER_DIGESTS / of for of in offered.sets})
+        return [*new, merge]
 
-    return append(_place(path), united, "The other ledger")
-
-
-def _checked(ledger: Ledger, offered: Ledger, new: list[Fact], merge: Merge) -> list[Fact]:
-    """What is added. UserError where a record would be in two populations."""
-    known = {one.id for one in ledger.facts}
-    merge = replace(merge, ignored=tuple(each.id for each in new if known.intersection(each.replaces)))
-    after = Ledger(path=ledger.path, facts=(*ledger.facts, *new, merge))
-    found = {of: offered.path.parent / LEDGER_DIGESTS / of for of in offered.sets}
-    for of in after.sets:
-        refuse_common(after, of, found)
-    keep_digests(ledger.path, found)
-    return [*new, merge]
-
-
-def _place(given: str | Path) -> Path:
-    place = Path(given).expanduser()
-    return place / LEDGER if place.is_dir() else place
-
-
-def _new_facts(ledger: Ledger, offered: Ledger) -> list[Fact]:
-    """What this ledger does not have. UserError where a fact has another text here."""
-    for fact in offered.facts:
-        if ledger.get(fact.id) not in (None, fact):
-            what = f"'{offered.path}' and '{ledger.path}' contradict each other: one fact has two texts ({fact.id})."
-            raise refused("merge", what, "Somebody has changed one of them. Compare them with backups.", "damaged")
-    return [fact for fact in offered.facts if fact.id not in ledger]
+    return append(here, united, "The other ledger")
 
 
 def _said(ledger: Ledger, offered: Ledger, apart: Sequence[str], same: Mapping[str, str]) -> dict[str, str]:
     """Which populations are the same. UserError where nothing is said of one that only one ledger has heard of."""
-    here = {name for name in ledger.populations if not name.startswith(RESERVED)}
-    there = {name for name in offered.populations if not name.startswith(RESERVED)}
+    here, there = ({name for name in each.populations if not name.startswith(RESERVED)} for each in (ledger, offered))
     strange = next((name for other, name in same.items() if other not in there or name not in here), None)
     if strange is not None:
         known = f"Here: {', '.join(sorted(here)) or 'none'}. There: {', '.join(sorted(there)) or 'none'}."

@@ -1,10 +1,8 @@
 """Who is in which set: writing sets down, and saying whose records they are.
 
 A set is written down before it gets its name. `population` names whose records it has. This is an assertion: nobody is
-in two named populations. A set of which nothing is said counts in all of them (`totals`). So a name that is forgotten
-makes totals larger, and never smaller.
-
-Public data sets whose bytes were verified have names of their own (`RESERVED`). Nobody else may use these.
+in two named populations. A set of which nothing is said counts in all of them, so a name that is forgotten makes totals
+larger, and never smaller. Public data sets whose bytes were verified have names of their own (`RESERVED`).
 
 **What contradicts an assertion is refused.** Digests of single records (`sources.digests`) are kept beside the ledger,
 in one file for each set, for their owner alone. They outlive the set. A record that another named population has is
@@ -14,7 +12,7 @@ trained, evaluated or said of a head compares no records. A picture that was enc
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -52,9 +50,25 @@ def refused(name: str, what: str, remedy: str, code: Code = "conflict", **fields
     return UserError(what, remedy, code=code, parameter=name, **fields)
 
 
-def check_begin(folder: Path) -> None:
-    """Refuse to make a set that could not be written down: UserError if its ledger cannot be read, or is gone."""
-    _refuse_gone(read(ledger_path(folder)), folder)
+def check_begin(folder: Path, ledger: Ledger | None = None) -> None:
+    """Refuse to make a set that could not be written down: UserError if its ledger cannot be read, is gone, or lacks a
+    set that lies there. What was spent is not known then.
+    """
+    ledger, place = ledger or read(ledger_path(folder)), folder.resolve().parent
+    # A link leads to a set with a ledger of its own, elsewhere.
+    here = [each for each in finished(place) if each.name != folder.name and each.resolve().parent == place]
+    for each in here:
+        with suppress(UserError):
+            if load(each).id not in ledger.sets:
+                what = f"'{ledger.path}' does not have {printable(each.name)}: it is gone, or too old a copy."
+                remedy = f"If there is none any more: 'dpfc budget --features {each} --adopt', for each set."
+                break
+    else:
+        if ledger.facts or not (place / LEDGER_DIGESTS).is_dir():
+            return
+        what = f"'{ledger.path}' is gone: '{place / LEDGER_DIGESTS}' is of sets that were made here."
+        remedy = "If there is none any more, delete that folder: what was spent is then in no sum."
+    raise refused("out", what, f"Put it back. {remedy}", "missing", path=str(ledger.path))
 
 
 def register(folder: Path, place: Path, manifest: Manifest, population: str | None) -> None:
@@ -72,16 +86,15 @@ def register(folder: Path, place: Path, manifest: Manifest, population: str | No
     """
     fact = _fact(folder, manifest, account_name(), population)
 
-    def checked(ledger: Ledger) -> list[Fact]:
-        _refuse_gone(ledger, folder)
+    def written(ledger: Ledger) -> list[Set]:
+        check_begin(folder, ledger)
         # A run that was killed before the set had its name has written it down.
         known = ledger.sets.get(fact.set, [])
         new = replace(fact, replaces=tuple(each.id for each in known))
-        _with(ledger, new, place)
-        keep_digests(ledger.path, {fact.set: place / digests.FILE})
+        keep_digests(ledger, [new], {fact.set: place / digests.FILE})
         return [] if {each.population for each in known} == {population} else [new]
 
-    append(ledger_path(folder), checked, "The set")
+    append(ledger_path(folder), written, "The set")
 
 
 def set_population(
@@ -111,7 +124,7 @@ def set_population(
     check_name(population)
     who = noted("by", by) or account_name()
 
-    def checked(ledger: Ledger) -> list[Fact]:
+    def said(ledger: Ledger) -> list[Set]:
         known = ledger.sets.get(features.manifest.id, []) if adopt else known_set(ledger, features)
         if adopt and known:
             raise refused("adopt", f"The ledger has {features.name}.", "There is nothing to adopt.", "exists")
@@ -120,23 +133,25 @@ def set_population(
         if any((each.population or "").startswith(RESERVED) for each in known):
             what = f"{features.name} is of a public data set, which has a population of its own."
             raise refused("population", what, f"Leave out {parameter('population')}.")
-        fact = replace(
-            _fact(features.folder, features.manifest, who, population),
-            adopted=adopt or any(each.adopted for each in known),
-            # Whoever was named stays named: what was spent on them leaves no sum.
-            replaces=tuple(each.id for each in known if each.population is None),
-        )
-        after = _with(ledger, fact, features.folder)
-        open_ = adopt or any(each.set == fact.set and not each.private for each in after.charges)
-        for account in after.accounts(after.populations_of(fact.set)):
-            if account.caps and (open_ or account.passed):
-                what = f"There is a cap ({account.population or 'each population'}). It would not hold any more."
-                remedy = "'dpfc budget' shows it. Remove it before, or unite the ledgers (merge) instead of adopting."
-                raise refused("population", what, remedy, "over-cap")
-        keep_digests(ledger.path, {fact.set: features.folder / digests.FILE})
+        # Whoever was named stays named: what was spent on them leaves no sum.
+        unsaid = tuple(each.id for each in known if each.population is None)
+        fact = _fact(features.folder, features.manifest, who, population)
+        fact = replace(fact, adopted=adopt or any(each.adopted for each in known), replaces=unsaid)
+        _check_caps(ledger.with_facts(fact), fact.set)
+        keep_digests(ledger, [fact], {fact.set: features.folder / digests.FILE})
         return [fact]
 
-    return append(ledger_path(features.folder), checked, "The population")
+    return append(ledger_path(features.folder), said, "The population")
+
+
+def _check_caps(after: Ledger, of: str) -> None:
+    """UserError where a cap would not hold any more. after: the ledger with what is said of a set."""
+    bare = any(each.set == of and not each.private for each in after.charges)
+    for account in after.accounts(after.populations_of(of)):
+        if account.passed or (bare and account.caps):
+            what = f"There is a cap ({account.population or 'each population'}). It would not hold any more."
+            remedy = "'dpfc budget' shows it. Remove it before, or unite the ledgers (merge) instead of adopting."
+            raise refused("population", what, remedy, "over-cap")
 
 
 def known_set(ledger: Ledger, features: "FeatureSet") -> list[Set]:
@@ -159,7 +174,7 @@ def known_set(ledger: Ledger, features: "FeatureSet") -> list[Set]:
 
 
 def _fact(folder: Path, manifest: Manifest, by: str, population: str | None) -> Set:
-    listing: Mapping[str, str] = manifest.source["identity"]["listing"]
+    listing = manifest.source["identity"]["listing"]
     return Set(
         by=by,
         set=manifest.id,
@@ -170,32 +185,16 @@ def _fact(folder: Path, manifest: Manifest, by: str, population: str | None) -> 
     )
 
 
-def _refuse_gone(ledger: Ledger, folder: Path) -> None:
-    """UserError where a ledger lacks a set that lies there, or is gone: what was spent is not known."""
-    place = folder.resolve().parent
-    # A link leads to a set with a ledger of its own, elsewhere.
-    here = [each for each in finished(place) if each.name != folder.name and each.resolve().parent == place]
-    for each in here:
-        with suppress(UserError):
-            if load(each).id not in ledger.sets:
-                what = f"'{ledger.path}' does not have {printable(each.name)}: it is gone, or too old a copy."
-                remedy = (
-                    f"Put it back. If there is none any more: 'dpfc budget --features {each} --adopt', for each set."
-                )
-                break
-    else:
-        if ledger.facts or not (place / LEDGER_DIGESTS).is_dir():
-            return
-        what = f"'{ledger.path}' is gone: '{place / LEDGER_DIGESTS}' is of sets that were made here."
-        remedy = "Put it back. If there is none any more, delete that folder: what was spent is then in no sum."
-    raise refused("out", what, remedy, "missing", path=str(ledger.path))
+def keep_digests(ledger: Ledger, new: Sequence[Fact], files: Mapping[str, Path]) -> None:
+    """Keep digests of sets beside a ledger that gets new facts. files: the digests, by the ids of the sets.
 
-
-def keep_digests(path: Path, new: Mapping[str, Path]) -> None:
-    """Keep digests of sets beside a ledger. new: their files, by the ids of the sets."""
-    folder = path.parent / LEDGER_DIGESTS
+    UserError where a set would have a record of another named population than its own, or nothing can be written.
+    """
+    after, folder = ledger.with_facts(*new), ledger.path.parent / LEDGER_DIGESTS
+    for of in files:
+        _refuse_common(after, of, files)
     try:
-        for of, source in new.items():
+        for of, source in files.items():
             if source.exists() and not (folder / of).exists():
                 folder.mkdir(exist_ok=True)
                 digests.copy(source, folder / of)
@@ -204,34 +203,21 @@ def keep_digests(path: Path, new: Mapping[str, Path]) -> None:
         raise refused("out", what, "Make it writable, with room left.", "unwritable", path=str(folder)) from error
 
 
-def refuse_common(ledger: Ledger, of: str, new: Mapping[str, Path]) -> None:
-    """UserError where a set has a record of another named population than its own. The ledger has both.
-
-    new: files of digests that are not kept yet, by the ids of the sets.
-    """
-    mine = ledger.populations_of(of)
+def _refuse_common(after: Ledger, of: str, files: Mapping[str, Path]) -> None:
+    """UserError where a set has a record of another named population than its own."""
 
     def place(each: str) -> Path:
-        kept = ledger.path.parent / LEDGER_DIGESTS / each
-        return kept if kept.exists() else new.get(each, kept)
+        kept = after.path.parent / LEDGER_DIGESTS / each
+        return kept if kept.exists() else files.get(each, kept)
 
-    for other in ledger.sets if mine else ():
-        theirs = ledger.populations_of(other)
-        if mine is None or theirs is None or mine & theirs:
-            continue
-        count = digests.common(place(of), place(other))
-        if count:
-            name, its = (ledger.sets[each][0].name for each in (of, other))
+    mine = after.populations_of(of)
+    for other in after.sets if mine else ():
+        theirs = after.populations_of(other)
+        if mine and theirs and not mine & theirs and (count := digests.common(place(of), place(other))):
+            name, its = (after.sets[each][0].name for each in (of, other))
             what = (
                 f"{counted(count, 'record')} of {name} {'is' if count == 1 else 'are'} in the population "
                 f"'{min(theirs)}', too ({its}). Nobody may be in two populations. {GUARDED}"
             )
             remedy = f"Give both the same {parameter('population')}, or leave it out: then both are added up."
             raise refused("population", what, remedy, count=count)
-
-
-def _with(ledger: Ledger, fact: Set, folder: Path) -> Ledger:
-    """The ledger as it will be with one more fact. UserError where that puts a record into two populations."""
-    after = Ledger(path=ledger.path, facts=(*ledger.facts, fact))
-    refuse_common(after, fact.set, {fact.set: folder / digests.FILE})
-    return after

@@ -1,10 +1,8 @@
 """What all facts of a ledger say together: which sets are whose, what was spent, and which caps hold.
 
-**Populations.** A population is the people (or the things) whose records some sets hold. Whoever names populations
-asserts that nobody is in two of them. A set of which nothing is said may hold anybody, so its charges count in every
-population. What is not known to be apart is added.
-
-**The total of a population** is for one record, or for one person:
+A population is the people (or the things) whose records some sets hold (`populations`). A set of which nothing is said
+may hold anybody, so its charges count in every population. **The total of a population** is for one record, or for one
+person:
 
 - A record lies in one split of a set, and a person does so with all records. So of each set the split counts on which
   most was spent. (A picture that lies in a set twice is two records.)
@@ -24,20 +22,16 @@ and on its noise, it says what they spent, and a cap that was fixed in advance i
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dpfc_cli.ledger.facts import Cap, Charge, Fact, Merge, Outcome, Set, Unit
+from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, Fact, Merge, Outcome, Set, Unit
 from dpfc_cli.trust.claims import epsilon_of
 
 Kind = TypeVar("Kind", bound=Fact)
-ROUNDING = 1e-12
-"""Sums of 1/σ² are taken in float64. The μ² of a cap is by 2e-9 of it smaller than it might be, so this much more does
-no harm.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +40,7 @@ class Account:
 
     ledger: the file. population: its name; None: the sets of which nothing is said. charges: the oldest first. caps:
     those that hold, the strictest first. adopted: whether one of its sets was adopted, with nothing known of what was
-    spent before. persons: whether all other populations that may be meant, if there are any, protect persons. also: the
-    accounts of these.
+    spent before. also: the accounts of the other populations that may be meant.
     """
 
     ledger: Path
@@ -56,7 +49,16 @@ class Account:
     caps: tuple[Cap, ...] = ()
     adopted: bool = False
     also: tuple["Account", ...] = ()
-    persons: bool = True
+
+    @property
+    def meant(self) -> tuple["Account", ...]:
+        """The accounts of all populations that may be meant."""
+        return (self, *self.also)
+
+    @property
+    def at_least(self) -> bool:
+        """Whether more may be spent than is known."""
+        return any(each.adopted for each in self.meant)
 
     @cached_property
     def private(self) -> tuple[Charge, ...]:
@@ -71,8 +73,8 @@ class Account:
     @property
     def unit(self) -> Unit:
         """What a total can be stated for: a person if all private charges protect persons, or else a record."""
-        known = self.persons and self.private and all(each.unit == "person" for each in self.private)
-        return "person" if known else "record"
+        units = {charge.unit for each in self.meant for charge in each.private}
+        return "person" if self.private and units == {"person"} else "record"
 
     def counted(self, unit: Unit, at: tuple[str, str] | None = None) -> list[Charge]:
         """The private charges of the most used split of each set; all of them where one is sampled.
@@ -86,12 +88,11 @@ class Account:
             splits.setdefault(charge.set, {}).setdefault(charge.split, []).append(charge)
         if at is not None:
             splits[at[0]] = {at[1]: splits.get(at[0], {}).get(at[1], [])}
-        most = (max(each.values(), key=lambda found: _used(found, unit)) for each in splits.values())
-        return [charge for found in most for charge in found]
+        return [charge for each in splits.values() for charge in max(each.values(), key=partial(spent, unit=unit))]
 
     def used(self, unit: Unit, at: tuple[str, str] | None = None) -> float:
         """Σ 1/σ² of what is counted for a unit. It may be infinite."""
-        return _used(self.counted(unit, at), unit)
+        return spent(self.counted(unit, at), unit)
 
     def epsilon(self, delta: float, unit: Unit | None = None) -> float:
         """ε at δ of all private charges together, for one unit. 0 if there are none."""
@@ -99,27 +100,27 @@ class Account:
         if math.isinf(self.used(unit)):
             return math.inf
         made = [_for(unit, charge, release) for charge in self.counted(unit) for release in charge.releases]
-        # The η of all splits: the one with more noise may have the larger η.
-        return epsilon_of(made, delta, math.fsum(charge.eta or 0.0 for charge in self.private)) if made else 0.0
+        return epsilon_of(made, delta, self.eta) if made else 0.0
+
+    @property
+    def eta(self) -> float:
+        """Σ η of all splits: the one with more noise may have the larger η."""
+        return math.fsum(charge.eta or 0.0 for charge in self.private)
 
     @property
     def exact(self) -> bool:
         """Whether `epsilon` is the smallest that can be claimed for one `unit`. Otherwise it is an upper bound."""
-        found, unit = self.counted(self.unit), self.unit
-        alone = not self.adopted and len({(charge.set, charge.split) for charge in found}) < 2
-        return alone and all(
-            not charge.sampled and charge.weight(unit) == 1 and charge.adjacency == "zero-out" for charge in found
-        )
+        found = self.counted(self.unit)
+        plain = (not each.sampled and each.weight(self.unit) == 1 and each.adjacency == "zero-out" for each in found)
+        return not self.at_least and len({(each.set, each.split) for each in found}) < 2 and all(plain)
 
     def room(self, cap: Cap, at: tuple[str, str] | None = None) -> float:
         """What is left of the μ² of a cap, for one of its units; below 0 if more is spent. at: see `counted`."""
-        assert cap.mu is not None
-        assert cap.eta is not None
-        if self.adopted or math.fsum(charge.eta or 0.0 for charge in self.private) > cap.eta:
+        assert cap.most is not None
+        if self.adopted or self.eta > RESERVE:
             return -math.inf
-        whole = cap.mu**2 * (1 + ROUNDING)
         # Where another split has passed it already, nothing fits on this one either.
-        return whole - self.used(cap.unit, at if self.used(cap.unit) <= whole else None)
+        return cap.most - self.used(cap.unit, at if self.used(cap.unit) <= cap.most else None)
 
     @property
     def passed(self) -> list[Cap]:
@@ -132,7 +133,8 @@ class Account:
         return replace(self, charges=(*self.charges, charge), also=also)
 
 
-def _used(charges: Iterable[Charge], unit: Unit) -> float:
+def spent(charges: Iterable[Charge], unit: Unit) -> float:
+    """Σ 1/σ² of charges for a unit."""
     return math.fsum(charge.spent(unit) for charge in charges)
 
 
@@ -142,29 +144,25 @@ def _for(unit: Unit, charge: Charge, release: Any) -> dict[str, Any]:
     The bound of a sampled release is for a unit that takes part or does not. For one record of a person it is not, so
     the release counts as a full pass then: somebody who also sees who takes part learns more.
     """
-    if charge.unit == unit:
-        return dict(release)
-    return {**release, "sigma": release["sigma"] / charge.weight(unit), "rate": 1.0}
+    rate = release["rate"] if charge.unit == unit else 1.0
+    return {**release, "sigma": release["sigma"] / charge.weight(unit), "rate": rate}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """All facts of a ledger, in their order. path: its file. end: the hash of the last fact, which covers all."""
+    """All facts of a ledger, in their order. path: its file."""
 
     path: Path
     facts: tuple[Fact, ...] = ()
-    end: str = ""
-    _known: dict[str, Fact] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        self._known.update((fact.id, fact) for fact in self.facts)
+    @cached_property
+    def known(self) -> dict[str, Fact]:
+        """The facts by their ids."""
+        return {fact.id: fact for fact in self.facts}
 
-    def __contains__(self, fact: object) -> bool:
-        return fact in self._known
-
-    def get(self, fact: str) -> Fact | None:
-        """The fact of that id; None if there is none."""
-        return self._known.get(fact)
+    def with_facts(self, *facts: Fact) -> "Ledger":
+        """The ledger as it will be with more facts."""
+        return Ledger(path=self.path, facts=(*self.facts, *facts))
 
     def until(self, fact: str) -> "Ledger":
         """The ledger as it was when that fact had been added."""
@@ -183,6 +181,11 @@ class Ledger:
     def holding(self, kind: type[Kind]) -> list[Kind]:
         """The facts of a kind that no later one replaces."""
         return [fact for fact in self.all(kind) if fact.id not in self._replaced]
+
+    @property
+    def caps(self) -> list[Cap]:
+        """The caps that hold."""
+        return [cap for cap in self.holding(Cap) if cap.most is not None]
 
     @cached_property
     def _same(self) -> dict[str, str]:
@@ -214,8 +217,8 @@ class Ledger:
 
     def share(self, one: str, other: str) -> bool:
         """Whether two sets are said to be of one population. Where nothing is said, it is not known."""
-        mine, theirs = self.populations_of(one), self.populations_of(other)
-        return one == other or (mine is not None and theirs is not None and bool(mine & theirs))
+        mine, theirs = (self.populations_of(each) or frozenset() for each in (one, other))
+        return one == other or bool(mine & theirs)
 
     @cached_property
     def populations(self) -> tuple[str, ...]:
@@ -257,16 +260,12 @@ class Ledger:
             where = self.populations_of(of)
             return where is None or population in where
 
-        caps = (cap for cap in self.holding(Cap) if cap.mu is not None)
+        caps = [cap for cap in self.caps if cap.population is None or self.named(cap.population) == population]
         return Account(
             ledger=self.path,
             population=population,
             charges=tuple(charge for charge in self.charges if counts(charge.set)),
-            caps=tuple(
-                cap
-                for cap in sorted(caps, key=lambda cap: cap.mu or 0.0)
-                if cap.population is None or self.named(cap.population) == population
-            ),
+            caps=tuple(sorted(caps, key=lambda cap: cap.most or 0.0)),
             adopted=any(each.adopted and counts(of) for of, facts in self.sets.items() for each in facts),
         )
 
@@ -279,28 +278,4 @@ class Ledger:
         """What counts for a set: for the population on which most was spent, where it may be of several (`also`)."""
         accounts = self.accounts(self.populations_of(of))
         found = max(accounts, key=lambda each: (each.epsilon(1e-5, "record"), len(each.charges)))
-        return replace(
-            found,
-            persons=not any(each.private and each.unit == "record" for each in accounts),
-            adopted=any(each.adopted for each in accounts),
-            also=tuple(each for each in accounts if each is not found),
-        )
-
-
-def without_charge(
-    book: Ledger, cards: Iterable[tuple[Path, Mapping[str, Any]]], name: str | None = None
-) -> str | None:
-    """What to tell if heads have no charge in a ledger that has their sets, by name; None if there are none.
-
-    name: only those of this set.
-    """
-    names = {each.name for facts in book.sets.values() for each in facts} if name is None else {name}
-    lost = [path for path, card in cards if card["features"]["name"] in names and card["ledger"]["charge"] not in book]
-    if not lost:
-        return None
-    others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-    return (
-        f"The ledger '{book.path}' does not have the training of '{lost[0]}'{others}. It was put back from an older "
-        "backup, or the training was done elsewhere. What was spent there is in no sum. Put the newer ledger back, or "
-        "unite the two ('dpfc budget --merge')."
-    )
+        return replace(found, also=tuple(each for each in accounts if each is not found))

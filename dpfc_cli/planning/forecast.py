@@ -23,7 +23,8 @@ import numpy as np
 from dpfc_cli import backbones
 from dpfc_cli.errors import GUARDED, UserError, counted, number, parameter
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger.caps import room_of
+from dpfc_cli.ledger.caps import allowed
+from dpfc_cli.ledger.facts import Cap
 from dpfc_cli.methods import AnyMethod, method_named
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, Guarantee
@@ -190,7 +191,9 @@ def forecast(
     calibrations = [_calibrated(chosen, facts, options, each, delta) for each in _ascending(epsilons)]
     first = calibrations[0].guarantee
     assert first is not None
-    room = None if cap is None else _room(cap, first.delta)
+    room = None
+    if cap is not None:
+        room = allowed(Cap(by="-", population=None, unit="record", epsilon=number("cap", cap), delta=first.delta))
     said = warnings_of_width(facts.d)
     # Facts that are given without a set are asserted.
     origin: Origin = "asserted" if features is None else features.manifest.origin
@@ -248,14 +251,6 @@ def _calibrated(
     method: AnyMethod, facts: Facts, options: dict[str, Any], epsilon: float, delta: float | None
 ) -> Calibrated:
     return calibrate(method, facts, options, Privacy(epsilon=epsilon, delta=number("delta", delta)))
-
-
-def _room(cap: float, delta: float) -> float:
-    """The μ² that a cap allows."""
-    try:
-        return room_of(number("cap", cap) or 0.0, delta)
-    except ValueError as error:
-        raise UserError(f"A cap: {error}.", "Give an ε such as 3.", parameter="cap") from error
 
 
 def _outlook(

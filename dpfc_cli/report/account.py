@@ -30,8 +30,8 @@ def whose(account: Account) -> str:
 def summed(account: Account, delta: float) -> str:
     """What was spent, in a sentence."""
     if not account.private:
-        return "at least nothing" if account.adopted else "nothing"
-    least = "at least " if account.adopted else ""
+        return "at least nothing" if account.at_least else "nothing"
+    least = "at least " if account.at_least else ""
     bound = "" if account.exact else " (an upper bound)"
     total = rounding.cost(account.epsilon(delta), delta)
     return f"{least}{total}{bound} for one {account.unit}, under zero-out adjacency"
@@ -50,7 +50,7 @@ def not_in(account: Account) -> list[str]:
     said = []
     if account.unprotected:
         said.append(f"not in it: {counted(account.unprotected, 'training')} without a guarantee (epsilon = ∞)")
-    if account.adopted:
+    if account.at_least:
         said.append("not in it: what was spent before on a set that was adopted")
     return said
 
@@ -75,7 +75,7 @@ def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Bl
                 strong=True,
             )
         )
-    if account.adopted:
+    if account.at_least:
         found.append(Words("A set was adopted. What was spent on it before is not known, and in no sum.", strong=True))
     return found
 
@@ -118,7 +118,7 @@ def _sets(account: Account, ledger: Ledger) -> Block:
 def _totals(account: Account, deltas: Sequence[float]) -> list[Block]:
     if not account.private:
         return []
-    least = "at least, " if account.adopted else ""
+    least = "at least, " if account.at_least else ""
     bound = "exact" if account.exact else "an upper bound"
     title = f"Spent by these together: {least}under zero-out adjacency"
     units: tuple[Unit, ...] = ("record", "person") if account.unit == "person" else ("record",)
@@ -177,7 +177,7 @@ def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[st
         "adjacency": "zero-out",
         "unit": account.unit,
         "exact": account.exact,
-        "at_least": account.adopted,
+        "at_least": account.at_least,
         "epsilon": {f"{delta:g}": _number(account.epsilon(delta)) for delta in deltas},
         "unprotected": account.unprotected,
         "charges": [charged(charge) for charge in account.charges],

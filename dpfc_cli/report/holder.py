@@ -14,11 +14,11 @@ from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import features_folder, heads_folder
-from dpfc_cli.heads.head import Head, cards
+from dpfc_cli.heads.head import Head, cards, without_charge
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
-from dpfc_cli.ledger.totals import Account, without_charge
+from dpfc_cli.ledger.totals import Account
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.report import account as accounts
 from dpfc_cli.report.document import Block, Facts, Section, Words
@@ -71,7 +71,7 @@ def of(
     if checked.contradictions:
         raise refused(head.path, checked.contradictions)
     book = read(ledger)
-    charge = book.get(head.card["ledger"]["charge"])
+    charge = book.known.get(head.card["ledger"]["charge"])
     assert isinstance(charge, Charge)
     account = book.account_of(charge.set)
     delta = head.card["delta"] or default_delta(head.card["facts"]["n"])
@@ -86,7 +86,7 @@ def of(
     short = [("spent by all trainings of these people", total), *_room(account, delta)]
     if found is not None:
         short.append(("accuracy on the test split", _accuracy(found)))
-    said = without_charge(book, cards(heads_folder()), folder.resolve().name)
+    said = without_charge(cards(heads_folder()), {folder.resolve().name}, book.path, book.known)
     lost = [] if said is None else [Words(said, strong=True)]
     return Holder(
         short=tuple(short),

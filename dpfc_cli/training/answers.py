@@ -269,8 +269,8 @@ def refuse_old(ledger: Ledger) -> None:
     """UserError where there are answers of a charge that the ledger lacks. Only a ledger that has it gives answers."""
     for path in _files(ledger.path):
         # A file of somebody else, which we may not read, has the name of its charge.
-        charge = None if path.name in ledger else _charge_of(path)
-        if charge is None or charge in ledger or charge in read(ledger.path):
+        charge = None if path.name in ledger.known else _charge_of(path)
+        if charge is None or charge in ledger.known or charge in read(ledger.path).known:
             # The second reading is for what was charged since the first.
             continue
         raise UserError(
@@ -326,7 +326,7 @@ def _going_on(
     has_head: Callable[[str], bool],
 ) -> Unfinished | None:
     """Whether the training of these answers, which this process holds, goes on with a command."""
-    charge = ledger.get(answers.header["charge"])
+    charge = ledger.known.get(answers.header["charge"])
     last = None if charge is None else ledger.outcome(charge.id)
     if not isinstance(charge, Charge) or (last is not None and last.state == "written"):
         if charge is not None or answers.is_new:

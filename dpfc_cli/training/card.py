@@ -101,7 +101,7 @@ def standing_of(account: Account, charge: Charge) -> dict[str, Any]:
         "epsilon": epsilon if math.isfinite(epsilon) else None,
         "exact": account.exact,
         "unit": account.unit,
-        **({"adopted": True} if account.adopted else {}),
+        **({"adopted": True} if account.at_least else {}),
     }
 
 

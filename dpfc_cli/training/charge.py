@@ -179,13 +179,13 @@ def settle(
 
     def unless_known(ledger: Ledger) -> list[Outcome]:
         _check_there(ledger, charge)
-        return [] if outcome.id in ledger else [outcome]
+        return [] if outcome.id in ledger.known else [outcome]
 
     append(receipt.ledger.path, unless_known, "What became of the charge")
 
 
 def _check_there(ledger: Ledger, charge: Charge) -> None:
-    if charge.id not in ledger:
+    if charge.id not in ledger.known:
         raise UserError(
             f"The ledger '{ledger.path}' does not have the charge any more: it is gone, or too old a copy.",
             "Put the newer ledger back, or unite the two: 'dpfc budget' with --merge.",

@@ -19,7 +19,7 @@ from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import known_set
-from dpfc_cli.ledger.totals import Account, Ledger, without_charge
+from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.curator import lattice_of
 from dpfc_cli.privacy.facts import Facts
@@ -77,7 +77,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     # What is tuned later is looked for later.
     path, charge, found = _place(request, calibrated, book, observer, look=request.tune_on is None)
     account = book.account_of(features.manifest.id)
-    lost = without_charge(book, heads.cards(request.folder), features.name)
+    lost = heads.without_charge(heads.cards(request.folder), {features.name}, book.path, book.known)
     if lost is not None:
         observer.warn(lost)
     if found is None and (request.tune_on is None or not any_kept(book)):

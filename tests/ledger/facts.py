@@ -14,7 +14,6 @@ import numpy as np
 
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Cap, Charge, Fact, Outcome, Set, new_id
 from dpfc_cli.ledger.file import append
 from dpfc_cli.ledger.totals import Ledger
@@ -47,10 +46,9 @@ def a_charge(of: Set | str, epsilon: float = 1.0, *, times: int = 1, rate: float
 
 
 def a_cap(epsilon: float | None, population: str | None = None, **changed: Any) -> Cap:
-    delta = changed.pop("delta", DELTA)
-    figures: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "mu": 1.0, "eta": caps.RESERVE}
-    figures = dict.fromkeys(figures) if epsilon is None else figures | {"mu": mu_for(epsilon, delta, caps.RESERVE)}
-    return Cap(**{"by": "an officer", "population": population, "unit": "record", **figures, **changed})
+    delta = None if epsilon is None else DELTA
+    said = {"by": "an officer", "population": population, "unit": "record", "epsilon": epsilon, "delta": delta}
+    return Cap(**{**said, **changed})
 
 
 def ledger_of(*facts: Fact) -> Ledger:

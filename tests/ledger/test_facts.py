@@ -83,14 +83,16 @@ def test_a_hostile_value_in_any_field_of_any_kind_is_refused_and_never_ends_othe
             assert refused(fact.id, fact.kind, {key: body[key] for key in body if key != name})
 
 
-def test_a_charge_or_a_cap_whose_figures_contradict_one_another_is_refused() -> None:
+def test_a_charge_or_a_cap_whose_figures_make_no_sense_together_is_refused() -> None:
     """Also where each figure makes sense by itself. Noise near 0 or without end is in no charge."""
-    for fact in (CHARGE, a_charge(SET, unit="person"), a_cap(3.0)):
+    for fact in (CHARGE, a_charge(SET, unit="person")):
         for name in ("epsilon", "delta", "mu"):
             for factor in (0.9, 0.999, 1.001, 1.1):
                 assert refused(fact.id, fact.kind, {**json.loads(fact.body), name: getattr(fact, name) * factor})
             assert refused(fact.id, fact.kind, {**json.loads(fact.body), name: None})
         assert refused(fact.id, fact.kind, {**json.loads(fact.body), "eta": 1e-5})
+    for figures in ({"epsilon": None}, {"delta": None}, {"epsilon": 100.0, "delta": 1e-20}):
+        assert refused(CHARGE.id, "cap", {**json.loads(a_cap(3.0).body), **figures})
     body = json.loads(CHARGE.body)
     (release,) = body["releases"]
     for name, values in {

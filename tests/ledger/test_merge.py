@@ -64,7 +64,7 @@ def not_smaller(before: Ledger, after: Ledger) -> None:
         assert now.used(unit) >= was.used(unit)  # type: ignore[arg-type]
         assert (len(now.charges), now.unprotected, now.adopted) >= (len(was.charges), was.unprotected, was.adopted)
         for cap in was.caps:
-            assert any(each.unit == cap.unit and (each.mu or 0) <= (cap.mu or 0) for each in now.caps)
+            assert any(each.unit == cap.unit and (each.most or 0) <= (cap.most or 0) for each in now.caps)
     for of, epsilon, unit in product(before.sets, (0.05, 2.5, 9.0), ("record", "person")):
         charge = a_charge(of, epsilon, unit=unit)
         try:

@@ -281,7 +281,7 @@ def test_an_adopted_set_has_a_past_that_nobody_knows(place: Path, tmp_path: Path
     dpfc_cli.set_population(second, None, adopt=True, by="an officer")
     ledger = read(path)
     assert ledger.account("a").adopted
-    assert ledger.account_of(second.manifest.id).adopted
+    assert ledger.account_of(second.manifest.id).at_least
     refused("over-cap", lambda: dpfc_cli.set_cap(second, 3.0))
     # Wherever it goes, its past goes with it. Its digests were kept.
     dpfc_cli.set_population(second, "b")

@@ -115,8 +115,8 @@ def test_a_set_of_which_nothing_is_said_has_the_largest_of_all_totals() -> None:
     assert sampled.account_of(UNSAID.set).population == "b"
     # What is not known is more than any number.
     adopted = ledger_of(*facts, a_set("a", adopted=True))
-    assert adopted.account_of(UNSAID.set).adopted
-    assert not adopted.account_of(B.set).adopted
+    assert adopted.account_of(UNSAID.set).at_least
+    assert not adopted.account_of(B.set).at_least
 
 
 def test_a_total_is_for_persons_only_where_all_charges_with_a_guarantee_protect_them() -> None:
@@ -214,5 +214,5 @@ def test_the_charge_of_a_file_is_found_by_its_digest() -> None:
     assert ledger.written(DIGEST) == [charges[1]]
     assert ledger.written(DIGEST[::-1]) == []
     assert (ledger.outcome(charges[0].id), ledger.outcome(charges[1].id)) == (None, ended)
-    assert charges[0].id in ledger
-    assert new_id() not in ledger
+    assert charges[0].id in ledger.known
+    assert new_id() not in ledger.known

@@ -15,7 +15,6 @@ from dpfc_cli.evaluation.evaluate import evaluate
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger.caps import RESERVE
 from dpfc_cli.ledger.caps import check as check_caps
 from dpfc_cli.ledger.facts import Cap, new_id
 from dpfc_cli.ledger.file import ledger_path, read
@@ -159,9 +158,8 @@ def test_as_many_trainings_fit_as_the_cap_then_allows(sets: dict[str, FeatureSet
     [each] = forecast(sets["private"], epsilons=[epsilon], cap=3.0, method=method).outlooks
     assert each.fitting is not None
     calibrated = calibrate(METHODS[method], Facts(n=400, m=4, d=6), {}, Privacy(epsilon=epsilon))
-    features, delta = sets["private"], 1e-5
-    figures: dict[str, Any] = {"epsilon": 3.0, "delta": delta, "mu": accounting.mu_for(3.0, delta, RESERVE)}
-    cap = Cap(by="me", population=None, unit="record", eta=RESERVE, **figures)
+    features = sets["private"]
+    cap = Cap(by="me", population=None, unit="record", epsilon=3.0, delta=1e-5)
     known = read(ledger_path(features.folder))
     row = charge_of_training(calibrated, features, "a.safetensors", "me", None)
 
@@ -324,7 +322,7 @@ def test_label_sets_are_judged_by_mean_average_precision(tmp_path: Path) -> None
         ({**FACTS, "epsilons": [None]}, "Epsilon must lie between"),
         ({**FACTS, "epsilons": ["1"]}, "must be a number"),
         ({**FACTS, "delta": 0.5}, "larger than 1/n|above 1/n"),
-        ({**FACTS, "cap": 0}, "A cap: epsilon must lie"),
+        ({**FACTS, "cap": 0}, "Epsilon must lie"),
         ({**FACTS, "persons": 50, "records_per_person": 3}, "records_per_person has no effect"),
         ({**FACTS, "records_per_person": 0}, "at least 1, not 0"),
         ({**FACTS, "method": "dp-lss"}, "Unknown method"),

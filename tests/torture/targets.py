@@ -242,8 +242,9 @@ def _run_fact(data: bytes, place: Path) -> None:
     path = place / "ledger.sqlite"
     path.write_bytes(_LEDGER)
     row = (len(_FACTS) + 1, new_id(), kind, body)
-    hashed = file._hash(read(path).end, *row)
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        (end,) = connection.execute("SELECT hash FROM facts ORDER BY n DESC").fetchone()
+        hashed = file._hash(end, *row)
         connection.execute("INSERT INTO facts VALUES (?, ?, ?, ?, ?)", (*row, hashed))
     _use_ledger(path)
 
