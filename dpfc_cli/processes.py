@@ -55,7 +55,7 @@ class _Service:
         from jax._src import distributed
 
         state: Any = distributed.global_state
-        self._client: Any = state.client
+        self._client, self._served = state.client, state.service
 
     def put(self, key: str, value: str) -> None:
         self._client.key_value_set(key, value)
@@ -82,6 +82,13 @@ class _Service:
     def close(self) -> None:
         """Wait until all processes have come here, or `LEAVE` seconds."""
         self._client.shutdown()
+
+    def end(self) -> None:
+        """In process 0: answer all questions that wait, and no more. The runtime aborts a process whose question is
+        lost.
+        """
+        if self._served is not None:
+            self._served.shutdown()
 
 
 class Processes:
@@ -171,21 +178,22 @@ class Processes:
         gone.
 
         Args:
-            together: whether all leave now, at the end of the training. They wait for one another then, because the
-                runtime aborts a process that outlives process 0. Else process 0 tells the others to end, and gives them
-                some time.
+            together: whether all leave now, at the end of the training. They wait for one another then. Else process 0
+                tells the others to end, and gives them some time.
 
         """
         self._stop.set()
         with contextlib.suppress(Exception):
             if together:
                 self._service.close()
-                return
-            self._service.put(f"left/{self.number}", "")
-            for number in range(1, self.count if self.number == 0 else 0):
-                # One that does not answer is gone.
-                tries = (self._service.wait(f"left/{number}") for _ in range(LEAVE))
-                next((found for found in tries if found is not None), None)
+            else:
+                self._service.put(f"left/{self.number}", "")
+                for number in range(1, self.count if self.number == 0 else 0):
+                    # One that does not answer is gone.
+                    tries = (self._service.wait(f"left/{number}") for _ in range(LEAVE))
+                    next((found for found in tries if found is not None), None)
+        with contextlib.suppress(Exception):
+            self._service.end()
 
     def _waited(self, key: str) -> str:
         """The text at a key, whenever it comes. LostError if it cannot come any more."""

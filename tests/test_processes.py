@@ -36,6 +36,9 @@ class Table:
     def close(self) -> None:
         self.texts["closed"] = ""
 
+    def end(self) -> None:
+        self.texts["ended"] = ""
+
     def count(self, key: str) -> None:
         self.texts[key] = str(int(self.texts.get(key, "0")) + 1)
 
@@ -143,14 +146,14 @@ def test_the_others_end_when_process_0_has_left() -> None:
 def test_at_the_end_all_leave_together(number: int) -> None:
     table = Table()
     seen_from(number, table).leave(together=True)
-    assert table.texts == {"closed": ""}
+    assert list(table.texts) == ["closed", "ended"]
 
 
 def test_of_a_training_that_fails_process_0_leaves_last_and_does_not_wait_long_for_one_that_is_gone() -> None:
     """The runtime would abort a process that outlives process 0, and wait for one that is gone."""
     table = Table(iter([("", ""), ("left/1", "")]))
     seen_from(0, table).leave(together=False)
-    assert set(table.texts) == {"", "left/0", "left/1"}
+    assert list(table.texts) == ["left/0", "", "left/1", "ended"]
     gone = Table()
     seen_from(0, gone).leave(together=False)
     assert gone.time == module.LEAVE * module.WAIT / 1000

@@ -105,7 +105,7 @@ def _stands(path: Path, made: Sequence[Fact]) -> str:
     """What is said of facts that were being committed when it was stopped."""
     with suppress(UserError):
         if made[0].id in read(path).known:
-            return "was written all the same"
+            return f"was written to '{path}' all the same"
     return "may be written all the same: 'dpfc budget' says whether it is"
 
 

@@ -84,11 +84,8 @@ class Answers:
         """
         self.path = path
         self._file: int | None = file
-        head = os.pread(file, _LARGEST_HEADER, 0)
-        self._begin = self._end = head.index(_WHOLE) + 1
-        self.header: Mapping[str, str] = json_of(head[: self._end])
-        if not isinstance(self.header, dict) or not all(isinstance(self.header.get(name), str) for name in _HEADER):
-            raise ValueError("it has another header")
+        self.header, self._begin = _header_of(file)
+        self._end = self._begin
         if self.header["file"] != _number_of(file):
             raise ValueError("it is a copy")
         self._places: list[tuple[int, int]] = []
@@ -208,6 +205,16 @@ class Answers:
                 os.close(file)
 
 
+def _header_of(file: int) -> tuple[Mapping[str, str], int]:
+    """The header of a file, and where it ends. OSError, ValueError where there is none."""
+    head = os.pread(file, _LARGEST_HEADER, 0)
+    end = head.index(_WHOLE) + 1
+    found = json_of(head[:end])
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in _HEADER):
+        raise ValueError("it has another header")
+    return found, end
+
+
 def _number_of(file: int) -> str:
     """The number that the file system gives to a file. A copy has another one."""
     return str(os.fstat(file).st_ino)
@@ -282,81 +289,68 @@ def refuse_old(ledger: Ledger) -> None:
         )
 
 
-def unfinished(
-    wanted: Charge,
-    named: str | None,
-    plan: Plan,
-    ledger: Ledger,
-    observer: Observer,
-    has_head: Callable[[str], bool],
-) -> Unfinished | None:
-    """A training of the same command that was charged and has no head; None if there is none.
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a command wants to train, and may go on with.
 
-    Files of trainings that were never charged, or that have their head, are removed.
-
-    Args:
-        wanted: the charge that the command would make.
-        named: the head's file, if the command names one.
-        plan: what is released.
-        ledger: the ledger of the set.
-        observer: told of trainings that do not go on.
-        has_head: whether there is a head of a charge, all the same. Then no answer is drawn anew.
-
+    charge: what it would charge. named: the head's file, if it names one. plan: what is released. has_head: whether
+    there is a head of a charge, all the same. Then no answer is drawn anew. observer: told of trainings that do not go
+    on.
     """
-    for path in _files(ledger.path):
-        answers = _opened(path, observer.say)
-        if answers is None:
-            continue
+
+    charge: Charge
+    named: str | None
+    plan: Plan
+    has_head: Callable[[str], bool]
+    observer: Observer
+
+    def unfinished(self, ledger: Ledger) -> Unfinished | None:
+        """A training of the same command that was charged and has no head; None if there is none.
+
+        Files of trainings that were never charged, or that have their head, are removed.
+        """
+        for path in _files(ledger.path):
+            answers = _opened(path, self.observer.say)
+            if answers is not None:
+                try:
+                    found = self._found(answers, ledger)
+                finally:
+                    answers.close()
+                if found is not None:
+                    return found
+        return None
+
+    def _found(self, answers: Answers, ledger: Ledger) -> Unfinished | None:
+        """The training of these answers, which this process holds, if it is the one that is wanted."""
+        charge = ledger.known.get(answers.header["charge"])
+        last = None if charge is None else ledger.outcome(charge.id)
+        if not isinstance(charge, Charge) or (last is not None and last.state == "written"):
+            if charge is not None or answers.is_new:
+                answers.remove()
+            return None
+        if charge.set != self.charge.set:
+            return None
+        same = charge.digest == self.charge.digest == answers.header["training"]
+        if not same or self.named not in (None, charge.head):
+            self.observer.say(
+                f"A training of {charge.at} on this set was stopped. It goes on when its own command is typed again, "
+                "with the same version of dpfc. This command is another one. If it is not to go on, delete "
+                f"'{answers.path}'."
+            )
+            return None
+        ends = list(itertools.accumulate(len(release.parts) for release in self.plan.releases))
         try:
-            found = _going_on(answers, wanted, named, plan, ledger, observer, has_head)
-        finally:
-            answers.close()
-        if found is not None:
-            return found
-    return None
-
-
-def _going_on(
-    answers: Answers,
-    wanted: Charge,
-    named: str | None,
-    plan: Plan,
-    ledger: Ledger,
-    observer: Observer,
-    has_head: Callable[[str], bool],
-) -> Unfinished | None:
-    """Whether the training of these answers, which this process holds, goes on with a command."""
-    charge = ledger.known.get(answers.header["charge"])
-    last = None if charge is None else ledger.outcome(charge.id)
-    if not isinstance(charge, Charge) or (last is not None and last.state == "written"):
-        if charge is not None or answers.is_new:
-            answers.remove()
-        return None
-    if charge.set != wanted.set:
-        return None
-    if (
-        charge.digest != wanted.digest
-        or answers.header["training"] != charge.digest
-        or named not in (None, charge.head)
-    ):
-        observer.say(
-            f"A training of {charge.at} on this set was stopped. It goes on when its own command is typed again, with "
-            f"the same version of dpfc. This command is another one. If it is not to go on, delete '{answers.path}'."
-        )
-        return None
-    try:
-        answers.find(plan)
-        if last is not None and answers.answered < last.answers:
-            raise DamagedError(f"{last.answers} answers were kept, and {answers.answered} are there")
-        if answers.answered < sum(len(release.parts) for release in plan.releases) and has_head(charge.id):
-            raise DamagedError("its head was written, and some of its answers are gone")
-    except (OSError, DamagedError) as error:
-        observer.warn(
-            f"the training of '{answers.path}' cannot go on: {error}. A new one will be charged. Delete that file."
-        )
-        return None
-    ends = itertools.accumulate(len(release.parts) for release in plan.releases)
-    return Unfinished(path=answers.path, charge=charge, answered=sum(end <= answers.answered for end in ends))
+            answers.find(self.plan)
+            if last is not None and answers.answered < last.answers:
+                raise DamagedError(f"{last.answers} answers were kept, and {answers.answered} are there")
+            if answers.answered < ends[-1] and self.has_head(charge.id):
+                raise DamagedError("its head was written, and some of its answers are gone")
+        except (OSError, DamagedError) as error:
+            self.observer.warn(
+                f"the training of '{answers.path}' cannot go on: {error}. A new one will be charged. Delete that file."
+            )
+            return None
+        return Unfinished(path=answers.path, charge=charge, answered=sum(end <= answers.answered for end in ends))
 
 
 def reopened(found: Unfinished, plan: Plan) -> Answers:
@@ -404,11 +398,9 @@ def _charge_of(path: Path) -> str | None:
     except OSError:
         return None
     try:
-        head = os.pread(file, _LARGEST_HEADER, 0)
-        end = head.index(_WHOLE) + 1
-        charge = json_of(head[:end])["charge"]
-        return str(charge) if os.fstat(file).st_size > end else None
-    except (OSError, ValueError, LookupError, TypeError):
+        header, end = _header_of(file)
+        return header["charge"] if os.fstat(file).st_size > end else None
+    except (OSError, ValueError):
         return None
     finally:
         os.close(file)

@@ -27,7 +27,7 @@ from dpfc_cli.privacy.forms import check as check_query
 from dpfc_cli.privacy.oracle import Oracle, Plan, PlanError, Progress
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.sources.classes import first_names
-from dpfc_cli.training.answers import Unfinished, any_kept, refuse_old, unfinished
+from dpfc_cli.training.answers import Unfinished, Wanted, any_kept, refuse_old
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_of, charge_of_training, path_of, standing_of
 from dpfc_cli.training.machine import check_devices, check_memory, stack_bytes, stack_for, training_bytes
@@ -147,7 +147,8 @@ def _place(
         def has_head(charge: str) -> bool:
             return any(card["ledger"]["charge"] == charge for _, card in heads.cards(folder))
 
-        found = unfinished(charge("head"), named, calibrated.plan, book, observer, has_head)
+        wanted = Wanted(charge=charge("head"), named=named, plan=calibrated.plan, has_head=has_head, observer=observer)
+        found = wanted.unfinished(book)
         if found is not None:
             return folder / found.charge.head, found.charge, found
     path = path_of(calibrated, request.features, request.out, request.folder)
