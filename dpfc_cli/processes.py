@@ -82,12 +82,8 @@ class _Service:
     def close(self) -> None:
         """Wait until all processes have come here, or `LEAVE` seconds."""
         self._client.shutdown()
-
-    def end(self) -> None:
-        """In process 0: answer all questions that wait, and no more. The runtime aborts a process whose question is
-        lost.
-        """
         if self._served is not None:
+            # Process 0 answers the others before it goes. The runtime aborts one whose question is lost.
             self._served.shutdown()
 
 
@@ -186,14 +182,15 @@ class Processes:
         with contextlib.suppress(Exception):
             if together:
                 self._service.close()
-            else:
-                self._service.put(f"left/{self.number}", "")
-                for number in range(1, self.count if self.number == 0 else 0):
-                    # One that does not answer is gone.
-                    tries = (self._service.wait(f"left/{number}") for _ in range(LEAVE))
-                    next((found for found in tries if found is not None), None)
-        with contextlib.suppress(Exception):
-            self._service.end()
+                return
+            self._service.put(f"left/{self.number}", "")
+            for number in range(1, self.count if self.number == 0 else 0):
+                # One that does not answer is gone.
+                tries = (self._service.wait(f"left/{number}") for _ in range(LEAVE))
+                next((found for found in tries if found is not None), None)
+            if self.number == 0:
+                # They end at once then. The runtime would abort one that outlives process 0.
+                self._service.wait("gone")
 
     def _waited(self, key: str) -> str:
         """The text at a key, whenever it comes. LostError if it cannot come any more."""
