@@ -60,7 +60,7 @@ _HOMES = {
     "push": "report.push",
     "set_cap": "ledger.caps",
     "set_population": "ledger.populations",
-    "to_sklearn": "exports.sklearn",
+    "to_sklearn": "exports.arrays",
     "train": "training.train",
     "verify": "verification",
     "write_report": "report.write",
@@ -116,8 +116,8 @@ if TYPE_CHECKING:
     from dpfc_cli.evaluation.evaluate import compare, evaluate
     from dpfc_cli.evaluation.exact import Comparison, Evaluation
     from dpfc_cli.evaluation.private import PrivateEvaluation
+    from dpfc_cli.exports.arrays import to_sklearn
     from dpfc_cli.exports.export import Exported, export
-    from dpfc_cli.exports.sklearn import to_sklearn
     from dpfc_cli.extraction import ExtractionWarning, extract
     from dpfc_cli.extraction.importing import import_features
     from dpfc_cli.features.lookup import open_features

@@ -9,11 +9,9 @@ The models belong to families (`Family`), and everything here follows from the t
 the names for `--help`, so importing this module imports no JAX. `load` does.
 """
 
-from collections.abc import Iterable
-
-from dpfc_cli.backbones.backbone import Backbone, Progress, computed
-from dpfc_cli.backbones.families import FAMILIES
-from dpfc_cli.backbones.family import DEFAULT_RECIPE, Classifier, Family, Options, Wanted
+from dpfc_cli.backbones import convnext, scattering, vision_transformer
+from dpfc_cli.backbones.family import DEFAULT_RECIPE as _DEFAULT_RECIPE
+from dpfc_cli.backbones.family import Backbone, Classifier, Family, Options, Progress, Wanted, computed
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.scattering import UNPOOLED
 from dpfc_cli.errors import UserError, parameter, unknown
@@ -43,17 +41,13 @@ __all__ = [
 ]
 
 
-def _union(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Every name once, in the order of the groups."""
-    return tuple(dict.fromkeys(name for group in groups for name in group))
-
-
+FAMILIES: tuple[Family, ...] = (scattering.FAMILY, vision_transformer.FAMILY, convnext.FAMILY)
+"""A new family is one row here and one module or package of its own."""
 _FAMILY_OF: dict[str, Family] = {name: family for family in FAMILIES for name in family.models}
-
 BACKBONES: tuple[str, ...] = tuple(_FAMILY_OF)
-POOLINGS: tuple[str, ...] = _union(family.poolings for family in FAMILIES)
-PREPROCESS: tuple[str, ...] = _union(family.recipes for family in FAMILIES)
-PRECISIONS: tuple[str, ...] = _union(family.precisions for family in FAMILIES)
+POOLINGS = tuple(dict.fromkeys(name for family in FAMILIES for name in family.poolings))
+PREPROCESS = tuple(dict.fromkeys(name for family in FAMILIES for name in family.recipes))
+PRECISIONS = tuple(dict.fromkeys(name for family in FAMILIES for name in family.precisions))
 
 
 def check(
@@ -65,36 +59,15 @@ def check(
     batch: int | None = None,
     precision: str = "float32",
 ) -> None:
-    """Refuse everything that is seen to be wrong without fetching or loading anything.
-
-    Args:
-        name: a model, one of `BACKBONES`.
-        pool: one of `POOLINGS`; None: the model's own.
-        preprocess: one of `PREPROCESS`; None: the model's own.
-        weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights.
-        batch: pictures per call; None: the model chooses.
-        precision: one of `PRECISIONS`.
-
-    Raises:
-        UserError: a name is unknown, or the options do not fit the model.
-
+    """Raise UserError for all that is seen to be wrong without fetching or loading anything. For the arguments see
+    `load`.
     """
     recipe = preprocess or own_recipe(name)
-    options = Options(pool=pool, preprocess=recipe, weights=weights, batch=batch, precision=precision)
-    _check(_family_of(name), name, options)
+    _check(name, Options(pool=pool, preprocess=recipe, weights=weights, batch=batch, precision=precision))
 
 
 def own_pool(name: str, image_shape: tuple[int, int, int]) -> str | None:
-    """The pooling that a model uses if the user names none.
-
-    Args:
-        name: a model, one of `BACKBONES`.
-        image_shape: (H, W, C) of the pictures.
-
-    Returns:
-        One of `POOLINGS`; None if the weights decide.
-
-    """
+    """The pooling that a model uses for pictures (H, W, C) if the user names none; None if the weights decide."""
     return _family_of(name).own_pool(name, image_shape)
 
 
@@ -121,26 +94,13 @@ def classifier(
     expected: str | None = None,
     progress: Progress | None = None,
 ) -> Classifier:
-    """The classifier that a backbone was trained with. No features are computed.
+    """The classifier that a backbone was trained with, a row for each of its classes. No features are computed.
 
-    Args:
-        name: a model, one of `BACKBONES`.
-        pool: which vector is the feature; None: the one that the classifier was trained on.
-        weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights, which are downloaded.
-        expected: the digest that the weights must have; None: any.
-        progress: it is told how many bytes of a file were downloaded.
-
-    Returns:
-        A row for each class of the classifier.
-
-    Raises:
-        UserError: the model is unknown or has no classifier of this feature, or the weights cannot be used.
-
+    For the arguments see `load`. pool: None is the one that the classifier was trained on. Raises UserError if the
+    model is unknown or has no classifier of this feature, or the weights cannot be used.
     """
-    options = Options(pool=pool, weights=weights)
-    family = _family_of(name)
-    _check(family, name, options)
-    return family.classifier(name, options, expected, progress)
+    options = Options(pool=pool, weights=weights, expected=expected)
+    return _check(name, options).classifier(name, options, progress)
 
 
 def load(
@@ -170,9 +130,6 @@ def load(
         prepared: whether the pictures were resized and cropped already, as `geometry_of` says.
         progress: it is told how many bytes of a file were downloaded.
 
-    Returns:
-        The backbone.
-
     Raises:
         UserError: a name is unknown, the options do not fit the model, or the weights cannot be used.
 
@@ -186,14 +143,14 @@ def load(
     options = Options(
         pool=pool, preprocess=recipe, weights=weights, batch=batch, precision=precision, expected=expected
     )
-    family = _family_of(name)
-    _check(family, name, options)
+    family = _check(name, options)
+    geometry = family.geometry(name, recipe)
     return family.load(
         Wanted(
             name=name,
             image_shape=image_shape,
             options=options,
-            geometry=family.geometry(name, recipe),
+            geometry=geometry,
             prepared=prepared,
             progress=progress,
         )
@@ -204,6 +161,31 @@ def _family_of(name: str) -> Family:
     if name not in _FAMILY_OF:
         raise unknown("model", name, BACKBONES)
     return _FAMILY_OF[name]
+
+
+def _check(name: str, options: Options) -> Family:
+    """The family of a model, after the options were compared with the tables and the family has checked the rest."""
+    family = _family_of(name)
+    _check_repository(name, options.weights)
+    chosen = (
+        ("pool", "pooling", options.pool, POOLINGS, family.poolings),
+        ("preprocess", "preprocessing", options.preprocess, PREPROCESS, family.recipes or (_DEFAULT_RECIPE,)),
+        ("precision", "precision", options.precision, PRECISIONS, family.precisions),
+    )
+    for _, kind, value, known, _ in chosen:
+        if value is not None and value not in known:
+            raise unknown(kind, value, known)
+    for option, kind, value, _, own in chosen:
+        if value is not None and value not in own:
+            raise UserError(
+                f"The model {name} has no {kind} '{value}'.",
+                f"Leave out {parameter(option)}, or use one that it has: {', '.join(own)}.",
+                code="conflict",
+                parameter=option,
+                known=list(own),
+            )
+    family.check(name, options)
+    return family
 
 
 def _check_repository(name: str, weights: str | None) -> None:
@@ -220,30 +202,5 @@ def _check_repository(name: str, weights: str | None) -> None:
             f"Choose that {parameter('model')}, or name other {parameter('weights')}.",
             code="conflict",
             parameter="weights",
-            model=name,
             known=owners,
         )
-
-
-def _check(family: Family, name: str, options: Options) -> None:
-    """Compare the options with the tables, then let the family check the rest."""
-    _check_repository(name, options.weights)
-    chosen = (
-        ("pool", "pooling", options.pool, POOLINGS, family.poolings),
-        ("preprocess", "preprocessing", options.preprocess, PREPROCESS, family.recipes or (DEFAULT_RECIPE,)),
-        ("precision", "precision", options.precision, PRECISIONS, family.precisions),
-    )
-    for _, kind, value, known, _ in chosen:
-        if value is not None and value not in known:
-            raise unknown(kind, value, known)
-    for option, kind, value, _, own in chosen:
-        if value is not None and value not in own:
-            raise UserError(
-                f"The model {name} has no {kind} '{value}'.",
-                f"Leave out {parameter(option)}, or use one that it has: {', '.join(own)}.",
-                code="conflict",
-                parameter=option,
-                model=name,
-                known=list(own),
-            )
-    family.check(name, options)

@@ -1,22 +1,79 @@
-"""What a family of backbones provides. This module imports no JAX.
+"""What a family of backbones provides, and what a loaded backbone is to its callers. This module imports no JAX.
 
-A family is a group of models with one way to check, load and run them, such as Vision Transformers. To add a family,
-write one module or package with an implementation of `Family` and add it to the table in `families.py`. Its graph for
-exports to ONNX is a module in `exports`. The module is
-imported for `dpfc extract --help`, so it must import JAX, NumPy and libraries that read weights only inside `load`.
+A family is a group of models with one way to check, load and run them, such as Vision Transformers. To add one, write a
+module or package with a `Family` and add it to `FAMILIES` in `dpfc_cli.backbones`; its graph for ONNX goes into
+`exports.onnx_networks`. The module is imported for `dpfc extract --help`, so it imports JAX, NumPy and libraries that
+read weights only inside `load`.
 """
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dpfc_cli.backbones.backbone import Backbone, Progress
 from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.errors import UserError, parameter
 
 if TYPE_CHECKING:
+    import jax
     import numpy as np
 
 DEFAULT_RECIPE = "paper"
 """The preprocessing of most models. A family without recipes accepts this name and ignores it."""
+Key = TypeVar("Key")
+Progress = Callable[[str, int, int | None], None]
+"""It is called with (stage, done, total). The total is None where it is not known."""
+
+
+class Backbone(Protocol):
+    """A frozen network, or a fixed transform, that turns pictures into feature vectors.
+
+    The features of a picture depend on the pixels of that picture alone. The last bits of a row may depend on its
+    position in the batch, because the order of a sum does. They never depend on what the other rows hold.
+
+    Attributes:
+        name: the name of the model.
+        dim: the length of a feature vector.
+        batch: the number of pictures per call that runs best. It is chosen so that memory stays bounded.
+
+    """
+
+    name: str
+    dim: int
+    batch: int
+
+    def describe(self) -> dict[str, Any]:
+        """What the manifest says about the features, as JSON values."""
+        ...
+
+    def __call__(self, pixels: "np.ndarray") -> "np.ndarray":
+        """The features, float32 (B, dim), of pictures, uint8 (B, H, W, C), for any B.
+
+        The pictures are padded to batches of one shape, so that the program is compiled once.
+        """
+        ...
+
+    def submit(self, pixels: "np.ndarray") -> "jax.Array":
+        """Start to compute the features of at most `batch` pictures, and do not wait for them.
+
+        The host can decode the next pictures while the device computes. `np.asarray` of the result waits. The pixels
+        are copied, so the caller may overwrite its array at once.
+        """
+        ...
+
+
+def computed(backbone: Backbone, batches: Iterable[tuple[Key, "np.ndarray"]]) -> Iterator[tuple[Key, "np.ndarray"]]:
+    """The features of batches of pictures, each with the key of its batch. The device works one batch ahead."""
+    import numpy as np
+
+    waiting = None
+    for key, pixels in batches:
+        submitted = key, backbone.submit(pixels)
+        if waiting is not None:
+            yield waiting[0], np.asarray(waiting[1])
+        waiting = submitted
+    if waiting is not None:
+        yield waiting[0], np.asarray(waiting[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +100,10 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A model that is to be loaded for pictures of one shape.
+    """A model that is to be loaded for pictures of one shape (H, W, C).
 
-    Attributes:
-        name: the model.
-        image_shape: (H, W, C) of the pictures.
-        options: how it is to be run.
-        geometry: how pictures are resized and cropped; None: they keep their size.
-        prepared: whether they were resized and cropped already.
-        progress: it is told how many bytes of a file were downloaded.
-
+    geometry: how pictures are resized and cropped; None: they keep their size. prepared: whether that was done already.
+    progress: told how many bytes of a file were downloaded.
     """
 
     name: str
@@ -83,74 +134,57 @@ class Classifier:
     sha256: str
 
 
-class Family(Protocol):
-    """A family of backbones. All methods but `load` are fast and read at most the names of local files."""
+class Family(ABC):
+    """A family of backbones. All methods but `load` and `classifier` are fast and read at most names of local files.
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The names of its models. No other family has a model of the same name."""
-        ...
+    Attributes:
+        models: the names of its models. No other family has a model of the same name.
+        poolings: those that some of its models have. The same for recipes and precisions.
+        recipes: of preprocessing. Empty: the models take pictures at their own size.
+        precisions: of the arithmetic.
 
-    @property
-    def poolings(self) -> tuple[str, ...]:
-        """The poolings that some of its models have."""
-        ...
+    """
 
-    @property
-    def recipes(self) -> tuple[str, ...]:
-        """The preprocessing recipes that its models have. Empty: they take the pictures at their own size."""
-        ...
+    models: tuple[str, ...]
+    poolings: tuple[str, ...]
+    recipes: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ("float32",)
 
-    @property
-    def precisions(self) -> tuple[str, ...]:
-        """The precisions that its models can compute in."""
-        ...
-
+    @abstractmethod
     def check(self, name: str, options: Options) -> None:
-        """Refuse options that cannot work for the model `name`, before anything is fetched.
-
-        The caller has checked that pooling, recipe and precision are among those of the family.
-
-        Raises:
-            UserError: the options do not fit the model.
-
+        """Raise UserError for options that cannot work for a model, before anything is fetched. The caller has checked
+        that pooling, recipe and precision are among those of the family.
         """
-        ...
+
+    @abstractmethod
+    def load(self, wanted: Wanted) -> Backbone:
+        """Load a model. Raises UserError if the weights cannot be fetched or read, or do not fit."""
 
     def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str | None:
         """The pooling for pictures of this shape (H, W, C) if the user names none; None: the weights decide."""
-        ...
+        return None
 
     def dimensions(self, name: str) -> int | None:
         """The length of a feature vector of this model; None: it depends on the pictures or on the weights."""
-        ...
+        return None
 
     def repository(self, name: str) -> str | None:
         """The repository on the Hugging Face hub with the published weights, `owner/name`; None if there is none."""
-        ...
+        return None
 
     def own_recipe(self, name: str) -> str:
         """The preprocessing if the user names none."""
-        ...
+        return DEFAULT_RECIPE
 
     def geometry(self, name: str, preprocess: str) -> Geometry | None:
         """How pictures are resized and cropped; None: they keep their size."""
-        ...
+        return None
 
-    def classifier(self, name: str, options: Options, expected: str | None, progress: Progress | None) -> Classifier:
-        """The classifier that the weights were trained with. See `dpfc_cli.backbones.classifier`.
-
-        Raises:
-            UserError: the model has none, or not for this feature; or the weights are others than expected.
-
-        """
-        ...
-
-    def load(self, wanted: Wanted) -> Backbone:
-        """Load a model. The caller has called `check`.
-
-        Raises:
-            UserError: the weights cannot be fetched or read, or do not fit the model or the pictures.
-
-        """
-        ...
+    def classifier(self, name: str, options: Options, progress: Progress | None) -> Classifier:
+        """The classifier that the weights were trained with. Raises UserError if there is none of this feature."""
+        raise UserError(
+            f"dpfc knows no classifier of the model {name}.",
+            f"Choose another {parameter('model')}, or a start of your own.",
+            code="unsupported",
+            parameter="model",
+        )

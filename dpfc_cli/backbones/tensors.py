@@ -4,9 +4,8 @@ Files are `.safetensors` or `.npz`. A tensor that is not asked for is not read. 
 runs the code in it. `hub` refuses them by name, and `npz` refuses them inside an archive.
 """
 
-import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -21,13 +20,6 @@ from dpfc_cli.memory import check_fits
 
 Read = Callable[[], np.ndarray]
 """It reads one tensor."""
-
-
-def digest(sums: Sequence[str]) -> str:
-    """One digest of files, of the SHA-256 of each: that of one file. For several files: the SHA-256 of the digests'
-    bytes, joined in order.
-    """
-    return sums[0] if len(sums) == 1 else hashlib.sha256(b"".join(map(bytes.fromhex, sums))).hexdigest()
 
 
 def opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
@@ -80,13 +72,31 @@ def tensors(files: tuple[Path, ...], stack: ExitStack) -> dict[str, Read]:
 def check_shape(source: str, name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
     """Raise UserError if a tensor has another shape than it must have."""
     if array.shape != expected:
-        raise UserError(
-            f"The tensor '{name}' in '{source}' has the shape {array.shape} instead of {expected}.",
-            "Get the checkpoint again.",
-            code="damaged",
-            source=source,
-            tensor=name,
-        )
+        raise incomplete(source, f"has the tensor '{name}' with the shape {array.shape} instead of {expected}")
+
+
+def incomplete(source: str, what: str) -> UserError:
+    """The error for a checkpoint that lacks a tensor, or has one that cannot be."""
+    return UserError(f"'{source}' {what}.", "Get a complete checkpoint of this model.", code="damaged")
+
+
+def foreign(source: str, name: str, kind: str) -> UserError:
+    """The error for a tensor that nothing here takes: features would be computed without it."""
+    return UserError(
+        f"'{source}' holds a tensor that a {kind} does not have: '{name}'.",
+        "Choose the model that the weights belong to. This checkpoint may be of an architecture that dpfc cannot run.",
+        code="unsupported",
+    )
+
+
+def unrecognised(source: str, names: Iterable[str], kind: str, known: Sequence[str]) -> UserError:
+    """The error for names of tensors that are those of no library."""
+    shown = ", ".join(sorted(names)[:4]) or "none"
+    return UserError(
+        f"'{source}' is not a {kind} that dpfc can read: its tensors have other names ({shown}, …).",
+        f"Use a checkpoint with the names of {' or '.join(known)}.",
+        code="unsupported",
+    )
 
 
 def _plain(array: np.ndarray, file: Path, name: str) -> np.ndarray:
@@ -99,7 +109,6 @@ def _plain(array: np.ndarray, file: Path, name: str) -> np.ndarray:
             "Use the weights as their publisher provides them.",
             code="damaged",
             path=str(file),
-            tensor=name,
         )
     return array
 

@@ -1,20 +1,42 @@
 """`export`: a head in the format of another program."""
 
-from collections.abc import Iterable
+import hashlib
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from dpfc_cli.backbones import Progress
 from dpfc_cli.errors import UserError, check_installed, check_new_name, parameter, unknown
-from dpfc_cli.exports import npz, onnx, sklearn, torch
-from dpfc_cli.exports.network import rebuilt
-from dpfc_cli.exports.notes import notes
-from dpfc_cli.exports.target import Target, check_head
-from dpfc_cli.files import make
+from dpfc_cli.exports import arrays, onnx
+from dpfc_cli.exports.arrays import Files, check_head
+from dpfc_cli.files import make, sha256_of
 from dpfc_cli.folders import heads_folder
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.head import Head, encoded
+from dpfc_cli.privacy.chain import to_json
+from dpfc_cli.trust.statement import brief
+from dpfc_cli.version import __version__
 
-TARGETS: dict[str, Target] = {each.name: each for each in (onnx.TARGET, torch.TARGET, sklearn.TARGET, npz.TARGET)}
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One format: how the name of its file ends, and its files, of a head and of what is said of it (`notes`). A format
+    that holds backbones takes two more: the network, or None, and the name of the file. package: what must be installed
+    to write it, with its extra.
+    """
+
+    suffix: str
+    files: Callable[..., Files]
+    package: tuple[str, str] | None = None
+    backbones: bool = False
+
+
+TARGETS = {
+    "onnx": Target(suffix=".onnx", files=onnx.files, package=("onnx", "export"), backbones=True),
+    "torch": Target(suffix=".safetensors", files=arrays.torch),
+    "sklearn": Target(suffix=".npz", files=arrays.sklearn),
+    "npz": Target(suffix=".npz", files=arrays.npz),
+}
 """The formats by name."""
 
 
@@ -86,11 +108,11 @@ def export(
         )
     if target.package is not None:
         check_installed(*target.package, f"To write {to}")
-    network = rebuilt(head, weights, progress) if with_backbone else None
+    network = onnx.rebuilt(head, weights, progress) if with_backbone else None
     texts = notes(head, to)
+    also = (network, path.name) if target.backbones else ()
     written = [
-        _write(_named(path, name), parts, mine=name == "")
-        for name, parts in target.files(head, texts, network, path.name).items()
+        _write(_named(path, name), parts, mine=name == "") for name, parts in target.files(head, texts, *also).items()
     ]
     return Exported(path=path, files=tuple(written), notes=texts)
 
@@ -104,7 +126,7 @@ def _check_place(path: Path, target: Target) -> None:
             parameter="out",
             path=str(path),
         )
-    if path.suffix == torch.TARGET.suffix and path.parent.resolve() == heads_folder().resolve():
+    if path.suffix == TARGETS["torch"].suffix and path.parent.resolve() == heads_folder().resolve():
         raise UserError(
             f"'{path}' would lie among the heads, and it would look like one.",
             f"Choose another folder: {parameter('out')}.",
@@ -117,7 +139,7 @@ def _check_place(path: Path, target: Target) -> None:
 
 
 def _named(path: Path, name: str) -> Path:
-    """The place of a file, as `target.Files` names it."""
+    """The place of a file, as `Files` names it."""
     return path.with_name(path.name + name) if not name or name.startswith(".") else path.with_name(name)
 
 
@@ -146,3 +168,25 @@ def _taken(path: Path) -> UserError:
         parameter="out",
         path=str(path),
     )
+
+
+_TOGETHER = "the softmax of the scores; they are not calibrated"
+_EACH = "the logistic function of each score, because records may have several labels; they are not calibrated"
+
+
+def notes(head: Head, target: str) -> dict[str, str]:
+    """What is said of a head.
+
+    The card is there in full, as JSON. `claim` says in a sentence what is claimed, or that nothing is.
+    """
+    digest = hashlib.sha256(encoded(head)).hexdigest() if head.path is None else sha256_of(head.path)
+    return {
+        "format": f"dpfc-export-{target}-1",
+        "made_by": f"dpfc {__version__}",
+        "claim": "; ".join(f"{name}: {said}" for name, said in brief(head.card)),
+        "head_sha256": digest,
+        "chain": json.dumps(to_json(head.chain)),
+        "scores": "chain(x)·weight + bias; the largest score names the class",
+        "probabilities": _EACH if head.several_labels else _TOGETHER,
+        "card": json.dumps(head.card),
+    }

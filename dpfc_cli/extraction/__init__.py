@@ -23,7 +23,6 @@ from dpfc_cli import backbones, images
 from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter, printable, spelled, unknown
 from dpfc_cli.extraction import making
 from dpfc_cli.extraction.checks import (
-    check_most_null,
     check_numbers,
     check_population,
     check_task,
@@ -33,26 +32,23 @@ from dpfc_cli.extraction.checks import (
     population_of,
     with_parameter,
 )
-from dpfc_cli.features.going_on import already_complete, asserted, kept
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.features.unfinished import already_complete, asserted, kept
 from dpfc_cli.features.writer import FeatureWriter, Task
 from dpfc_cli.ledger.populations import check_begin, register
 from dpfc_cli.sources.classes import check_classes, class_names
 from dpfc_cli.sources.groups import rule_of
 from dpfc_cli.sources.held_out import check_hold_out
 from dpfc_cli.sources.noticed import refuse_both, several_in_pictures
+from dpfc_cli.sources.nulls import LISTED, check_most_null, most_allowed
 
 if TYPE_CHECKING:
     from dpfc_cli.backbones import Backbone
 
 LIBRARIES = ("jax", "numpy", "pillow", "h5py")
 ON_ERROR = ("refuse", "null")
-MOST_NULL = 0.05
-"""The share of a split's pictures that may become null records, unless the user says otherwise."""
-LISTED = ".broken.txt"
-"""How the name of a list of broken pictures ends. It lies beside the set that could not be made."""
 OPENING, LOADING, EXTRACTING = "Opening the data set", "Loading the model", "Extracting"
 LOOKING = "Looking for more broken pictures"
 """The stages that progress is told. More words may follow after a colon."""
@@ -273,7 +269,7 @@ def extract(
         groups={name: grouping.ids for name, grouping in groupings.items()} or None,
         kind=first.kind,
     )
-    allowed = images.most_allowed(pictures, MOST_NULL if most_null is None else most_null) if tolerant else None
+    allowed = {name: most_allowed(split.n, most_null) for name, split in pictures.splits.items()} if tolerant else None
     listed = folder.with_name(f"{folder.name}{LISTED}" if task is None else f"{folder.name}-{task[0]}{LISTED}")
     broken = images.Broken(pictures, listed, allowed)
     told: list[str] = []

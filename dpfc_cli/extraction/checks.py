@@ -68,25 +68,6 @@ def geometry_of(source: str, model: str, preprocess: str | None, image_size: int
     return images.Geometry(resize=image_size, crop=image_size)
 
 
-def check_most_null(most_null: float | None, on_error: str) -> None:
-    if most_null is None:
-        return
-    if not 0 <= most_null <= 1:
-        raise UserError(
-            f"{parameter('most_null')} must lie between 0 and 1, not at {most_null:g}.",
-            "Give the largest share of pictures that may become null records, such as 0.05.",
-            code="bad-value",
-            parameter="most_null",
-        )
-    if on_error != "null":
-        raise UserError(
-            f"{parameter('most_null')} is for null records, and this extraction makes none.",
-            f"Leave it out, or add {parameter('on_error')} null.",
-            code="conflict",
-            parameter="most_null",
-        )
-
-
 def named_after(source: str) -> str:
     """The data set's name. If the source is a format and a path, the name of the folder or file."""
     kind, colon, path = source.partition(":")

@@ -20,13 +20,12 @@ import numpy as np
 from dpfc_cli.errors import GUARDED, Note, UserError, parameter, printable, unknown
 from dpfc_cli.extraction.checks import check_population
 from dpfc_cli.features import slides
-from dpfc_cli.features.going_on import already_complete, asserted, kept
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.slide_table import noticed
 from dpfc_cli.features.table import ROWS, Table, Tables, reordered
 from dpfc_cli.features.tables import NPY, opened
+from dpfc_cli.features.unfinished import already_complete, asserted, kept
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.ledger.populations import check_begin, check_name, register
@@ -36,6 +35,7 @@ from dpfc_cli.sources.digests import NONE, digests_of_rows
 from dpfc_cli.sources.groups import GROUPS, check_apart, grouped
 from dpfc_cli.sources.held_out import check_hold_out, held_out, second_test_split
 from dpfc_cli.sources.noticed import refuse_both, several_in_import
+from dpfc_cli.sources.nulls import most_allowed
 
 BLOCK = 2**26
 """Bytes that a block should not exceed."""
@@ -132,7 +132,7 @@ def import_features(
     else:
         wanted_slides = slides.checked(table, column, label_column, group_column, pool_by, on_error, most_null)
         if not each_record_is_a_person and group_column is None:
-            _refuse_noticed(path, noticed(wanted_slides.table))
+            _refuse_noticed(path, slides.noticed(wanted_slides.table))
         found_slides, person = slides.pooled(folder, wanted_slides, asserted_names, out, progress, warn or _warn)
         found = nullcontext(found_slides)
         grouped_by = {"by": "table", "column": person}
@@ -236,9 +236,7 @@ def import_features(
 def _refuse_noticed(path: Path, name: str | None) -> None:
     """Raise UserError if something of this name seems to name persons."""
     if name is not None:
-        # Arrays in files of their own have fixed names.
-        rename = f"name the file train_{GROUPS}{NPY}, and import the folder" if name.endswith(NPY) else None
-        raise several_in_import(str(path), name, rename)
+        raise several_in_import(str(path), name)
 
 
 def _held_out(tables: dict[str, Table], fraction: float, source: str) -> dict[str, Table]:
@@ -348,7 +346,7 @@ def _check_room(path: Path, out: Path, tables: dict[str, Table], k: int, dtype: 
 def _check_nulls(tables: dict[str, Table], most_null: float | None, nulls: dict[str, np.ndarray]) -> None:
     """Raise UserError if too many records are null, also because the stored precision could not hold their features."""
     for split, found in nulls.items():
-        allowed = slides.most_allowed(tables[split].n, slides.MOST_NULL if most_null is None else most_null)
+        allowed = most_allowed(tables[split].n, most_null)
         if len(found) > allowed:
             raise UserError(
                 f"{len(found):,} of the {tables[split].n:,} {split} records have no features that can be stored. At "

@@ -16,10 +16,10 @@ from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.features.table import ROWS, Array, Table, Tables, checked, numbered, sliced
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources import columns, noticed
+from dpfc_cli.sources.classes import hub_class_names
 from dpfc_cli.sources.columns import is_key, is_text, parquet
 from dpfc_cli.sources.groups import GROUPS, Keys
 from dpfc_cli.sources.groups import joined as joined_keys
-from dpfc_cli.sources.label_columns import hub_class_names
 from dpfc_cli.sources.split_files import files_by_split, splits_by_role
 
 BLOCK = 2**26
@@ -189,8 +189,8 @@ def _table(paths: list[Path], x: tuple[str, ...] | str, y: str, g: str | None) -
         raise _unequal(paths[0], first, d)
     wide = max(part.shape[1] for part in labels)
     joined = np.concatenate([np.pad(part, ((0, 0), (0, wide - part.shape[1])), constant_values=-1) for part in labels])
-    features = Array(shape=(n, d), dtype=kind, read=Column(x, d, files).rows)
-    given = Array(shape=joined.shape, dtype=joined.dtype, read=sliced(joined))
+    features = Array((n, d), kind, Column(x, d, files).rows)
+    given = Array(joined.shape, joined.dtype, sliced(joined))
     table = checked(str(paths[0]), features, given, first, y)
     if kinds[y] == "texts":
         codes, names = numbered(texts, joined[:, 0])

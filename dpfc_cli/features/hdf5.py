@@ -23,7 +23,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import NoPlainFileError, check_plain
 
-_DAMAGED = (RuntimeError, KeyError, ValueError, TypeError, OverflowError)
+DAMAGED = (RuntimeError, KeyError, ValueError, TypeError, OverflowError)
 """What h5py makes of HDF5's errors, beside OSError. OverflowError: the file sends HDF5 to a place beyond all files."""
 
 
@@ -85,7 +85,7 @@ def _opened(path: Path, stack: ExitStack) -> h5py.File:
         if error.errno is None:
             raise broken(path, "it is truncated or not HDF5") from error
         raise unreadable(path, error) from error
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise _failed(path, error, "it is truncated or not HDF5") from error
 
 
@@ -103,7 +103,7 @@ def plain_dataset(file: h5py.File, path: Path, name: str, shape: tuple[int, ...]
         size = math.prod(shape) * dataset.dtype.itemsize
         if size > min(dataset.id.get_storage_size(), path.stat().st_size):
             raise broken(path, f"'{name}' declares {size:,} bytes, which the file does not hold")
-    except (OSError, *_DAMAGED) as error:
+    except (OSError, *DAMAGED) as error:
         raise _failed(path, error, f"'{name}' is damaged") from error
     return dataset
 
@@ -111,7 +111,7 @@ def plain_dataset(file: h5py.File, path: Path, name: str, shape: tuple[int, ...]
 def rows_of(dataset: h5py.Dataset, path: Path, start: int, count: int) -> np.ndarray:
     try:
         return np.asarray(dataset[start : start + count])
-    except (OSError, *_DAMAGED) as error:
+    except (OSError, *DAMAGED) as error:
         raise _failed(path, error, "its values are damaged") from error
 
 
@@ -135,7 +135,7 @@ def readable(path: Path) -> Iterator[None]:
     """Raise UserError for what h5py raises when it looks at a file or closes it. Code that uses values lies outside."""
     try:
         yield
-    except (OSError, *_DAMAGED) as error:
+    except (OSError, *DAMAGED) as error:
         raise _failed(path, error, "it is damaged") from error
 
 

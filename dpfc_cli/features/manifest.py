@@ -8,8 +8,7 @@ random id, so that no two sets are the same one for the ledger, whatever is in t
 
 A set may be *grouped*: its records belong to persons, and those of one person lie together. The number of groups is
 public, as the number of records is. How many records each group has follows from the shards, and it is stated nowhere
-else. The manifest of a grouped set has another version. So a dpfc that knows no groups refuses it, instead of
-protecting single records where persons were to be protected.
+else.
 """
 
 import hashlib
@@ -28,8 +27,6 @@ from dpfc_cli.sources.classes import Origin
 
 MANIFEST = "manifest.json"
 VERSION = 1
-GROUPED_VERSION = 2
-"""The version of the manifest of a grouped set."""
 DTYPES = ("float16", "float32")
 """The precisions in which features are stored."""
 REMEDY = "Make the feature set again with 'dpfc extract' or 'dpfc import'."
@@ -107,7 +104,6 @@ class Manifest:
         """The bytes of `manifest.json`. A name that is not UTF-8 on disk is written with JSON's escapes."""
         values = asdict(self)
         if not self.grouped:
-            # As it was before there were groups, byte for byte.
             del values["grouped_by"]
             for split in values["splits"].values():
                 del split["groups"]
@@ -185,9 +181,8 @@ def load(folder: Path) -> Manifest:
         raw = json_in(path)
         if not isinstance(raw, dict):
             raise ValueError("it is no JSON object")
-        if type(raw.get("version")) is not int or raw["version"] not in (VERSION, GROUPED_VERSION):
-            known = f"{VERSION} and, for groups, {GROUPED_VERSION}"
-            raise ValueError(f"its version is {str(raw.get('version'))[:40]}, this dpfc reads versions {known}")
+        if type(raw.get("version")) is not int or raw["version"] != VERSION:
+            raise ValueError(f"its version is {str(raw.get('version'))[:40]}, this dpfc reads version {VERSION}")
         wrong = fault(raw, _MANIFEST) or next(iter(set(raw) - set(Manifest.__dataclass_fields__)), None)
         if wrong is not None:
             raise ValueError(f"'{wrong[:80]}' in it makes no sense")
@@ -252,8 +247,6 @@ def _check(manifest: Manifest, path: Path) -> None:
     ]
     if not manifest.splits:
         wrong.append("it has no split")
-    if manifest.grouped != (manifest.version == GROUPED_VERSION):
-        wrong.append(f"its version is {manifest.version}, and it has {'' if manifest.grouped else 'no '}groups")
     for name, split in manifest.splits.items():
         if (split.groups is not None) != manifest.grouped:
             wrong.append(f"split '{name}' has {'no ' if split.groups is None else ''}groups, unlike the set")

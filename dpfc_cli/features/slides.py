@@ -16,11 +16,10 @@ the import.
 
 import math
 import os
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import h5py
 import numpy as np
@@ -30,23 +29,38 @@ from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter, printa
 from dpfc_cli.features.hdf5 import broken as damaged
 from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable
 from dpfc_cli.features.manifest import unreadable
-from dpfc_cli.features.slide_table import Slide, listed
 from dpfc_cli.features.table import FLOATS, Table, Tables, sliced
 from dpfc_cli.features.tables import check_stored
 from dpfc_cli.memory import check_fits, proved
-from dpfc_cli.sources.classes import inferred_classes
-from dpfc_cli.sources.names import inside
+from dpfc_cli.sources import groups as persons
+from dpfc_cli.sources.classes import USUAL_NAMES, inferred_classes
+from dpfc_cli.sources.metadata import Value, rows
+from dpfc_cli.sources.noticed import column_of
+from dpfc_cli.sources.nulls import LISTED, check_most_null, listed, most_allowed
+from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, inside
+
+SLIDE_COLUMNS = ("slide_id", "slide", "slide_name", "file_name", "filename", "wsi")
+"""Usual names of columns, without regard to capitals. The first one that is there is taken."""
+SPLIT_COLUMN = "split"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slide:
+    """A line of the table. record: the number of its record, in its split."""
+
+    name: str
+    split: str
+    label: str
+    record: int
+
 
 PREFIX = "slides:"
 FEATURES = ("features", "feats", "patch_embeddings")
 """What pipelines call the matrix. The first one that is there is taken."""
 PoolBy = Literal["slide", "patient"]
 OnError = Literal["refuse", "null"]
-MOST_NULL = 0.05
-LISTED = ".broken.txt"
 _BLOCK = 2**24
 """Bytes of patches, in float64, that are added up at once."""
-_SHOWN = 20
 _LATER = ("memory", "unreadable", "busy")
 """Errors that say something about this machine or this moment, and nothing about the slide."""
 Progress = Callable[[str, int, int | None], None]
@@ -73,7 +87,7 @@ class Wanted:
     group_column: str | None = None
     pool_by: PoolBy = "slide"
     on_error: OnError = "refuse"
-    most_null: float = MOST_NULL
+    most_null: float | None = None
 
 
 def folder_of(path: str | Path) -> Path | None:
@@ -114,13 +128,7 @@ def checked(
     for name, value, known in (("pool_by", pool_by, get_args(PoolBy)), ("on_error", on_error, get_args(OnError))):
         if value is not None and value not in known:
             raise unknown(parameter(name), value, known)
-    if most_null is not None and (on_error != "null" or not 0 <= most_null <= 1):
-        raise UserError(
-            f"{parameter('most_null')} {most_null:g} makes no sense with {parameter('on_error')} {on_error}.",
-            f"Give a share from 0 to 1 together with {parameter('on_error')} null.",
-            code="conflict",
-            parameter="most_null",
-        )
+    check_most_null(most_null, on_error)
     return Wanted(
         table=Path(table).expanduser(),
         column=column,
@@ -128,7 +136,7 @@ def checked(
         group_column=group_column,
         pool_by="patient" if pool_by == "patient" else "slide",
         on_error="null" if on_error == "null" else "refuse",
-        most_null=MOST_NULL if most_null is None else most_null,
+        most_null=most_null,
     )
 
 
@@ -157,7 +165,7 @@ def pooled(
         UserError: the table or a slide cannot be used.
 
     """
-    slides, keys, person = listed(wanted.table, wanted.label_column, wanted.group_column, wanted.pool_by == "patient")
+    slides, keys, person = _listed(wanted.table, wanted.label_column, wanted.group_column, wanted.pool_by == "patient")
     found = _files(folder, slides, wanted.table)
     names = classes or _inferred({slide.label for slide in slides})
     counts = {split: 1 + max(s.record for s in slides if s.split == split) for split in {s.split for s in slides}}
@@ -349,12 +357,6 @@ def _check_width(path: Path, width: int, sums: dict[str, np.ndarray]) -> None:
         )
 
 
-def most_allowed(n: int, share: float) -> int:
-    """How many of n records may become null records: this share of them, and never all."""
-    # 0.29 · 100 is 28.999999999999996.
-    return min(int(share * n + 1e-9), n - 1)
-
-
 def _judge(
     broken: dict[str, str],
     patches: dict[str, np.ndarray],
@@ -364,20 +366,12 @@ def _judge(
     warn: Callable[[str], None],
 ) -> None:
     """Refuse broken slides, or say which records became null. Raises UserError, too, if those are too many."""
-    list_file = out.with_name(f"{out.name}{LISTED}")
-    with suppress(OSError):
-        list_file.unlink(missing_ok=True)
+    lines = [f"{printable(name)}: {printable(why)}" for name, why in sorted(broken.items())]
+    notes = listed(lines, out.with_name(f"{out.name}{LISTED}"))
     if not broken:
         return
     nulls = {split: int((found == 0).sum()) for split, found in patches.items()}
     allowed = {split: most_allowed(len(found), wanted.most_null) for split, found in patches.items()}
-    lines = [f"{printable(name)}: {printable(why)}" for name, why in sorted(broken.items())]
-    notes = [f"  {line}" for line in lines[:_SHOWN]]
-    if len(lines) > _SHOWN:
-        with suppress(OSError):
-            list_file.parent.mkdir(parents=True, exist_ok=True)
-            files.replace(list_file, "".join(f"{line}\n" for line in lines).encode(), mode=0o600)
-            notes.append(f"All {len(lines):,}: '{printable(str(list_file))}'. Only you can read that file.")
     over = next((split for split, count in nulls.items() if count > allowed[split]), None)
     if wanted.on_error == "refuse" or over is not None or not any_read:
         what = f"{counted(len(broken), 'slide')} cannot be read."
@@ -397,3 +391,164 @@ def _judge(
     )
     for note in notes:
         warn(note.strip())
+
+
+# The table
+
+
+def _listed(
+    table: Path, label_column: str | None, group_column: str | None, by_patient: bool
+) -> tuple[list[Slide], dict[str, persons.Keys] | None, str | None]:
+    """The slides of a table, and whose they are.
+
+    Args:
+        table: a CSV or JSON-lines file with a line for each slide.
+        label_column: the column of the labels, if it has no usual name.
+        group_column: the column of the persons, if it has no usual name.
+        by_patient: all slides of a patient are one record.
+
+    Returns:
+        The slides, the persons of the records of each split, and the column of the persons.
+
+    Raises:
+        UserError: the table cannot be used.
+
+    """
+    lines = list(rows(table, "slide"))
+    columns = list(dict.fromkeys(column for _, line in lines for column in line))
+    slide_column = _column(table, columns, None, SLIDE_COLUMNS, "slides")
+    labels = _column(table, columns, label_column, USUAL_NAMES, "label_column")
+    person = _column(table, columns, group_column, persons.USUAL_NAMES, "group_column", optional=True)
+    if by_patient and person is None:
+        raise UserError(
+            f"'{table}' does not say which slides are of one patient.",
+            f"Name the column that does: {parameter('group_column')}.",
+            code="missing",
+            parameter="group_column",
+            path=str(table),
+            known=columns,
+        )
+    lines = _of_splits(table, lines, next((c for c in columns if c.lower() == SPLIT_COLUMN), None))
+    for number, line in lines:
+        for column in (slide_column, labels):
+            if line.get(column) is None or not str(line[column]).strip():
+                raise UserError(
+                    f"Line {number} of '{table}' has nothing under '{column}'. {GUARDED}",
+                    "Each line needs the name of a slide and a label. Leave out slides without a label.",
+                    code="bad-record",
+                    path=str(table),
+                    line=number,
+                )
+    slides: list[Slide] = []
+    keys: dict[str, persons.Keys] = {}
+    for split in dict.fromkeys(str(line[SPLIT_COLUMN]) for _, line in lines):
+        own = [(number, line) for number, line in lines if line[SPLIT_COLUMN] == split]
+        texts = [(str(line[slide_column]).strip(), str(line[labels]).strip()) for _, line in own]
+        records = list(range(len(own)))
+        if person is not None:
+            known = _keys(table, own, person)
+            if by_patient:
+                _, first, codes = np.unique(known.codes, return_index=True, return_inverse=True)
+                # Patients are numbered as they appear in the table.
+                rank = np.argsort(np.argsort(first))
+                records = rank[codes].tolist()
+                known = known.part(np.sort(first))
+            keys[split] = known
+        slides += [
+            Slide(name=name, split=split, label=label, record=record)
+            for (name, label), record in zip(texts, records, strict=True)
+        ]
+    persons.check_apart(keys, str(table))
+    if by_patient:
+        _check_patients(table, slides)
+    return slides, keys or None, person
+
+
+def noticed(table: Path) -> str | None:
+    """A column that seems to name persons, though its name is not among the usual ones; None if there is none.
+
+    Raises:
+        UserError: the table cannot be read.
+
+    """
+    lines = [line for _, line in rows(table, "slide")]
+    columns = dict.fromkeys(column for line in lines for column in line)
+    if any(column.lower() in persons.USUAL_NAMES for column in columns):
+        return None
+    return column_of({column: [line.get(column) for line in lines] for column in columns})
+
+
+def _column(
+    table: Path, columns: Sequence[str], given: str | None, usual: Sequence[str], option: str, optional: bool = False
+) -> Any:
+    """The given column, or the first one of a usual name; None if it is optional and not there."""
+    if given is not None:
+        if given in columns:
+            return given
+    else:
+        for name in usual:
+            for column in columns:
+                if column.lower() == name:
+                    return column
+        if optional:
+            return None
+    what = f"'{given}'" if given is not None else "slides" if option == "slides" else "labels"
+    raise UserError(
+        f"'{table}' has no column {'' if given is not None else 'of '}{what}. It has: {', '.join(columns) or 'none'}.",
+        f"Give it one of these names: {', '.join(usual)}."
+        + (f" Or say its name: {parameter(option)}." if option != "slides" else ""),
+        code="missing",
+        path=str(table),
+        known=list(columns),
+    )
+
+
+def _of_splits(
+    table: Path, lines: list[tuple[int, dict[str, Value]]], column: str | None
+) -> list[tuple[int, dict[str, Value]]]:
+    """The lines for training and for testing, each with its split under one name. Others are left out."""
+    words = {str(line.get(column) or "").strip().lower() for _, line in lines} if column else set()
+    foreign = words.difference(TRAIN_SPLITS, TEST_SPLITS)
+    if foreign:
+        raise UserError(
+            f"'{table}' names a split '{min(foreign)}'. {GUARDED}",
+            f"Write {' or '.join(TRAIN_SPLITS)} or one of {', '.join(TEST_SPLITS)} into each line, or leave the column "
+            "out: then all slides are for training.",
+            code="bad-record",
+            path=str(table),
+        )
+    test = next((word for word in TEST_SPLITS if word in words), None)
+    kept = []
+    for number, line in lines:
+        word = str(line.get(column) or "").strip().lower() if column else "train"
+        split = "train" if word in TRAIN_SPLITS else "test" if word == test else None
+        if split is not None:
+            kept.append((number, {**line, SPLIT_COLUMN: split}))
+    if not any(line[SPLIT_COLUMN] == "train" for _, line in kept):
+        raise UserError(
+            f"'{table}' names no slide for training.",
+            "Give it a line for each slide.",
+            code="missing",
+            path=str(table),
+            split="train",
+        )
+    return kept
+
+
+def _keys(table: Path, lines: list[tuple[int, dict[str, Value]]], column: str) -> persons.Keys:
+    values = [line.get(column) for _, line in lines]
+    return persons.keys_of(values, str(table), lambda i: f"line {lines[i][0]}", "Each slide needs a person.")
+
+
+def _check_patients(table: Path, slides: list[Slide]) -> None:
+    """Raise UserError if slides of a patient have two labels."""
+    labels: dict[tuple[str, int], str] = {}
+    for slide in slides:
+        if labels.setdefault((slide.split, slide.record), slide.label) != slide.label:
+            raise UserError(
+                f"'{table}' gives slides of one patient two labels. One of them is '{slide.name}'. {GUARDED}",
+                "Give all slides of a patient one label. Or make a record of each slide: leave out "
+                f"{parameter('pool_by')}.",
+                code="bad-record",
+                path=str(table),
+            )

@@ -20,7 +20,7 @@ Rows = Callable[[int, int], np.ndarray]
 """rows(start, stop): the rows [start, stop)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Array:
     """An array in a file. read(start, stop): its rows of that range."""
 

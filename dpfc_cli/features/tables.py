@@ -15,9 +15,11 @@ however well they are compressed. Nothing is unpickled, and no link is followed 
 """
 
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,11 @@ import numpy as np
 
 from dpfc_cli import npz
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.features.noticed import array_of_persons
-from dpfc_cli.features.table import Array, Rows, Table, Tables, checked, sliced, with_groups
+from dpfc_cli.features.table import ROWS, Array, Rows, Table, Tables, checked, sliced, with_groups
 from dpfc_cli.files import check_plain
 from dpfc_cli.memory import check_fits, proved
-from dpfc_cli.sources.groups import GROUPS
+from dpfc_cli.sources.groups import GROUPS, names_persons
+from dpfc_cli.sources.noticed import column_of
 from dpfc_cli.sources.reading import unread
 
 SPLITS = ("train", "test")
@@ -38,6 +40,13 @@ ACCEPTED = f"a folder with {NAMES}, or an .npy, .npz, .safetensors, .h5 or .parq
 BUILT_IN = frozenset((1, 2, 3, 4, 5, 6, 32000))
 """HDF5's filters: deflate, shuffle, fletcher32, szip, nbit, scale-offset, and h5py's lzf."""
 COMPRESSING = frozenset((1, 4, 5, 6, 32000))
+FEATURES = ("{}_x", "{}/features", "X_{}", "x_{}")
+LABELS = ("{}_y", "{}/labels", "y_{}")
+"""Names of the arrays of a split."""
+BARE = {"features": "labels", "X": "y", "x": "y"}
+"""Names of arrays in a source without splits."""
+Arrays = Mapping[str, Callable[[], Array]]
+"""What opens each array of a source, by its name."""
 
 
 @contextmanager
@@ -57,32 +66,20 @@ def opened(
 
     """
     with ExitStack() as stack:
-        kind = path.suffix.lower()
+        kind, splits = path.suffix.lower(), list(SPLITS)
         if not path.exists() and kind != ".parquet":
             raise UserError(f"There is no '{path}'.", f"Name {ACCEPTED}.", code="missing", path=str(path))
-        if kind == ".parquet" or (path.is_dir() and not _holds_arrays(path)):
+        arrays = _arrays(path, kind, stack)
+        if arrays is None:
             from dpfc_cli.features.columns import open_columns
 
-            if path.is_dir() and not any(path.rglob("*.parquet")):
-                what = f"'{path}' has neither arrays nor .parquet files."
-                raise UserError(what, f"Give {ACCEPTED}.", code="missing", path=str(path))
             found = open_columns(str(path), column, label_column, group_column)
-        elif path.is_dir():
-            _refuse_names(path, column=column, label_column=label_column, group_column=group_column)
-            found = Tables(splits=_folder(path), noticed=lambda: _file_of_persons(path))
-        elif kind == NPY:
-            _refuse_names(path, column=column, label_column=label_column, group_column=group_column)
-            found = Tables(splits={"train": _pair(path)}, noticed=lambda: _file_of_persons(path.parent))
-        elif kind in _FORMATS:
-            arrays = _FORMATS[kind](path, stack)
-            found = Tables(
-                splits=_named(path, arrays, column, label_column, group_column),
-                noticed=lambda: array_of_persons({name: partial(arrays.__getitem__, name) for name in arrays}),
-            )
         else:
-            raise UserError(
-                f"'{path}' is of no format that dpfc knows.", f"Give {ACCEPTED}.", code="unsupported", path=str(path)
-            )
+            if kind == NPY and not path.is_dir():
+                column, splits = column or path.stem, ["train"]
+                label_column = label_column or _beside(path, arrays)
+            tables = _named(path, arrays, splits, column, label_column, group_column)
+            found = Tables(splits=tables, noticed=lambda: array_of_persons(arrays))
         if "train" not in found.splits:
             raise UserError(
                 f"'{path}' has no train_x and train_y.",
@@ -97,7 +94,6 @@ def opened(
                 "Both must come from the same backbone.",
                 code="conflict",
                 path=str(path),
-                dimensions=widths,
             )
         lacking = [split for split, table in found.splits.items() if table.keys is None]
         if lacking and len(lacking) < len(found.splits):
@@ -111,11 +107,29 @@ def opened(
         yield found
 
 
-FEATURES = ("{}_x", "{}/features", "X_{}", "x_{}")
-LABELS = ("{}_y", "{}/labels", "y_{}")
-"""Names of the arrays of a split."""
-BARE = {"features": "labels", "X": "y", "x": "y"}
-"""Names of arrays in a source without splits."""
+def _arrays(path: Path, kind: str, stack: ExitStack) -> Arrays | None:
+    """The arrays of a source; None if they are columns of parquet files."""
+    if path.is_dir():
+        arrays = _in_folder(path)
+        tables = any(path.rglob("*.parquet"))
+        usual = any(name in arrays for split in SPLITS for labels in (False, True) for name in _usual(split, labels))
+        if not arrays and not tables:
+            what = f"'{path}' has neither arrays nor .parquet files."
+            raise UserError(what, f"Give {ACCEPTED}.", code="missing", path=str(path))
+        return arrays if usual or not tables else None
+    if kind == ".parquet":
+        return None
+    if kind == NPY:
+        return _in_folder(path.parent)
+    if kind not in _FORMATS:
+        what = f"'{path}' is of no format that dpfc knows."
+        raise UserError(what, f"Give {ACCEPTED}.", code="unsupported", path=str(path))
+    return _FORMATS[kind](path, stack)
+
+
+def _in_folder(folder: Path) -> Arrays:
+    files = sorted(file for file in folder.glob(f"*{NPY}") if not file.name.startswith("."))
+    return {file.stem: partial(_npy, file) for file in files}
 
 
 def _usual(split: str, labels: bool) -> list[str]:
@@ -124,57 +138,32 @@ def _usual(split: str, labels: bool) -> list[str]:
     return [each.format(split) for each in (LABELS if labels else FEATURES)] + (list(bare) if split == "train" else [])
 
 
-def _in_folder(path: Path, split: str, labels: bool) -> Path | None:
-    """The .npy of the features, or of the labels, of a split in a folder."""
-    files = (path / f"{name}{NPY}" for name in _usual(split, labels) if "/" not in name)
-    return next((file for file in files if file.exists()), None)
-
-
-def _holds_arrays(path: Path) -> bool:
-    return any(_in_folder(path, split, labels) for split in SPLITS for labels in (False, True))
-
-
-def _file_of_persons(folder: Path) -> str | None:
-    """The .npy in a folder that seems to name persons, or None."""
-    found = array_of_persons({file.stem: partial(_npy, file) for file in sorted(folder.glob(f"*{NPY}"))})
-    return None if found is None else f"{found}{NPY}"
-
-
-def _pair(path: Path) -> Table:
-    """The table of one .npy of features, with the labels beside it."""
-    own = {name.format("train"): labels.format("train") for name, labels in zip(FEATURES, LABELS, strict=False)}
-    names = [own.get(path.stem), "y_train" if path.stem in ("X_train", "x_train") else None, BARE.get(path.stem)]
-    named = [name for name in (*names, "y", "labels") if name is not None]
-    found = next((path.with_name(f"{name}{NPY}") for name in named if path.with_name(f"{name}{NPY}").exists()), None)
-    if found is None or found == path:
+def _beside(path: Path, arrays: Arrays) -> str:
+    """The labels that lie beside one .npy of features."""
+    own = {"train_x": "train_y", "X_train": "y_train", "x_train": "y_train", **BARE}
+    names = [name for name in (own.get(path.stem), "y", "labels") if name is not None]
+    found = next((name for name in names if name in arrays and name != path.stem), None)
+    if found is None:
         raise UserError(
             f"There are no labels beside '{path}'.",
-            f"Put them there as {named[0]}{NPY}.",
+            f"Put them there as {names[0]}{NPY}.",
             code="missing",
             path=str(path),
         )
-    return checked(str(path.parent), _npy(path), _npy(found), path.stem, found.stem)
-
-
-def _refuse_names(path: Path, **names: str | None) -> None:
-    """Raise UserError if names are given for a folder of arrays."""
-    given = next((name for name, value in names.items() if value), None)
-    if given:
-        raise UserError(
-            f"The arrays {'beside' if path.is_file() else 'in'} '{path}' are known by their files' names.",
-            f"Name them {NAMES}, and leave out {parameter(given)}.",
-            code="conflict",
-            parameter=given,
-            path=str(path),
-        )
+    return found
 
 
 def _named(
-    path: Path, arrays: dict[str, Array], column: str | None, label_column: str | None, group_column: str | None
+    path: Path,
+    arrays: Arrays,
+    splits: Sequence[str],
+    column: str | None,
+    label_column: str | None,
+    group_column: str | None,
 ) -> dict[str, Table]:
-    """The splits among the arrays of one file, by their names."""
+    """The splits among the arrays of one source, by their names."""
     tables = {}
-    for split in SPLITS:
+    for split in splits:
         x = _found(path, arrays, split, _usual(split, labels=False), "column", column)
         y = _found(path, arrays, split, _usual(split, labels=True), "label_column", label_column)
         if x is None and y is None:
@@ -188,17 +177,15 @@ def _named(
                 path=str(path),
                 known=sorted(arrays),
             )
-        tables[split] = checked(str(path), arrays[x], arrays[y], x, y)
+        tables[split] = checked(str(path), arrays[x](), arrays[y](), x, y)
         usual = [f"{split}_{GROUPS}", f"{split}/{GROUPS}"] + [GROUPS] * (split == "train")
         groups = _found(path, arrays, split, usual, "group_column", group_column)
         if groups is not None:
-            tables[split] = with_groups(tables[split], str(path), arrays[groups], groups)
+            tables[split] = with_groups(tables[split], str(path), arrays[groups](), groups)
     return tables
 
 
-def _found(
-    path: Path, arrays: dict[str, Array], split: str, usual: list[str], option: str, given: str | None
-) -> str | None:
+def _found(path: Path, arrays: Arrays, split: str, usual: list[str], option: str, given: str | None) -> str | None:
     """The name of the array that holds features, labels or groups of a split, if there is one."""
     names = [f"{split}/{given}", f"{split}_{given}", *([given] * (split == "train"))] if given else usual
     found = [name for name in names if name in arrays]
@@ -214,36 +201,20 @@ def _found(
     return found[0] if found else None
 
 
-def _listed(arrays: dict[str, Array]) -> str:
+def _listed(arrays: Arrays) -> str:
     return ", ".join(sorted(arrays)) or "nothing"
-
-
-def _folder(path: Path) -> dict[str, Table]:
-    tables = {}
-    for split in SPLITS:
-        x, y = _in_folder(path, split, labels=False), _in_folder(path, split, labels=True)
-        if x or y:
-            x, y = x or path / f"{split}_x{NPY}", y or path / f"{split}_y{NPY}"
-            tables[split] = checked(str(path), _npy(x), _npy(y), x.stem, y.stem)
-            groups = path / f"{split}_{GROUPS}.npy"
-            if groups.exists():
-                tables[split] = with_groups(tables[split], str(path), _npy(groups), groups.stem)
-    return tables
 
 
 def arrays_in(path: Path, stack: ExitStack) -> dict[str, Array]:
     """The arrays in a file of one of the formats `ARRAYS`, by name. Nothing is said of what they hold.
-
-    Args:
-        path: the file.
-        stack: it closes the file.
-
-    Raises:
-        UserError: the file cannot be read.
-
+    stack: it closes the file. Raises UserError if the file cannot be read.
     """
     kind = path.suffix.lower()
-    return {path.stem: _npy(path)} if kind == NPY else _FORMATS[kind](path, stack)
+    arrays = {path.stem: partial(_npy, path)} if kind == NPY else _FORMATS[kind](path, stack)
+    return {name: opened() for name, opened in arrays.items()}
+
+
+# Formats
 
 
 def _npy(path: Path) -> Array:
@@ -257,44 +228,37 @@ def _npy(path: Path) -> Array:
         raise unread(
             path, "a .npy array", error, "Both {split}_x.npy and {split}_y.npy must be complete, plain arrays."
         ) from error
-    return Array(shape=array.shape, dtype=array.dtype, read=sliced(array))
+    return Array(array.shape, array.dtype, sliced(array))
 
 
-def _npz(path: Path, stack: ExitStack) -> dict[str, Array]:
+def _npz(path: Path, stack: ExitStack) -> Arrays:
     try:
         found = npz.opened(path, stack)
     except (OSError, *npz.BROKEN) as error:
         raise unread(
             path, "an .npz of features", error, "It must hold train_x and train_y (and test_x, test_y)."
         ) from error
-    return {
-        name: Array(shape=array.shape, dtype=array.dtype, read=_guarded(array.rows, path))
-        for name, array in found.items()
-    }
+    made = {name: Array(each.shape, each.dtype, _guarded(each.rows, path)) for name, each in found.items()}
+    return {name: partial(made.__getitem__, name) for name in made}
 
 
-def _safetensors(path: Path, stack: ExitStack) -> dict[str, Array]:
+def _safetensors(path: Path, stack: ExitStack) -> Arrays:
     from safetensors import SafetensorError, safe_open
 
-    kinds: dict[str, Any] = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
-    kinds |= {"I8": np.int8, "I16": np.int16, "I32": np.int32, "I64": np.int64}
-    kinds |= {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64}
+    widths = {"F": (16, 32, 64), "I": (8, 16, 32, 64), "U": (8, 16, 32, 64)}
+    kinds = {f"{kind}{bits}": np.dtype(f"{kind.lower()}{bits // 8}") for kind, own in widths.items() for bits in own}
     try:
         check_plain(path)
         file = stack.enter_context(safe_open(path, framework="numpy"))
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise unread(path, "safetensors", error, "Write it again.") from error
-    kinds = {name: np.dtype(kind) for name, kind in kinds.items()}
     # A type that is not in `kinds` stays a name: the error about it then says which type it is.
-    return {
-        name: Array(
-            shape=tuple(part.get_shape()),
-            dtype=kinds.get(part.get_dtype(), part.get_dtype()),
-            read=_guarded(sliced(part), path),
-        )
-        for name, part in slices.items()
+    types: dict[str, Any] = {name: kinds.get(part.get_dtype(), part.get_dtype()) for name, part in slices.items()}
+    made = {
+        name: Array(tuple(part.get_shape()), types[name], _guarded(sliced(part), path)) for name, part in slices.items()
     }
+    return {name: partial(made.__getitem__, name) for name in made}
 
 
 def _guarded(read: Rows, path: Path) -> Rows:
@@ -312,40 +276,37 @@ def _guarded(read: Rows, path: Path) -> Rows:
     return rows
 
 
-def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
-    from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, rows_of
+def _hdf5(path: Path, stack: ExitStack) -> Arrays:
+    from dpfc_cli.features.hdf5 import DAMAGED, local_dataset, opened_hdf5
 
     found: dict[str, Array] = {}
-
-    def rows(dataset: Any) -> Rows:
-        chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
-
-        def read(start: int, stop: int) -> np.ndarray:
-            # HDF5 calls a lack of memory in a filter a failure of the filter, as it calls a damaged chunk.
-            with proved(4 * chunk):
-                return rows_of(dataset, path, start, stop - start)
-
-        return read
-
     try:
         file = stack.enter_context(opened_hdf5(path))
         places = [(file, "")] + [(file[split], f"{split}/") for split in SPLITS if _is_group(file, split)]
         for group, prefix in places:
             for name in group:
-                if _is_group(group, name):
-                    continue
-                dataset = local_dataset(group, path, name)
-                check_stored(dataset, path, name)
-                found[prefix + name] = Array(
+                if not _is_group(group, name):
+                    dataset = local_dataset(group, path, name)
+                    check_stored(dataset, path, name)
                     # A data set without a data space has no shape.
-                    shape=dataset.shape or (),
-                    dtype=dataset.dtype,
-                    read=_guarded(rows(dataset), path),
-                )
-    # h5py turns HDF5's errors into any of these.
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
+                    rows = _guarded(_stored_rows(dataset, path), path)
+                    found[prefix + name] = Array(dataset.shape or (), dataset.dtype, rows)
+    except (OSError, *DAMAGED) as error:
         raise unread(path, "HDF5", error, "Write it again.") from error
-    return found
+    return {name: partial(found.__getitem__, name) for name in found}
+
+
+def _stored_rows(dataset: Any, path: Path) -> Rows:
+    from dpfc_cli.features.hdf5 import rows_of
+
+    chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
+
+    def read(start: int, stop: int) -> np.ndarray:
+        # HDF5 calls a lack of memory in a filter a failure of the filter, as it calls a damaged chunk.
+        with proved(4 * chunk):
+            return rows_of(dataset, path, start, stop - start)
+
+    return read
 
 
 def check_stored(dataset: Any, path: Path, name: str) -> None:
@@ -377,7 +338,7 @@ def _is_group(group: Any, name: str) -> bool:
     return isinstance(group.get(name, getlink=True), h5py.HardLink) and isinstance(group[name], h5py.Group)
 
 
-_FORMATS: dict[str, Callable[[Path, ExitStack], dict[str, Array]]] = {
+_FORMATS: dict[str, Callable[[Path, ExitStack], Arrays]] = {
     ".npz": _npz,
     ".safetensors": _safetensors,
     ".h5": _hdf5,
@@ -386,3 +347,41 @@ _FORMATS: dict[str, Callable[[Path, ExitStack], dict[str, Array]]] = {
 NPY = ".npy"
 ARRAYS = (NPY, *_FORMATS)
 """How the names of files of arrays end."""
+
+
+# Arrays that seem to name persons
+
+BLOCK = 2**26
+"""Bytes that are read at once."""
+_SPLIT = re.compile("^(train|test)[_/]|_(train|test)$")
+"""What says in the name of an array which split it is of."""
+
+
+def array_of_persons(arrays: Arrays) -> str | None:
+    """What the arrays are called, without their split, that seem to name persons; None if there are none. Arrays of
+    other names are not opened.
+    """
+    known: dict[str, list[Callable[[], Array]]] = {}
+    for name, opened in arrays.items():
+        if names_persons(own := _SPLIT.sub("", name)):
+            known.setdefault(own, []).append(opened)
+    return next((name for name, parts in known.items() if _persons(name, parts)), None)
+
+
+def _persons(name: str, parts: list[Callable[[], Array]]) -> bool:
+    """Whether the arrays of all splits name persons. Where values cannot be read, the name of the array decides."""
+    try:
+        arrays = [opened() for opened in parts]
+        listed = [array for array in arrays if array.shape and math.prod(array.shape) == array.shape[0]]
+        # Others are never read: texts without a fixed length are objects, or lie in a heap.
+        read = all(isinstance(array.dtype, np.dtype) and array.dtype.kind in "iufSU" for array in listed)
+        return not read or column_of({name: chain.from_iterable(map(_values, listed))}) is not None
+    except UserError:
+        return True
+
+
+def _values(array: Array) -> Iterator[object]:
+    step = max(1, min(ROWS, BLOCK // max(1, array.dtype.itemsize)))
+    for at in range(0, array.shape[0], step):
+        for value in array.read(at, min(at + step, array.shape[0])).ravel().tolist():
+            yield value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -3,7 +3,7 @@
 A set is made in `NAME.partial/`. Each shard is written under a temporary name and renamed when it is complete; its
 digest is then noted in a file beside it. When all shards and the manifest are in place, the folder gets its real name.
 
-`going_on` says when a second run makes the shards that are missing.
+`unfinished` says when a second run makes the shards that are missing.
 
 **Several processes** may make one set in a folder that they share. Task i of N makes every N-th shard, and the process
 that finds all shards in place finishes the set. Each process holds a lock on the folder while it works; the processes
@@ -36,10 +36,8 @@ import numpy as np
 from dpfc_cli import files
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features import digests
-from dpfc_cli.features.going_on import SETTINGS, begun_shards, continues, tidy, written_first
 from dpfc_cli.features.hdf5 import opened_hdf5, plain_dataset
-from dpfc_cli.features.locks import PATIENCE, ReplacedError, claimed, let_go, locked, locked_soon
-from dpfc_cli.features.manifest import GROUPED_VERSION, MANIFEST, VERSION, Manifest, Shard, SplitFacts, load
+from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
 from dpfc_cli.features.shards import (
     PlannedShard,
     ShardSink,
@@ -50,6 +48,19 @@ from dpfc_cli.features.shards import (
     uninterrupted,
     unwritable,
     writing,
+)
+from dpfc_cli.features.unfinished import (
+    PATIENCE,
+    SETTINGS,
+    ReplacedError,
+    begun_shards,
+    claimed,
+    continues,
+    let_go,
+    locked,
+    locked_soon,
+    tidy,
+    written_first,
 )
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.sources.digests import Digests, Kind
@@ -200,7 +211,7 @@ class FeatureWriter:
         """Write the manifest, and give the folder its name.
 
         Args:
-            manifest: the description of the set. Its splits, its version and its id are filled in here.
+            manifest: the description of the set. Its splits and its id are filled in here.
             approve: told the numbers of the null records of each split, when all shards are in place, whichever process
                 made them. If it raises an error, the set stays unfinished.
             register: told of the set when all of its files are in place. If it raises an error, the set stays
@@ -243,9 +254,8 @@ class FeatureWriter:
             splits[planned.split] = SplitFacts(n=planned.stop, shards=(*before, shard), groups=groups)
         if approve is not None:
             approve(self._nulls())
-        version = VERSION if self._groups is None else GROUPED_VERSION
         source = {**manifest.source, "identity": identity}
-        whole = replace(manifest, splits=splits, source=source, version=version, id=self._id(splits))
+        whole = replace(manifest, splits=splits, source=source, id=self._id(splits))
         if known is not None and self._kind is not None:
             digests.write(self._partial / digests.FILE, self._kind, known)
         files.replace(self._partial / MANIFEST, whole.to_json())

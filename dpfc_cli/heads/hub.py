@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.download import download, named_by
+from dpfc_cli.backbones.hub import download, named_by
 from dpfc_cli.errors import UserError
 from dpfc_cli.heads.signature import SUFFIX
 

@@ -8,10 +8,10 @@ table.
 """
 
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.images.broken import Broken, most_allowed, said_of
+from dpfc_cli.images.broken import Broken, said_of
 from dpfc_cli.images.catalogue import DATASETS, catalogued, check, open_images, small
+from dpfc_cli.images.dataset import Preparation, Window
 from dpfc_cli.images.prefetch import Batch, batches
-from dpfc_cli.images.preparation import Preparation, Window
 from dpfc_cli.images.sets import ImageSet, Progress, Split, by_person, held_out
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "catalogued",
     "check",
     "held_out",
-    "most_allowed",
     "open_images",
     "said_of",
     "small",

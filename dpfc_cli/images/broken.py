@@ -1,20 +1,14 @@
-"""Pictures that cannot be decoded: how many there may be, which they are, and what is said of them.
-
-Which pictures are broken is a fact about records. Their names and their number go to standard error and into a file for
-the owner alone (mode 0600). They never go into a feature set. So only whoever runs the extraction learns them.
-"""
+"""Pictures that cannot be decoded: which they are, and what is said of them. `sources.nulls` says who learns it."""
 
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
-from dpfc_cli import files
 from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter, printable
 from dpfc_cli.images.prefetch import Batch
 from dpfc_cli.images.sets import ImageSet, Records, unreadable
+from dpfc_cli.sources.nulls import listed
 
-MOST_SHOWN = 20
-"""The most pictures that a message names."""
 MOST_LISTED = 100_000
 """The most pictures that are remembered. A longer list helps nobody, and it would take memory."""
 
@@ -106,23 +100,9 @@ class Broken:
         return error
 
     def lines(self) -> list[str]:
-        """The pictures, a line each. All of a long list go into the file, which only its owner can read. A file that an
-        earlier run left is removed.
-        """
-        file = self._file
+        """The pictures, a line each, as `nulls.listed` shows them."""
         lines = [f"{printable(self._title(key))}: {printable(reason)}" for key, reason in sorted(self._found.items())]
-        shown = [f"  {line}" for line in lines[:MOST_SHOWN]]
-        try:
-            file.unlink(missing_ok=True)
-            if len(lines) > MOST_SHOWN:
-                shown.append(f"  and {len(lines) - MOST_SHOWN:,} more.")
-                file.parent.mkdir(parents=True, exist_ok=True)
-                files.replace(file, "".join(f"{line}\n" for line in lines).encode(), mode=0o600)
-                which = f"The first {len(lines):,}" if self.full else "All of them"
-                shown.append(f"{which}: '{printable(str(file))}'. Only you can read that file.")
-        except OSError as error:
-            shown.append(f"The list could not be written: '{printable(str(file))}': {error.strerror or error}.")
-        return shown
+        return listed(lines, self._file, f"The first {len(lines):,}" if self.full else "All of them")
 
     @property
     def _number(self) -> str:
@@ -130,12 +110,6 @@ class Broken:
 
     def _title(self, key: tuple[str, int]) -> str:
         return self._source.splits[key[0]].title(key[1])
-
-
-def most_allowed(source: ImageSet, share: float) -> dict[str, int]:
-    """How many pictures of each split may become null records: this share of them, and never all."""
-    # 0.29 · 100 is 28.999999999999996.
-    return {name: min(int(share * split.n + 1e-9), split.n - 1) for name, split in source.splits.items()}
 
 
 def said_of(nulls: Mapping[str, Records], source: ImageSet) -> str | None:

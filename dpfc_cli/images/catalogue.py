@@ -6,20 +6,19 @@ from pathlib import Path
 
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import UserError, parameter, unknown
-from dpfc_cli.images import arrow, cifar, digits, folder, idx, imagenet, parquet, webdataset
-from dpfc_cli.images.dataset import DataSet, Request
-from dpfc_cli.images.preparation import Notice, Preparation, Window
+from dpfc_cli.images import cifar, folder, hugging_face, idx, imagenet, webdataset
+from dpfc_cli.images.dataset import DataSet, Notice, Preparation, Request, Window
 from dpfc_cli.images.sets import ImageSet, Progress
 from dpfc_cli.sources.groups import RULES, Rule
 
 _ALL: tuple[DataSet, ...] = (
-    digits.DIGITS,
+    idx.DIGITS,
     *idx.DATA_SETS,
     *cifar.DATA_SETS,
     imagenet.IMAGENET,
     folder.IMAGEFOLDER,
-    parquet.PARQUET,
-    arrow.ARROW,
+    hugging_face.PARQUET,
+    hugging_face.ARROW,
     webdataset.WEBDATASET,
 )
 CATALOGUE: dict[str, DataSet] = {entry.name: entry for entry in _ALL}
@@ -38,16 +37,7 @@ def check(
     label_column: str | None = None,
     group_by: Rule | None = None,
 ) -> None:
-    """Refuse what can be refused before any file is opened.
-
-    Args:
-        dataset: what the user typed, one of `DATASETS` with a path in the place of PATH.
-        data_dir: the folder that the user named for the data set's files, or None.
-        classes: the classes that the operator asserts, or None.
-        window: as for `open_images`.
-        exif: as for `open_images`.
-        label_column: as for `open_images`.
-        group_by: as for `open_images`.
+    """Refuse what can be refused before any file is opened. For the arguments see `open_images`.
 
     Raises:
         UserError: the name is unknown (code "unknown-name"), its path or its folder is not given (code "missing"), the

@@ -27,23 +27,162 @@ import ctypes
 import errno
 import io
 import logging
+import re
+import struct
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
 
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.images.dataset import Preparation, Window
 from dpfc_cli.images.dicom import Stored, check_installed, is_dicom, pixels_of, stored
-from dpfc_cli.images.grey import levels, narrow
-from dpfc_cli.images.headers import check_jpeg, declared
 from dpfc_cli.images.memory import MOST_PIXELS, TOGETHER, Room, bound, check_size
-from dpfc_cli.images.preparation import Preparation, Window
 from dpfc_cli.images.sets import Pixels, unreadable
 from dpfc_cli.memory import proved
+
+MOST_SCANS = 100
+"""The most scans of a JPEG. A progressive one usually has ten. Each scan goes over the whole picture once more."""
+MOST_SEGMENTS = 1_000
+"""The most segments of EXIF data in a JPEG. Pillow joins them one by one, which takes quadratic time."""
+MOST_STRIPS = 1 << 18
+"""The most strips or tiles of a TIFF."""
+
+_START_OF_SCAN, _EXIF = 0xDA, 0xE1
+_END = 0xD9
+_ALONE = frozenset((0x01, 0xD8))
+# 0x00 marks a byte of data, and 0xD0 to 0xD7 are restarts inside a scan.
+_MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")
+
+_Order = Literal["little", "big"]
+_ORDERS: dict[bytes, _Order] = {b"II": "little", b"MM": "big"}
+_WIDTH, _PHOTOMETRIC, _COMPRESSION, _ROWS = 256, 262, 259, 278
+_TILE_WIDTH, _TILE_LENGTH = 322, 323
+_OFFSETS = (273, 324)
+_BYTES = {1: 1, 6: 1, 3: 2, 8: 2, 4: 4, 9: 4, 13: 4, 16: 8, 17: 8}
+"""Bytes of a number of each TIFF type that libtiff takes for a length."""
+_YCBCR, _JPEG, _ALL_ROWS = 6, 7, 2**32 - 1
+
+
+def declared(data: bytes) -> int:
+    """The pixels that a decoder would take memory for, as far as the decoder does not state them before it takes it.
+
+    This is the canvas of a WebP and the tile of a TIFF. It is 0 for other formats.
+
+    Raises:
+        ValueError: the file would take far more time than its size explains.
+
+    """
+    if data.startswith(b"\xff\xd8"):
+        check_jpeg(data)
+        return 0
+    if data.startswith((b"II", b"MM")):
+        return _tile(data)
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return _canvas(data)
+    return 0
+
+
+def check_jpeg(data: bytes) -> None:
+    """Refuse a JPEG that would take far more time than its size explains, with a ValueError."""
+    limits = {_START_OF_SCAN: (MOST_SCANS, "scans"), _EXIF: (MOST_SEGMENTS, "segments of EXIF data")}
+    # Nearly all files end here. Counting two bytes is fast, and there are no fewer of them than markers.
+    if all(data.count(bytes((0xFF, marker))) <= most for marker, (most, _) in limits.items()):
+        return
+    found = dict.fromkeys(limits, 0)
+    at = 0
+    while (match := _MARKER.search(data, at)) and (marker := match[1][0]) != _END:
+        at = match.end()
+        if marker in found:
+            found[marker] += 1
+            most, what = limits[marker]
+            if found[marker] > most:
+                raise ValueError(f"it has more than {most} {what}")
+        if marker not in _ALONE:
+            at += max(2, int.from_bytes(data[at : at + 2], "big"))
+
+
+def _tile(data: bytes) -> int:
+    """The pixels of a tile of a TIFF, or of a strip that libtiff converts. libtiff takes memory for a whole one."""
+    order, big = _ORDERS[data[:2]], 43 in data[2:4]
+    start, length, head, entry = (8, 8, 8, "HHQ8s") if big else (4, 4, 2, "HHI4s")
+    entry = ("<" if order == "little" else ">") + entry
+    at = int.from_bytes(data[start : start + length], order)
+    count = int.from_bytes(data[at : at + head], order)
+    size = struct.calcsize(entry)
+    entries = data[at + head : at + head + count * size]
+    number: dict[int, int] = {}
+    for tag, kind, values, field in struct.iter_unpack(entry, entries[: len(entries) // size * size]):
+        if tag in _OFFSETS and values > MOST_STRIPS:
+            raise ValueError(f"it has more than {MOST_STRIPS} strips or tiles")
+        if kind in _BYTES:
+            number[tag] = max(number.get(tag, 0), _number(data, field, _BYTES[kind], order))
+    tile = number.get(_TILE_WIDTH, 0) * number.get(_TILE_LENGTH, 0)
+    rows = number.get(_ROWS, _ALL_ROWS)
+    if number.get(_PHOTOMETRIC) == _YCBCR and number.get(_COMPRESSION) != _JPEG and rows < _ALL_ROWS:
+        return max(tile, rows * number.get(_WIDTH, 0))
+    return tile
+
+
+def _number(data: bytes, field: bytes, width: int, order: _Order) -> int:
+    """The number of an entry. It lies in the entry's field, or where the field says if it is too long for that."""
+    if width > len(field):
+        at = int.from_bytes(field, order)
+        field = data[at : at + width]
+    return int.from_bytes(field[:width], order)
+
+
+def _canvas(data: bytes) -> int:
+    """The pixels of a WebP's canvas."""
+    kind = data[12:16]
+    if kind == b"VP8X":
+        width, height = int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
+    elif kind == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    else:
+        width, height = (int.from_bytes(data[at : at + 2], "little") & 0x3FFF for at in (26, 28))
+    return width * height
+
+
+BLOCK = 1 << 20
+"""Values that are converted at a time. They take 8 bytes each meanwhile."""
+QUARTER = 4
+
+
+def levels(values: NDArray[np.generic], window: Window, slope: float = 1.0, intercept: float = 0.0) -> Pixels:
+    """Grey values as levels. The lower end of the window becomes 0, the upper end 255, everything beyond is cut off.
+
+    Args:
+        values: integers or floats of any shape.
+        window: (low, high), low < high.
+        slope: what a value is multiplied by first.
+        intercept: what is added then.
+
+    Raises:
+        ValueError: a value is not finite.
+
+    """
+    low, high = window
+    flat = np.ascontiguousarray(values).reshape(-1)
+    found = np.empty(flat.shape, np.uint8)
+    for at in range(0, len(flat), BLOCK):
+        part = flat[at : at + BLOCK].astype(np.float64) * slope + intercept
+        if not np.isfinite(part).all():
+            raise ValueError("it has values that are no numbers")
+        found[at : at + BLOCK] = np.rint((part.clip(low, high) - low) / (high - low) * 255)
+    return found.reshape(values.shape)
+
+
+def narrow(values: NDArray[np.integer], count: int) -> bool:
+    """Whether values use less than a quarter of the `count` values that they could have."""
+    return bool(values.size) and QUARTER * (int(values.max()) - int(values.min())) < count
+
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.images.dataset import Preparation
 from dpfc_cli.images.memory import check_size
-from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import Decode, Entry, Pixels, Records, Split, UnreadableError, check_range, listing_of
 from dpfc_cli.sources.digests import Kind, digest_of
 from dpfc_cli.sources.groups import Keys

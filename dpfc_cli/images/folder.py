@@ -23,27 +23,23 @@ DICOM files without a table, by the element that the operator names.
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
 from dpfc_cli.files import named_twice
 from dpfc_cli.images import dicom
-from dpfc_cli.images.dataset import DataSet
+from dpfc_cli.images.dataset import DataSet, Request
 from dpfc_cli.images.encoded import Files, encoded_split
-from dpfc_cli.images.folder_persons import is_dicom, noticed, persons_of
-from dpfc_cli.images.labels import labelled
-from dpfc_cli.images.preparation import Preparation
-from dpfc_cli.images.sets import Entry, ImageSet, Split
-from dpfc_cli.sources.classes import Origin
-from dpfc_cli.sources.groups import Keys, Rule
-from dpfc_cli.sources.label_columns import USUAL_NAMES
+from dpfc_cli.images.sets import Entry, ImageSet
+from dpfc_cli.sources.classes import USUAL_NAMES, labelled
+from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
+from dpfc_cli.sources.groups import Keys, Rule, keys_of
 from dpfc_cli.sources.metadata import FILE_NAME, NAMES, Metadata, Value, metadata_of, read
-from dpfc_cli.sources.names import inside, is_clutter
-from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
+from dpfc_cli.sources.noticed import column_of, level_of, repeat
+from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, inside, is_clutter
 
 EXTENSIONS = frozenset(
     (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp", *dicom.SUFFIXES)
@@ -53,87 +49,69 @@ EXPECTED = (
     f"The folder train may also be called {' or '.join(TRAIN_SPLITS[1:])}, "
     f"and test {', '.join(TEST_SPLITS[1:-1])} or {TEST_SPLITS[-1]}."
 )
+PATIENT = "PatientID"
+"""The element of DICOM that names persons."""
+Labelled = list[tuple[Value, Entry]]
+"""The label and the entry of every image of a split, in the order of the records."""
 
 
-def open_folder(
-    path: Path,
-    preparation: Preparation,
-    classes: tuple[str, ...] | None = None,
-    label_column: str | None = None,
-    group_by: Rule | None = None,
-) -> ImageSet:
-    """Open a folder of image files.
-
-    Args:
-        path: the folder.
-        preparation: what is done with the pictures. Without a geometry all must have the size of the first one.
-        classes: the classes that the operator asserts, in the order in which labels count them, or None.
-        label_column: the column of the table beside the images that holds the labels, or None.
-        group_by: how the person of an image is found, or None.
-
-    Raises:
-        UserError: the folder has another layout, holds a class that is not asserted, or cannot be read.
-
+def open_folder(request: Request) -> ImageSet:
+    """Open a folder of image files. Raises UserError if it has another layout, holds a class that is not asserted, or
+    cannot be read.
     """
     try:
-        return _opened(path, preparation, classes, label_column, group_by)
+        return _opened(request)
     except OSError as error:
+        place = str(error.filename or request.place)
         raise UserError(
-            f"'{error.filename or path}' cannot be read: {error.strerror or error}.",
+            f"'{place}' cannot be read: {error.strerror or error}.",
             "Repair it (does a link lead nowhere? is a permission missing?), or remove it.",
             code="unreadable",
-            path=str(error.filename or path),
+            path=place,
         ) from error
 
 
-def _opened(
-    path: Path,
-    preparation: Preparation,
-    classes: tuple[str, ...] | None,
-    label_column: str | None,
-    group_by: Rule | None,
-) -> ImageSet:
-    folders = _split_folders(path)
-    found = tuple(sorted({name for folder in folders.values() for name in _class_names(folder)}))
+def _opened(request: Request) -> ImageSet:
+    path, rule = request.place, request.group_by
+    folders = _split_folders(path, request.classes or ())
+    classes = sorted({name for folder in folders.values() for name in _folders_in(folder)})
     tables = {split: metadata_of(folder) or metadata_of(path) for split, folder in folders.items()}
-    if label_column is not None or (not found and tables["train"] is not None):
-        return _tabled(path, folders, tables, preparation, classes, label_column, group_by)
-    if not found:
-        raise UserError(
-            f"No class folders in {' or '.join(map(str, folders.values()))}.",
-            EXPECTED,
-            code="missing",
-            path=str(path),
-        )
-    numbers = _numbers(found, classes, tables["train"])
+    tabled = request.label_column is not None or (not classes and tables["train"] is not None)
     skipped = Counter[str]()
-    # Whoever names a level below the classes says on which level they are.
-    deep = classes is not None or (group_by is not None and group_by.by == "folder")
-    files = {split: _files(folder, found, deep, skipped) for split, folder in folders.items()}
-    for split, folder in folders.items():
-        if not files[split]:
-            raise UserError(
-                f"No images in the class folders of '{folder}'.",
-                f"{EXPECTED} They are files that end in {', '.join(sorted(EXTENSIONS))}.",
-                code="missing",
-                path=str(folder),
-            )
-    _check_decoders(entry.name for listed in files.values() for _, entry in listed)
-    listed = {split: [entry.name for _, entry in files[split]] for split in folders}
-    keys = persons_of(path, folders, tables, listed, group_by, classes_above=True)
-    splits = {
-        split: _split(folders[split], files[split], found, numbers, preparation, keys.get(split)) for split in folders
-    }
-    origin: Origin = "inferred" if classes is None else "asserted"
-    renumbered = numbers != list(range(len(found)))
-    seem = partial(noticed, folders, tables, listed)
-    return ImageSet("imagefolder", classes or found, splits, origin, renumbered, _remarks(skipped), seem)
-
-
-def _check_decoders(names: Iterable[str]) -> None:
-    """Refuse DICOM files at once if the package for them is missing."""
-    if any(map(is_dicom, names)):
+    if tabled:
+        classes, known = [], dict[Path, Metadata]()
+        listed = {s: _in_table(tables[s], folder, request.label_column, known) for s, folder in folders.items()}
+    elif not classes:
+        places = " or ".join(map(str, folders.values()))
+        raise UserError(f"No class folders in {places}.", EXPECTED, code="missing", path=str(path))
+    else:
+        # Whoever names a level below the classes says on which level they are.
+        deep = request.classes is not None or (rule is not None and rule.by == "folder")
+        listed = {split: _in_class_folders(folder, classes, deep, skipped) for split, folder in folders.items()}
+    if any(is_dicom(entry.name) for each in listed.values() for _, entry in each):
         dicom.check_installed()
+    meant = labelled({split: [y for y, _ in each] for split, each in listed.items()}, request.classes, classes)
+    names = {split: [entry.name for _, entry in listed[split]] for split in meant.used.values()}
+    keys = {} if rule is None else _persons_of(path, folders, tables, names, rule, classes_above=not tabled)
+    splits = {
+        role: encoded_split(
+            meant.labels[split],
+            Files(folders[split], names[split]),
+            request.preparation,
+            # Folders without a picture do not belong to the listing.
+            classes=() if tabled else tuple(dict.fromkeys(name.partition("/")[0] for name in names[split])),
+            entries=(entry for _, entry in listed[split]),
+            name=names[split].__getitem__,
+            keys=keys.get(split),
+        )
+        for role, split in meant.used.items()
+    }
+    noticed = partial(_noticed, folders, tables, names, meant.labels if tabled else None)
+    return ImageSet("imagefolder", meant.classes, splits, meant.origin, meant.renumbered, _remarks(skipped), noticed)
+
+
+def is_dicom(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in dicom.SUFFIXES
 
 
 def _remarks(skipped: Counter[str]) -> tuple[str, ...]:
@@ -146,135 +124,10 @@ def _remarks(skipped: Counter[str]) -> tuple[str, ...]:
     )
 
 
-def _tabled(
-    path: Path,
-    folders: dict[str, Path],
-    tables: dict[str, Path | None],
-    preparation: Preparation,
-    classes: tuple[str, ...] | None,
-    label_column: str | None,
-    group_by: Rule | None,
-) -> ImageSet:
-    """The images that tables name, with the labels that stand there."""
-    known: dict[Path, Metadata] = {}
-    entries: dict[str, list[Entry]] = {}
-    labels: dict[str, list[Value]] = {}
-    for split, folder in folders.items():
-        table = tables[split]
-        if table is None:
-            raise UserError(
-                f"There is no {' or '.join(NAMES)} in '{folder}'.",
-                f"Leave out {parameter('label_column')}, or put a table there with a column '{FILE_NAME}'.",
-                code="missing",
-                parameter="label_column",
-                path=str(folder),
-            )
-        known[table] = known.get(table) or read(table)
-        found = sorted(_rows(known[table], folder.absolute(), label_column))
-        missing = [name for name, _ in found if not (folder / name).exists()]
-        if missing:
-            raise UserError(
-                f"'{table}' names {counted(len(missing), 'file')} that cannot be found, such as '{missing[0]}'. "
-                f"{GUARDED}",
-                f"Put them there, or take their lines out of the table. The names in '{FILE_NAME}' begin in the folder "
-                "of the table.",
-                code="missing",
-                path=str(folder / missing[0]),
-                count=len(missing),
-            )
-        entries[split] = [_entry(folder, name, str(label)) for name, label in found]
-        labels[split] = [label for _, label in found]
-        if not found:
-            raise UserError(
-                f"'{table}' names no file in '{folder}'.", EXPECTED, code="missing", path=str(table), split=split
-            )
-        twice = named_twice(folder / entry.name for entry in entries[split])
-        if twice is not None:
-            raise _counted_twice(twice)
-    _check_decoders(entry.name for listed in entries.values() for entry in listed)
-    meant = labelled(labels, classes)
-    listed = {split: [entry.name for entry in entries[split]] for split in meant.used.values()}
-    keys = persons_of(path, folders, tables, listed, group_by, classes_above=False)
-    splits = {}
-    for role, split in meant.used.items():
-        names = [entry.name for entry in entries[split]]
-        splits[role] = encoded_split(
-            meant.labels[split],
-            Files(folders[split], names),
-            preparation,
-            classes=(),
-            entries=entries[split],
-            name=names.__getitem__,
-            keys=keys.get(split),
-        )
-    seem = partial(noticed, folders, tables, listed, {split: meant.labels[split].tolist() for split in listed})
-    return ImageSet("imagefolder", meant.classes, splits, meant.origin, meant.renumbered, noticed=seem)
-
-
-def _rows(table: Metadata, folder: Path, label_column: str | None) -> Iterator[tuple[str, Value]]:
-    """The name in the folder and the label of each picture of the folder that a table names."""
-    column = label_column or next((name for name in USUAL_NAMES if name in table.columns), None)
-    if column is None or column not in table.columns:
-        raise UserError(
-            f"'{table.path}' has no column {'of labels' if column is None else repr(column)}. It has: "
-            f"{', '.join((FILE_NAME, *table.columns))}.",
-            f"Name the column that holds the labels: {parameter('label_column')}.",
-            code="missing",
-            parameter="label_column",
-            path=str(table.path),
-        )
-    values = table.columns[column]
-    # CSV has no numbers, only texts.
-    counts = all(value is None or isinstance(value, int) or (value.isdecimal() and len(value) < 10) for value in values)
-    for file, value in zip(table.files, values, strict=True):
-        if (name := inside(folder, str(file))) is not None:
-            yield os.path.relpath(name, folder), int(value) if counts and value is not None else value
-
-
-def _entry(folder: Path, name: str, label: str) -> Entry:
-    """The entry of a picture that a table names. The label stands in the digest's place, so the listing has it."""
-    facts = (folder / name).stat()
-    if not stat.S_ISREG(facts.st_mode):
-        raise _no_file(folder / name)
-    return Entry(name, facts.st_size, label)
-
-
-def _no_file(path: Path) -> UserError:
-    return UserError(f"'{path}' is not a file.", "Remove it.", code="unreadable", path=str(path))
-
-
-def _counted_twice(path: Path) -> UserError:
-    return UserError(
-        f"'{path}' is a picture that is there twice, as a link or under a second name. It would count as two records, "
-        f"and the guarantee is for one. {GUARDED}",
-        "Leave one of them.",
-        code="conflict",
-        path=str(path),
-    )
-
-
-def _numbers(found: tuple[str, ...], classes: tuple[str, ...] | None, table: Path | None) -> list[int]:
-    """The label of each class folder. UserError for a folder that is not among the asserted classes.
-
-    table: the table beside the images, for the message.
+def _split_folders(path: Path, classes: Sequence[str]) -> dict[str, Path]:
+    """The folder of each split. A folder called train is a class if the operator says so, or if it has no folder of its
+    own and no table, and lies beside other classes.
     """
-    if classes is None:
-        return list(range(len(found)))
-    number = {name: label for label, name in enumerate(classes)}
-    unknown = next((name for name in found if name not in number), None)
-    if unknown is not None:
-        raise UserError(
-            f"The class folder '{unknown}' is not among the {counted(len(classes), 'class')} of "
-            f"{parameter('classes')}. {GUARDED}",
-            "Give the names of all class folders. There may be more classes than folders."
-            + (f" Or take the labels of '{table.name}': {parameter('label_column')}." if table else ""),
-            code="conflict",
-            parameter="classes",
-        )
-    return [number[name] for name in found]
-
-
-def _split_folders(path: Path) -> dict[str, Path]:
     if not path.is_dir():
         raise UserError(
             f"'{path}' is not a folder.",
@@ -283,9 +136,7 @@ def _split_folders(path: Path) -> dict[str, Path]:
             parameter="dataset",
             path=str(path),
         )
-    train = [path / name for name in TRAIN_SPLITS if (path / name).is_dir()]
-    if not train:
-        return {"train": path}
+    train = [path / name for name in TRAIN_SPLITS if (path / name).is_dir() and name not in classes]
     if len(train) > 1:
         raise UserError(
             f"Which is for training, '{train[0]}' or '{train[1]}'?",
@@ -293,11 +144,16 @@ def _split_folders(path: Path) -> dict[str, Path]:
             code="conflict",
             paths=[str(folder) for folder in train],
         )
+    if not train:
+        return {"train": path}
+    beside = set(_folders_in(path)) - {*TRAIN_SPLITS, *TEST_SPLITS}
+    if beside and not _folders_in(train[0]) and not (metadata_of(path) or metadata_of(train[0])):
+        return {"train": path}
     test = next((path / name for name in TEST_SPLITS if (path / name).is_dir()), None)
     return {"train": train[0]} | ({} if test is None else {"test": test})
 
 
-def _class_names(folder: Path) -> list[str]:
+def _folders_in(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
         return [
             entry.name
@@ -306,23 +162,25 @@ def _class_names(folder: Path) -> list[str]:
         ]
 
 
-def _files(folder: Path, found: tuple[str, ...], deep: bool, skipped: Counter[str]) -> list[tuple[int, Entry]]:
-    """The number of the class folder and the entry of every image of a split, sorted by class, then by name.
+# Labels by folders
+
+
+def _in_class_folders(folder: Path, classes: list[str], deep: bool, skipped: Counter[str]) -> Labelled:
+    """The images of a split, sorted by class, then by name.
 
     Args:
         folder: of the split.
-        found: the names of the class folders.
+        classes: the names of the class folders of all splits, sorted.
         deep: whether the folder of a class may have folders of its own.
         skipped: counts the endings of the files that are no images.
 
     """
-    files: list[tuple[int, Entry]] = []
-    linked = False
-    for place, name in enumerate(found):
+    found, linked = Labelled(), False
+    for name in classes:
         if not (folder / name).is_dir():
             continue
         linked |= (folder / name).is_symlink()
-        for file, entry in sorted(_listed(folder / name, name, deep), key=lambda listed: listed[0]):
+        for file, entry in sorted(_files_in(folder / name, name, deep), key=lambda listed: listed[0]):
             ending = os.path.splitext(entry.name)[1].lower()
             if ending not in EXTENSIONS:
                 skipped[ending] += 1
@@ -330,17 +188,23 @@ def _files(folder: Path, found: tuple[str, ...], deep: bool, skipped: Counter[st
             facts = entry.stat()
             if not stat.S_ISREG(facts.st_mode):
                 # Opening a pipe would wait forever.
-                raise _no_file(Path(entry.path))
+                raise _no_file(entry.path)
             linked |= entry.is_symlink() or facts.st_nlink > 1
-            files.append((place, Entry(file, facts.st_size, "")))
+            found.append((name, Entry(file, facts.st_size, "")))
+    if not found:
+        raise UserError(
+            f"No images in the class folders of '{folder}'.",
+            f"{EXPECTED} They are files that end in {', '.join(sorted(EXTENSIONS))}.",
+            code="missing",
+            path=str(folder),
+        )
     # Without links no file has two names, and millions of files are not looked at again.
-    twice = named_twice(folder / entry.name for _, entry in files) if linked else None
-    if twice is not None:
-        raise _counted_twice(twice)
-    return files
+    if linked:
+        _refuse_twice(folder, found)
+    return found
 
 
-def _listed(place: Path, name: str, deep: bool) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+def _files_in(place: Path, name: str, deep: bool) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
     """The files in a class folder that are the user's, each with its name from the class on."""
     with os.scandir(place) as entries:
         found = list(entries)
@@ -365,37 +229,190 @@ def _listed(place: Path, name: str, deep: bool) -> Iterator[tuple[str, "os.DirEn
                 path=entry.path,
             )
         else:
-            yield from _listed(Path(entry.path), f"{name}/{entry.name}", deep)
+            yield from _files_in(Path(entry.path), f"{name}/{entry.name}", deep)
 
 
-def _split(
-    folder: Path,
-    files: list[tuple[int, Entry]],
-    found: tuple[str, ...],
-    numbers: list[int],
-    preparation: Preparation,
-    keys: Keys | None,
-) -> Split:
-    labels = np.array([numbers[place] for place, _ in files], np.int32)
-    names = [entry.name for _, entry in files]
-    # Folders without a picture do not belong to the listing.
-    filled = tuple(found[place] for place in sorted({place for place, _ in files}))
-    return encoded_split(
-        labels,
-        Files(folder, names),
-        preparation,
-        classes=filled,
-        entries=(entry for _, entry in files),
-        name=names.__getitem__,
-        keys=keys,
-    )
+def _no_file(path: str) -> UserError:
+    return UserError(f"'{path}' is not a file.", "Remove it.", code="unreadable", path=path)
+
+
+def _refuse_twice(folder: Path, found: Labelled) -> None:
+    twice = named_twice(folder / entry.name for _, entry in found)
+    if twice is not None:
+        raise UserError(
+            f"'{twice}' is a picture that is there twice, as a link or under a second name. It would count as two "
+            f"records, and the guarantee is for one. {GUARDED}",
+            "Leave one of them.",
+            code="conflict",
+            path=str(twice),
+        )
+
+
+# Labels in a table
+
+
+def _in_table(path: Path | None, folder: Path, label_column: str | None, known: dict[Path, Metadata]) -> Labelled:
+    """The images of a split that a table names, sorted by name. The label stands in the digest's place of each entry,
+    so the listing has it. known: the tables that were read before.
+    """
+    if path is None:
+        raise UserError(
+            f"There is no {' or '.join(NAMES)} in '{folder}'.",
+            f"Leave out {parameter('label_column')}, or put a table there with a column '{FILE_NAME}'.",
+            code="missing",
+            parameter="label_column",
+            path=str(folder),
+        )
+    table = known[path] = known.get(path) or read(path)
+    rows = sorted(_rows(table, folder.absolute(), label_column), key=lambda row: row[0])
+    missing = [name for name, _ in rows if not (folder / name).exists()]
+    if missing:
+        raise UserError(
+            f"'{path}' names {counted(len(missing), 'file')} that cannot be found, such as '{missing[0]}'. {GUARDED}",
+            f"Put them there, or take their lines out of the table. The names in '{FILE_NAME}' begin in the folder of "
+            "the table.",
+            code="missing",
+            path=str(folder / missing[0]),
+            count=len(missing),
+        )
+    if not rows:
+        raise UserError(f"'{path}' names no file in '{folder}'.", EXPECTED, code="missing", path=str(path))
+    found = Labelled()
+    for name, label in rows:
+        facts = (folder / name).stat()
+        if not stat.S_ISREG(facts.st_mode):
+            raise _no_file(str(folder / name))
+        found.append((label, Entry(name, facts.st_size, str(label))))
+    _refuse_twice(folder, found)
+    return found
+
+
+def _rows(table: Metadata, folder: Path, label_column: str | None) -> Iterator[tuple[str, Value]]:
+    """The name in the folder and the label of each picture of the folder that a table names."""
+    values = _column(table, label_column, USUAL_NAMES, "of labels", f"{parameter('label_column')}", "label_column")
+    # CSV has no numbers, only texts.
+    counts = all(value is None or isinstance(value, int) or (value.isdecimal() and len(value) < 10) for value in values)
+    for file, value in zip(table.files, values, strict=True):
+        if (name := inside(folder, str(file))) is not None:
+            yield os.path.relpath(name, folder), int(value) if counts and value is not None else value
+
+
+def _column(
+    table: Metadata, given: str | None, usual: Iterable[str], what: str, remedy: str, option: str
+) -> list[Value]:
+    """The values of the given column, or of the first one of a usual name."""
+    name = given or next((name for name in usual if name in table.columns), None)
+    if name is None or name not in table.columns:
+        raise UserError(
+            f"'{table.path}' has no column {what if name is None else repr(name)}. It has: "
+            f"{', '.join((FILE_NAME, *table.columns))}.",
+            f"Name the column: {remedy}.",
+            code="missing",
+            parameter=option,
+            path=str(table.path),
+        )
+    return table.columns[name]
+
+
+# Persons
+
+
+def _persons_of(
+    path: Path,
+    folders: dict[str, Path],
+    tables: dict[str, Path | None],
+    names: dict[str, list[str]],
+    rule: Rule,
+    *,
+    classes_above: bool,
+) -> dict[str, Keys]:
+    """The person of each image of each split.
+
+    Args:
+        path: what the user named.
+        folders: of the splits.
+        tables: beside the images of the splits.
+        names: of the images of each split, from its folder on.
+        rule: how a person is found.
+        classes_above: whether the first folder of a name is that of the class.
+
+    """
+    known: dict[Path, dict[Path, Value]] = {}
+    keys = {}
+    for split, own in names.items():
+        folder, table = folders[split], rule.table or tables[split]
+        values: Iterable[object]
+        if rule.by in ("folder", "name"):
+            values = (rule.of_name(name, name.partition("/")[2] if classes_above else name) for name in own)
+        elif table is None and any(map(is_dicom, own)):
+            element = rule.column or ""
+            dicom.check_element(element)
+            values = (dicom.element_of(folder / name, element) if is_dicom(name) else None for name in own)
+        elif table is None:
+            raise UserError(
+                f"There is no {' or '.join(NAMES)} in '{folder}' that could have a column '{rule.column}'.",
+                f"Put a table there with the columns '{FILE_NAME}' and '{rule.column}', or name another one: "
+                f"{parameter('group_by')} table:FILE.",
+                code="missing",
+                parameter="group_by",
+                path=str(folder),
+            )
+        else:
+            if table not in known:
+                known[table] = _persons_in(table, path, rule.column)
+            values = (known[table].get(Path(os.path.normpath(folder.absolute() / name))) for name in own)
+        keys[split] = keys_of(values, str(folder), own.__getitem__, rule.remedy)
+    return keys
+
+
+def _persons_in(path: Path, images: Path, column: str | None) -> dict[Path, Value]:
+    """What a table says of the person of each file. images: where its names begin if it does not lie there itself."""
+    # A table of its own may lie anywhere. In the folder of the images it is like the one beside them.
+    table = read(path, None if inside(images, os.path.abspath(path)) else images)
+    rule = "column:NAME" if path.name in NAMES else f"table:{path}:NAME"
+    values = _column(table, column, PERSONS, "of persons", f"{parameter('group_by')} {rule}", "group_by")
+    return dict(zip(table.files, values, strict=True))
+
+
+def _noticed(
+    folders: dict[str, Path],
+    tables: dict[str, Path | None],
+    names: dict[str, list[str]],
+    labels: Mapping[str, Iterable[int]] | None,
+) -> str | None:
+    """The rule that would bring together pictures that seem to be of one person; None if none do.
+
+    What a table says comes before what DICOM files say, and that before folders: a person may have several. labels: of
+    each image; None: the first folder of a name is that of the class.
+    """
+    columns: dict[str, list[Value]] = {}
+    for table in dict.fromkeys(tables.values()):
+        # Beside class folders there may be any table of this name.
+        with suppress(UserError):
+            for name, values in ({} if table is None else read(table).columns).items():
+                columns.setdefault(name, []).extend(values)
+    if (column := column_of(columns)) is not None:
+        return f"column:{column}"
+    if repeat(_patient(folders[split] / name) for split, own in names.items() for name in own if is_dicom(name)):
+        return f"column:{PATIENT}"
+    every = [name for own in names.values() for name in own]
+    if labels is None:
+        level = level_of([name.partition("/")[2] for name in every])
+    else:
+        level = level_of(every, [int(label) for split in names for label in labels[split]])
+    return None if level is None else f"folder:{level}"
+
+
+def _patient(path: Path) -> str | None:
+    """The patient of a DICOM file; None if the system does not let us read it, which is said when it is decoded."""
+    with suppress(OSError):
+        return dicom.element_of(path, PATIENT)
+    return None
 
 
 IMAGEFOLDER = DataSet(
     name="imagefolder",
-    open=lambda request: open_folder(
-        request.place, request.preparation, request.classes, request.label_column, request.group_by
-    ),
+    open=open_folder,
     location="path",
     asserted=True,
     groups=("folder", "name", "column", "table"),

@@ -20,11 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, parameter
-from dpfc_cli.images.dataset import DataSet
+from dpfc_cli.images.dataset import DataSet, Preparation, Request
 from dpfc_cli.images.encoded import encoded_split, read_file
 from dpfc_cli.images.folder import open_folder
-from dpfc_cli.images.preparation import Preparation
-from dpfc_cli.images.sets import Entry, ImageSet, Progress, Split
+from dpfc_cli.images.sets import Entry, ImageSet, Split
 from dpfc_cli.images.tars import Header, Member, members, nested, ranges
 from dpfc_cli.memory import proved
 from dpfc_cli.sources.reading import reading_code, remedy_for
@@ -41,17 +40,15 @@ OBTAIN = "Get ImageNet from image-net.org, where you need an account."
 _WNID = re.compile(r"n\d{8}")
 
 
-def open_imagenet(folder: Path, preparation: Preparation, progress: Progress | None) -> ImageSet:
-    """Open ImageNet from the class folders or the archives in `folder`.
-
-    Raises:
-        UserError: `folder` holds neither, or what it holds is damaged or is not ImageNet.
-
+def open_imagenet(request: Request) -> ImageSet:
+    """Open ImageNet from class folders or archives. Raises UserError if there are neither, or they are damaged, or not
+    those of ImageNet.
     """
+    folder, preparation = request.place, request.preparation
     archive = folder / TRAIN
     if not archive.is_file():
         if (folder / "train").is_dir():
-            return _folders(folder, preparation)
+            return _folders(request)
         raise UserError(
             f"'{folder}' holds neither '{TRAIN}' nor 'train/' with a folder for each class.",
             f"{OBTAIN} Then name the folder that holds it: {parameter('data_dir')}.",
@@ -65,8 +62,8 @@ def open_imagenet(folder: Path, preparation: Preparation, progress: Progress | N
         if not _WNID.fullmatch(wnid) or wnid in found:
             raise _damaged(f"'{archive}' holds '{name}', which is not the archive of a class, or comes twice.", archive)
         found[wnid] = pictures
-        if progress is not None:
-            progress("Listing", len(found), None)
+        if request.progress is not None:
+            request.progress("Listing", len(found), None)
     classes = tuple(sorted(found))
     if not classes:
         raise _damaged(f"'{archive}' holds no archives of classes.", archive)
@@ -77,9 +74,9 @@ def open_imagenet(folder: Path, preparation: Preparation, progress: Progress | N
     return ImageSet("imagenet", classes, splits)
 
 
-def _folders(folder: Path, preparation: Preparation) -> ImageSet:
+def _folders(request: Request) -> ImageSet:
     """The class folders. ImageNet defines their names."""
-    opened = open_folder(folder, preparation)
+    folder, opened = request.place, open_folder(request)
     foreign = next((name for name in opened.classes if not _WNID.fullmatch(name)), None)
     if foreign is not None:
         raise UserError(
@@ -178,7 +175,7 @@ def _damaged(what: str, path: Path) -> UserError:
 
 IMAGENET = DataSet(
     name="imagenet",
-    open=lambda request: open_imagenet(request.place, request.preparation, request.progress),
+    open=open_imagenet,
     location="data_dir",
     obtain=OBTAIN,
 )

@@ -13,7 +13,7 @@ published.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -272,10 +272,6 @@ class _Held:
         found = np.ascontiguousarray(self._images[start:stop])
         self.digests[start:stop] = digests_of_pixels(found)
         return found
-
-
-Given = Sequence[int | str | None] | NDArray[np.int64]
-"""Labels as a source gives them: numbers of classes, or names of classes. −1 or None: no label."""
 
 
 def unreadable(title: str, reason: str) -> UnreadableError:

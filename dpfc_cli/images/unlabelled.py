@@ -19,14 +19,13 @@ import numpy as np
 from dpfc_cli.errors import UserError, counted
 from dpfc_cli.files import NoPlainFileError, check_plain
 from dpfc_cli.images import dicom
-from dpfc_cli.images.arrow import files_of
+from dpfc_cli.images.dataset import Preparation
 from dpfc_cli.images.encoded import Encoded, Files
 from dpfc_cli.images.folder import EXTENSIONS
-from dpfc_cli.images.preparation import Preparation
+from dpfc_cli.images.hugging_face import files_of
 from dpfc_cli.images.sets import Decode, Pixels, unreadable
 from dpfc_cli.images.tars import members, ranges
-from dpfc_cli.sources.names import is_clutter
-from dpfc_cli.sources.split_files import files_by_split
+from dpfc_cli.sources.split_files import files_by_split, is_clutter
 
 TAR, PARQUET = ".tar", ".parquet"
 _OWN = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)

@@ -15,18 +15,14 @@ from typing import BinaryIO
 
 from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.files import json_of
-from dpfc_cli.images.dataset import DataSet, has_files
+from dpfc_cli.images.dataset import DataSet, Request, has_files
 from dpfc_cli.images.encoded import encoded_split
-from dpfc_cli.images.labels import labelled
-from dpfc_cli.images.preparation import Preparation
-from dpfc_cli.images.sets import Entry, ImageSet, Progress, Split
+from dpfc_cli.images.sets import Entry, ImageSet, Split
 from dpfc_cli.images.tars import Member, members, ranges, reading
-from dpfc_cli.sources.classes import MOST_ASSERTED
+from dpfc_cli.sources.classes import MOST_ASSERTED, USUAL_NAMES, labelled
 from dpfc_cli.sources.groups import Rule, keys_of
-from dpfc_cli.sources.label_columns import USUAL_NAMES
-from dpfc_cli.sources.names import is_clutter
 from dpfc_cli.sources.noticed import column_of, level_of
-from dpfc_cli.sources.split_files import files_by_split
+from dpfc_cli.sources.split_files import files_by_split, is_clutter
 
 PICTURES = ("jpg", "jpeg", "png", "webp")
 LABEL = "cls"
@@ -38,31 +34,15 @@ Record = tuple[Path, int | str, Member, object]
 """The archive, the label and the picture of a record, and what names its person. If nobody asked, its `.json`."""
 
 
-def open_webdataset(
-    pattern: str,
-    preparation: Preparation,
-    classes: tuple[str, ...] | None,
-    progress: Progress | None,
-    label_column: str | None = None,
-    group_by: Rule | None = None,
-) -> ImageSet:
-    """Open the archives that `pattern` names (see `files_by_split`).
-
-    Args:
-        pattern: a file, a folder, or file names with braces or wildcards.
-        preparation: what is done with the pictures.
-        classes: the classes that the operator asserts, or None.
-        progress: called for each archive that was listed.
-        label_column: the key of the label in a record's `.json`. None: the `.cls`, or a usual key.
-        group_by: how the person of a picture is found, or None.
-
-    Raises:
-        UserError: an archive is missing or damaged, or a record in it is not one picture with one class.
-
+def open_webdataset(request: Request) -> ImageSet:
+    """Open the archives that `request.place` names (see `files_by_split`). Raises UserError if one is missing or
+    damaged, or a record in it is not one picture with one class.
     """
+    pattern, group_by = str(request.place), request.group_by
     files = files_by_split(pattern, SUFFIX)
-    found = {split: _records(paths, progress, label_column, group_by) for split, paths in files.items()}
-    known = labelled({split: [label for _, label, *_ in records] for split, records in found.items()}, classes)
+    found = {split: _records(paths, request) for split, paths in files.items()}
+    labels = {split: [label for _, label, *_ in records] for split, records in found.items()}
+    known = labelled(labels, request.classes)
     splits: dict[str, Split] = {}
     for role, split in known.used.items():
         paths = tuple(dict.fromkeys(path for path, *_ in found[split]))
@@ -72,7 +52,7 @@ def open_webdataset(
         splits[role] = encoded_split(
             known.labels[split],
             pictures,
-            preparation,
+            request.preparation,
             classes=(),
             entries=_entries(found[split]),
             name=pictures.called,
@@ -106,9 +86,7 @@ def _known(records: Iterable[Record], key: str | None = None) -> Iterator[dict[s
                         yield facts
 
 
-def _records(
-    paths: list[Path], progress: Progress | None, label_column: str | None, group_by: Rule | None
-) -> list[Record]:
+def _records(paths: list[Path], request: Request) -> list[Record]:
     found = list[Record]()
     for done, path in enumerate(paths, 1):
         keys: set[str] = set()
@@ -125,10 +103,10 @@ def _records(
                 keys.add(key)
                 record = [(_extension(member.name), member) for member in parts]
                 picture = _only([m for e, m in record if e in PICTURES], path, key, "picture")
-                label = _label(record, file, path, key, label_column)
-                found.append((path, label, picture, _person(record, file, path, picture, group_by)))
-        if progress is not None:
-            progress("Listing", done, len(paths))
+                label = _label(record, file, path, key, request.label_column)
+                found.append((path, label, picture, _person(record, file, path, picture, request.group_by)))
+        if request.progress is not None:
+            request.progress("Listing", done, len(paths))
     return found
 
 
@@ -233,14 +211,7 @@ def _entries(records: list[Record]) -> Iterator[Entry]:
 
 WEBDATASET = DataSet(
     name="webdataset",
-    open=lambda request: open_webdataset(
-        str(request.place),
-        request.preparation,
-        request.classes,
-        request.progress,
-        request.label_column,
-        request.group_by,
-    ),
+    open=open_webdataset,
     location="path",
     asserted=True,
     groups=("folder", "name", "column"),

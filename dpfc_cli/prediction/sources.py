@@ -29,8 +29,8 @@ from dpfc_cli.files import check_plain, sha256_of
 from dpfc_cli.heads.backbone import Recipe
 from dpfc_cli.heads.head import Head
 from dpfc_cli.images import batches
-from dpfc_cli.images.arrow import is_saved
 from dpfc_cli.images.folder import EXTENSIONS
+from dpfc_cli.images.hugging_face import is_saved
 from dpfc_cli.images.unlabelled import (
     PARQUET,
     TAR,

@@ -5,13 +5,16 @@ inferred from the labels. Inferred classes depend on the records, so every card 
 """
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.files import json_of
+from dpfc_cli.sources.split_files import splits_by_role
 
 Origin = Literal["data set", "asserted", "inferred"]
 """Who states the classes: the data set's own definition, the operator, or nobody (then the labels imply them)."""
@@ -28,17 +31,8 @@ _NAMES = "Give a number, two or more names, or a file with a name on each line."
 
 
 def inferred_classes(largest_label: int) -> tuple[str, ...]:
-    """The classes that the labels imply when nobody states them: '0', '1' and so on, up to the largest label.
-
-    Args:
-        largest_label: the largest label of all splits. There is at least one label, so it is 0 or more.
-
-    Returns:
-        The names of the classes, in the order in which labels count them.
-
-    Raises:
-        UserError: there would be more than `MOST_INFERRED` classes (code "bad-record").
-
+    """The classes that labels imply when nobody states them: '0', '1' and so on, up to the largest label. Raises
+    UserError if there would be more than `MOST_INFERRED` (code "bad-record").
     """
     count = largest_label + 1
     if count > MOST_INFERRED:
@@ -76,7 +70,8 @@ def numbers_of_names(found: Sequence[str], classes: tuple[str, ...] | None) -> d
         raise UserError(
             f"The label '{unknown}' is not among the {counted(len(number), 'class')} of {parameter('classes')}. "
             f"{GUARDED}",
-            "The labels are names. Give the names of all classes. There may be more classes than labels.",
+            "The labels are names. Give the names of all classes: there may be more classes than labels. Or take other "
+            f"labels: {parameter('label_column')}.",
             code="conflict",
             parameter="classes",
         )
@@ -84,18 +79,11 @@ def numbers_of_names(found: Sequence[str], classes: tuple[str, ...] | None) -> d
 
 
 def check_classes(classes: tuple[str, ...], inferred: bool) -> None:
-    """Refuse fewer than two classes, because a classifier could not tell anything apart, and names that are no text.
+    """Raise UserError for fewer than two classes, because a classifier could not tell anything apart, and for names
+    that are no text. inferred: from the records, so the message says something about them.
 
     The names of folders and of arguments are bytes to the system. Those that are not UTF-8 reach Python as surrogates,
     which no manifest and no head can hold.
-
-    Args:
-        classes: the names of the classes, at least one.
-        inferred: the classes were inferred from the records, so the message says something about the records.
-
-    Raises:
-        UserError: there is one class only, or a name is not UTF-8 (code "bad-value").
-
     """
     foreign = next((name for name in classes if not _is_text(name)), None)
     if foreign is not None:
@@ -143,9 +131,15 @@ def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | N
             names = tuple(given)
         except TypeError:
             names = ()
-    if len(names) < 2 or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
+    texts = all(isinstance(name, str) and name for name in names)
+    if len(names) < 2 or not texts or len(set(map(composed, names))) < len(names):
         raise _refused(f"{parameter('classes')} must give two or more different names.")
-    return names
+    return tuple(map(composed, names))
+
+
+def composed(name: str) -> str:
+    """A name in Unicode's composed form. The same name on a Mac's disk and in a table may differ in its bytes."""
+    return unicodedata.normalize("NFC", name)
 
 
 def first_names(classes: Sequence[str]) -> str:
@@ -215,3 +209,113 @@ def _read(path: Path) -> tuple[str, ...]:
 
 def _refused(what: str) -> UserError:
     return UserError(what, _NAMES, code="bad-value", parameter="classes")
+
+
+# The labels of pictures
+
+Given = Sequence[int | str | None] | NDArray[np.int64]
+"""Labels as a source gives them: numbers of classes, or names of classes. −1 or None: no label."""
+
+
+class Labelled(NamedTuple):
+    """What labels mean. classes, origin, renumbered: as in `ImageSet`. used: the source's name of the splits 'train'
+    and, if there is one, 'test'. labels: the numbers of the classes, by the source's name of the split.
+    """
+
+    classes: tuple[str, ...]
+    origin: Origin
+    used: dict[str, str]
+    labels: dict[str, NDArray[np.int64]]
+    renumbered: bool = False
+
+
+def labelled(labels: Mapping[str, Given], classes: tuple[str, ...] | None, names: Iterable[str] = ()) -> Labelled:
+    """What the labels mean in a format that has no list of classes.
+
+    Args:
+        labels: the labels of each split, by the source's name of the split. A split without any label is ignored:
+            published test sets have none.
+        classes: the classes that the operator asserts, or None.
+        names: of classes that the source has even where no picture is of them.
+
+    Raises:
+        UserError: no training picture has a label (code "missing"), a label is out of range (code "bad-record"), or it
+            is not among the asserted names (code "conflict").
+
+    """
+    known = {split: given for split, given in labels.items() if _has_labels(given)}
+    used = splits_by_role(known)
+    if "train" not in used:
+        raise UserError(
+            f"There are no labelled training images.{f' {GUARDED}' if 'train' in labels else ''}",
+            "Give their files or their folder names that begin with 'train'.",
+            code="missing",
+            split="train",
+        )
+    given = {split: known[split] for split in used.values()}
+    origin: Origin = "asserted" if classes else "inferred"
+    if any(isinstance(label, str) for y in given.values() if not isinstance(y, np.ndarray) for label in y):
+        return _labelled_by_names(given, classes, origin, used, names)
+    numbers = {split: _numbers(y) for split, y in given.items()}
+    found = classes or inferred_classes(max(int(y.max()) for y in numbers.values()))
+    for split, y in numbers.items():
+        if y.min() < 0 or y.max() >= len(found):
+            raise UserError(
+                f"The {split} images have labels outside 0..{len(found) - 1}. {GUARDED}",
+                f"Check the labels, and the number of classes: {parameter('classes')}.",
+                code="bad-record",
+                parameter="classes",
+                split=split,
+            )
+    return Labelled(found, origin, used, numbers)
+
+
+def _has_labels(given: Given) -> bool:
+    if isinstance(given, np.ndarray):
+        return bool((given >= 0).any())
+    return any(bool(label) if isinstance(label, str) else label is not None and label >= 0 for label in given)
+
+
+def _numbers(given: Given) -> NDArray[np.int64]:
+    if isinstance(given, np.ndarray):
+        return given
+    # Numbers beyond int64 are beyond all classes.
+    return np.array([-1 if y is None else max(-1, min(y, 2**62)) for y in given], np.int64)
+
+
+def _labelled_by_names(
+    labels: dict[str, Given], classes: tuple[str, ...] | None, origin: Origin, used: dict[str, str], also: Iterable[str]
+) -> Labelled:
+    """`labelled`, for labels that are names. Inferred classes are the names, sorted."""
+    for split, given in labels.items():
+        if not all(isinstance(label, str) and label for label in given):
+            raise UserError(
+                f"Some {split} images have the name of a class as label, and others do not. {GUARDED}",
+                "Give each image a label. Take names everywhere, or numbers everywhere.",
+                code="bad-record",
+                split=split,
+            )
+    texts = {split: [composed(str(label)) for label in given] for split, given in labels.items()}
+    found = sorted({*(name for own in texts.values() for name in own), *map(composed, also)})
+    number = numbers_of_names(found, classes)
+    numbers = {split: np.array([number[label] for label in own], np.int64) for split, own in texts.items()}
+    renumbered = [number[name] for name in found] != list(range(len(found)))
+    return Labelled(tuple(number), origin, used, numbers, renumbered)
+
+
+# What is known of them elsewhere
+
+USUAL_NAMES = ("label", "labels", "fine_label", "class", "target")
+"""Usual names of the label's column. The first one that is there is taken."""
+
+
+def hub_class_names(metadata: Mapping[bytes, bytes] | None, label: str) -> tuple[str, ...] | None:
+    """The class names that the Hugging Face hub writes into a parquet schema, in the order in which labels count them;
+    None if the schema has no usable names. metadata: of the schema. label: the name of the label's column.
+    """
+    try:
+        names = json_of((metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
+    except (TypeError, KeyError, ValueError):
+        return None
+    known = isinstance(names, list) and all(isinstance(n, str) for n in names) and len(set(names)) == len(names)
+    return tuple(names) if known and names else None

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.sources.classes import USUAL_NAMES
 from dpfc_cli.sources.groups import Keys, joined, keys_coded, names_persons
-from dpfc_cli.sources.label_columns import USUAL_NAMES
 from dpfc_cli.sources.reading import readable
 
 ROWS = 2**16

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dpfc_cli.errors import GUARDED, Code, UserError
 from dpfc_cli.files import check_plain, json_of
-from dpfc_cli.sources.names import inside
+from dpfc_cli.sources.split_files import inside
 
 NAMES = ("metadata.csv", "metadata.jsonl")
 FILE_NAME = "file_name"

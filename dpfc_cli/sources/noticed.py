@@ -96,9 +96,9 @@ def several_in_pictures(source: str, rule: str) -> PersonsNoticedError:
     return _several(source, where, f"{parameter('group_by')} {shlex.quote(rule)}", rule)
 
 
-def several_in_import(source: str, name: str, remedy: str | None = None) -> PersonsNoticedError:
-    """The error for imports. name: of the column, array or file. remedy: what to do, if it cannot just be named."""
-    return _several(source, f"by '{name}'", remedy or f"{parameter('group_column')} {shlex.quote(name)}", name)
+def several_in_import(source: str, name: str) -> PersonsNoticedError:
+    """The error for imports. name: of the column or array."""
+    return _several(source, f"by '{name}'", f"{parameter('group_column')} {shlex.quote(name)}", name)
 
 
 def refuse_both(each_record_is_a_person: bool, persons: bool, by: str) -> None:

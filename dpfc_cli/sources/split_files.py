@@ -5,7 +5,9 @@ folder (`train/0000.parquet`). A file without such a word is for training.
 """
 
 import glob
+import os
 import re
+import unicodedata
 from collections.abc import Collection
 from itertools import product
 from pathlib import Path
@@ -131,3 +133,26 @@ def _matching(name: str) -> list[Path]:
 def _split(path: Path) -> str:
     match = _WORDS.match(path.name) or _WORDS.fullmatch(path.parent.name)
     return "train" if match is None or match[1] in TRAIN_SPLITS else match[1]
+
+
+_CLUTTER = frozenset(("__macosx", ".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"))
+"""What macOS, Windows and network drives write beside pictures, in small letters."""
+
+
+def is_clutter(name: str) -> bool:
+    """Whether a part of a path is none of the user's: systems write such files and folders beside pictures."""
+    return name.startswith("._") or name.casefold() in _CLUTTER
+
+
+def inside(folder: Path, name: str) -> Path | None:
+    """The file that a table in `folder` names, relative to it or absolute; None if that lies elsewhere.
+
+    A table may come from somebody else. It names files of its own folder, and no other ones. A name that is on the disk
+    in another form of Unicode is the one on the disk.
+    """
+    top = os.path.abspath(folder)
+    found = os.path.normpath(os.path.join(top, name))
+    if "\0" in name or os.path.commonpath([top, found]) != top or found == top:
+        return None
+    forms = (found, *(top + unicodedata.normalize(form, found[len(top) :]) for form in ("NFC", "NFD")))
+    return Path(next((form for form in forms if os.path.lexists(form)), found))

@@ -41,8 +41,8 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.locks import claimed
 from dpfc_cli.features.manifest import unreadable
+from dpfc_cli.features.unfinished import claimed
 from dpfc_cli.files import json_of, opened, read_at, sync, write_at
 from dpfc_cli.folders import LEDGER_ANSWERS
 from dpfc_cli.ledger.facts import Charge

@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.backbones.preprocess import normalised, patches, resized
-from dpfc_cli.backbones.resample import antialiased, interpolated
+from dpfc_cli.backbones.preprocess import antialiased, interpolated, normalised, patches, resized
 
 PAPER = Geometry(resize=(384, 384), crop=256)
 KINDS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}

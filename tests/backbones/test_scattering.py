@@ -1,8 +1,6 @@
 """Scattering: kymatio's coefficients, a feature vector per record, and nothing of one record in another's."""
 
 import json
-import subprocess
-import sys
 import warnings
 from typing import Any
 
@@ -75,10 +73,6 @@ def test_features_have_the_stated_dimension(shape: tuple[int, int, int], pool: s
     assert np.isfinite(features).all()
 
 
-def test_cifar_has_the_papers_dimension() -> None:
-    assert backbones.load("scattering", (32, 32, 3)).dim == 15_552
-
-
 def test_each_order_of_a_record_is_standardised(small: backbones.Backbone) -> None:
     import jax
 
@@ -122,17 +116,13 @@ def test_the_same_pixels_give_the_same_bits_twice(small: backbones.Backbone) -> 
     assert np.array_equal(small(pixels), again(pixels))
 
 
-@pytest.mark.parametrize("extra", [-1, 0, 1])
-def test_any_number_of_rows_gives_what_one_at_a_time_gives(small: backbones.Backbone, extra: int) -> None:
-    pixels = pictures(small.batch + extra, (8, 8, 3))
-    features = small(pixels)
-    assert features.shape == (len(pixels), small.dim)
-    for row in (0, len(pixels) - 1):
-        np.testing.assert_allclose(features[row], small(pixels[row : row + 1])[0], atol=1e-5)
-
-
-def test_no_rows_give_no_features(small: backbones.Backbone) -> None:
-    assert small(pictures(0, (8, 8, 3))).shape == (0, small.dim)
+def test_any_number_of_rows_gives_what_one_at_a_time_gives(small: backbones.Backbone) -> None:
+    for count in (0, small.batch - 1, small.batch, small.batch + 1):
+        pixels = pictures(count, (8, 8, 3))
+        features = small(pixels)
+        assert features.shape == (count, small.dim)
+        for row in {0, count - 1} if count else ():
+            np.testing.assert_allclose(features[row], small(pixels[row : row + 1])[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("value", [0, 127, 255])
@@ -193,22 +183,10 @@ def test_the_description_goes_into_a_manifest(small: backbones.Backbone) -> None
     assert description.items() >= {"name": "scattering", "weights": None, "J": 2, "L": 8, "pooling": "none"}.items()
 
 
-def test_unknown_names_and_too_small_pictures_are_the_users_to_mend() -> None:
-    with pytest.raises(UserError, match="Did you mean 'scattering'"):
-        backbones.load("scatering", (8, 8, 1))
-    with pytest.raises(UserError, match="Known: none, mean"):
-        backbones.load("scattering", (8, 8, 1), "max")
+def test_floats_and_other_shapes_are_refused(small: backbones.Backbone) -> None:
     with pytest.raises(UserError, match="at least 4"):
         backbones.load("scattering", (3, 8, 1))
-
-
-def test_floats_and_other_shapes_are_refused(small: backbones.Backbone) -> None:
     with pytest.raises(ValueError, match="uint8"):
         small(np.zeros((1, 8, 8, 3), np.float32))
     with pytest.raises(ValueError, match="uint8"):
         small(np.zeros((1, 9, 8, 3), np.uint8))
-
-
-def test_the_names_cost_no_import_of_jax() -> None:
-    code = "import sys, dpfc_cli.backbones as b; assert b.BACKBONES and 'jax' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)

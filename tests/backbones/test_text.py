@@ -27,7 +27,6 @@ from dpfc_cli.backbones.text import (
     TextVectors,
     class_vectors,
     has_text,
-    sentencepiece,
     texts_of,
     tokenizer,
     tower,
@@ -422,7 +421,7 @@ def test_what_is_no_vocabulary_is_refused(tmp_path: Path, capfd: pytest.CaptureF
 def test_rules_for_characters_that_lead_outside_are_refused(units: tuple[int, ...]) -> None:
     content = struct.pack(f"<{1 + len(units)}I", 4 * max(1, len(units)), *units)
     with pytest.raises(ValueError, match="rules for characters are damaged"):
-        sentencepiece.Rules(content)("a")
+        tokenizer.Rules(content)("a")
 
 
 def test_a_rule_that_makes_a_long_text_of_one_character_is_refused() -> None:
@@ -433,7 +432,7 @@ def test_a_rule_that_makes_a_long_text_of_one_character_is_refused() -> None:
     units[1 ^ ord("a")] = ord("a") | 1 << 8 | 2 << 10
     units[1 ^ ord("a") ^ 2] = 1 << 31
     for length in (20, 5000):
-        rules = sentencepiece.Rules(struct.pack("<257I", 1024, *units) + b"b" * length + b"\0")
+        rules = tokenizer.Rules(struct.pack("<257I", 1024, *units) + b"b" * length + b"\0")
         if length == 20:
             assert rules("ac") == "b" * length + "c"
         else:

@@ -159,50 +159,9 @@ def test_paper_preprocessing_of_patches_of_14_drops_the_last_pixels() -> None:
         assert native is not None
         assert paper.crop // model.patch == {14: 18, 16: 16, 32: 8}[model.patch]
         assert native.crop == {"rad-dino": 518, "medsiglip": 448}.get(name, 224)
+        assert backbones.geometry_of(name) == (native if model.recipe == "native" else paper)
+        assert model.width is None or model.width % model.heads == 0
     assert backbones.geometry_of("scattering", "paper") is None
-
-
-def test_models_of_a_field_are_prepared_as_their_publisher_does_and_others_as_in_the_paper() -> None:
-    for name, recipe in (("vit-b16", "paper"), ("rad-dino", "native"), ("virchow2", "native")):
-        assert backbones.own_recipe(name) == recipe
-        assert backbones.geometry_of(name) == backbones.geometry_of(name, recipe)
-    assert backbones.geometry_of("rad-dino") == Geometry(resize=518, crop=518)
-    assert backbones.geometry_of("rad-dino", "paper") == backbones.geometry_of("vit-b16")
-
-
-def test_every_size_asked_for_has_a_name() -> None:
-    asked = {
-        "vit-ti16", "vit-s16", "vit-b16", "vit-b16-in1k", "vit-b32", "vit-l16", "vit-h14", "vit-g14",
-        "deit-ti16", "deit-s16", "deit-b16", "clip-b32", "clip-b16", "clip-l14", "siglip-b16", "siglip-so400m14",
-        *(f"dinov2-{size}14{reg}" for size in "sblg" for reg in ("", "-reg")),
-        "rad-dino", "medsiglip", "biomedclip", "phikon", "phikon-v2", "uni", "uni2-h", "virchow2",
-    }  # fmt: skip
-    assert set(MODELS) == asked
-    for model in MODELS.values():
-        if model.home is not None:
-            assert model.width is not None
-            assert model.width % model.heads == 0
-            assert model.home.count("/") == 2
-
-
-def test_what_cannot_be_is_refused_before_anything_is_fetched() -> None:
-    for arguments, message in (
-        (("vit-b61", None), "Did you mean 'vit-b16'"),
-        (("vit-b16", "max"), "Known: none, mean, cls, map"),
-        (("vit-b16", "none"), "has no pooling 'none'"),
-        (("vit-b16", "map"), "no attention pooling"),
-        (("siglip-b16", "cls"), "no class token"),
-        (("vit-b16", None, "papers"), "Did you mean 'paper'"),
-        (("vit-g14", None), "never published"),
-        (("uni", None), r"a pickle only(.|\n)*https://huggingface.co/MahmoodLab/UNI\. (.|\n)*hf auth login"),
-        (("biomedclip", None), r"a pickle only(.|\n)*Fetch the file: hf download microsoft/BiomedCLIP"),
-        (("scattering", "cls"), "has no pooling 'cls'"),
-        (("scattering", None, "paper", "x.npz"), "no weights"),
-    ):
-        with pytest.raises(UserError, match=message):
-            backbones.check(*arguments)
-    with pytest.raises(UserError, match="Known: float32, bfloat16"):
-        backbones.load("vit-b16", (32, 32, 3), precision="float16")
 
 
 def test_the_default_batch_keeps_intermediates_bounded(file: Path) -> None:

@@ -15,7 +15,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.exports import graph
 from dpfc_cli.exports import onnx as target
 from dpfc_cli.exports.export import export
-from dpfc_cli.exports.network import Network, rebuilt
+from dpfc_cli.exports.onnx import Network, rebuilt
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.training.request import Privacy
@@ -107,7 +107,7 @@ def test_convnext_and_its_head_give_what_the_library_and_the_head_give(
 
 def test_the_comparison_notices_a_part_that_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted faults: the graph without layer scale, and with another activation."""
-    from dpfc_cli.exports.onnx_vit import _Network
+    from dpfc_cli.exports.onnx_networks import _Transformer
 
     case = REFERENCES["timm-vit-reg-scale"]
     file = write(random_weights(case["shapes"]), tmp_path, config=case["config"])
@@ -117,7 +117,7 @@ def test_the_comparison_notices_a_part_that_is_left_out(tmp_path: Path, monkeypa
         ("activated", lambda self, x, activation: str(self.g("Relu", x))),
     ):
         with monkeypatch.context() as planted:
-            planted.setattr(_Network, part, instead)
+            planted.setattr(_Transformer, part, instead)
             features, _ = run(exported(build(file, 16, "cls"), (16, 16, 3), tmp_path)[0], pictures(16))
         assert np.abs(features - expected).max() > 1e-3
 

@@ -13,10 +13,10 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.features.going_on import already_complete
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import default_shards, shard_ranges
+from dpfc_cli.features.unfinished import already_complete
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.files import sha256_of
 from tests.support import stored

@@ -155,7 +155,7 @@ def test_every_format_makes_the_same_set_and_the_listing_knows_no_groups(arrays:
         # Heads of both sets may be compared: the recipe of a feature knows no groups.
         assert m.classes == plain.classes
     assert made[0].fingerprint == plain.fingerprint
-    assert (plain.grouped, plain.version, made[0].grouped_by) == (False, 1, {"by": "column", "column": "groups"})
+    assert (plain.grouped, made[0].grouped_by) == (False, {"by": "column", "column": "groups"})
 
 
 def test_the_numbers_of_groups_follow_no_names(arrays: Arrays, tmp_path: Path) -> None:
@@ -169,7 +169,6 @@ def test_the_numbers_of_groups_follow_no_names(arrays: Arrays, tmp_path: Path) -
     assert names != sorted(names)
     said = json.loads((tmp_path / "set" / MANIFEST).read_text())
     assert "patient" not in json.dumps(said)
-    assert said["version"] == 2
     assert set(said["splits"]["train"]) == {"n", "shards", "groups"}
 
 
@@ -420,13 +419,12 @@ def test_groups_that_are_not_plainly_there_are_refused(tmp_path: Path, case: str
 
 CONTRADICTIONS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a split without a number": (lambda m: m["splits"]["train"].pop("groups"), "has no groups, unlike the set"),
-    "the version of sets without groups": (lambda m: m.update(version=1), "its version is 1, and it has groups"),
-    "no description": (lambda m: m.pop("grouped_by"), "its version is 2, and it has no groups"),
+    "no description": (lambda m: m.pop("grouped_by"), "has groups, unlike the set"),
     "more groups than records": (lambda m: m["splits"]["train"].update(groups=7), "more groups than records"),
     "no group": (lambda m: m["splits"]["train"].update(groups=0), "makes no sense"),
     "a number that is none": (lambda m: m["splits"]["train"].update(groups=True), "makes no sense"),
     "a description that is none": (lambda m: m.update(grouped_by=["folder"]), "makes no sense"),
-    "a later version": (lambda m: m.update(version=3), "its version is 3"),
+    "a later version": (lambda m: m.update(version=2), "its version is 2"),
     "nothing about persons": (lambda m: m["source"]["identity"].pop("groups"), "does not fit its splits"),
     "nothing about a split's persons": (
         lambda m: m["source"]["identity"].update(groups={"other": "0" * 64}),
@@ -453,7 +451,6 @@ def test_a_manifest_that_hides_the_groups_of_its_shards_is_refused(tmp_path: Pat
 
     def hide(text: dict[str, Any]) -> None:
         del text["grouped_by"], text["splits"]["train"]["groups"], text["source"]["identity"]["groups"]
-        text["version"] = 1
 
     claim(found.folder, hide)
     hidden = FeatureSet(found.folder)

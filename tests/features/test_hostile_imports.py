@@ -29,7 +29,7 @@ from dpfc_cli.extraction import importing
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.columns import Column
 from dpfc_cli.sources import columns
-from dpfc_cli.sources.label_columns import hub_class_names
+from dpfc_cli.sources.classes import hub_class_names
 from tests.hostile import altered, places
 
 X, Y = np.ones((6, 2), np.float32), np.arange(6) % 2

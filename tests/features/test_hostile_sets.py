@@ -12,10 +12,10 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.features.going_on import SETTINGS
 from dpfc_cli.features.lookup import open_features
 from dpfc_cli.features.manifest import MANIFEST, load
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.features.unfinished import SETTINGS
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.files import sha256_of
 from dpfc_cli.inventory import inventory

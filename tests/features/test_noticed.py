@@ -108,14 +108,8 @@ def test_records_that_seem_to_be_of_one_person_are_refused_unless_each_is_one(
     assert not made(source, tmp_path / "set", each_record_is_a_person=True).manifest.grouped
     # What the message says to do protects persons.
     name = str(refused.value.fields["found"])
-    if name.endswith(".npy"):
-        assert "train_groups.npy" in refused.value.remedy
-        folder = source if source.is_dir() else source.parent
-        (folder / name if (folder / name).exists() else folder / f"train_{name}").rename(folder / "train_groups.npy")
-        grouped = made(folder, tmp_path / "grouped")
-    else:
-        assert f"group_column {shlex.quote(name)}" in str(refused.value)
-        grouped = made(source, tmp_path / "grouped", group_column=name)
+    assert f"group_column {shlex.quote(name)}" in str(refused.value)
+    grouped = made(source, tmp_path / "grouped", group_column=name)
     assert grouped.split("train").groups == PERSONS
 
 

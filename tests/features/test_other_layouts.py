@@ -74,8 +74,14 @@ def test_an_array_without_labels_beside_it_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="There are no labels beside") as refused:
             import_features(tmp_path / name / f"{name}.npy", tmp_path / "set")
         assert refused.value.code == "missing"
-    with pytest.raises(UserError, match="known by their files' names"):
-        import_features(tmp_path / "X" / "X.npy", tmp_path / "set", column="a")
+
+
+def test_files_of_a_folder_are_known_by_any_name_that_is_given(tmp_path: Path) -> None:
+    folder = arrays(tmp_path / "mine", train_emb=X, train_kind=Y, test_emb=TEST_X, test_kind=TEST_Y, train_who=Y)
+    made = import_features(folder, tmp_path / "set", column="emb", label_column="kind", classes=3).features
+    assert made.splits == {"train": 60, "test": 30}
+    with pytest.raises(UserError, match="no groups for its test records"):
+        import_features(folder, tmp_path / "other", column="emb", label_column="kind", group_column="who")
 
 
 def test_the_names_of_scikit_learn_in_one_file(tmp_path: Path) -> None:

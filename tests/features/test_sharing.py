@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.features import locks
+from dpfc_cli.features import unfinished
 from dpfc_cli.features import writer as writer_module
-from dpfc_cli.features.going_on import already_complete
 from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
+from dpfc_cli.features.unfinished import already_complete
 from dpfc_cli.features.writer import FeatureWriter, Task
 from dpfc_cli.files import temporary_beside
 from tests.support import bare_manifest
@@ -198,7 +198,7 @@ def test_temporary_files_that_a_killed_process_left_are_removed(
 RACE = """
 import sys, time
 from pathlib import Path
-from dpfc_cli.features.going_on import written_first
+from dpfc_cli.features.unfinished import written_first
 path, i, start = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 while time.time() < start:
     pass
@@ -384,7 +384,7 @@ def test_one_that_begins_while_another_gives_up_is_not_told_of_it(
 ) -> None:
     """Between making the folder and locking it, it may have gone."""
     folder = tmp_path / "set"
-    real, gone = locks.locked_soon, 0
+    real, gone = unfinished.locked_soon, 0
 
     def locked_soon(partial: Path, kind: int) -> int:
         nonlocal gone

@@ -13,6 +13,7 @@ from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import slides
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.sources import nulls
 
 D = 5
 LABELS = ("tumour", "normal", "tumour", "normal", "normal", "tumour")
@@ -211,7 +212,7 @@ def test_a_patient_is_null_only_if_no_slide_is_left(tmp_path: Path) -> None:
 
 
 def test_a_long_list_of_broken_slides_is_for_the_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slides, "_SHOWN", 2)
+    monkeypatch.setattr(nulls, "MOST_SHOWN", 2)
     place = written(tmp_path)
     for i in range(3):
         (place / f"slide_{i}.h5").unlink()

@@ -116,7 +116,7 @@ def test_a_jpeg_inside_that_is_larger_than_the_file_says_is_refused(monkeypatch:
         with pytest.raises(UnreadableError, match="more than 1000 pixels"):
             decode(data, "a.dcm", PLAIN)
     # The limits for all JPEGs are those for this one, too.
-    monkeypatch.setattr("dpfc_cli.images.headers.MOST_SCANS", 0)
+    monkeypatch.setattr("dpfc_cli.images.decoding.MOST_SCANS", 0)
     with pytest.raises(UnreadableError, match="more than 0 scans"):
         decode(data, "a.dcm", PLAIN)
 

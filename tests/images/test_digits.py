@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import digits, open_images
+from dpfc_cli.images import idx as digits
+from dpfc_cli.images import open_images
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,12 +66,12 @@ def test_an_installed_package_finds_them_inside_itself(monkeypatch: pytest.Monke
     for name in digits.FILES:
         (package / "sample_data" / name).write_bytes((ROOT / "sample_data" / name).read_bytes())
     monkeypatch.setattr(resources, "files", lambda name: tmp_path / "site" / name)
-    monkeypatch.setattr(digits, "__file__", str(package / "images" / "digits.py"))
+    monkeypatch.setattr(digits, "__file__", str(package / "images" / "idx.py"))
     assert open_images("digits").splits["train"].n == 1400
 
 
 def test_an_incomplete_installation_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(resources, "files", lambda name: tmp_path / name)
-    monkeypatch.setattr(digits, "__file__", str(tmp_path / "a" / "b" / "digits.py"))
+    monkeypatch.setattr(digits, "__file__", str(tmp_path / "a" / "b" / "idx.py"))
     with pytest.raises(UserError, match="Install dpfc again"):
         open_images("digits")

@@ -9,8 +9,7 @@ import pytest
 from PIL import Image
 
 from dpfc_cli.images import Preparation
-from dpfc_cli.images.decoding import decode
-from dpfc_cli.images.headers import MOST_SCANS, MOST_SEGMENTS, MOST_STRIPS, declared
+from dpfc_cli.images.decoding import MOST_SCANS, MOST_SEGMENTS, MOST_STRIPS, declared, decode
 from dpfc_cli.images.sets import UnreadableError
 
 Tag = tuple[int, int, int, int]

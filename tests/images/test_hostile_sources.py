@@ -16,11 +16,11 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction import extract
 from dpfc_cli.images import open_images, rows
-from dpfc_cli.images.labels import labelled
 from dpfc_cli.images.memory import MOST_BYTES
 from dpfc_cli.images.sets import UnreadableError
 from dpfc_cli.images.tars import LONGEST_NAME
 from dpfc_cli.images.unpickle import read_pickle
+from dpfc_cli.sources.classes import labelled
 from tests.images.pictures import SQUARE, png, tar
 
 BLOCK = tarfile.BLOCKSIZE

@@ -246,7 +246,7 @@ def test_folders_of_classes_come_before_a_table_unless_its_column_is_named(tmp_p
     assert opened(f"imagefolder:{tmp_path}", label_column="label").classes == ("x", "y")
     with pytest.raises(UserError, match="among the 2 classes") as refused:
         opened(f"imagefolder:{tmp_path}", classes=("x", "y"))
-    assert "metadata.csv" in refused.value.remedy
+    assert "label_column" in refused.value.remedy
 
 
 @pytest.mark.parametrize(

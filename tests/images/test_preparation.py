@@ -9,8 +9,7 @@ from PIL import Image
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.images import Geometry, Preparation, check, decoding
-from dpfc_cli.images.decoding import decode
-from dpfc_cli.images.grey import BLOCK, levels
+from dpfc_cli.images.decoding import BLOCK, decode, levels
 
 TWELVE = Preparation(window=(0, 4095))
 TURNED = Preparation(exif=True)

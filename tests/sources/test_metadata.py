@@ -6,7 +6,7 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.sources.metadata import metadata_of, read
-from dpfc_cli.sources.names import inside, is_clutter
+from dpfc_cli.sources.split_files import inside, is_clutter
 
 
 def written(folder: Path, text: str, name: str = "metadata.csv") -> Path:

@@ -23,7 +23,7 @@ import typer
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import digests
-from dpfc_cli.features.manifest import GROUPED_VERSION, Manifest, Shard, SplitFacts
+from dpfc_cli.features.manifest import Manifest, Shard, SplitFacts
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.tables import opened
 from dpfc_cli.heads.head import Head, encoded
@@ -103,7 +103,6 @@ def _grouped() -> Manifest:
     return _manifest(
         splits={"train": split},
         source={**plain.source, "identity": identity},
-        version=GROUPED_VERSION,
         grouped_by={"by": "folder", "level": 1},
     )
 
@@ -362,11 +361,11 @@ def _prepare_words(place: Path) -> None:
         raise UserError("No network here.", "None.", code="unreadable")
 
     from dpfc_cli.backbones import hub
-    from dpfc_cli.images import catalogue, digits
+    from dpfc_cli.images import catalogue, idx
 
     catalogue._download = refused
     hub.fetch = refused  # type: ignore[attr-defined]
-    digits.open_digits = refused
+    idx.open_digits = refused
     # Trainings and extractions themselves take long, and have campaigns of their own.
     import dpfc_cli.extraction.making
     import dpfc_cli.training.train

@@ -7,10 +7,8 @@ the shorter side, ImageNet's statistics. The versions of the weights are not pin
 from dataclasses import dataclass
 
 from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.backbone import Backbone, Progress
-from dpfc_cli.backbones.family import Classifier, Options, Wanted
+from dpfc_cli.backbones.family import Backbone, Family, Options, Wanted
 from dpfc_cli.backbones.geometry import Geometry, Triple
-from dpfc_cli.errors import UserError, parameter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +53,7 @@ EPSILON = 1e-6
 """Of all normalisations. That of the last one is another if config.json states it."""
 
 
-class ConvNeXtFamily:
+class ConvNeXtFamily(Family):
     """The models of the table `MODELS`."""
 
     models = tuple(MODELS)
@@ -82,15 +80,6 @@ class ConvNeXtFamily:
 
     def geometry(self, name: str, preprocess: str) -> Geometry:
         return PAPER if preprocess == "paper" else NATIVE
-
-    def classifier(self, name: str, options: Options, expected: str | None, progress: Progress | None) -> Classifier:
-        raise UserError(
-            f"dpfc does not read the classifier of {name}.",
-            f"Choose another {parameter('model')}, or a start of your own.",
-            code="unsupported",
-            parameter="model",
-            model=name,
-        )
 
     def load(self, wanted: Wanted) -> Backbone:
         from dpfc_cli.backbones.convnext import network

@@ -1,21 +1,17 @@
 """Scattering: a fixed wavelet transform, without any training. This module describes it; `transform` computes it."""
 
-from dpfc_cli.backbones.backbone import Backbone, Progress
-from dpfc_cli.backbones.family import DEFAULT_RECIPE, Classifier, Options, Wanted
-from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.family import Backbone, Family, Options, Wanted
 from dpfc_cli.errors import UserError, parameter
 
 UNPOOLED = 32
 """Side in pixels up to which scattering is not pooled by default."""
 
 
-class ScatteringFamily:
-    """The family of one model, `scattering`."""
+class ScatteringFamily(Family):
+    """The family of one model, `scattering`. It has no weights, and takes pictures at their own size."""
 
     models = ("scattering",)
     poolings = ("none", "mean")
-    recipes: tuple[str, ...] = ()
-    precisions = ("float32",)
 
     def check(self, name: str, options: Options) -> None:
         for option, value, why in (
@@ -28,7 +24,6 @@ class ScatteringFamily:
                     f"Leave out {parameter(option)}, or choose another {parameter('model')}.",
                     code="conflict",
                     parameter=option,
-                    model=name,
                 )
 
     def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str:
@@ -38,29 +33,6 @@ class ScatteringFamily:
         thousands of dimensions, and no Gram matrix of that size fits into memory.
         """
         return "none" if max(image_shape[:2]) <= UNPOOLED else "mean"
-
-    def dimensions(self, name: str) -> None:
-        """They depend on the pictures."""
-        return
-
-    def repository(self, name: str) -> None:
-        """It has no weights."""
-        return
-
-    def own_recipe(self, name: str) -> str:
-        return DEFAULT_RECIPE
-
-    def geometry(self, name: str, preprocess: str) -> Geometry | None:
-        return None
-
-    def classifier(self, name: str, options: Options, expected: str | None, progress: Progress | None) -> Classifier:
-        raise UserError(
-            f"The model {name} has no classifier: it was never trained.",
-            f"Choose another {parameter('model')}.",
-            code="unsupported",
-            parameter="model",
-            model=name,
-        )
 
     def load(self, wanted: Wanted) -> Backbone:
         from dpfc_cli.backbones.scattering import transform

@@ -1,14 +1,13 @@
 """Vision Transformers by many publishers. This module describes them without JAX; `transformer` loads and runs them."""
 
-from dpfc_cli.backbones import access, hub
-from dpfc_cli.backbones.backbone import Backbone, Progress
-from dpfc_cli.backbones.family import Classifier, Options, Wanted
+from dpfc_cli.backbones import hub
+from dpfc_cli.backbones.family import Backbone, Classifier, Family, Options, Progress, Wanted
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.vision_transformer.models import MODELS, PAPER
 from dpfc_cli.errors import UserError, parameter
 
 
-class VisionTransformerFamily:
+class VisionTransformerFamily(Family):
     """ViT, DeiT, DINOv2, CLIP, SigLIP and what clinical fields made of them: the models of the table `MODELS`."""
 
     models = tuple(MODELS)
@@ -23,7 +22,7 @@ class VisionTransformerFamily:
             hub.check(options.weights)
             return
         if model.pickle is not None:
-            raise access.only_a_pickle(name, model.pickle, model.gated)
+            raise hub.only_a_pickle(name, model.pickle, model.gated)
         if model.home is None:
             raise UserError(
                 f"The weights of {name} were never published.",
@@ -44,10 +43,6 @@ class VisionTransformerFamily:
                 known=known,
             )
 
-    def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> None:
-        """The weights decide."""
-        return
-
     def dimensions(self, name: str) -> int | None:
         """The width of a token, or twice that where a model's own feature joins two of them."""
         width = MODELS[name].width
@@ -63,10 +58,10 @@ class VisionTransformerFamily:
     def geometry(self, name: str, preprocess: str) -> Geometry:
         return PAPER if preprocess == "paper" else MODELS[name].native
 
-    def classifier(self, name: str, options: Options, expected: str | None, progress: Progress | None) -> Classifier:
-        from dpfc_cli.backbones.vision_transformer import classifier
+    def classifier(self, name: str, options: Options, progress: Progress | None) -> Classifier:
+        from dpfc_cli.backbones.vision_transformer import checkpoint
 
-        return classifier.load(name, options, expected, progress)
+        return checkpoint.classifier(name, options, progress)
 
     def load(self, wanted: Wanted) -> Backbone:
         from dpfc_cli.backbones.vision_transformer import transformer

@@ -4,7 +4,7 @@ Tensors are read one at a time, so a checkpoint is never in memory twice. From a
 the vision tower is read.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.backbones.tensors import Read, check_shape, tensors
+from dpfc_cli.backbones.family import Classifier, Options, Progress
+from dpfc_cli.backbones.hub import check_width, find, place
+from dpfc_cli.backbones.tensors import Read, check_shape, incomplete, tensors
 from dpfc_cli.backbones.vision_transformer.dialects import (
     OUTER,
     STACKED,
     Dialect,
     Place,
+    classifiers,
     places,
     recognise,
-    spelling,
 )
-from dpfc_cli.errors import UserError
+from dpfc_cli.backbones.vision_transformer.models import MODELS
+from dpfc_cli.errors import UserError, parameter
 
 Arrays = dict[str, np.ndarray]
 
@@ -110,41 +113,28 @@ def gathered(
     outer: Arrays = {}
     blocks: dict[int, Arrays] = {}
     heads = None
-    for name, place in where.items():
+    for name, slot in where.items():
         raw = readers[name]()
         if not raw.ndim or not raw.size:
             raise _misshapen(source, name, raw.shape)
-        if dialect.layout == "flax" and place.name in ("q.weight", "map.q.weight"):
+        if dialect.layout == "flax" and slot.name in ("q.weight", "map.q.weight"):
             heads = raw.shape[-2] if raw.ndim > 1 else None
-        for number, array in _numbered(place, raw):
+        for number, array in _numbered(slot, raw):
             into = outer if number == OUTER else blocks.setdefault(number, {})
-            if place.name in into:
-                raise UserError(
-                    f"'{source}' holds the tensor '{place.name}' twice. One of its names is '{name}'.",
-                    "Remove one of the two tensors.",
-                    code="damaged",
-                    source=source,
-                    tensor=name,
-                )
+            if slot.name in into:
+                raise incomplete(source, f"holds the tensor '{slot.name}' twice, once as '{name}'")
             try:
-                laid = _laid(dialect, place.name, array)
+                laid = _laid(dialect, slot.name, array)
             except (ValueError, IndexError) as error:
                 raise _misshapen(source, name, raw.shape) from error
-            factor = laid.ndim > 1 and place.name not in TOKENS
-            into[place.name] = np.ascontiguousarray(laid, dtype=dtype if factor else np.float32)
+            factor = laid.ndim > 1 and slot.name not in TOKENS
+            into[slot.name] = np.ascontiguousarray(laid, dtype=dtype if factor else np.float32)
     # One block that is missing is enough to refuse the file, whatever the largest number is.
     ordered = [blocks.get(i, {}) for i in range(min(1 + max(blocks, default=-1), len(blocks) + 1))]
     for group in (outer, *ordered):
         _join(group, source)
-    for name, number in _lacking(outer, ordered, wanted(outer)):
-        missing = spelling(dialect, prefix, name, number, where)
-        raise UserError(
-            f"'{source}' lacks the tensor '{missing}', so it is not a complete checkpoint of a {dialect.kind}.",
-            "Get a complete checkpoint.",
-            code="damaged",
-            source=source,
-            tensor=missing,
-        )
+    for name in _lacking(outer, ordered, wanted(outer)):
+        raise incomplete(source, f"lacks the tensor {name} of a {dialect.kind}, in the names of dpfc")
     return Parameters(dialect=dialect.name, outer=outer, blocks=ordered, heads=heads)
 
 
@@ -202,30 +192,17 @@ def _wanted(outer: Arrays) -> list[str]:
     return wanted
 
 
-def _lacking(outer: Arrays, blocks: list[Arrays], wanted: list[str]) -> Iterator[tuple[str, int]]:
-    """The names and blocks of tensors that are missing."""
+def _lacking(outer: Arrays, blocks: list[Arrays], wanted: list[str]) -> Iterator[str]:
+    """The tensors that are missing, for messages."""
+    yield from (f"'{name}'" for name in wanted if name not in outer)
     scales = sorted({name for block in blocks for name in block if name in ("scale1", "scale2")})
-    for number, group, names in [(OUTER, outer, wanted)] + [
-        (number, block, [*both(*_BLOCK), *scales]) for number, block in enumerate(blocks or [{}])
-    ]:
-        for name in names:
-            if name not in group:
-                yield _part(group, name), number
+    for number, block in enumerate(blocks or [{}]):
+        yield from (f"'{name}' in block {number}" for name in [*both(*_BLOCK), *scales] if name not in block)
 
 
 def both(*modules: str) -> list[str]:
     """The names of the weight and the bias of each module."""
     return [f"{module}.{leaf}" for module in modules for leaf in ("weight", "bias")]
-
-
-def _part(group: Arrays, name: str) -> str:
-    """The name itself, or the missing part of a tensor that the dialect splits, if another part is there."""
-    module, _, leaf = name.rpartition(".")
-    for parts in (_PARTS.get(module, ()), ("map.q", "map.kv") if module == "map.qkv" else ()):
-        names = [f"{part}.{leaf}" for part in parts]
-        if any(each in group for each in names):
-            return next(each for each in names if each not in group)
-    return name
 
 
 def _check_shapes(outer: Arrays, blocks: list[Arrays], source: str) -> None:
@@ -237,8 +214,6 @@ def _check_shapes(outer: Arrays, blocks: list[Arrays], source: str) -> None:
             f"The patches of '{source}' have the shape {patch.shape}, not (size, size, 3 colours, width).",
             "Use another checkpoint: dpfc runs Vision Transformers on square patches of colour pictures.",
             code="unsupported",
-            source=source,
-            tensor="patch.weight",
         )
     check_blocks(blocks, width, source)
     side = int(len(outer["position"]) ** 0.5)
@@ -256,13 +231,7 @@ def check_blocks(blocks: list[Arrays], width: int, source: str) -> None:
     """Raise UserError if two tensors of blocks do not fit together."""
     hidden, half = blocks[0]["fc1.weight"].shape[-1], len(blocks[0]["fc2.weight"])
     if hidden not in (half, 2 * half):
-        raise UserError(
-            f"The two layers of an MLP in '{source}' do not fit together: they have {hidden} and {half} units.",
-            "Get the checkpoint again.",
-            code="damaged",
-            source=source,
-            tensor="fc1.weight",
-        )
+        raise incomplete(source, f"has an MLP with layers that do not fit together: {hidden} and {half} units")
     inner = _shapes(width, hidden, half)
     for group in blocks:
         for name, array in group.items():
@@ -282,10 +251,79 @@ def _shapes(width: int, first: int, second: int) -> dict[str, tuple[int, ...]]:
 
 
 def _misshapen(source: str, name: str, shape: tuple[int, ...]) -> UserError:
-    return UserError(
-        f"The tensor '{name}' in '{source}' has the shape {shape}, which makes no sense there.",
-        "Get the checkpoint again.",
-        code="damaged",
-        source=source,
-        tensor=name,
-    )
+    return incomplete(source, f"has the tensor '{name}' with the shape {shape}, which makes no sense there")
+
+
+def classifier(name: str, options: Options, progress: Progress | None) -> Classifier:
+    """Read the classifier of a model of the table. See `dpfc_cli.backbones.classifier`."""
+    model = MODELS[name]
+    where, pin = place(model, options.weights)
+    if model.text is not None and where == f"hf:{model.home}":
+        raise UserError(
+            f"The model {name} has no classifier: it was trained on captions.",
+            f"Make the vectors of the names of the classes: {parameter('source')} text.",
+            code="missing",
+            parameter="model",
+        )
+    located, digest = find(where, pin, progress, options.expected)
+    rows, pool = _rows(located.files, located.id, options.pool)
+    check_width(model, rows.shape[1] // (2 if pool == "cls+mean" else 1), located.id)
+    return Classifier(rows=rows, labels=_labels(located.config, len(rows)), pool=pool, id=located.id, sha256=digest)
+
+
+def _rows(files: tuple[Path, ...], source: str, pool: str | None) -> tuple[np.ndarray, str]:
+    """The weights of a checkpoint's own classifier, a row for each class over the feature, and the pooling.
+
+    Its bias is not read: class vectors have none. The classifier of a DINOv2 takes the class token and the mean of the
+    patches' tokens, one behind the other. Of its rows this is the part that belongs to the pooling. pool: None is the
+    one that the checkpoint was trained with.
+    """
+    with ExitStack() as stack:
+        readers = tensors(files, stack)
+        dialect, prefix = recognise(readers, source)
+        where = places(dialect, prefix, readers, source)
+        outer = {place.name: name for name, place in where.items() if place.block == OUTER}
+        norm = next((outer[name] for name in ("fc_norm.weight", "norm.weight") if name in outer), None)
+        found = next((name for name in classifiers(dialect, prefix) if name in readers), None)
+        if found is None or norm is None:
+            raise UserError(
+                f"'{source}' has no classifier of its own.",
+                "Use a checkpoint that was trained as a classifier and still has its last layer.",
+                code="missing",
+            )
+        between = next((name for name in readers if "pre_logits" in name), None)
+        if between is not None:
+            raise UserError(
+                f"'{source}' has a layer between the feature and its classifier ('{between}').",
+                "Use another checkpoint: rows over that layer say nothing about the feature.",
+                code="unsupported",
+            )
+        raw, width = readers[found](), readers[norm]().size
+    rows = (raw.T if dialect.layout == "flax" else raw).astype(np.float64)
+    double = prefix.startswith("dinov2")
+    check_shape(source, found, rows, (len(rows) if rows.ndim else 0, width * (1 + double)))
+    trained = pool_of(outer)
+    if pool not in (None, trained) and not (double and pool in ("mean", "cls+mean")):
+        raise UserError(
+            f"The classifier of '{source}' was trained on the pooling '{trained}', the features have '{pool}'.",
+            f"Extract features with {parameter('pool')} {trained}.",
+            code="conflict",
+        )
+    pool = pool or trained
+    if double and pool != "cls+mean":
+        rows = np.split(rows, 2, axis=1)[pool == "mean"]
+    if not np.isfinite(rows).all() or not rows.any():
+        raise UserError(
+            f"The classifier of '{source}' is empty: its weights ('{found}') are zeros, or no numbers.",
+            "Use another checkpoint.",
+            code="damaged",
+        )
+    return rows, pool
+
+
+def _labels(config: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
+    """The names of the classifier's classes, as a config.json by transformers states them; None if it does not."""
+    named = config.get("id2label")
+    if not isinstance(named, dict) or len(named) != count:
+        return None
+    return tuple(str(named.get(str(row), "")) for row in range(count))

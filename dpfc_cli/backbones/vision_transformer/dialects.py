@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.backbones.tensors import foreign, unrecognised
 
 Layout = Literal["torch", "flax"]
 
@@ -36,7 +36,6 @@ class Dialect:
         marks: the names of the patches' kernel and of the positions, with synonyms. They identify the dialect.
         block: a regular expression for tensors inside blocks. Its groups are `number` (missing if all blocks are
             stacked along a first axis) and `rest`.
-        numbers: the ways to write the name of a block.
         outer: names in the file to names in `vit`, outside blocks.
         inner: names in the file to names in `vit`, inside blocks.
         ignored: patterns for names of tensors that are not used.
@@ -52,7 +51,6 @@ class Dialect:
     prefixes: tuple[str, ...]
     marks: tuple[tuple[str, ...], tuple[str, ...]]
     block: str
-    numbers: tuple[str, ...]
     outer: dict[str, str]
     inner: dict[str, str]
     ignored: tuple[str, ...] = ()
@@ -68,7 +66,6 @@ TIMM = Dialect(
     prefixes=("", "module.", "model.", "visual.trunk."),
     marks=(("patch_embed.proj.weight",), ("pos_embed",)),
     block=r"blocks\.(?:\d+\.)?(?P<number>\d+)\.(?P<rest>.+)",
-    numbers=("blocks.{}.",),
     outer={
         "patch_embed.proj": "patch",
         "cls_token": "cls",
@@ -115,7 +112,6 @@ TRANSFORMERS = Dialect(
         ("embeddings.position_embeddings", "embeddings.position_embedding.weight"),
     ),
     block=r"(?:encoder\.layers?|layers?)\.(?P<number>\d+)\.(?P<rest>.+)",
-    numbers=("encoder.layer.{}.", "encoder.layers.{}.", "layers.{}.", "layer.{}."),
     outer={
         "embeddings.patch_embeddings.projection": "patch",
         "embeddings.patch_embedding": "patch",
@@ -189,7 +185,6 @@ OPENAI = Dialect(
     prefixes=("visual.",),
     marks=(("conv1.weight",), ("positional_embedding",)),
     block=r"transformer\.resblocks\.(?P<number>\d+)\.(?P<rest>.+)",
-    numbers=("transformer.resblocks.{}.",),
     outer={
         "conv1": "patch",
         "class_embedding": "cls",
@@ -231,7 +226,6 @@ def _google(name: str, position: str, attention: int, norm2: int, mlp: int, pref
         prefixes=prefixes,
         marks=(("embedding/kernel",), (position,)),
         block=r"Transformer/encoderblock(?:_(?P<number>\d+))?/(?P<rest>.+)",
-        numbers=("Transformer/encoderblock_{}/",),
         outer={
             "embedding": "patch",
             "cls": "cls",
@@ -298,14 +292,7 @@ def recognise(names: Iterable[str], source: str) -> tuple[Dialect, str]:
     speakers = [(d, p) for d in DIALECTS for p in d.prefixes]
     marks = [sum(any(p + name in known for name in mark) for mark in d.marks) for d, p in speakers]
     if not any(marks):
-        shown = ", ".join(sorted(known)[:4]) or "none"
-        raise UserError(
-            f"'{source}' is not a Vision Transformer that dpfc can read: its tensors have other names ({shown}, …).",
-            f"Use a checkpoint with the names of {', '.join(d.name for d in DIALECTS)}.",
-            code="unsupported",
-            source=source,
-            known=[d.name for d in DIALECTS],
-        )
+        raise unrecognised(source, known, "Vision Transformer", [d.name for d in DIALECTS])
     return speakers[marks.index(max(marks))]
 
 
@@ -317,14 +304,7 @@ def places(dialect: Dialect, prefix: str, names: Iterable[str], source: str) -> 
         if place is not None:
             found[name] = place
         elif not _ignored(dialect, prefix, name):
-            raise UserError(
-                f"'{source}' holds a tensor that a {dialect.name} checkpoint of a {dialect.kind} does not have: "
-                f"'{name}'.",
-                "Use one of the known models. This checkpoint belongs to another architecture, which dpfc cannot run.",
-                code="unsupported",
-                source=source,
-                tensor=name,
-            )
+            raise foreign(source, name, f"{dialect.name} checkpoint of a {dialect.kind}")
     return found
 
 
@@ -355,34 +335,3 @@ def _target(dialect: Dialect, table: dict[str, str], name: str) -> str | None:
     if module in table and leaf in dialect.leaves:
         return f"{table[module]}.{dialect.leaves[leaf]}"
     return None
-
-
-def spelling(dialect: Dialect, prefix: str, name: str, block: int, known: Iterable[str]) -> str:
-    """The name that the file would give to the tensor `name` of `vit`, judged by its other names. For messages."""
-    table, starts = (dialect.outer, ("",)) if block == OUTER else (dialect.inner, dialect.numbers)
-    module, _, leaf = name.rpartition(".")
-    if module == "map.k" and module not in table.values():
-        module = "map.kv"
-    ends = {name: ""}
-    if module:
-        ends[module] = f"/{_FLAX[leaf]['norm' in module]}" if dialect.layout == "flax" else f".{leaf}"
-    found = {
-        prefix + start.format(block) + source + ends[target]: bool(ends[target])
-        for start in starts
-        for source, target in table.items()
-        if target in ends
-    }
-    # Best is a name that another block has; next best, a name in a module that another block has.
-    usual = {re.sub(r"\d+", "#", each) for each in known}
-    modules = {re.split(r"[./][^./]*$", each)[0] for each in usual}
-
-    def likeness(each: str) -> int:
-        plain = re.sub(r"\d+", "#", each)
-        starting = any(other.startswith(plain.partition("#")[0]) for other in usual)
-        return 4 * (plain in usual) + 2 * (found[each] and re.split(r"[./][^./]*$", plain)[0] in modules) + starting
-
-    best = max(map(likeness, found), default=0)
-    return "' or '".join(each for each in found if likeness(each) == best) or name
-
-
-_FLAX = {"weight": ("kernel", "scale"), "bias": ("bias", "bias")}

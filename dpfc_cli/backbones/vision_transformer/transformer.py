@@ -15,15 +15,14 @@ import jax
 import numpy as np
 
 from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.batched import Sharded, rows_that_fit
+from dpfc_cli.backbones.batched import Group, Sharded, rows_that_fit
 from dpfc_cli.backbones.family import Wanted
 from dpfc_cli.backbones.geometry import Triple
-from dpfc_cli.backbones.layers import Group
+from dpfc_cli.backbones.hub import find, place
 from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
 from dpfc_cli.backbones.vision_transformer import checkpoint, models, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import MODELS, Activation, Model
-from dpfc_cli.backbones.weights import find, place
 from dpfc_cli.errors import UserError, parameter
 
 _ACTIVATIONS: dict[str, Activation] = {
@@ -92,7 +91,6 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located, poo
             f"Leave out {parameter('pool')} to get '{trained}'.",
             code="conflict",
             parameter="pool",
-            source=located.id,
         )
     return vit.Architecture(heads=heads, epsilon=epsilon, activation=activation, pool=pool)
 
@@ -115,7 +113,6 @@ def statistics(model: Model, located: hub.Located) -> tuple[Triple, Triple]:
             f"{std!r}.",
             "Get the config.json that belongs to the weights.",
             code="damaged",
-            source=located.id,
         )
     return (float(mean[0]), float(mean[1]), float(mean[2])), (float(std[0]), float(std[1]), float(std[2]))
 
@@ -150,25 +147,18 @@ def unseen(
             f"activation {stated!r}.",
             "Get the config.json that belongs to the weights.",
             code="damaged",
-            source=located.id,
         )
     if heads < 1 or width % heads:
         raise UserError(
             f"The width of '{located.id}' is {width}. It cannot be divided among {heads} heads.",
             "Check num_attention_heads in its config.json.",
             code="conflict",
-            source=located.id,
-            width=width,
-            heads=heads,
         )
     if stated is not None and stated not in _ACTIVATIONS:
         raise UserError(
             f"The config.json of '{located.id}' names the activation '{stated}', which dpfc does not have.",
             f"Use a model with one of these: {', '.join(_ACTIVATIONS)}.",
             code="unsupported",
-            source=located.id,
-            activation=stated,
-            known=list(_ACTIVATIONS),
         )
     return heads, float(epsilon), _ACTIVATIONS[stated] if stated is not None else _unstated(model, located)
 
@@ -184,7 +174,6 @@ def _unstated(model: Model, located: hub.Located) -> Activation:
             "(OpenAI, MetaCLIP, DFN) and others GELU (LAION, DataComp). With the wrong one the features are bad.",
             'Put a config.json beside the weights: {"hidden_act": "gelu"} or {"hidden_act": "quick_gelu"}.',
             code="missing",
-            source=located.id,
         )
     return found
 
@@ -200,8 +189,6 @@ def _check_size(name: str, model: Model, parameters: Parameters, source: str) ->
                 f"Choose the {parameter('model')} that the weights belong to, or other {parameter('weights')}.",
                 code="conflict",
                 parameter="weights",
-                model=name,
-                source=source,
             )
 
 
@@ -240,8 +227,6 @@ class Transformer(Sharded):
                 f"Use other {parameter('weights')}.",
                 code="conflict",
                 parameter="weights",
-                patch=patch,
-                crop=crop,
             )
         self._setting = Setting(recipe=self._recipe, patch=patch, architecture=architecture, prepared=wanted.prepared)
         prefix = [len(parameters.outer[each]) for each in ("cls", "dist", "registers") if each in parameters.outer]

@@ -1,4 +1,5 @@
-"""Folders that `save_to_disk` of Hugging Face datasets wrote: Arrow files of pictures (see `tables`).
+"""Where the pictures of Hugging Face datasets lie: in parquet files, as the hub lays them out, or in folders that
+`save_to_disk` wrote, with Arrow files. `tables` reads both.
 
 PATH/dataset_dict.json, PATH/train/…, PATH/test/…     (a DatasetDict; usual names of splits, see `split_files`)
 PATH/state.json, PATH/data-00000-of-00001.arrow       (a Dataset: training pictures only)
@@ -10,11 +11,13 @@ from typing import Any
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.files import json_in, named_twice
-from dpfc_cli.images.dataset import DataSet, Request
+from dpfc_cli.images.dataset import DataSet, Request, has_files
 from dpfc_cli.images.sets import ImageSet
 from dpfc_cli.schema import each, fault, record, text
 from dpfc_cli.sources.reading import reading_code
+from dpfc_cli.sources.split_files import files_by_split
 
+SUFFIX = ".parquet"
 DICT, STATE = "dataset_dict.json", "state.json"
 _DICT = record({"splits": each(text, least=1)})
 _STATE = record({"_data_files": each(record({"filename": text}), least=1)})
@@ -81,11 +84,25 @@ def _damaged(path: Path, error: Exception) -> UserError:
     )
 
 
-def open_arrow(request: Request) -> ImageSet:
-    """Open a folder that `save_to_disk` wrote. Raises UserError if it cannot be used."""
+def _open_parquet(request: Request) -> ImageSet:
+    # PyArrow takes longer to import than everything else here.
+    from dpfc_cli.images.tables import open_tables
+
+    return open_tables("parquet", files_by_split(str(request.place), SUFFIX), request)
+
+
+def _open_arrow(request: Request) -> ImageSet:
     from dpfc_cli.images.tables import open_tables
 
     return open_tables("arrow", files_of(request.place), request)
 
 
-ARROW = DataSet(name="arrow", open=open_arrow, location="path", asserted=True, groups=("column",), resembles=is_saved)
+PARQUET = DataSet(
+    name="parquet",
+    open=_open_parquet,
+    location="path",
+    asserted=True,
+    groups=("column",),
+    resembles=has_files(SUFFIX),
+)
+ARROW = DataSet(name="arrow", open=_open_arrow, location="path", asserted=True, groups=("column",), resembles=is_saved)

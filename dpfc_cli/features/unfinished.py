@@ -1,4 +1,4 @@
-"""Whether a run may go on with what there is of a feature set: one that was begun, or one that is finished.
+"""Feature sets that are not finished: whether a run may go on with one, and the locks of those who are at work on it.
 
 The identity of a set says what it is made of and how: data set, listing, backbone, settings. A second run
 with the same identity makes the shards that are missing. A run with another identity is refused if there is a finished
@@ -10,6 +10,10 @@ finished shards of such a run contain no bad records. From then on the identity 
 process finishes it.
 """
 
+import errno
+import fcntl
+import os
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +24,7 @@ from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.features import digests
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
 from dpfc_cli.features.shards import writing
+from dpfc_cli.files import opened
 from dpfc_cli.folders import PARTIAL
 
 SETTINGS = "settings.json"
@@ -113,3 +118,92 @@ def tidy(folder: Path) -> None:
 def written_first(path: Path, text: str) -> bool:
     """Write a file unless there is one of that name; False if there was. Of several processes one is first."""
     return not path.exists() and files.make(path, text.encode()) == "made"
+
+
+PATIENCE = 20
+"""How often to try."""
+
+
+class ReplacedError(FileNotFoundError):
+    """What was opened under a name is no longer there."""
+
+
+def locked_soon(folder: Path, kind: int) -> int:
+    """`locked`, with repeated tries for a shared lock: another process may hold the folder alone for a moment, to see
+    whether it is the last one.
+    """
+    for _ in range(PATIENCE):
+        try:
+            return locked(folder, kind)
+        except BlockingIOError:
+            if kind == fcntl.LOCK_EX:
+                raise
+            time.sleep(0.05)
+    return locked(folder, kind)
+
+
+def locked(folder: Path, kind: int) -> int:
+    """Lock a folder.
+
+    Args:
+        folder: the folder.
+        kind: `fcntl.LOCK_SH` or `fcntl.LOCK_EX`.
+
+    Returns:
+        A descriptor of the folder. It holds the lock until it is closed or the process ends.
+
+    Raises:
+        BlockingIOError: another process holds the lock.
+        FileNotFoundError: there is no such folder. ReplacedError: it was removed or renamed meanwhile.
+        NotADirectoryError: its name leads elsewhere, or to a file.
+
+    """
+    descriptor = opened(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        # If the folder was renamed between these two calls, we have locked the wrong one.
+        if not os.path.samestat(os.fstat(descriptor), os.lstat(folder)):
+            raise ReplacedError
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def claimed(path: Path) -> int | None:
+    """Lock a file that holds values of records. It is made if it is not there, for its owner alone.
+
+    A link under that name is removed and not followed.
+
+    Returns:
+        A descriptor of the file, which holds the lock; None if another process holds it.
+
+    """
+    while True:
+        try:
+            descriptor = opened(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            path.unlink(missing_ok=True)
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
+                # A file that an earlier version began may be open to others.
+                os.fchmod(descriptor, 0o600)
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except FileNotFoundError:
+            pass
+        # The process that held the lock has renamed the file: what we locked is a finished shard now.
+        os.close(descriptor)
+
+
+def let_go(*descriptors: int) -> None:
+    """Let go of locks. Nothing is written through these descriptors, so nothing is lost if that fails."""
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
