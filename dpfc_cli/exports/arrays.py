@@ -57,6 +57,9 @@ def to_sklearn(head: Head) -> "HeadClassifier":
     sorted order of the names of the classes. Probabilities are not calibrated. It holds nothing of the head but what
     its file holds.
 
+    Args:
+        head: the head.
+
     Raises:
         UserError: the card of the head contradicts itself, or scikit-learn is not installed.
 
