@@ -54,11 +54,13 @@ def to_sklearn(head: Head) -> "HeadClassifier":
     """A head as a scikit-learn classifier.
 
     It has `predict`, `predict_proba`, `decision_function` and `classes_`. `fit` changes nothing. Columns are in the
-    sorted order of the names of the classes. Probabilities are not calibrated. It holds nothing of the head but what
-    its file holds.
+    sorted order of the names of the classes. Probabilities are not calibrated.
 
     Args:
         head: the head.
+
+    Returns:
+        The classifier. It holds nothing of the head but what its file holds.
 
     Raises:
         UserError: the card of the head contradicts itself, or scikit-learn is not installed.
