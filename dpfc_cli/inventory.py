@@ -1,13 +1,12 @@
 """What there is: feature sets with what was spent on them, and heads with what they claim."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.lookup import finished
-from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, without_charge
 from dpfc_cli.ledger.file import ledger_path, read
@@ -81,55 +80,42 @@ def inventory(features: Path, heads: Path) -> Inventory:
             unreadable.append((str(path), _what(error)))
     for folder in sorted(finished(features)):
         try:
-            listed = _listed(folder)
+            known = FeatureSet(folder)
         except UserError as error:
             unreadable.append((str(folder), _what(error)))
             continue
+        book, place = None, ledger_path(folder)
         try:
-            features_, book = FeatureSet(folder), read(ledger_path(folder))
-            known_set(book, features_)
-            sets.append(_with_account(listed, book, features_.manifest, cards))
+            book = read(place)
+            known_set(book, known)
         except UserError as error:
-            sets.append(listed)
-            unreadable.append((str(error.fields.get("path", ledger_path(folder))), _what(error)))
-    unreadable = list(dict.fromkeys(unreadable))
-    return Inventory(sets=tuple(sets), heads=tuple(found), unreadable=tuple(unreadable))
+            book = None
+            unreadable.append((str(error.fields.get("path", place)), _what(error)))
+        sets.append(_listed(known, book, cards))
+    return Inventory(sets=tuple(sets), heads=tuple(found), unreadable=tuple(dict.fromkeys(unreadable)))
 
 
-def _listed(folder: Path) -> ListedSet:
-    features = FeatureSet(folder)
-    persons = {name: split.groups for name, split in features.manifest.splits.items() if split.groups is not None}
-    facts = facts_of(features)
+def _listed(known: FeatureSet, book: Ledger | None, cards: Iterable[tuple[Path, Mapping[str, Any]]]) -> ListedSet:
+    """A set, with what its ledger says if it can be read and has the set."""
+    manifest, facts, name = known.manifest, facts_of(known), known.folder.name
+    persons = {split: each.groups for split, each in manifest.splits.items() if each.groups is not None}
+    account, delta = None if book is None else book.account_of(manifest.id), default_delta(facts.n)
+    named = book is not None and book.populations_of(manifest.id) is not None
     return ListedSet(
-        path=str(folder),
-        name=folder.name,
-        backbone=str(features.manifest.backbone.get("name")),
-        records=dict(features.splits),
+        path=str(known.folder),
+        name=name,
+        backbone=str(manifest.backbone.get("name")),
+        records=dict(known.splits),
         persons=persons or None,
         classes=facts.m,
         dim=facts.d,
-        population=None,
-        trainings=None,
-        epsilon=None,
-        delta=default_delta(facts.n),
-        unit=facts.unit,
-        unprotected=None,
-        warning=None,
-    )
-
-
-def _with_account(
-    listed: ListedSet, book: Ledger, manifest: Manifest, cards: Iterable[tuple[Path, Mapping[str, Any]]]
-) -> ListedSet:
-    account = book.account_of(manifest.id)
-    return replace(
-        listed,
-        population=account.population if book.populations_of(manifest.id) is not None else None,
-        trainings=len(account.charges),
-        epsilon=account.epsilon(listed.delta),
-        unit=account.unit,
-        unprotected=account.unprotected,
-        warning=without_charge(cards, {listed.name}, book.path, book.known),
+        population=account.population if account and named else None,
+        trainings=len(account.charges) if account else None,
+        epsilon=account.epsilon(delta) if account else None,
+        delta=delta,
+        unit=account.unit if account else facts.unit,
+        unprotected=account.unprotected if account else None,
+        warning=without_charge(cards, {name}, book.path, book.known) if book else None,
     )
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from dpfc_cli import backbones
 from dpfc_cli.errors import GUARDED, UserError, counted, number, parameter
-from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.features.reader import FeatureSet, check_sets
 from dpfc_cli.ledger.caps import allowed
 from dpfc_cli.ledger.facts import Cap
 from dpfc_cli.methods import AnyMethod, method_named
@@ -330,13 +330,7 @@ def stated_facts(
     dimensions = _dimensions(model, dimensions)
     if classes is not None and not isinstance(classes, int | np.integer):
         classes = len(class_names(classes) or ())
-    for name, known in (("features", features), ("on", on)):
-        if known is not None and not isinstance(known, FeatureSet):
-            raise UserError(
-                f"{parameter(name)} is a {type(known).__name__}, not a feature set.",
-                "Open it with open_features.",
-                parameter=name,
-            )
+    check_sets(features=features, on=on)
     given = {"records": records, "persons": persons, "classes": classes, "dimensions": dimensions}
     stated = {
         name: count_of(name, value, 1 if name == "dimensions" else 2)

@@ -18,7 +18,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods.whitened import unit_chain
 from dpfc_cli.sources.classes import by_name
-from dpfc_cli.training.public import check_public, protected, recipe, unit_mean
+from dpfc_cli.training.public import check_public, differing, mean_of, protected
 from dpfc_cli.training.request import SPLIT
 
 
@@ -39,8 +39,7 @@ def check(on: FeatureSet, split: str, features: FeatureSet | None) -> list[str]:
     """
     on.split(split)
     if features is not None:
-        mine, other = recipe(features.manifest), recipe(on.manifest)
-        _refuse(on, [name for name in mine | other if mine.get(name) != other.get(name)])
+        _refuse(on, differing(features, on))
     check_public(on, "on", split=split, private=features)
     if protected(on, on.splits):
         return [f"'{on.folder}' was trained on with a guarantee. It does not cover these figures of its {split} split."]
@@ -90,29 +89,10 @@ def scored(
     weight = np.zeros((on.dim, len(on.classes)))
     weight[:, list(matched)] = (units - units.mean(axis=0)).T
     on.verify(split)
-    mean = _mean(on, split, progress)
+    mean = mean_of(on, split, (lambda *far: progress("Reading the records", *far)) if progress else None)
     chain = unit_chain(mean, float(mean @ mean))
     head = Head(chain=chain, weight=weight, bias=np.zeros(len(on.classes)), card={"classes": list(on.classes)})
     return figures((head,), on, split, split == SPLIT, progress)[0][0]
-
-
-def _mean(on: FeatureSet, split: str, progress: Progress | None) -> np.ndarray:
-    """The mean of the records of a split, after each was scaled to length 1."""
-
-    def told(done: int) -> None:
-        if progress is not None:
-            progress("Reading the records", done, on.split(split).n)
-
-    try:
-        return unit_mean(on.stream(split), on.dim, told)
-    except ValueError as error:
-        raise UserError(
-            f"'{on.folder}' holds no finite features.",
-            "Name another set.",
-            code="damaged",
-            parameter="on",
-            path=str(on.folder),
-        ) from error
 
 
 def _refuse(on: FeatureSet, differ: list[str]) -> None:

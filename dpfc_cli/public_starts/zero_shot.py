@@ -19,7 +19,7 @@ from dpfc_cli import backbones
 from dpfc_cli.backbones import BACKBONES, text
 from dpfc_cli.errors import UserError, check_new_name, counted, parameter, printable, unknown
 from dpfc_cli.evaluation.exact import Evaluation, Progress
-from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.features.reader import FeatureSet, check_sets
 from dpfc_cli.files import make, sha256_of, temporary_beside
 from dpfc_cli.heads.head import ordered
 from dpfc_cli.public_starts import score
@@ -188,13 +188,7 @@ def zero_shot(
 
 def _check(features: FeatureSet | None, source: str, on: FeatureSet | None, given: Mapping[str, Any]) -> None:
     """UserError for parameters that cannot be, before anything is read."""
-    for name, value in (("features", features), ("on", on)):
-        if value is not None and not isinstance(value, FeatureSet):
-            raise UserError(
-                f"{parameter(name)} is a {type(value).__name__}, not a feature set.",
-                "Open it with open_features.",
-                parameter=name,
-            )
+    check_sets(features=features, on=on)
     if source not in SOURCES:
         raise unknown("source", source, SOURCES)
     for name, value in given.items():

@@ -129,26 +129,16 @@ def calibrate(
     private = privacy.claim != "non-private"
     planned = method.planned(facts, given, private)
     plan = method.plan(facts, planned)
+    guarantee, mechanism = noised(plan, facts, privacy, slow) if private else (None, None)
+    options = method.complete(facts, planned, mechanism, given)
     if not private:
-        options = method.complete(facts, planned, None, given)
         _refuse_idle(method, given, options)
-        return Calibrated(
-            method=method,
-            facts=facts,
-            privacy=privacy,
-            given=given,
-            options=options,
-            plan=plan,
-            mechanism=None,
-            guarantee=None,
-        )
-    guarantee, mechanism = noised(plan, facts, privacy, slow)
     return Calibrated(
         method=method,
         facts=facts,
         privacy=privacy,
         given=given,
-        options=method.complete(facts, planned, mechanism, given),
+        options=options,
         plan=plan,
         mechanism=mechanism,
         guarantee=guarantee,
@@ -166,24 +156,6 @@ def noised(
         UserError: ε, δ or σ is out of range.
 
     """
-    guarantee = _guarantee(plan, facts, privacy, slow)
-    return guarantee, Mechanism(facts=facts, plan=plan, mu=guarantee.mu)
-
-
-def with_options(calibrated: Calibrated, given: Mapping[str, Any], tuning: Mapping[str, Any]) -> Calibrated:
-    """The same training with other options set, none of which shapes the plan. Plan and guarantee stay."""
-    method, facts = calibrated.method, calibrated.facts
-    given = method.taken(given)
-    planned = method.planned(facts, given, calibrated.mechanism is not None)
-    if method.plan(facts, planned) != calibrated.plan:
-        raise ValueError("an option that shapes the plan cannot be chosen afterwards")
-    options = method.complete(facts, planned, calibrated.mechanism, given)
-    options = replace(options, **{name: getattr(calibrated.options, name) for name in method.public})
-    return replace(calibrated, given=given, options=options, tuning=tuning)
-
-
-def _guarantee(plan: Plan, facts: Facts, privacy: Privacy, slow: Callable[[], None]) -> Guarantee:
-    """(ε, δ) and the μ that the noise is scaled to."""
     delta = accounting.default_delta(facts.n) if privacy.delta is None else privacy.delta
     asked, sigma, eta = privacy.epsilon, privacy.noise_multiplier, eta_of(plan)
     if plan.sampled and facts.adjacency != "zero-out":
@@ -221,7 +193,20 @@ def _guarantee(plan: Plan, facts: Facts, privacy: Privacy, slow: Callable[[], No
         raise UserError(
             sentence(error), f"Choose {asked_for}, or {parameter('delta')} such as 1e-5.", code="bad-value"
         ) from error
-    return Guarantee(epsilon=epsilon, delta=delta, mu=mu, eta=eta)
+    guarantee = Guarantee(epsilon=epsilon, delta=delta, mu=mu, eta=eta)
+    return guarantee, Mechanism(facts=facts, plan=plan, mu=mu)
+
+
+def with_options(calibrated: Calibrated, given: Mapping[str, Any], tuning: Mapping[str, Any]) -> Calibrated:
+    """The same training with other options set, none of which shapes the plan. Plan and guarantee stay."""
+    method, facts = calibrated.method, calibrated.facts
+    given = method.taken(given)
+    planned = method.planned(facts, given, calibrated.mechanism is not None)
+    if method.plan(facts, planned) != calibrated.plan:
+        raise ValueError("an option that shapes the plan cannot be chosen afterwards")
+    options = method.complete(facts, planned, calibrated.mechanism, given)
+    options = replace(options, **{name: getattr(calibrated.options, name) for name in method.public})
+    return replace(calibrated, given=given, options=options, tuning=tuning)
 
 
 def check_delta(delta: float, facts: Facts, remedy: str) -> None:

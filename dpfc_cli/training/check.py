@@ -63,6 +63,9 @@ class Checked:
 def check(request: Request, calibrated: Calibrated, observer: Observer) -> Checked:
     """Refuse whatever can be refused.
 
+    A training that is tuned is checked before, and again with what was chosen: tuning may take hours, and the features
+    may have changed meanwhile.
+
     Raises:
         UserError: classes that nobody stated, features that are damaged, a place that cannot be written, a ledger that
             cannot be read, a cap that does not allow it, too little memory, or devices that do not compute exactly.
@@ -74,13 +77,14 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     check_classes(request)
     book = read(ledger_path(features.folder))
     known_set(book, features)
-    # What is tuned later is looked for later.
-    path, charge, found = _place(request, calibrated, book, observer, look=request.tune_on is None)
+    # Which training it is, and whether it was charged, is only clear when it was tuned.
+    final = request.tune_on is None or calibrated.tuning is not None
+    path, charge, found = _place(request, calibrated, book, observer, final)
     account = book.account_of(features.manifest.id)
     lost = heads.without_charge(heads.cards(request.folder), {features.name}, book.path, book.known)
-    if lost is not None:
+    if lost is not None and calibrated.tuning is None:
         observer.warn(lost)
-    if found is None and (request.tune_on is None or not any_kept(book)):
+    if found is None and (final or not any_kept(book)):
         check_charge(book, features, charge)
     method, plan, facts = calibrated.method, calibrated.plan, calibrated.facts
     check_memory(method, plan, facts, request.memory)
@@ -102,24 +106,6 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     return Checked(request=request, calibrated=calibrated, path=path, charge=charge, account=account, unfinished=found)
 
 
-def tuned(checked: Checked, calibrated: Calibrated, observer: Observer) -> Checked:
-    """The same training with the options that were chosen on public records.
-
-    Raises:
-        UserError: it may not be charged.
-
-    """
-    features = checked.features
-    # Tuning may take hours, and the features may have changed meanwhile.
-    verify(checked.request)
-    book = read(ledger_path(features.folder))
-    path, charge, found = _place(checked.request, calibrated, book, observer)
-    if found is None:
-        check_charge(book, features, charge)
-    rehearse(calibrated, features, standing_of(book.account_of(charge.set).with_planned(charge), charge))
-    return replace(checked, calibrated=calibrated, path=path, charge=charge, unfinished=found)
-
-
 def check_charge(ledger: Ledger, features: FeatureSet, charge: Charge) -> None:
     """Refuse what may not be charged.
 
@@ -133,7 +119,7 @@ def check_charge(ledger: Ledger, features: FeatureSet, charge: Charge) -> None:
 
 
 def _place(
-    request: Request, calibrated: Calibrated, book: Ledger, observer: Observer, look: bool = True
+    request: Request, calibrated: Calibrated, book: Ledger, observer: Observer, look: bool
 ) -> tuple[Path, Charge, Unfinished | None]:
     """Where the head will be, what is charged for it, and the training that goes on, if one does."""
     folder = request.folder if request.out is None else request.out.parent

@@ -60,7 +60,10 @@ def inform(
     """
     check(calibrated, private, public)
     public.verify(SPLIT)
-    return replace(calibrated, options=replace(calibrated.options, public=mean_of(public, progress)))
+    manifest, n = public.manifest, public.split(SPLIT).n
+    origin = {"name": public.name, "rows": n, "fingerprint": manifest.fingerprint, "backbone": manifest.backbone}
+    known = Public(mean=mean_of(public, SPLIT, progress), origin=origin)
+    return replace(calibrated, options=replace(calibrated.options, public=known))
 
 
 def check(calibrated: Calibrated, private: FeatureSet, public: FeatureSet) -> None:
@@ -101,10 +104,10 @@ def check_method(calibrated: Calibrated, name: str, option: str, why: str) -> No
 
 
 def check_other(private: FeatureSet, public: FeatureSet, option: str) -> None:
-    """UserError unless the set can be public (`asserted`) and has the same features. option: the parameter of it."""
+    """UserError unless the set can be public (`check_public`) and has the same features. option: its parameter."""
     check_public(public, option, private=private)
     mine, other = recipe(private.manifest), recipe(public.manifest)
-    names = [name for name in mine | other if mine.get(name) != other.get(name)]
+    names = differing(private, public)
     differ = [f"{name} ({other.get(name)}, not {mine.get(name)})" for name in names]
     if differ:
         raise UserError(
@@ -127,20 +130,15 @@ def warnings_of(public: FeatureSet) -> list[str]:
     ]
 
 
-def mean_of(public: FeatureSet, progress: Progress | None = None) -> Public:
-    """The mean of a feature set's training records, each scaled to length 1. UserError where none of them is finite."""
-    manifest, n = public.manifest, public.split(SPLIT).n
-    origin = {"name": public.name, "rows": n, "fingerprint": manifest.fingerprint, "backbone": manifest.backbone}
+def mean_of(on: FeatureSet, split: str, progress: Progress | None = None) -> np.ndarray:
+    """The mean of the records of a split, each scaled to length 1. UserError where none of them is finite."""
+    n = on.split(split).n
     try:
-        mean = unit_mean(public.stream(SPLIT), manifest.dim, lambda done: progress(done, n) if progress else None)
+        return unit_mean(on.stream(split), on.dim, lambda done: progress(done, n) if progress else None)
     except ValueError as error:
         raise UserError(
-            f"'{public.folder}' holds no finite features.",
-            "Name another set.",
-            code="damaged",
-            path=str(public.folder),
+            f"'{on.folder}' holds no finite features.", "Name another set.", code="damaged", path=str(on.folder)
         ) from error
-    return Public(mean=mean, origin=origin)
 
 
 def unit_mean(stream: BlockStream, dim: int, told: Callable[[int], object]) -> np.ndarray:
@@ -157,6 +155,12 @@ def unit_mean(stream: BlockStream, dim: int, told: Callable[[int], object]) -> n
     if not used:
         raise ValueError("no finite record")
     return total / used
+
+
+def differing(one: FeatureSet, other: FeatureSet) -> list[str]:
+    """In what the backbones of two sets differ, by name."""
+    mine, theirs = recipe(one.manifest), recipe(other.manifest)
+    return [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
 
 
 def recipe(manifest: Manifest) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from dpfc_cli.errors import UserError, number, parameter, unknown
-from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.features.reader import FeatureSet, check_sets
 from dpfc_cli.ledger.facts import account_name, noted
 from dpfc_cli.methods import AnyMethod, method_named
 from dpfc_cli.privacy.accounting import Claim
@@ -98,14 +98,9 @@ def requested(
 
     others: the other fields of `Request`.
     """
-    named = [("features", features), *_sets(others)]
-    for name, value in named:
-        if not isinstance(value, FeatureSet):
-            raise UserError(
-                f"{parameter(name)} is a {type(value).__name__}, not a feature set.",
-                "Open it with open_features.",
-                parameter=name,
-            )
+    if features is None:
+        raise UserError("No feature set is given.", "Open one with open_features.", parameter="features")
+    check_sets(features=features, **{name: others.get(name) for name in ("public_features", "tune_on")})
     epsilon, delta = number("epsilon", epsilon), number("delta", delta)
     noise_multiplier = number("noise_multiplier", noise_multiplier)
     if (memory := others.get("memory")) is not None:
@@ -153,12 +148,6 @@ def adjacency_named(name: str | None) -> Adjacency:
     if name is not None and name not in neighbours:
         raise unknown("adjacency", name, list(neighbours))
     return neighbours[name or "zero-out"]
-
-
-def _sets(others: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Further feature sets among the fields of a request."""
-    named = [(name, others.get(name)) for name in ("public_features", "tune_on")]
-    return [(name, value) for name, value in named if value is not None]
 
 
 def facts_of(

@@ -1,7 +1,8 @@
 """The training itself: records are summed, noised and released, and the head is written."""
 
 import hashlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,69 +58,48 @@ def run(charged: Charged, observer: Observer) -> Trained:
         raise RuntimeError("the charge was for another training")
     if charged.paid.unused.locked():
         raise RuntimeError("this charge was used already")
-    try:
-        shelf, stack = _shelves_of(checked)
-    except BaseException as stop:
-        _stopped(charged, stop)
-        _let_go(charged)
-        raise
-    # Not in the `try` below: if the charge is used by another run, nothing of that run is touched.
-    oracle = _oracle_of(charged, lambda stage, *far: observer.progress(_named(stage), *far), shelf, stack)
     digest, saved = None, None
     try:
-        try:
+        with _shelves_of(checked) as (shelf, stack):
+            oracle = _oracle_of(charged, lambda stage, *far: observer.progress(_named(stage), *far), shelf, stack)
             # Of the ledger alone, before a record is read.
             standing = charged_standing(receipt.ledger, receipt.charge)
             _begin(checked)
             solution = calibrated.method.solve(oracle, calibrated.facts, calibrated.options)
-            if checked.request.leader is not None:
-                checked.request.leader.summed()
-            card = card_of(calibrated, features, receipt.charge.at, solution, standing)
-            head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
-            data = heads.encoded(head)
-            digest = hashlib.sha256(data).hexdigest()
-            # A training that was killed may have written its head, and the ledger does not say so.
-            there = _holds(checked.path, digest)
-            path = saved = checked.path if there else heads.save(data, checked.path, charged.temporary)
-            unsettled = _settled(charged, path, digest)
-            spent = _account(receipt)
-            if answers is not None and unsettled is None:
-                # Without the ledger they are what says that there was a charge.
-                answers.remove()
-        finally:
-            for each in (shelf, stack):
-                if each is not None:
-                    each.clear()
+        if checked.request.leader is not None:
+            checked.request.leader.summed()
+        card = card_of(calibrated, features, receipt.charge.at, solution, standing)
+        head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
+        data = heads.encoded(head)
+        digest = hashlib.sha256(data).hexdigest()
+        # A training that was killed may have written its head, and the ledger does not say so.
+        there = _holds(checked.path, digest)
+        path = saved = checked.path if there else heads.save(data, checked.path, charged.temporary)
+        unsettled = _settled(charged, path, digest)
+        spent = _account(receipt)
+        if answers is not None and unsettled is None:
+            # Without the ledger they are what says that there was a charge.
+            answers.remove()
         if unsettled is not None:
             observer.warn(f"The head is written to '{path}', but the ledger does not say so. {unsettled.what}")
     except BaseException as stop:
         # Stopped while it was saved, the file may be there all the same.
         found = saved or (checked.path if digest and _holds(checked.path, digest) else None)
-        _stopped(charged, stop, found, digest)
+        _settled(charged, found, digest)
+        stop.add_note(stands(charged, found))
         raise
     finally:
-        _let_go(charged)
+        # Let others have the answers and the head's place: an empty file is left, or another name of the head.
+        if answers is not None:
+            answers.close()
+        with suppress(OSError):
+            charged.temporary.unlink()
     return Trained(charged=charged, head=replace(head, path=path), path=path, sha256=digest, spent=spent)
 
 
 def _named(stage: str) -> str:
     """A stage of a training, in words."""
     return {MAKING: MATRICES, TAKING: SOLVING}.get(stage, f"{TRAINING}, {stage.replace('_', ' ')}")
-
-
-def _stopped(charged: Charged, stop: BaseException, head: Path | None = None, digest: str | None = None) -> None:
-    """Write into the ledger that a training was stopped, or that its head is there all the same, and say so."""
-    _settled(charged, head, digest)
-    stop.add_note(stands(charged, head))
-
-
-def _let_go(charged: Charged) -> None:
-    """Let others have the answers, and the head's place."""
-    if charged.answers is not None:
-        charged.answers.close()
-    # What is left is an empty file, or another name of the head.
-    with suppress(OSError):
-        charged.temporary.unlink()
 
 
 def stands(charged: Charged, head: Path | None) -> Note:
@@ -163,23 +143,26 @@ def _account(receipt: Receipt) -> Account:
         return receipt.ledger.account_of(receipt.charge.set)
 
 
-def _shelves_of(checked: Checked) -> tuple[Shelf | None, Shelf]:
-    """Where the training keeps what its sums share, and answers in pieces."""
+@contextmanager
+def _shelves_of(checked: Checked) -> Iterator[tuple[Shelf | None, Shelf]]:
+    """Where the training keeps what its sums share, and answers in pieces. Nothing stays there."""
     calibrated, request, grid = checked.calibrated, checked.request, _grid_of(checked)
-    facts, folder, others = (
-        calibrated.facts,
-        checked.features.folder.resolve(),
-        training_bytes(calibrated.method, calibrated.plan, calibrated.facts),
-    )
+    plan, facts, folder = calibrated.plan, calibrated.facts, checked.features.folder.resolve()
+    others = training_bytes(calibrated.method, plan, facts)
     promised = answers_beside(calibrated, checked.unfinished)
-    stack = stack_for(calibrated.plan, others, request.memory, folder, promised)
+    stack = stack_for(plan, others, request.memory, folder, promised)
     if isinstance(stack, InMemory):
-        others += stack_bytes(calibrated.plan)
+        others += stack_bytes(plan)
     else:
-        promised += stack_bytes(calibrated.plan)
+        promised += stack_bytes(plan)
     records = facts.records if request.leader is None else request.leader.records(facts)
-    side = side_of(calibrated.plan, grid, facts.k)
-    return shelf_for(side, records, facts, grid, others, request.memory, folder, promised), stack
+    shelf = shelf_for(side_of(plan, grid, facts.k), records, facts, grid, others, request.memory, folder, promised)
+    try:
+        yield shelf, stack
+    finally:
+        for each in (shelf, stack):
+            if each is not None:
+                each.clear()
 
 
 def _grid_of(checked: Checked) -> Grid:

@@ -3,7 +3,6 @@
 The command line, Python callers and experiments all come this way. None of them knows the order of the steps.
 """
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,10 @@ from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training import public, public_start, tuning
 from dpfc_cli.training.calibrate import calibrate, warnings_of
 from dpfc_cli.training.charge import charge
-from dpfc_cli.training.check import Checked, check, tuned
+from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import TUNING, Observer
 from dpfc_cli.training.request import Request, requested
-from dpfc_cli.training.run import Trained, run, stands
+from dpfc_cli.training.run import Trained, run
 
 
 def plan(request: Request, observer: Observer) -> Checked:
@@ -68,7 +67,7 @@ def plan(request: Request, observer: Observer) -> Checked:
     if trials is not None:
         stage = f"{TUNING}{trials.known.name}"
         chosen = tuning.tune(calibrated, trials, lambda done, n: observer.progress(stage, done, n))
-        checked = tuned(checked, chosen, observer)
+        checked = check(request, chosen, observer)
     if checked.unfinished is not None:
         before, releases = checked.unfinished, len(calibrated.plan.releases)
         observer.say(
@@ -86,26 +85,15 @@ def finish(checked: Checked, observer: Observer) -> Trained:
         KeyboardInterrupt, Exception: it was stopped. A note of the exception says whether it was charged.
 
     """
-    note, charged = Note("Nothing was charged, and no head was written."), None
+    note = Note("Nothing was charged, and no head was written.")
     try:
         if checked.unfinished is None and not observer.confirm(charge_of(checked)):
             raise UserError("Nothing was charged.", "No head was made.", code="declined")
         note = Note("It was stopped during the charge: 'dpfc budget' says whether it is charged. No head was written.")
-        charged = charge(checked)
-        note = stands(charged, None)
-        try:
-            trained = run(charged, observer)
-            note = stands(charged, trained.path)
-            return trained
-        finally:
-            # It may be stopped before `run` tidies up after itself.
-            with suppress(OSError):
-                charged.temporary.unlink()
-            if charged.answers is not None:
-                charged.answers.close()
+        return run(charge(checked), observer)
     except BaseException as stop:
-        # `run` knows better, once it has begun. An error of the charge says itself what is charged.
-        if not notes(stop) and (charged is not None or not isinstance(stop, UserError)):
+        # `run` says itself what became of the training, and so does an error of the charge.
+        if not notes(stop) and not isinstance(stop, UserError):
             stop.add_note(note)
         raise
 
