@@ -51,7 +51,7 @@ class ListedHead:
     epsilon: float | None
     delta: float | None
     features: str
-    date: str | None
+    date: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,5 +131,5 @@ def _head(path: Path, card: Mapping[str, Any]) -> ListedHead:
         epsilon=card["epsilon"],
         delta=card["delta"],
         features=card["features"]["name"],
-        date=card.get("date"),
+        date=card["date"],
     )

@@ -218,7 +218,7 @@ def _differ(card: Mapping[str, Any], charge: Charge, known: FeatureSet | None) -
     earlier = card.get("public_head", {}).get("releases", 0)
     own = card["plan"][earlier:]
     said = {name: card[name] for name in _CLAIMED if not earlier or name in ("claim", "delta")}
-    said |= {"at": card.get("date", charge.at), "n": card["facts"]["n"], "split": card["features"]["split"]}
+    said |= {"at": card["date"], "n": card["facts"]["n"], "split": card["features"]["split"]}
     said |= {name: card[name] for name in ("method", "adjacency", "unit")}
     wrong = [name for name, value in said.items() if getattr(charge, name) != value]
     if not _alike(own, charge.releases):

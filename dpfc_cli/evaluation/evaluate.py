@@ -226,9 +226,9 @@ def _private(head: Head, split: str) -> bool:
 
 def _warnings(head: Head, features: FeatureSet, split: str, private_split: bool, noisy: bool) -> tuple[str, ...]:
     own, hold_out = head.card["features"], hold_out_of(features.manifest)
-    facts = head.card.get("facts", {})
+    facts = head.card["facts"]
     # A set of the same name that was made anew with persons holds out other pictures.
-    other_records = facts.get("records", facts.get("n")) not in (None, features.splits.get(own["split"]))
+    other_records = facts.get("records", facts["n"]) != features.splits.get(own["split"])
     found = []
     if own["fingerprint"] != features.manifest.fingerprint:
         found.append(
@@ -242,7 +242,7 @@ def _warnings(head: Head, features: FeatureSet, split: str, private_split: bool,
             else "these figures are not differentially private. Do not publish them."
         )
         found.append(f"the head was trained on a split of this name, '{split}'. If these are its records, {meaning}")
-    elif hold_out and ((features.name, hold_out) != (own["name"], own.get("hold_out")) or other_records):
+    elif hold_out and ((features.name, hold_out) != (own["name"], own["hold_out"]) or other_records):
         found.append(
             f"this {split} split was held out from training pictures, and the head was trained on another set. If that "
             "set was made from the same pictures, the head has seen some of these."

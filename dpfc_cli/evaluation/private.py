@@ -291,8 +291,8 @@ def _mechanism(plan: Planned) -> Mechanism:
 def _refuse_leaking(head: Head, digest: str, features: FeatureSet, split: str, book: Ledger) -> None:
     """UserError for a head that was trained on these records without privacy: it is another one for a neighbour."""
     card = head.card
-    own, facts = card["features"], card.get("facts", {})
-    n = facts.get("records", facts.get("n"))
+    own, facts = card["features"], card["facts"]
+    n = facts.get("records", facts["n"])
     same = (own["name"], own["split"], n) == (features.name, split, features.split(split).n)
     of = features.manifest.id
     if card["claim"] != "private" and (same or any(_may_hold(book, each, of, split) for each in book.written(digest))):

@@ -141,7 +141,7 @@ def stated_of(head: Head, about: str, instead: str) -> Stated:
         UserError: the head was trained on imported features, or its card describes no backbone.
 
     """
-    found = Stated(head.card["features"].get("backbone") or {}, head.dim, about, instead)
+    found = Stated(head.card["features"]["backbone"], head.dim, about, instead)
     if found.values.get("name") == "imported":
         raise found.refused(
             "The head was trained on features that were imported: they came from elsewhere. Its card does not say how "
@@ -192,9 +192,9 @@ def recipe_of(head: Head) -> Recipe:
     own = head.card["features"]
     given = stated_of(head, "head", "Predict on features: a feature set, or an .npy file.")
     stated = given.values
-    preparation, dtype = own.get("preparation") or {}, own.get("dtype")
+    preparation, dtype = own["preparation"] or {}, own["dtype"]
     if dtype not in DTYPES or own["fingerprint"] != fingerprint_of(
-        stated, head.classes, head.dim, dtype, own.get("preparation")
+        stated, head.classes, head.dim, dtype, own["preparation"]
     ):
         raise UserError(
             "The card of the head does not say how the pictures were prepared that it was trained on, or what it says "

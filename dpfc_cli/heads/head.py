@@ -336,7 +336,7 @@ def _load(path: Path, copy: Path | None = None, check: Callable[[Any], None] = c
             held = [file.get_tensor(f"chain.{i}") for i in range(sum(k.startswith("chain.") for k in file.keys()))]  # noqa: SIM118
             chain = from_json(json_of(metadata["chain"]), held, len(weight))
         d, m = weight.shape
-        if bias.shape != (m,) or len(card["classes"]) != m or card["facts"].get("d", d) != d:
+        if bias.shape != (m,) or len(card["classes"]) != m or card["facts"]["d"] != d:
             raise ValueError("its weight, bias and classes do not fit together")
     except (OSError, ValueError) as error:
         raise _unread(path, error) from error

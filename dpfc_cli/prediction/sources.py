@@ -239,9 +239,9 @@ def of_set(features: FeatureSet, head: Head) -> Stored:
     """A source of the records of a feature set."""
     _check_width(features.dim, head, f"'{features.folder}'")
     own, manifest = head.card["features"], features.manifest
-    made = [_made(each) for each in (own.get("backbone"), manifest.backbone)]
+    made = [_made(each) for each in (own["backbone"], manifest.backbone)]
     steps = manifest.source["identity"].get("preparation")
-    if made[0] == made[1] and own.get("preparation", steps) == steps:
+    if made[0] == made[1] and own["preparation"] == steps:
         return Stored(features, ())
     said = (
         f"the features of '{features.name}' were made in another way than those that the head was trained on, so the "
@@ -250,9 +250,9 @@ def of_set(features: FeatureSet, head: Head) -> Stored:
     return Stored(features, (said,))
 
 
-def _made(backbone: Mapping[str, Any] | None) -> dict[str, Any]:
+def _made(backbone: Mapping[str, Any]) -> dict[str, Any]:
     """What makes features comparable. The file that features were imported from says nothing of their backbone."""
-    return {name: value for name, value in (backbone or {}).items() if name != "from"}
+    return {name: value for name, value in backbone.items() if name != "from"}
 
 
 def features_at(given: str, head: Head) -> Source | None:

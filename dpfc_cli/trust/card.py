@@ -58,14 +58,14 @@ _CARD: dict[str, Check] = {
     "accounting": among([EXACT, SAMPLED]),
     "unit": _UNIT,
     "facts": record(
-        {"n": whole(1), "m": whole(1), "k": whole(1), "origin": among(get_args(Origin))}, d=whole(1), records=whole(1)
+        {**dict.fromkeys(("n", "m", "d", "k"), whole(1)), "origin": among(get_args(Origin))}, records=whole(1)
     ),
     "classes": each(text, least=1),
     "features": record(
-        {"name": text, "split": text, "fingerprint": text},
-        hold_out=number(0, 1),
-        preparation=either(null, _PREPARATION),
-        dtype=text,
+        {
+            **{"name": text, "split": text, "fingerprint": text, "backbone": mapping(anything)},
+            **{"hold_out": number(0, 1), "preparation": either(null, _PREPARATION), "dtype": text},
+        }
     ),
     "ledger": record(
         {
@@ -75,9 +75,9 @@ _CARD: dict[str, Check] = {
         adopted=boolean,
     ),
     "versions": record({"dpfc": text}),
+    "date": text,
 }
 _SOMETIMES: dict[str, Check] = {
-    "date": text,
     "public_features": record({"name": text, "rows": whole(1)}),
     "public_head": record(
         {"name": text, "sha256": text, "classes": whole(2), "without": each(text)},
@@ -230,8 +230,6 @@ def _counted(card: Mapping[str, Any]) -> str:
 
 def _facts(card: Mapping[str, Any]) -> Facts:
     known = card["facts"]
-    if "d" not in known:
-        raise _UnlikeError("its card does not say how many dimensions the features have")
     return Facts(
         **{name: known[name] for name in ("n", "m", "d", "k")},
         rows=known.get("records"),

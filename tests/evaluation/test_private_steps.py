@@ -86,10 +86,6 @@ def test_more_classes_than_a_release_can_have_are_not_counted_one_by_one(monkeyp
     assert [planned(10**6, m, 50.0)[1] for m in (2, 3, 4)] == [True, True, False]
 
 
-def test_noise_as_large_as_the_error_by_chance_pays() -> None:
-    assert [private_evaluation._pays(sigma, 100) for sigma in (4.9, 5.0, 5.01)] == [True, True, False]
-
-
 # What is refused
 
 

@@ -21,7 +21,7 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.methods import METHODS
 from dpfc_cli.planning import forecast as forecasts
-from dpfc_cli.planning.forecast import forecast
+from dpfc_cli.planning.forecast import forecast, stated_facts
 from dpfc_cli.planning.stand_in import RUNS
 from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.facts import Facts
@@ -35,6 +35,8 @@ from dpfc_cli.trust import statement
 from tests.support import blobs
 
 QUICK: dict[str, Any] = {"method": "dp-fc", "steps": 3}
+
+
 FACTS: dict[str, Any] = {"records": 100, "classes": 3, "dimensions": 6}
 
 
@@ -349,3 +351,59 @@ def test_a_stand_in_that_cannot_stand_for_the_records_is_refused(sets: dict[str,
     one.manifest = replace(one.manifest, classes=("a",))
     with pytest.raises(UserError, match="too few labelled records"):
         forecast(private, on=one)
+
+
+STATED = ("features", "records", "persons", "classes", "model", "dimensions", "on", "adjacency")
+
+
+def facts(**stated: Any) -> Facts:
+    return stated_facts(**(dict.fromkeys(STATED) | {"classes": 2, "dimensions": 6} | stated))
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({"records": 100}, Facts(n=100, m=2, d=6)),
+        ({"records": 2, "dimensions": 1}, Facts(n=2, m=2, d=1)),
+        ({"records": 10**12}, Facts(n=10**12, m=2, d=6)),
+        ({"persons": 50}, Facts(n=50, m=2, d=6, rows=50, unit="person")),
+        ({"persons": 50, "records": 50}, Facts(n=50, m=2, d=6, rows=50, unit="person")),
+        ({"persons": 50, "records": 51}, Facts(n=50, m=2, d=6, rows=51, unit="person")),
+        ({"records": 9, "adjacency": "replace-one"}, Facts(n=9, m=2, d=6, adjacency="replace-one")),
+        ({"records": 9, "classes": ("flu", "cold", "none")}, Facts(n=9, m=3, d=6)),
+    ],
+)
+def test_facts_are_what_is_stated(stated: dict[str, Any], expected: Facts) -> None:
+    assert facts(**stated) == expected
+
+
+def test_classes_may_be_stated_as_a_file_of_names(tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("flu\ncold\nnone\n")
+    assert facts(records=9, classes=tmp_path / "classes.txt").m == 3
+
+
+def test_numbers_of_numpy_become_plain_ones() -> None:
+    """What is said of a forecast is written as JSON."""
+    found = facts(records=np.int64(9), persons=np.int32(5), classes=np.int64(3), dimensions=np.uint8(4))
+    assert found == Facts(n=5, m=3, d=4, rows=9, unit="person")
+    assert {type(found.n), type(found.m), type(found.d), type(found.rows)} == {int}
+
+
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        ({"records": 1}, "records is a whole number of at least 2, not 1"),
+        ({"records": 2.5}, "not 2.5"),
+        ({"records": True}, "at least 2, not True"),
+        ({"records": 10**12 + 1}, "not 1000000000001"),
+        ({"records": 9, "dimensions": True}, "dimensions is a whole number of at least 1, not True"),
+        ({"records": 9, "dimensions": 0}, "at least 1, not 0"),
+        ({"records": 9, "classes": 1}, "classes is a whole number of at least 2, not 1"),
+        ({"records": 9, "classes": 3.0}, "must give two or more different names"),
+        ({"records": 9, "persons": 10}, "There are 9 records of 10 persons"),
+        ({"records": 9, "adjacency": "remove-one"}, "adjacency"),
+    ],
+)
+def test_facts_that_make_no_sense_are_refused(stated: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        facts(**stated)

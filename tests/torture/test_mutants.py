@@ -141,7 +141,7 @@ FAULTS = {
         "Paid.opened",
         "if not self.unused.acquire(blocking=False):",
         "if False:",
-        "tests/training/test_steps.py::test_one_charge_pays_for_one_curator",
+        "tests/training/test_charge.py::test_one_charge_pays_for_one_curator",
     ),
     "a row that was changed": Fault(
         "ledger/file.py",
@@ -162,7 +162,7 @@ FAULTS = {
         "run",
         "if receipt.charge != checked.charge or made.digest != checked.charge.digest:",
         "if False:",
-        "tests/training/test_steps.py::test_a_charge_pays_for_no_other_training",
+        "tests/training/test_charge.py::test_a_charge_pays_for_no_other_training",
     ),
 }
 TOY, CHECKS = planted.ROOT / "tests/torture/toy.py", "tests/torture/toy_checks.py::"

@@ -8,14 +8,19 @@ from typing import Any
 import pytest
 
 from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import accounting, poisson
+from dpfc_cli.privacy.accounting import epsilon_for
 from dpfc_cli.privacy.curator import eta_of
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import Gram
-from dpfc_cli.training.calibrate import Calibrated, calibrate, noised, with_options
-from dpfc_cli.training.request import Privacy
-from tests.support import CHAIN, plan_of
+from dpfc_cli.training.calibrate import Calibrated, calibrate, noised, warnings_of, warnings_of_width, with_options
+from dpfc_cli.training.request import Privacy, facts_of
+from tests.support import CHAIN, calibrated_at, plan_of
+from tests.training.requests import FACTS as OF_PLAN
+from tests.training.requests import PLAN, before_of
 
 FACTS = Facts(n=1000, m=3, d=4)
 
@@ -138,3 +143,111 @@ def test_options_that_are_chosen_afterwards_leave_plan_and_guarantee_as_they_are
     assert (chosen.options.learning_rate, chosen.tuning) == (0.7, {"name": "known"})
     with pytest.raises(ValueError, match="shapes the plan"):
         with_options(made, {"steps": 3}, {})
+
+
+def test_too_small_a_sample_is_refused_before_anything_slow() -> None:
+    given, told = {"steps": 2, "sampling_rate": 1e-9}, list[str]()
+    for privacy in (Privacy(noise_multiplier=3.0), Privacy(epsilon=1.0)):
+        with pytest.raises(UserError, match="takes part with probability"):
+            calibrate(METHODS["dp-sgd"], FACTS, given, privacy, lambda: told.append("slow"))
+    assert not told
+
+
+@pytest.mark.parametrize("privacy", [Privacy(epsilon=1.0), Privacy()], ids=["noise", "no noise"])
+def test_options_that_are_chosen_afterwards_are_complete(privacy: Privacy) -> None:
+    method = METHODS["dp-sgd"]
+    made = calibrate(method, FACTS, {"steps": 2}, privacy)
+    chosen = with_options(made, {"steps": 2, "learning_rate": 0.7}, {})
+    assert chosen.given == {"steps": 2, "learning_rate": 0.7}
+    assert chosen.options == calibrate(method, FACTS, chosen.given, privacy).options
+
+
+def test_public_knowledge_stays_when_options_are_chosen() -> None:
+    made = calibrate(METHODS["dp-whitened"], FACTS, {}, Privacy(epsilon=1.0))
+    known = dict.fromkeys(made.method.public, "what is known")
+    chosen = with_options(replace(made, options=replace(made.options, **known)), {}, {})
+    assert known
+    assert {name: getattr(chosen.options, name) for name in known} == known
+
+
+# Nothing is derived twice
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sigmas_are_computed_once_and_read_by_all(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"steps": 2} if "steps" in METHODS[method].declared else {}
+    calls: list[float] = []
+    sigmas: Any = Mechanism.sigmas
+    real = sigmas.func
+    monkeypatch.setattr(sigmas, "func", lambda self: (calls.append(self.mu), real(self))[1])
+    calibrated = calibrate(METHODS[method], Facts(n=100, m=3, d=4), given, Privacy(epsilon=1.0))
+    assert calibrated.mechanism is not None
+    described = [r["sigma"] for r in calibrated.releases for _ in range(r["times"])]
+    assert described == list(calibrated.mechanism.sigmas)
+    assert calls == [calibrated.mechanism.mu]
+
+
+def test_a_delta_above_one_over_n_is_refused_unless_insisted_on(features: FeatureSet) -> None:
+    method, facts = METHODS["dp-ls"], facts_of(features)
+    with pytest.raises(UserError, match="larger than 1/n") as refused:
+        calibrate(method, facts, {}, Privacy(epsilon=1.0, delta=0.01))
+    assert refused.value.fields["parameter"] == "delta"
+    made: Calibrated = calibrate(method, facts, {}, Privacy(epsilon=1.0, delta=0.01, allow_large_delta=True))
+    assert made.guarantee is not None
+    assert made.guarantee.delta == 0.01
+
+
+def test_a_head_that_continues_another_one_claims_the_releases_of_both() -> None:
+    first, made = calibrated_at(OF_PLAN, PLAN, 0.3), calibrated_at(OF_PLAN, PLAN, 0.4)
+    assert made.guarantee is not None
+    made = replace(made, guarantee=replace(made.guarantee, eta=1e-7))
+    assert made.head_claim == (made.guarantee, made.releases)
+    continued = replace(made, before={**before_of(first), "eta": 2e-7})
+    claimed, releases = continued.head_claim
+    assert claimed is not None
+    assert (claimed.mu, claimed.delta, claimed.eta) == pytest.approx((0.5, 1e-5, 3e-7), rel=1e-12)
+    assert claimed.epsilon == pytest.approx(epsilon_for(0.5, 1e-5, 3e-7), rel=1e-9)
+    # Shares are parts of the μ² of both, and all else is as it was.
+    both = [*first.releases, *made.releases]
+    assert releases == [{**each, "share": pytest.approx(1 / each["sigma"] ** 2 / 0.5**2)} for each in both]
+
+
+def test_without_a_guarantee_nothing_is_claimed_whatever_was_before() -> None:
+    made = calibrated_at(OF_PLAN, PLAN, 0.4, "research")
+    first = calibrated_at(OF_PLAN, PLAN, 0.3)
+    assert replace(made, before=before_of(first)).head_claim == (None, made.releases)
+
+
+NINE = Facts(n=100, m=2, d=9)
+
+
+def of_noise(length: float) -> list[str]:
+    """What is said where a class has a signal of 50."""
+    return warnings_of(calibrated_at(NINE, plan_of(NINE, (Gram(CHAIN), 1.0)), 3 / length))
+
+
+def test_wide_features_are_told_from_the_first_that_take_minutes() -> None:
+    assert warnings_of_width(8_192) == []
+    assert len(warnings_of_width(8_193)) == 1
+    (said,) = warnings_of_width(10_000)
+    assert "10,000 dimensions make a Gram matrix of 0.8 GB" in said
+
+
+@pytest.mark.parametrize(("delta", "told"), [(1 / 1000, False), (0.00101, True)])
+def test_a_delta_above_one_in_n_is_told(delta: float, told: bool) -> None:
+    privacy = Privacy(epsilon=50.0, delta=delta, allow_large_delta=True)
+    said = warnings_of(calibrate(METHODS["dp-whitened"], Facts(n=1000, m=2, d=4), {}, privacy))
+    assert [("is larger than 1/n" in text) for text in said] == [True] * told
+
+
+def test_noise_hides_a_class_from_half_of_its_signal_on() -> None:
+    assert of_noise(25.0) == []
+    (said,) = of_noise(25.1)
+    assert "less than 2 times as much signal as there is noise (about 50 records against noise of length 25," in said
+
+
+@pytest.mark.parametrize(
+    ("length", "shown"), [(1234.4, "1,234"), (999_999_999.0, "999,999,999"), (1e9, "1e+09"), (1.234e20, "1.23e+20")]
+)
+def test_a_length_of_noise_is_shown_with_all_digits_unless_these_are_very_many(length: float, shown: str) -> None:
+    assert f"noise of length {shown}, with 9 dimensions" in of_noise(length)[0]

@@ -1,4 +1,4 @@
-"""What is refused before the charge, and what a run leaves: a case for each line that no other test looked at."""
+"""Whatever can be refused is refused before the charge, and nothing is left of the try."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,258 +7,369 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features import shards
+from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.heads import head as heads
-from dpfc_cli.kernels import products
-from dpfc_cli.methods import METHODS
-from dpfc_cli.methods.method import state_bytes
-from dpfc_cli.privacy import curator, forms
-from dpfc_cli.privacy.directions import InMemory
+from dpfc_cli.heads import head as head_files
+from dpfc_cli.ledger.caps import set_cap
+from dpfc_cli.ledger.file import ledger_path
+from dpfc_cli.methods import METHODS, dp_fc
+from dpfc_cli.methods.method import Method, Solution
+from dpfc_cli.planning.forecast import forecast
+from dpfc_cli.privacy import forms, sums
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.noise import SeededBits, SystemBits
+from dpfc_cli.privacy.oracle import Oracle, PlanError
+from dpfc_cli.privacy.queries import Gradient, Query
 from dpfc_cli.training import check as checks
-from dpfc_cli.training import run as runs
 from dpfc_cli.training.answers import Unfinished
-from dpfc_cli.training.calibrate import Calibrated, calibrate, with_options
-from dpfc_cli.training.charge import charge
-from dpfc_cli.training.check import Checked, answers_beside, check, rehearse
-from dpfc_cli.training.machine import check_memory, stack_bytes, working_bytes
-from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Privacy, Request
+from dpfc_cli.training.calibrate import calibrate
+from dpfc_cli.training.charge import Charged, charge
+from dpfc_cli.training.check import answers_beside, check, rehearse
+from dpfc_cli.training.machine import stack_bytes
+from dpfc_cli.training.observer import CHECKING, Observer, TrainingWarning
+from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import run
+from dpfc_cli.training.train import train
 from tests.hostile import standing
-from tests.training.requests import ledger, states
-
-FACTS = Facts(n=1000, m=3, d=4)
-PERSONS = Facts(n=40, m=2, d=3, rows=80)
-
-
-def requested(features: FeatureSet, **changed: Any) -> Request:
-    privacy = Privacy(epsilon=1.0)
-    given: dict[str, Any] = {"features": features, "folder": Path("heads"), "privacy": privacy, "method": "dp-ls"}
-    return Request(**(given | changed))
-
-
-def checked(features: FeatureSet, **changed: Any) -> Checked:
-    request = requested(features, **changed)
-    return check(request, calibrate(request.chosen, request.facts, request.options, request.privacy), Observer())
-
-
-# Calibration
-
-
-def test_without_noise_an_option_that_only_noise_needs_is_refused() -> None:
-    with pytest.raises(UserError, match="has no effect") as refused:
-        calibrate(METHODS["dp-fc"], FACTS, {"steps": 2, "gradient_clip": 0.5}, Privacy())
-    assert refused.value.fields["parameter"] == "gradient_clip"
-
-
-def test_too_small_a_sample_is_refused_before_anything_slow() -> None:
-    given, told = {"steps": 2, "sampling_rate": 1e-9}, list[str]()
-    for privacy in (Privacy(noise_multiplier=3.0), Privacy(epsilon=1.0)):
-        with pytest.raises(UserError, match="takes part with probability"):
-            calibrate(METHODS["dp-sgd"], FACTS, given, privacy, lambda: told.append("slow"))
-    assert not told
-
-
-@pytest.mark.parametrize("privacy", [Privacy(epsilon=1.0), Privacy()], ids=["noise", "no noise"])
-def test_options_that_are_chosen_afterwards_are_complete(privacy: Privacy) -> None:
-    method = METHODS["dp-sgd"]
-    made = calibrate(method, FACTS, {"steps": 2}, privacy)
-    chosen = with_options(made, {"steps": 2, "learning_rate": 0.7}, {})
-    assert chosen.given == {"steps": 2, "learning_rate": 0.7}
-    assert chosen.options == calibrate(method, FACTS, chosen.given, privacy).options
-
-
-def test_public_knowledge_stays_when_options_are_chosen() -> None:
-    made = calibrate(METHODS["dp-whitened"], FACTS, {}, Privacy(epsilon=1.0))
-    known = dict.fromkeys(made.method.public, "what is known")
-    chosen = with_options(replace(made, options=replace(made.options, **known)), {}, {})
-    assert known
-    assert {name: getattr(chosen.options, name) for name in known} == known
-
-
-# Before the charge
-
-
-def test_a_training_needs_the_memory_of_its_state_and_of_what_works_on_it() -> None:
-    made = calibrate(METHODS["dp-fc"], FACTS, {"steps": 2}, Privacy(epsilon=1.0))
-    check_memory(made.method, made.plan, made.facts, 2**30)
-    with pytest.raises(UserError, match=r"This training needs about 629 MB") as refused:
-        check_memory(made.method, made.plan, made.facts, 2**29)
-    assert "dp-fc" not in refused.value.remedy
-    assert refused.value.fields["needed"] == state_bytes(made.method, made.plan) + working_bytes(FACTS)
-    assert 2**28 < working_bytes(PERSONS) - working_bytes(FACTS) < 2**29
-    large = calibrate(METHODS["dp-newton"], Facts(n=1000, m=200, d=1000), {}, Privacy(epsilon=1.0))
-    assert large.method.class_matrices
-    with pytest.raises(UserError) as other:
-        check_memory(large.method, large.plan, large.facts, 2**29)
-    assert "dp-fc" in other.value.remedy
-
-
-def test_the_memory_is_checked_before_the_charge(features: FeatureSet) -> None:
-    with pytest.raises(UserError, match="This training needs"):
-        checked(features, memory=1e6)
-
-
-def test_noise_that_is_too_strong_for_the_lattice_is_refused(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(mechanism: object) -> None:
-        raise ValueError("beyond all integers")
-
-    monkeypatch.setattr(checks, "lattice_of", refused)
-    with pytest.raises(UserError, match="too strong to be added exactly: beyond all integers"):
-        checked(features)
-    assert checked(features, privacy=Privacy()).calibrated.mechanism is None
-
-
-def test_a_folder_that_was_there_stays_and_one_that_was_made_to_try_goes(features: FeatureSet) -> None:
-    checked(features)
-    assert not Path("heads").exists()
-    Path("heads").mkdir()
-    checked(features)
-    assert Path("heads").is_dir()
-
-
-def test_a_folder_that_cannot_be_written_is_found_out_before_the_charge(features: FeatureSet) -> None:
-    Path("heads").write_text("a file")
-    with pytest.raises(UserError) as refused:
-        checked(features)
-    assert refused.value.code == "unwritable"
-
-
-def rehearsed(monkeypatch: pytest.MonkeyPatch, made: Calibrated, features: FeatureSet) -> tuple[Facts, Any, list[Any]]:
-    """The facts and options of a rehearsal, and its answers."""
-    seen: list[Any] = []
-    answers: list[Any] = []
-    release = checks._Rehearsal.release
-
-    def solve(oracle: Any, facts: Facts, options: Any) -> Any:
-        seen.append((facts, options))
-        return made.method.solve(oracle, facts, options)
-
-    monkeypatch.setattr(
-        checks._Rehearsal, "release", lambda self, query: (answers.append(release(self, query)), answers[-1])[1]
-    )
-    rehearse(replace(made, method=replace(made.method, solve=solve)), features, standing())
-    ((facts, options),) = seen
-    return facts, options, answers
-
-
-@pytest.mark.parametrize(("classes", "steps"), [(2, 1), (9, 50)])
-def test_a_rehearsal_is_small_whatever_the_training_is(
-    classes: int, steps: int, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = calibrate(METHODS["dp-fc"], Facts(n=10**6, m=classes, d=2000), {"steps": steps}, Privacy(epsilon=1.0))
-    monkeypatch.setattr(heads, "check_card", lambda card: None)
-    facts, options, answers = rehearsed(monkeypatch, made, features)
-    most = checks.REHEARSED
-    assert (facts.n, facts.d, facts.m, options.steps) == (most, most, min(classes, most), min(steps, most))
-    assert not any(answer.any() for answer in answers)
-
-
-def test_a_card_that_no_head_can_hold_is_found_out_before_the_charge(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(card: object) -> None:
-        raise UserError("The card is too large.", "Fewer classes.")
-
-    monkeypatch.setattr(heads, "check_card", refused)
-    with pytest.raises(UserError, match="card is too large"):
-        checked(features)
-
-
-def test_devices_are_tried_before_the_charge(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    def inexact() -> None:
-        raise RuntimeError("a sum of integers is wrong")
-
-    monkeypatch.setattr(products, "check_exact", inexact)
-    with pytest.raises(UserError, match="A sum of integers is wrong"):
-        checked(features)
+from tests.support import blobs, set_with
+from tests.training.requests import charges, checked, ready, request
+from tests.training.starts import Quiet
 
 
 def test_answers_that_were_kept_need_no_more_room(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "PIECE_BYTES", 1)
-    ready = charge(checked(features))
-    assert ready.answers is not None
-    ready.answers.path.write_bytes(bytes(100))
-    found = Unfinished(path=ready.answers.path, charge=ready.receipt.charge, answered=0)
-    made = ready.checked.calibrated
+    before = charge(checked(features, method="dp-ls", options={}))
+    assert before.answers is not None
+    before.answers.path.write_bytes(bytes(100))
+    found = Unfinished(path=before.answers.path, charge=before.receipt.charge, answered=0)
+    made = before.checked.calibrated
     whole = stack_bytes(made.plan)
     assert whole > 100
     assert (answers_beside(made, None), answers_beside(made, found)) == (whole, whole - 100)
-    ready.answers.remove()
+    before.answers.remove()
 
 
-# The run
-
-
-@pytest.mark.parametrize("privacy", [Privacy(epsilon=1.0, delta=1e-6), Privacy(epsilon=1.0, seed=1)], ids=repr)
-def test_the_card_says_what_is_spent_at_the_delta_that_the_head_claims(privacy: Privacy, features: FeatureSet) -> None:
-    ready = charge(checked(features, privacy=privacy))
-    said = run(ready, Observer()).head.card["ledger"]
-    private = privacy.claim == "private"
-    assert said["charge"] == ready.receipt.charge.id
-    assert (said["trainings"], said["private"], said["unprotected"]) == (1, int(private), int(not private))
-    assert said["epsilon"] == (pytest.approx(1.0) if private else None)
-
-
-@pytest.mark.parametrize("seed", [None, 0, 5])
-def test_noise_is_the_systems_unless_a_seed_was_asked_for(
-    seed: int | None, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ready = checked(features, privacy=Privacy(epsilon=1.0, seed=seed))
-    seen: list[Any] = []
-    monkeypatch.setattr(curator, "Curator", lambda *given: seen.append(given))
-    runs._oracle_of(charge(ready), lambda *done: None, None, InMemory())
-    bits = seen[0][2]
-    assert type(bits) is (SystemBits if seed is None else SeededBits)
-    assert seed is None or np.array_equal(bits.words(3), SeededBits(seed).words(3))
-
-
-def test_a_charge_that_could_not_be_settled_is_told_and_the_head_knows_its_place(
+def test_up_to_the_charge_no_record_is_read_into_a_sum_and_nothing_is_written(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*given: object) -> None:
-        raise UserError("The disk is full.", "Make room.", code="unwritable")
-
-    told: list[str] = []
-    monkeypatch.setattr(Observer, "warn", lambda self, text: told.append(text))
-    ready = charge(checked(features))
-    monkeypatch.setattr(runs, "settle", full)
-    made = run(ready, Observer())
-    assert any("the ledger does not say so. The disk is full." in text for text in told)
-    assert made.head.path == made.path == ready.checked.path
+    monkeypatch.setattr(sums, "exact_sum", lambda *a: pytest.fail("records were summed"))
+    monkeypatch.setattr(FeatureSet, "stream", lambda *a: pytest.fail("records were read"))
+    before = sorted(p for p in features.folder.parent.rglob("*"))
+    ready = checked(features)
+    assert charges(features) == ()
+    assert sorted(p for p in features.folder.parent.rglob("*")) == before
+    assert ready.account.charges == ()
 
 
-def test_what_stops_a_training_before_its_first_sum_is_in_the_ledger(
+def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for place in ("empty", "new", "new/deeper"):
+        checks._try_place(tmp_path / place / "a.safetensors")
+    with pytest.raises(UserError, match="cannot be written"):
+        checks._try_place(tmp_path / "new" / "deeper" / f"{'x' * 300}.safetensors")
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be written"):
+        checks._try_place(tmp_path / "file" / "a.safetensors")
+
+
+def test_what_cannot_be_computed_is_refused_before_the_charge(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(*given: object) -> None:
-        raise OSError("the disk fails")
+    asked, quiet = request(features), checked(features).calibrated
+    with pytest.raises(UserError, match="This training needs"):
+        check(replace(asked, memory=1.0), quiet, Observer())
+    loud = calibrate(METHODS["dp-fc"], facts_of(features), {}, Privacy(noise_multiplier=1e13, delta=1e-5))
+    with pytest.raises(UserError, match="The noise is too strong"):
+        check(asked, loud, Observer())
 
-    ready = charge(checked(features))
-    monkeypatch.setattr(runs, "shelf_for", failing)
-    with pytest.raises(OSError, match="the disk fails") as stop:
-        run(ready, Observer())
-    assert states(features) == ["stopped"]
-    assert "stays charged" in str(stop.value.__notes__)
-    # The place of the head is free, and the answers can be gone on with.
-    assert list(Path("heads").iterdir()) == []
-    assert ready.answers is not None
-    assert not ready.answers.held
+    def fails() -> None:
+        raise RuntimeError("no such device")
+
+    (features.folder.parent / "file").touch()
+    with pytest.raises(UserError, match="cannot be written"):
+        check(replace(asked, out=features.folder.parent / "file" / "a.safetensors"), quiet, Observer())
+    with monkeypatch.context() as patched:
+        patched.setattr(head_files, "check_card", lambda card: fails())
+        with pytest.raises(RuntimeError, match="no such device"):
+            check(asked, quiet, Observer())
+    monkeypatch.setattr("dpfc_cli.kernels.products.check_exact", fails)
+    with pytest.raises(UserError, match="No such device"):
+        check(asked, quiet, Observer())
+    assert charges(features) == ()
 
 
-def test_a_second_run_of_a_charge_touches_nothing_of_the_first(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+def stopped(features: FeatureSet, **changed: Any) -> Charged:
+    """A training that was charged and stopped before its first answer."""
+    made = charge(ready(features, **changed))
+    assert made.answers is not None
+    made.answers.close()
+    return made
+
+
+def refused(features: FeatureSet, **changed: Any) -> None:
+    with pytest.raises(UserError, match="does not fit under the cap"):
+        ready(features, **changed)
+
+
+# What was charged and what is to be charged
+
+
+@pytest.mark.parametrize("out", [None, Path("elsewhere", "mine.safetensors")])
+def test_what_was_charged_goes_on_and_is_not_held_against_the_cap_again(
+    sets: dict[str, FeatureSet], out: Path | None
 ) -> None:
-    ready = charge(checked(features))
-    run(ready, Observer())
-    before = ledger(features)
-    monkeypatch.setattr(runs, "shelf_for", lambda *given: pytest.fail("a shelf was made"))
-    with pytest.raises(RuntimeError, match="used already"):
-        run(ready, Observer())
-    assert ledger(features) == before
-    assert states(features) == ["written"]
+    set_cap(sets["a"], 2.5)
+    before = stopped(sets["a"], out=out)
+    again = ready(sets["a"], out=out)
+    assert again.unfinished is not None
+    assert again.unfinished.charge == before.receipt.charge
+    # Another command is a training of its own.
+    refused(sets["a"], out=out, purpose="another")
+
+
+def test_what_goes_on_has_the_name_that_was_charged(sets: dict[str, FeatureSet]) -> None:
+    """A head of this name may be there: the training may have been killed after it was written."""
+    before = stopped(sets["a"])
+    before.checked.path.touch()
+    assert ready(sets["a"]).path == before.checked.path
+    assert ready(sets["a"], purpose="another").path != before.checked.path
+
+
+def test_what_is_tuned_is_held_against_the_cap_before_it_is_tuned(sets: dict[str, FeatureSet]) -> None:
+    set_cap(sets["a"], 2.0)
+    refused(sets["a"], tune_on=sets["b"])
+
+
+def test_what_is_tuned_may_be_a_training_that_was_stopped(sets: dict[str, FeatureSet]) -> None:
+    """Its options are known after the tuning. Only then it is clear which training it is, and whether it is charged."""
+    set_cap(sets["a"], 2.5)
+    stopped(sets["a"])
+    said: list[str] = []
+
+    class Listening(Observer):
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    wanted = replace(ready(sets["a"]).request, tune_on=sets["b"])
+    calibrated = calibrate(wanted.chosen, wanted.facts, {"steps": 2}, wanted.privacy)
+    assert check(wanted, calibrated, Listening()).unfinished is None
+    assert said == []
+
+
+def test_a_ledger_that_is_gone_or_too_old_is_refused_or_told(sets: dict[str, FeatureSet]) -> None:
+    path = ledger_path(sets["a"].folder)
+    before = path.read_bytes()
+    run(charge(ready(sets["a"])), Observer())
+    path.write_bytes(before)
+    with pytest.warns(TrainingWarning, match="does not have the training"):
+        ready(sets["a"])
+    path.unlink()
+    with pytest.raises(UserError) as gone:
+        ready(sets["a"])
+    assert (gone.value.code, gone.value.fields["path"]) == ("missing", str(path))
+
+
+def test_progress_is_told_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(shards, "SHARD_ROWS", 8192)
+    told: list[tuple[str, int, int | None]] = []
+
+    class Listening(Observer):
+        def progress(self, stage: str, done: int, total: int | None) -> None:
+            told.append((stage, done, total))
+
+    np.savez("raw.npz", train_x=np.zeros((16384, 1), np.float32), train_y=np.arange(16384) % 2)
+    wanted = request(import_features("raw.npz", "set", classes=("a", "b")).features)
+    check(wanted, calibrate(wanted.chosen, wanted.facts, wanted.options, wanted.privacy), Listening())
+    assert told == [(CHECKING, 1, 2), (CHECKING, 2, 2)]
+
+
+def test_only_answers_in_pieces_that_are_kept_take_room_beside_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody goes on with a training whose seed is known."""
+    facts = Facts(n=1000, m=3, d=4)
+    made, seeded = (calibrate(METHODS["dp-ls"], facts, {}, Privacy(epsilon=1.0, seed=seed)) for seed in (None, 1))
+    assert answers_beside(made, None) == 0
+    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
+    assert (answers_beside(made, None), answers_beside(seeded, None)) == (stack_bytes(made.plan), 0)
+    assert stack_bytes(made.plan) > 0
+
+
+def other_method(solve: Any) -> Method[Any, Any]:
+    return Method(**{**vars(METHODS["dp-fc"]), "solve": solve})
+
+
+def one_gradient_less(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
+    return dp_fc.solve(oracle, facts, replace(options, steps=(options.steps or 0) - 1))
+
+
+def another_loss(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
+    return dp_fc.solve(oracle, facts, replace(options, loss="softmax"))
+
+
+class Unbiased(Oracle):
+    """Asks for gradients without a bias."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle = oracle
+
+    def release(self, query: Query) -> np.ndarray:
+        if isinstance(query, Gradient):
+            query = replace(query, theta=query.theta[:-1], constant=0.0)
+        return self._oracle.release(query)
+
+
+def without_bias(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
+    return dp_fc.solve(Unbiased(oracle), facts, options)
+
+
+@pytest.mark.parametrize("solve", [one_gradient_less, another_loss, without_bias])
+def test_a_method_that_does_not_follow_its_plan_is_found_out_before_the_charge(
+    features: FeatureSet, solve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrated = calibrate(other_method(solve), facts_of(features), {"steps": 3}, Privacy(epsilon=1.0))
+    with pytest.raises(PlanError):
+        check(request(features), calibrated, Observer())
+    assert charges(features) == ()
+
+
+def set_of(facts: Facts) -> FeatureSet:
+    names = tuple(map(str, range(facts.m)))
+    return set_with(
+        Manifest(
+            classes=names,
+            dim=facts.d,
+            dtype="float32",
+            labels_per_record=facts.k,
+            origin="asserted",
+            splits={},
+            backbone={"name": "x"},
+            source={"identity": {}},
+        )
+    )
+
+
+def test_a_rehearsal_is_small_and_its_answers_say_nothing() -> None:
+    seen: list[tuple[Facts, int | None]] = []
+    answers: list[np.ndarray] = []
+
+    class Listening(Oracle):
+        def __init__(self, oracle: Oracle) -> None:
+            self._oracle = oracle
+
+        def release(self, query: Query) -> np.ndarray:
+            answers.append(self._oracle.release(query))
+            return answers[-1]
+
+    def solve(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
+        seen.append((facts, options.steps))
+        return dp_fc.solve(Listening(oracle), facts, options)
+
+    for m, steps in ((40, 5_000), (2, 2)):
+        facts = Facts(n=1000, m=m, d=300)
+        rehearse(
+            calibrate(other_method(solve), facts, {"steps": steps}, Privacy(epsilon=1.0)), set_of(facts), standing()
+        )
+    assert seen == [(Facts(n=3, m=3, d=3), 3), (Facts(n=3, m=2, d=3), 2)]
+    assert not any(answer.any() for answer in answers)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_passes_its_rehearsal(method: str) -> None:
+    given = {"steps": 3} if "steps" in METHODS[method].declared else {}
+    for facts in (Facts(n=1000, m=40, d=300), Facts(n=50, m=2, d=2, k=2, adjacency="replace-one")):
+        rehearse(calibrate(METHODS[method], facts, given, Privacy(epsilon=1.0)), set_of(facts), standing())
+        rehearse(calibrate(METHODS[method], facts, {}, Privacy()), set_of(facts), standing("non-private"))
+
+
+def single_precision(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
+    """Asks with a θ that no proof covers."""
+
+    class Single(Oracle):
+        def release(self, query: Query) -> np.ndarray:
+            if isinstance(query, Gradient):
+                query = replace(query, theta=query.theta.astype(np.float32))
+            return oracle.release(query)
+
+    return dp_fc.solve(Single(), facts, options)
+
+
+def test_a_query_that_no_proof_covers_is_found_out_before_the_charge(features: FeatureSet) -> None:
+    calibrated = calibrate(other_method(single_precision), facts_of(features), {"steps": 3}, Privacy(epsilon=1.0))
+    with pytest.raises(ValueError, match="finite float64 array"):
+        check(request(features), calibrated, Observer())
+    assert charges(features) == ()
+
+
+def test_a_calibration_for_other_records_is_refused(features: FeatureSet) -> None:
+    other = calibrate(METHODS["dp-fc"], replace(facts_of(features), n=60), {"steps": 3}, Privacy(epsilon=1.0))
+    with pytest.raises(ValueError, match="calibrated for other records"):
+        check(request(features), other, Observer())
+
+
+NAMES = ("MUELLER, P0001", "OKAFOR, P0002", "SILVA, P0003", "WANG, P0004", "ZHAO, P0005")
+
+
+@pytest.fixture
+def inferred(tmp_path: Path, heads: None) -> FeatureSet:
+    """120 records whose labels are names of patients."""
+    x, y = blobs(120, 5, len(NAMES))
+    np.savez(tmp_path / "raw.npz", train_x=x, train_y=np.array(NAMES)[y])
+    return import_features(tmp_path / "raw.npz", tmp_path / "set").features
+
+
+def trained(features: FeatureSet, **options: Any) -> Any:
+    return train(features, method="dp-ls", observer=Quiet(), **options)
+
+
+@pytest.mark.parametrize("privacy", [{"epsilon": 1.0}, {"noise_multiplier": 9.0}])
+def test_names_that_nobody_stated_are_published_by_no_private_training(
+    inferred: FeatureSet, tmp_path: Path, privacy: dict[str, float]
+) -> None:
+    with pytest.raises(UserError) as refused:
+        trained(inferred, **privacy)
+    assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "infer_classes")
+    said = str(refused.value)
+    # The holder sees what would have been published, and both ways out.
+    assert NAMES[0] in said
+    assert NAMES[-1] not in said
+    assert GUARDED in said
+    assert "with classes" in said
+    assert "infer_classes" in refused.value.text(lambda name: name)[1]
+    # Nothing was charged, and nothing written.
+    assert charges(inferred) == ()
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_whoever_insists_publishes_them(inferred: FeatureSet) -> None:
+    made = trained(inferred, epsilon=1.0, infer_classes=True)
+    assert made.head.classes == NAMES
+    assert "inferred from the private records" in made.head.statement()["public facts"]
+
+
+def test_what_claims_nothing_is_not_refused(inferred: FeatureSet) -> None:
+    assert trained(inferred, non_private=True).head.card["claim"] == "non-private"
+    assert trained(inferred, epsilon=1.0, seed=3).head.card["claim"] == "research"
+    forecast(records=inferred.split("train").n, classes=len(NAMES), dimensions=5)
+
+
+@pytest.mark.parametrize("stated", ["names", "file", "number"])
+def test_the_same_import_with_classes_is_trained_on_and_computes_nothing_anew(
+    inferred: FeatureSet, tmp_path: Path, stated: str
+) -> None:
+    (tmp_path / "names.txt").write_text("\n".join(NAMES))
+    source = tmp_path / "raw.npz"
+    if stated == "number":
+        x, y = blobs(120, 5, len(NAMES))
+        source = tmp_path / "numbers.npz"
+        np.savez(source, train_x=x, train_y=y)
+        import_features(source, tmp_path / "numbers")
+    out = tmp_path / "numbers" if stated == "number" else inferred.folder
+    classes: Any = {"names": NAMES, "file": tmp_path / "names.txt", "number": len(NAMES)}[stated]
+    before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.h5")}
+    again = import_features(source, out, classes=classes)
+    assert not again.made
+    assert {path.name: path.stat().st_mtime_ns for path in out.glob("*.h5")} == before
+    assert trained(again.features, epsilon=1.0).head.card["facts"]["origin"] == "asserted"

@@ -215,15 +215,14 @@ def test_the_mean_is_that_of_all_finite_records_whatever_the_blocks(
     overwrite(features, x)
     monkeypatch.setattr(public, "ROWS", 64)
     calls: list[tuple[int, int]] = []
-    found = public.mean_of(features, lambda done, total: calls.append((done, total)))
+    found = public.mean_of(features, "train", lambda done, total: calls.append((done, total)))
     unit = np.delete(x, [7, 8, 9], axis=0).astype(np.float64)
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    assert np.allclose(found.mean, unit.mean(axis=0), atol=1e-5)
-    assert found.origin["rows"] == 500
+    assert np.allclose(found, unit.mean(axis=0), atol=1e-5)
     assert calls == [*((done, 500) for done in range(64, 500, 64)), (500, 500)]
     overwrite(features, np.full_like(x, np.nan))
     with pytest.raises(UserError, match="no finite features"):
-        public.mean_of(features)
+        public.mean_of(features, "train")
 
 
 def test_the_plan_and_the_guarantee_stay(private: FeatureSet, other: FeatureSet) -> None:
@@ -231,6 +230,7 @@ def test_the_plan_and_the_guarantee_stay(private: FeatureSet, other: FeatureSet)
     plain = calibrate(method, facts_of(private), {}, Privacy(epsilon=1.0))
     informed = public.inform(plain, private, other)
     assert (informed.plan, informed.guarantee) == (plain.plan, plain.guarantee)
+    assert informed.options.public.origin["rows"] == other.split("train").n
     assert method.plan(informed.facts, informed.options) == plain.plan
     assert replace(informed.options, public=None) == plain.options
 
@@ -257,7 +257,7 @@ def test_every_stage_before_the_charge_is_told(
 
     def tuned(calibrated: Calibrated, trials: tuning.Trials, progress: Callable[[int, int], None]) -> Calibrated:
         progress(1, 2)
-        return calibrated
+        return replace(calibrated, tuning={"name": "other", "facts": {"n": 1, "m": 2}, "tried": [], "chosen": {}})
 
     monkeypatch.setattr(tuning, "tune", tuned)
     monkeypatch.setattr(public, "ROWS", 200)
@@ -277,6 +277,6 @@ def test_every_stage_before_the_charge_is_told(
     )
     assert [done for stage, done, _ in told if stage == "Reading the public features"] == [200, 400, 500]
     assert ("Checking the features", 1, 1) in told
-    assert told[-1] == ("Tuning on other", 1, 2)
+    assert told[-2:] == [("Tuning on other", 1, 2), ("Checking the features", 1, 1)]
     assert all(total is not None and done <= total for _, done, total in told)
     assert checked.calibrated.options.public is not None

@@ -1,42 +1,37 @@
-"""What a run gives to the curator, to the other processes and to the shelves, and what it says and leaves behind."""
+"""A charged training: its noise is what charge, card and claim say, and what is left when it stops."""
 
-import dataclasses
+import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.file import ledger_path
-from dpfc_cli.privacy import curator, forms
-from dpfc_cli.privacy.curator import NonPrivate
-from dpfc_cli.privacy.directions import InMemory
-from dpfc_cli.privacy.lattice import Lattice, Reals
-from dpfc_cli.training import machine as shelves
+from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.method import Method
+from dpfc_cli.privacy import curator as curator_module
+from dpfc_cli.privacy import poisson
+from dpfc_cli.privacy.accounting import epsilon_for
+from dpfc_cli.privacy.curator import Curator
+from dpfc_cli.privacy.facts import Adjacency
+from dpfc_cli.privacy.lattice import MOST_BITS
+from dpfc_cli.privacy.noise import SeededBits, SystemBits, bernoulli
+from dpfc_cli.privacy.oracle import Mechanism, Plan
+from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.training import run as runs
-from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.charge import charge, settle
-from dpfc_cli.training.check import Checked
-from dpfc_cli.training.distributed import Leader
-from dpfc_cli.training.machine import Stack, stack_bytes, training_bytes
-from dpfc_cli.training.observer import Observer, TrainingWarning
-from dpfc_cli.training.request import Privacy
+from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.charge import charge
+from dpfc_cli.training.observer import TRAINING, Observer, TrainingWarning
+from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import run, stands
-from tests.training.requests import ready, states
-from tests.training.test_together import Alone
-
-
-def with_method(features: FeatureSet, method: str, **given: Any) -> Checked:
-    """A checked training with another method."""
-    made = ready(features)
-    request = replace(made.request, method=method)
-    return replace(made, request=request, calibrated=calibrate(request.chosen, request.facts, given, request.privacy))
-
-
-def stopped(*given: object) -> None:
-    raise KeyboardInterrupt
-
+from dpfc_cli.training.train import finish
+from tests.support import drawn_sigmas, trained
+from tests.training.requests import charges, checked, ready, states
 
 # What is said
 
@@ -52,142 +47,6 @@ def test_whether_a_training_goes_on_is_said_by_who_has_its_answers(sets: dict[st
         assert str(stands(each, None)).endswith(new)
 
 
-def test_a_charge_that_was_stopped_pays_for_the_training_that_goes_on(
-    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = charge(ready(sets["a"]))
-    assert first.answers is not None
-    first.answers.close()
-    settle(first.receipt, "stopped")
-    monkeypatch.setattr(runs, "_shelves_of", stopped)
-    # It gets as far as this.
-    with pytest.raises(KeyboardInterrupt):
-        run(charge(ready(sets["a"])), Observer())
-
-
-# What sums share, and answers in pieces
-
-
-def test_the_curator_has_both_shelves(sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[Any] = []
-    shelf, stack = InMemory(), InMemory()
-    monkeypatch.setattr(curator, "Curator", lambda *given: taken.extend(given))
-    monkeypatch.setattr(runs, "_shelves_of", lambda checked: (shelf, stack))
-    monkeypatch.setattr(runs, "_begin", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        run(charge(ready(sets["a"])), Observer())
-    *_, of_sums, _, _, of_pieces = taken
-    assert of_sums is shelf
-    assert of_pieces is stack
-
-
-def test_nothing_stays_on_the_shelves(sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = InMemory(), InMemory()
-
-    def begun(checked: Checked) -> None:
-        for each in kept:
-            each.put(())
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(runs, "_shelves_of", lambda checked: kept)
-    monkeypatch.setattr(runs, "_begin", begun)
-    with pytest.raises(KeyboardInterrupt):
-        run(charge(ready(sets["a"])), Observer())
-    assert [list(each.blocks()) for each in kept] == [[], []]
-
-
-def test_a_run_that_is_stopped_lets_go_of_answers_and_of_the_heads_place(
-    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(curator, "draw_noise", stopped)
-    charged = charge(ready(sets["a"]))
-    assert charged.answers is not None
-    with pytest.raises(KeyboardInterrupt):
-        run(charged, Observer())
-    assert not charged.answers.held
-    assert not charged.temporary.exists()
-
-
-@pytest.mark.parametrize("free", [10**12, 0], ids=["memory", "disk"])
-def test_what_answers_in_pieces_take_is_not_given_to_what_sums_share(
-    free: int, sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
-    monkeypatch.setattr(shelves, "MEMORY_LEFT", 0.5 if free else 0.0)
-    given: list[Any] = []
-    monkeypatch.setattr(runs, "shelf_for", lambda *each: given.extend(each))
-    made = with_method(sets["a"], "dp-ls")
-    _, stack = runs._shelves_of(made)
-    side, records, facts, _, others, _, _, promised = given
-    size = stack_bytes(made.calibrated.plan)
-    assert isinstance(stack, InMemory if free else Stack)
-    assert (side, records, facts) == (3, 30, made.calibrated.facts)
-    # The answers are kept beside the ledger in any case.
-    state = training_bytes(made.calibrated.method, made.calibrated.plan, made.calibrated.facts)
-    assert (others - state, promised) == ((size, size) if free else (0, 2 * size))
-
-
-# With noise and without
-
-
-def test_without_noise_sums_are_of_real_numbers(sets: dict[str, FeatureSet]) -> None:
-    private, plain = ready(sets["a"]), ready(sets["a"], privacy=Privacy())
-    assert private.calibrated.mechanism is not None
-    assert runs._grid_of(private) == curator.lattice_of(private.calibrated.mechanism)
-    assert isinstance(runs._grid_of(plain), Reals)
-    assert isinstance(runs._oracle_of(charge(plain), lambda *told: None, None, InMemory()), NonPrivate)
-
-
-# Several processes
-
-
-def led(made: Checked, count: int = 1) -> tuple[Checked, Alone]:
-    """The same training of several processes."""
-    alone = Alone(count=count)
-    return replace(made, request=replace(made.request, leader=Leader(alone))), alone  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("method", "side"), [("dp-fc", None), ("dp-ls", 3)])
-def test_the_others_are_told_what_is_summed_and_what_their_sums_share(
-    method: str, side: int | None, sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One gradient shares nothing. Class matrices in pieces share the vectors of the records."""
-    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
-    made, alone = led(with_method(sets["a"], method, **({"steps": 1} if method == "dp-fc" else {})))
-    made = replace(made, request=replace(made.request, memory=1e12))
-    runs._begin(made)
-    grid = runs._grid_of(made)
-    assert isinstance(grid, Lattice)
-    facts = dataclasses.asdict(made.calibrated.facts)
-    assert alone.asked == [
-        {"ask": "sum", "split": "train", "facts": facts, "bits": grid.bits, "side": side, "memory": 1e12}
-    ]
-
-
-def test_a_process_has_room_for_the_records_of_its_part(
-    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dpfc_cli.privacy.passes.block_rows", lambda facts: 10)
-    records: list[int] = []
-    monkeypatch.setattr(runs, "shelf_for", lambda side, count, *rest: records.append(count))
-    made = ready(sets["a"])
-    for each in (made, *(led(made, count)[0] for count in (1, 3))):
-        runs._shelves_of(each)
-    assert records == [30, 30, 10]
-
-
-def test_the_sums_are_those_of_all_processes_and_their_end_is_told(
-    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, alone = led(ready(sets["a"]))
-    summed: list[Any] = []
-    monkeypatch.setattr(alone, "added", lambda array: (summed.append(array), array)[1])
-    run(charge(made), Observer())
-    assert len(summed) == len(made.calibrated.plan.releases)
-    assert [each["ask"] for each in alone.asked] == ["sum"]
-    assert alone.told[-1] == b""
-
-
 def test_a_ledger_that_is_gone_gets_no_outcome_and_the_answers_stay(features: FeatureSet) -> None:
     checked = ready(features)
     charged = charge(checked)
@@ -201,3 +60,174 @@ def test_a_ledger_that_is_gone_gets_no_outcome_and_the_answers_stay(features: Fe
     book.unlink(missing_ok=True)
     book.with_name("away").rename(book)
     assert states(features) == ["charged"]
+
+
+# The run
+
+
+@pytest.mark.parametrize("privacy", [Privacy(epsilon=1.0, delta=1e-6), Privacy(epsilon=1.0, seed=1)], ids=repr)
+def test_the_card_says_what_is_spent_at_the_delta_that_the_head_claims(privacy: Privacy, features: FeatureSet) -> None:
+    ready = charge(checked(features, privacy=privacy))
+    said = run(ready, Observer()).head.card["ledger"]
+    private = privacy.claim == "private"
+    assert said["charge"] == ready.receipt.charge.id
+    assert (said["trainings"], said["private"], said["unprotected"]) == (1, int(private), int(not private))
+    assert said["epsilon"] == (pytest.approx(1.0) if private else None)
+
+
+def test_what_stops_a_training_before_its_first_sum_is_in_the_ledger(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*given: object) -> None:
+        raise OSError("the disk fails")
+
+    ready = charge(checked(features))
+    monkeypatch.setattr(runs, "shelf_for", failing)
+    with pytest.raises(OSError, match="the disk fails") as stop:
+        run(ready, Observer())
+    assert states(features) == ["stopped"]
+    assert "stays charged" in str(stop.value.__notes__)
+    # The place of the head is free, and the answers can be gone on with.
+    assert list(Path("heads").iterdir()) == []
+    assert ready.answers is not None
+    assert not ready.answers.held
+
+
+@pytest.mark.parametrize(("seed", "kind"), [(None, SystemBits), (5, SeededBits)])
+def test_the_noise_is_the_operating_systems_unless_a_seed_was_given(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch, seed: int | None, kind: type
+) -> None:
+    taken: list[Any] = []
+    real = curator_module.Curator
+
+    def made(mechanism: Mechanism, records: Any, bits: Any, *others: Any) -> Curator:
+        taken.append(bits)
+        return real(mechanism, records, bits, *others)
+
+    monkeypatch.setattr(curator_module, "Curator", made)
+    told: list[tuple[str, int, int | None]] = []
+
+    class Listening(Observer):
+        def progress(self, stage: str, done: int, total: int | None) -> None:
+            told.append((stage, done, total))
+
+    trained = run(charge(checked(features, privacy=Privacy(epsilon=1.0, seed=seed))), Listening())
+    assert [type(bits) for bits in taken] == [kind]
+    assert told
+    for stage in dict.fromkeys(stage for stage, _, _ in told):
+        assert stage.startswith(f"{TRAINING}, ")
+        mine = [each[1:] for each in told if each[0] == stage]
+        assert mine == sorted(mine)
+        assert {total for _, total in mine} == {mine[-1][0]}
+    assert trained.head.path == trained.path
+    assert Head.load(trained.path).card["ledger"]["epsilon"] == (None if seed else pytest.approx(1.0))
+
+
+def test_a_ledger_that_cannot_be_read_any_more_is_told_and_the_head_is_kept(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charged = charge(checked(features))
+
+    def broken(*_: Any) -> Any:
+        raise UserError("The disk is gone.", "Find it.")
+
+    monkeypatch.setattr(runs, "settle", broken)
+    monkeypatch.setattr(runs, "read", broken)
+    told: list[str] = []
+
+    class Listening(Observer):
+        def warn(self, text: str) -> None:
+            told.append(text)
+
+    trained = run(charged, Listening())
+    assert trained.path.exists()
+    assert trained.spent.charges == (charged.receipt.charge,)
+    assert any("the ledger does not say so. The disk is gone." in text for text in told)
+
+
+def test_a_card_says_whether_a_training_without_noise_reached_its_optimum(features: FeatureSet) -> None:
+    card = finish(checked(features, method="dp-fc", options={}, privacy=Privacy()), Observer()).head.card
+    assert card["converged"] is True
+    assert "converged" not in finish(checked(features), Observer()).head.card
+
+
+FACTOR = {query.kind: query.replace_one for query in QUERIES}
+
+
+"""Of the noise under replace-one; `tests/privacy` holds these against the sums."""
+
+
+def check_door(features: FeatureSet, calibrated: Calibrated, drawn: list[int], folder: Path) -> None:
+    """Train, and hold the noise against the charge, the charge against the card, and both against the claim."""
+    head = trained(features, calibrated, folder).head
+    row, claim, facts = charges(features)[-1], calibrated.guarantee, calibrated.facts
+    assert claim is not None
+    releases = [r for group in row.releases for r in [group] * group["times"]]
+    factors = [FACTOR[r["kind"]] if facts.adjacency == "replace-one" else 1.0 for r in releases]
+    sigmas = [s / 4**MOST_BITS / factor for s, factor in zip(drawn, factors, strict=True)]
+    assert sigmas == pytest.approx([r["sigma"] for r in releases], rel=1e-9)
+    assert math.fsum(1 / s**2 for s in sigmas) == pytest.approx(claim.mu**2, rel=1e-9)
+    assert (row.epsilon, row.mu, row.adjacency) == (claim.epsilon, claim.mu, facts.adjacency)
+    card = head.card
+    assert (card["epsilon"], card["mu"], card["adjacency"]) == (row.epsilon, row.mu, row.adjacency)
+    assert json.loads(json.dumps(card["plan"])) == list(row.releases)
+    if calibrated.plan.sampled:
+        mechanisms = [poisson.Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in row.releases]
+        worth = poisson.epsilon_for(mechanisms, 0, claim.delta)
+    else:
+        worth = epsilon_for(math.sqrt(math.fsum(1 / s**2 for s in sigmas)), claim.delta)
+    assert 0.999 * claim.epsilon < worth < (1 + 1e-8) * claim.epsilon
+
+
+AT_TWO, OF_SIGMA = Privacy(epsilon=2.0), Privacy(noise_multiplier=4.0)
+
+
+def calibrated_for(
+    features: FeatureSet,
+    method: Method[Any, Any],
+    adjacency: Adjacency,
+    privacy: Privacy = AT_TWO,
+    **given: object,
+) -> Calibrated:
+    steps = {"steps": 3} if "steps" in method.declared else {}
+    return calibrate(method, facts_of(features, adjacency), steps | given, privacy)
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+@pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
+def test_the_noise_of_a_training_is_what_is_charged_and_claimed(
+    features: FeatureSet,
+    method: Method[Any, Any],
+    adjacency: Adjacency,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check_door(features, calibrated_for(features, method, adjacency), drawn_sigmas(monkeypatch), tmp_path)
+
+
+def test_so_is_that_of_a_sampled_one(features: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    monkeypatch.setattr(curator_module, "bernoulli", lambda rate, *a: (rates.append(rate), bernoulli(rate, *a))[1])
+    calibrated = calibrated_for(features, METHODS["dp-sgd"], "zero-out", OF_SIGMA, sampling_rate=0.3)
+    check_door(features, calibrated, drawn_sigmas(monkeypatch), tmp_path)
+    assert set(rates) == {0.3}
+
+
+@pytest.mark.parametrize("fault", ["half the noise", "the other adjacency", "a release that is not charged"])
+def test_planted_faults_at_the_door_are_caught(
+    fault: str, features: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Careless(Curator):
+        def __init__(self, mechanism: Mechanism, *rest: Any) -> None:
+            if fault == "the other adjacency":
+                mechanism = replace(mechanism, facts=replace(mechanism.facts, adjacency="zero-out"))
+            super().__init__(replace(mechanism, mu=2 * mechanism.mu) if fault == "half the noise" else mechanism, *rest)
+
+    monkeypatch.setattr(curator_module, "Curator", Careless)
+    if fault == "a release that is not charged":
+        real = Plan.described
+        monkeypatch.setattr(Plan, "described", lambda plan, sigmas: real(plan, sigmas)[1:])
+    with pytest.raises((AssertionError, ValueError)):
+        check_door(
+            features, calibrated_for(features, METHODS["dp-fc"], "replace-one"), drawn_sigmas(monkeypatch), tmp_path
+        )

@@ -1,30 +1,34 @@
 """The way of a whole training: what Python asks for, what comes before the charge, and what is said at the end."""
 
 import functools
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+import dpfc_cli
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.oracle import PlanError
 from dpfc_cli.training import charge as charges_module
 from dpfc_cli.training import public, tuning
 from dpfc_cli.training import train as trains
-from dpfc_cli.training.answers import Answers
-from dpfc_cli.training.calibrate import Calibrated, calibrate, warnings_of
+from dpfc_cli.training.calibrate import Calibrated, warnings_of
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Privacy, Request, facts_of
+from dpfc_cli.training.request import Privacy, Request
 from dpfc_cli.training.train import account_with, charge_of, finish, plan, train
-from tests.training.requests import account, charges, ready
+from tests.support import blobs
+from tests.training.requests import account, charges, checked, ready, states
 
 
 class Told(Observer):
@@ -100,19 +104,6 @@ def asked(features: FeatureSet, **changed: Any) -> Request:
     return Request(features=features, folder=Path("heads"), **given)
 
 
-def test_a_slow_calibration_is_told(sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calibration itself says when it is slow."""
-
-    def slow(method: object, facts: object, options: object, privacy: object, told: Callable[[], None]) -> Calibrated:
-        told()
-        return calibrate(METHODS["dp-sgd"], facts_of(sets["a"]), {"steps": 2}, Privacy(epsilon=2.5))
-
-    monkeypatch.setattr(trains, "calibrate", slow)
-    told = Told()
-    plan(asked(sets["a"]), told)
-    assert told.said == ["Calibrating the noise for sampled releases. This takes some seconds."]
-
-
 def test_a_public_set_that_is_the_private_one_is_refused_before_anything_is_said_or_read(
     sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +124,8 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tune], None]:
     def replaced(tune: Tune) -> None:
         monkeypatch.setattr(tuning, "prepare", lambda *given: SimpleNamespace(known=SimpleNamespace(name="b")))
         monkeypatch.setattr(tuning, "warnings_of", lambda trials: ["a poor stand-in"])
-        monkeypatch.setattr(tuning, "tune", lambda calibrated, *rest: tune(calibrated) or calibrated)
+        said = {"name": "b", "facts": {"n": 20, "m": 2}, "tried": [], "chosen": {}}
+        monkeypatch.setattr(tuning, "tune", lambda made, *rest: replace(tune(made) or made, tuning=said))  # type: ignore[type-var]
 
     monkeypatch.setattr(public, "warnings_of", lambda features: [f"{features.name} was imported"])
     return replaced
@@ -196,14 +188,6 @@ def test_a_tuned_training_that_was_stopped_goes_on_under_the_name_that_was_charg
         plan(wanted, told)
 
 
-def test_what_is_new_is_not_said_to_go_on(sets: dict[str, FeatureSet]) -> None:
-    told = Told()
-    made = plan(asked(sets["a"]), told)
-    assert told.said == []
-    (row,) = account_with(made).charges
-    assert (row.head, row.epsilon) == (made.path.name, 2.5)
-
-
 # The end
 
 
@@ -220,25 +204,6 @@ def test_what_goes_on_is_not_asked_for_again(sets: dict[str, FeatureSet]) -> Non
     assert len(told.asked) == 1
 
 
-@pytest.mark.parametrize("seed", [None, 1], ids=["answers", "no answers"])
-def test_a_training_that_is_stopped_before_its_run_tidies_up_says_the_same_and_leaves_as_little(
-    seed: int | None, sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*given: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(trains, "run", killed)
-    closed: list[int] = []
-    close = Answers.close
-    monkeypatch.setattr(Answers, "close", lambda self: (closed.append(1), close(self))[1])
-    with pytest.raises(KeyboardInterrupt) as end:
-        finish(ready(sets["a"], privacy=Privacy(epsilon=2.5, seed=seed)), Observer())
-    assert ["stays charged" in note for note in end.value.__notes__] == [True]
-    assert len(charges(sets["a"])) == 1
-    assert list(Path("heads").iterdir()) == []
-    assert len(closed) == (seed is None)
-
-
 def test_errors_of_the_charge_say_themselves_what_is_charged(
     sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,13 +217,46 @@ def test_errors_of_the_charge_say_themselves_what_is_charged(
         assert [note.split(":")[0] for note in getattr(end.value, "__notes__", [])] == said
 
 
-def test_a_user_error_of_the_run_says_that_it_is_charged(
-    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*given: object) -> None:
-        raise UserError("The disk is full.", "Make room.")
+@pytest.mark.parametrize("epsilon", [1.0, 1.00004, 1.0000004])
+def test_no_name_and_no_question_says_less_than_is_spent(features: FeatureSet, epsilon: float) -> None:
+    ready = checked(features, privacy=Privacy(epsilon=epsilon))
+    named = float(ready.path.name.removesuffix(".safetensors").rpartition("-eps")[2])
+    asked = float(charge_of(ready).split()[2])
+    assert epsilon <= named <= 1.001 * epsilon
+    assert epsilon <= asked <= 1.00001 * epsilon
 
-    monkeypatch.setattr(trains, "run", full)
-    with pytest.raises(UserError) as end:
-        finish(ready(sets["a"]), Observer())
-    assert ["stays charged" in note for note in end.value.__notes__] == [True]
+
+# From Python
+
+
+def test_a_training_from_python_is_one_call(features: FeatureSet, tmp_path: Path) -> None:
+    made = train(features, epsilon=8.0, method="dp-ls", out=tmp_path / "a.safetensors")
+    assert made.path == tmp_path / "a.safetensors"
+    head = Head.load(made.path)
+    assert head.statement()["this head"].startswith("differentially private, epsilon = 8")
+    assert made.spent.epsilon(1e-5) == pytest.approx(8.0)
+    x, y = blobs(120, 5, 3)
+    assert np.mean([name == "abc"[label] for name, label in zip(head.predict(x), y, strict=True)]) > 0.8
+    assert states(features) == ["written"]
+
+
+def test_warnings_are_python_warnings(features: FeatureSet, tmp_path: Path) -> None:
+    with pytest.warns(dpfc_cli.TrainingWarning, match="noise"):
+        train(features, epsilon=0.01, method="dp-ls", out=tmp_path / "a.safetensors")
+
+
+def test_numbers_of_numpy_are_numbers_in_ledger_and_card(features: FeatureSet, tmp_path: Path) -> None:
+    made = train(
+        features,
+        epsilon=np.int64(8),  # type: ignore[arg-type]
+        delta=np.float32(1e-5),  # type: ignore[arg-type]
+        method="dp-ls",
+        budget_split=np.array([0.2, 0.2, 0.6]),
+        negative_weight=np.float32(0.5),
+        out=tmp_path / "a.safetensors",
+    )
+    (row,) = charges(features)
+    assert (row.epsilon, row.delta) == (8.0, float(np.float32(1e-5)))
+    assert {type(row.epsilon), type(row.delta)} == {float}
+    assert made.head.card["options"]["budget_split"] == (0.2, 0.2, 0.6)
+    assert json.loads(json.dumps(dict(made.head.card)))["options"]["negative_weight"] == 0.5

@@ -1,29 +1,37 @@
-"""Options chosen on public labelled features: how records stand in for the private ones, and what is chosen."""
+"""Tuning on public records: which are drawn, how trials are made and kept, and what is chosen."""
 
 import itertools
 import json
+import os
+import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS, dp_fc
 from dpfc_cli.methods.method import Given, Method, factors, scaled
-from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.training import tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.machine import stack_for, training_bytes
 from dpfc_cli.training.request import Privacy, facts_of
+from dpfc_cli.training.tuning import Draw, Trials, drawn, prepare, quality
 from dpfc_cli.trust import statement
-from tests.support import blobs, trained
+from tests.hostile import altered, places
+from tests.support import blobs, stream_of, trained
 from tests.training.requests import charges
 
 
@@ -97,32 +105,6 @@ def test_runs_draw_other_classes_and_records_and_the_same_run_the_same(known: Fe
     first, again, other = (trained_of(known, tuning.drawn(known, labels, facts, seed))[0] for seed in (1, 1, 2))
     assert (first == again).all()
     assert (first != other).any()
-
-
-def test_without_a_test_split_records_are_held_out(tmp_path: Path) -> None:
-    known = made(tmp_path, "untested", 500, 3, seed=1, tested=False)
-    draw = tuning.drawn(known, labels_of(known, "train"), Facts(n=10_000, m=3, d=6), seed=1)
-    assert draw.facts.n == 400
-    kept, held = trained_of(known, draw)[0], held_of(known, draw)[0]
-    assert (len(kept), len(held)) == (400, 100)
-    assert not (kept[:, None] == held).all(axis=2).any()
-
-
-def test_fewer_records_get_less_noise_so_that_each_has_as_much(
-    private: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few, c = made(tmp_path, "few", 100, 3, seed=2), calibrated(private)
-    asked: set[tuple[int, float]] = set()
-
-    class Spy(Curator):
-        def __init__(self, mechanism: Mechanism, *rest: Any, **others: Any) -> None:
-            asked.add((mechanism.facts.n, mechanism.mu))
-            super().__init__(mechanism, *rest, **others)
-
-    monkeypatch.setattr(tuning, "Curator", Spy)
-    tune(c, private, few)
-    assert c.guarantee is not None
-    assert asked == {(100, c.guarantee.mu * 4)}
 
 
 def test_what_is_chosen_beats_the_defaults_by_more_than_chance() -> None:
@@ -228,31 +210,6 @@ def test_a_choice_that_was_stopped_goes_on(
         tune(calibrated(private, epsilon=2.0), private, known)
 
 
-def test_other_records_under_the_same_name_are_tried_anew(private: FeatureSet, known: FeatureSet) -> None:
-    c = calibrated(private)
-    trials = tuning.prepare(c, private, known)
-    trials.run({}, 0)
-    for change in (
-        {"source": {"identity": {"listing": {"train": "other", "test": "other"}}}},
-        {"splits": {"train": known.manifest.splits["train"]}},
-    ):
-        known.manifest = replace(known.manifest, **change)
-        other = tuning.prepare(c, private, known)
-        other.run({}, 0)
-        assert len(tuning._read(other._path)) == len(trials._kept) + 1
-        trials = other
-    again = tuning.prepare(replace(c, facts=replace(c.facts, n=399)), private, known)
-    assert again._key(trials.draws[0], 1.0, {}, 0) != trials._key(trials.draws[0], 1.0, {}, 0)
-
-
-def test_a_poor_stand_in_is_said_to_be_one(private: FeatureSet, known: FeatureSet, tmp_path: Path) -> None:
-    assert tuning.warnings_of(tuning.prepare(calibrated(private), private, known)) == []
-    poor = made(tmp_path, "poor", 100, 2, seed=3)
-    classes, records = tuning.warnings_of(tuning.prepare(calibrated(private), private, poor))
-    assert "2 classes for 3" in classes
-    assert "100 records for 400" in records
-
-
 def test_a_place_that_cannot_be_written_does_not_stop_a_choice(private: FeatureSet, known: FeatureSet) -> None:
     known.folder.with_name("known.tuning.jsonl").mkdir()
     assert tune(calibrated(private), private, known).tuning is not None
@@ -330,3 +287,333 @@ def test_trials_take_the_memory_that_was_allowed(
     facts = trials.draws[0].facts
     for plan, others, memory, folder in given:
         assert (others, memory, folder) == (training_bytes(c.method, plan, facts), 2**30, known.folder.resolve())
+
+
+PAIR = tuple[FeatureSet, FeatureSet]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> PAIR:
+    """A private set of 90 records, and a public one of 200. Both have three classes and a test split."""
+    folder = tmp_path_factory.mktemp("pair")
+    sets = []
+    for name, n, seed in (("private", 90, 0), ("public", 200, 1)):
+        x, y = blobs(n + 50, 4, 3, seed)
+        np.savez(folder / f"{name}.npz", train_x=x[:n], train_y=y[:n], test_x=x[n:], test_y=y[n:])
+        sets.append(import_features(folder / f"{name}.npz", folder / name, classes=("a", "b", "c")).features)
+    return sets[0], sets[1]
+
+
+@pytest.fixture
+def sets(pair: PAIR, tmp_path: Path) -> PAIR:
+    """Both, with no trials from before."""
+    return pair[0], FeatureSet(shutil.copytree(pair[1].folder, tmp_path / "public"))
+
+
+def of_pair(private: FeatureSet, method: str = "dp-fc", **given: object) -> Calibrated:
+    given = given or {"steps": 2}
+    return calibrate(METHODS[method], facts_of(private), given, Privacy(epsilon=1.0))
+
+
+def trials_of(sets: PAIR, method: str = "dp-fc", **given: object) -> Trials:
+    return prepare(of_pair(sets[0], method, **given), *sets)
+
+
+def rows_of(known: FeatureSet, split: str, rows: np.ndarray) -> np.ndarray:
+    """Those records of a split."""
+    found: np.ndarray = np.concatenate([x for _, x, _ in known.stream(split)(64)])[rows]
+    return found
+
+
+def test_each_run_has_the_records_of_its_own_draw(sets: PAIR) -> None:
+    trials = trials_of(sets)
+    for seed in (0, 1, 1, 0):
+        draw, streams = trials.draws[seed], trials._streams(seed)
+        for stream, split, rows in zip(streams, ("train", draw.split), (draw.train, draw.test), strict=True):
+            x = np.concatenate([x for _, x, _ in stream(64)])
+            assert (x == rows_of(sets[1], split, rows)).all()
+    assert (trials.draws[0].train != trials.draws[1].train).any()
+
+
+def test_trials_have_noise_of_seeds_that_no_training_is_given(sets: PAIR, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A choice is not made on the noise of the training that it is made for. All points of a run have the same."""
+    seeds: list[int] = []
+    monkeypatch.setattr(tuning, "SeededBits", lambda seed: (seeds.append(seed), SeededBits(seed))[1])
+    trials = trials_of(sets)
+    for point, seed in (({}, 0), ({"learning_rate": 2.0}, 0), ({}, 1)):
+        trials.run(point, seed)
+    assert seeds == [2**40, 2**40, 2**40 + 1]
+
+
+def test_noise_per_record_is_that_of_the_training_whatever_its_budget(sets: PAIR) -> None:
+    trials = trials_of(sets)
+    few = replace(trials.facts, n=30)
+    assert trials.mu(few) == trials._mu * 3
+    assert trials.mu(few, 2.0) == 6.0
+
+
+def test_a_score_is_a_number_of_hits(sets: PAIR) -> None:
+    score = trials_of(sets).run({}, 0)
+    assert score == int(score)
+    assert 1 < score <= 50
+
+
+def test_a_stand_in_with_less_than_half_of_the_records_is_said_to_be_small(sets: PAIR) -> None:
+    """What counts is the largest draw."""
+    trials = trials_of(sets)
+    first, *others = trials.draws
+    for n, said in ((46, False), (45, False), (44, True), (31, True)):
+        trials.draws = [replace(each, facts=replace(each.facts, n=20)) for each in others]
+        trials.draws.append(replace(first, facts=replace(first.facts, n=n)))
+        assert bool(tuning.warnings_of(trials)) == said
+
+
+def test_the_three_best_of_the_first_run_are_tried_again(sets: PAIR, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them and the defaults in five other runs, whose mean decides."""
+    trials = trials_of(sets)
+    trials.draws[1] = replace(trials.draws[1], facts=replace(trials.draws[1].facts, n=77))
+    assert len(trials.draws) == 6
+    tried: list[tuple[int, int]] = []
+    told: list[tuple[int, int]] = []
+    first = [50, 10, 80, 20, 60, 70, 30, 40, 5]
+    later = {0: 50, 2: 55, 5: 90, 4: 60}
+
+    def run(point: Any, seed: int) -> float:
+        tried.append((trials.points.index(point), seed))
+        at = tried[-1][0]
+        return float(first[at] if seed == 0 else later[at] + seed % 2)
+
+    monkeypatch.setattr(trials, "run", run)
+    calibration = of_pair(sets[0])
+    tuned = tuning.tune(calibration, trials, lambda *each: told.append(each))
+    assert tried == [*((i, 0) for i in range(9)), *((i, seed) for seed in range(1, 6) for i in (0, 2, 5, 4))]
+    assert told == [(done, 29) for done in range(1, 30)]
+    chosen = trials.points[5]
+    assert tuned.given == scaled(calibration.method, trials.facts, trials._mu, {"steps": 2}, chosen)
+    assert tuned.tuning == {
+        **{"name": "public", "fingerprint": sets[1].manifest.fingerprint, "facts": {"n": 90, "m": 3}, "runs": 5},
+        "tried": [{"factors": point, "score": score} for point, score in zip(trials.points, first, strict=True)],
+        "finalists": [
+            {"factors": trials.points[i], "score": pytest.approx(score + 0.6), "sd": pytest.approx(0.3**0.5)}
+            for i, score in later.items()
+        ],
+        "chosen": chosen,
+    }
+
+
+def test_fewer_points_than_finalists_are_all_tried_again(sets: PAIR, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = trials_of(sets)
+    del trials.points[2:]
+    monkeypatch.setattr(trials, "run", lambda point, seed: 1.0)
+    told: list[tuple[int, int]] = []
+    assert tuning.tune(of_pair(sets[0]), trials, lambda *each: told.append(each)).tuning is not None
+    assert told == [(done, 12) for done in range(1, 13)]
+
+
+def test_a_trial_is_known_by_all_that_its_score_depends_on(sets: PAIR, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = trials_of(sets)
+    facts, manifest = trials.facts, sets[1].manifest
+    known = trials._key(trials.draws[0], 1.0, {"a": 1, "b": 2}, 0)
+    assert trials._key(trials.draws[0], 1.0, {"b": 2, "a": 1}, 0) == known, "in any order"
+    keys = [
+        known,
+        trials._key(trials.draws[0], 1.5, {"a": 1, "b": 2}, 0),
+        trials._key(trials.draws[0], None, {"a": 1, "b": 2}, 0),
+        trials._key(trials.draws[0], 1.0, {"a": 1, "b": 3}, 0),
+        trials._key(trials.draws[0], 1.0, {"a": 1, "b": 2}, 1),
+        trials._key(replace(trials.draws[0], facts=replace(facts, n=12)), 1.0, {"a": 1, "b": 2}, 0),
+    ]
+    changes: Sequence[tuple[object, str, object]] = (
+        (trials, "facts", replace(facts, n=91)),
+        (trials, "facts", replace(facts, m=4)),
+        (trials, "method", METHODS["dp-ls"]),
+        (tuning, "code_digest", lambda: "other"),
+        (sets[1], "manifest", replace(manifest, dtype="float64")),
+        (sets[1], "manifest", replace(manifest, source={"identity": {"listing": {"train": "1", "test": "2"}}})),
+        (sets[1], "manifest", replace(manifest, splits={"train": manifest.splits["train"]})),
+    )
+    for thing, name, value in changes:
+        with monkeypatch.context() as patched:
+            patched.setattr(thing, name, value)
+            keys.append(trials._key(trials.draws[0], 1.0, {"a": 1, "b": 2}, 0))
+    assert len(set(keys)) == len(keys)
+
+
+def test_trials_are_refused_where_the_training_would_not_have_the_memory(sets: PAIR) -> None:
+    with pytest.raises(UserError) as refused:
+        prepare(of_pair(sets[0]), *sets, 1.0)
+    assert refused.value.code == "memory"
+
+
+def test_an_optimum_is_not_looked_for_beside_trials(sets: PAIR) -> None:
+    assert trials_of(sets, "dp-fc", learning_rate=1.0).noiseless(0) is None
+    assert trials_of(sets, "dp-fc", steps=2).noiseless(0) is not None
+
+
+def test_a_pipe_where_trials_are_kept_is_not_waited_for(sets: PAIR) -> None:
+    os.mkfifo(sets[1].folder.with_name("public.tuning.jsonl"))
+    assert trials_of(sets).run({}, 0) > 0
+
+
+@pytest.fixture(scope="module")
+def labelled_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """100 records of three classes to train on and 40 to test on. Each fourth one has a second label."""
+    folder = tmp_path_factory.mktemp("draws")
+    x = np.arange(560, dtype=np.float32).reshape(140, 4)
+    y = np.stack([np.arange(140) % 3, np.where(np.arange(140) % 4, -1, (np.arange(140) + 1) % 3)], axis=1)
+    np.savez(folder / "set.npz", train_x=x[:100], train_y=y[:100], test_x=x[100:], test_y=y[100:])
+    import_features(folder / "set.npz", folder / "set", classes=("a", "b", "c"), dtype="float32")
+    return folder / "set"
+
+
+@pytest.fixture
+def labelled(labelled_folder: Path) -> FeatureSet:
+    return FeatureSet(labelled_folder)
+
+
+def rows_in(blocks: BlockStream) -> tuple[np.ndarray, np.ndarray]:
+    found = list(blocks(7))
+    return np.concatenate([x for _, x, _ in found]), np.concatenate([y for _, _, y in found])
+
+
+def draw_of(labelled: FeatureSet, train: np.ndarray, test: np.ndarray | None = None, seed: int = 0, m: int = 3) -> Draw:
+    """The draw of a set whose records have these labels."""
+    return drawn(labelled, [train] if test is None else [train, test], Facts(n=50, m=m, d=4, k=2), seed)
+
+
+def column(*labels: int) -> np.ndarray:
+    return np.array(labels)[:, None]
+
+
+def test_only_classes_that_have_training_records_are_drawn(labelled: FeatureSet) -> None:
+    labels = column(*[0, 2] * 20)
+    for seed in range(8):
+        draw = draw_of(labelled, labels, labels, seed, m=2)
+        assert draw.table.tolist() == [0, -1, 1, -1]
+        assert draw.facts.m == 2
+
+
+def test_a_record_with_one_label_of_the_draw_is_drawn(labelled: FeatureSet) -> None:
+    labels = np.array([[0, -1], [1, 2], [2, 0], [-1, -1]] * 5)
+    draw = draw_of(labelled, labels, labels)
+    assert draw.train.tolist() == draw.test.tolist() == [i for i in range(20) if i % 4 != 3]
+
+
+def test_what_is_left_beside_the_held_out_records_is_cut_to_the_private_number(labelled: FeatureSet) -> None:
+    draw = draw_of(labelled, column(*[0, 1, 2] * 50))
+    assert (len(draw.train), len(draw.test), draw.facts.n, draw.split) == (50, 30, 50, "train")
+    assert not set(draw.train) & set(draw.test)
+
+
+def test_a_draw_needs_two_classes_two_records_and_one_to_test_on(labelled: FeatureSet) -> None:
+    pair, none = column(0, 1), column(-1)
+    assert draw_of(labelled, pair, column(1)).facts.n == 2
+    for train, test, counts in (
+        (column(0, 0), pair, "1 classes, 2 records to train on and 1 to test on"),
+        (np.array([[0, 1]]), pair, "2 classes, 1 records to train on and 2 to test on"),
+        (pair, none, "2 classes, 2 records to train on and 0 to test on"),
+        (column(0, 1, 0, 1), None, "2 classes, 4 records to train on and 0 to test on"),
+    ):
+        with pytest.raises(UserError, match=counts) as refused:
+            draw_of(labelled, train, test)
+        assert (refused.value.code, refused.value.fields) == ("conflict", {"path": str(labelled.folder)})
+
+
+def test_records_are_read_in_order_with_labels_of_the_draw(
+    labelled: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the blocks, and with as many places for labels as the private records have."""
+    rows, table = np.array([0, 3, 4, 31, 64, 65, 99]), np.array([1, -1, 0, -1], np.int32)
+    for block in (16, 8192):
+        monkeypatch.setattr(tuning, "ROWS", block)
+        x, y = rows_in(tuning._stream(labelled, "train", rows, table, 3))
+        assert (x[:, 0] == 4.0 * rows).all()
+        assert y.tolist() == [
+            *([1, -1, -1], [1, -1, -1], [-1, 0, -1], [-1, -1, -1], [-1, 0, -1], [0, -1, -1], [1, -1, -1]),
+        ]  # fmt: skip
+
+
+def test_a_draw_is_held_in_memory_if_it_is_small_and_else_read_in_each_pass(
+    labelled: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    real = FeatureSet.stream
+    monkeypatch.setattr(FeatureSet, "stream", lambda self, split: (reads.append(split), real(self, split))[1])
+    table, needed = np.array([0, 1, 2, -1], np.int32), 10 * 4 * 4
+    for room, expected in ((needed, 1), (needed - 1, 2)):
+        reads.clear()
+        monkeypatch.setattr(tuning, "IN_MEMORY", room)
+        stream = tuning._stream(labelled, "train", np.arange(10), table, 2)
+        assert all((first == again).all() for first, again in zip(rows_in(stream), rows_in(stream), strict=True))
+        assert reads == ["train"] * expected
+
+
+def test_hits_are_counted_of_one_label_and_ranks_of_several() -> None:
+    x = np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1]]
+    card = {"facts": {"m": 3, "k": 1}, "classes": ["a", "b", "c"]}
+    head = Head(chain=(), weight=np.eye(3), bias=np.zeros(3), card=card)
+    labels = np.array([0, 1, 2, 0, 2])
+    assert quality(head, stream_of(x, labels), 1, 5) == 4
+    both = np.stack([labels, np.full(5, -1)], axis=1)
+    # The last record of class 2 has the same score for it as those of other classes.
+    assert quality(head, stream_of(x[:4], both[:4]), 2, 4) == 1.0
+    assert quality(head, stream_of(x, both), 2, 5) < 1.0
+
+
+def test_a_damaged_set_and_one_without_training_records_are_refused(labelled_folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(labelled_folder, tmp_path / "copy"))
+    assert [len(each) for each in tuning.labels_of(FeatureSet(copy))] == [100, 40]
+    (shard,) = FeatureSet(copy).split("test").shards
+    (copy / shard.file).write_bytes((copy / shard.file).read_bytes()[:-1] + b"x")
+    with pytest.raises(UserError, match="are not those of the manifest"):
+        tuning.labels_of(FeatureSet(copy))
+    said = json.loads((copy / MANIFEST).read_text())
+    del said["splits"]["train"], said["source"]["identity"]["listing"]["train"]
+    (copy / MANIFEST).write_text(json.dumps(said))
+    with pytest.raises(UserError, match="has no split 'train'"):
+        tuning.labels_of(FeatureSet(copy))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "fits"),
+    [(1, 1, True), (2, 2, True), (2, 3, True), (3, 2, False), (1, 2, False), (2, 1, False)],
+)
+def test_a_stand_in_has_labels_of_the_same_kind_and_no_more_of_them(
+    labelled: FeatureSet, tmp_path: Path, theirs: int, ours: int, fits: bool
+) -> None:
+    np.savez(tmp_path / "p.npz", train_x=np.ones((9, 4), np.float32), train_y=np.arange(9) % 3)
+    private = import_features(tmp_path / "p.npz", tmp_path / "p", classes=("a", "b", "c")).features
+    labelled.manifest = replace(labelled.manifest, labels_per_record=theirs)
+    if fits:
+        tuning.check_stand_in(private, labelled, ours, "on")
+        return
+    with pytest.raises(UserError, match=f"up to {theirs} labels per record, .* up to {ours}") as refused:
+        tuning.check_stand_in(private, labelled, ours, "on")
+    assert (refused.value.code, refused.value.fields) == ("conflict", {"path": str(labelled.folder)})
+
+
+TRIAL = {"trial": "a" * 64, "score": 0.5}
+
+
+def test_lines_that_hold_something_else_are_no_trials(tmp_path: Path) -> None:
+    path = tmp_path / "set.tuning.jsonl"
+    for place in places(TRIAL):
+        lines = [json.dumps(TRIAL), *altered(TRIAL, place), json.dumps({"trial": "b", "score": 1})]
+        path.write_bytes(b"\xff\xfe\n" + "\n".join(lines).encode())
+        kept = tuning._read(path)
+        assert (kept["b"], kept["a" * 64] if place != ("score",) else 0.5) == (1.0, 0.5)
+        assert all(type(name) is str and 0 <= score <= 2**53 for name, score in kept.items())
+
+
+def test_labels_without_a_class_are_none(tmp_path: Path) -> None:
+    """They lie in shards of a stranger; an import refuses them."""
+    x, y = np.ones((20, 2), np.float32), np.arange(20) % 2
+    np.savez(tmp_path / "a.npz", train_x=x, train_y=y)
+    known, _ = import_features(tmp_path / "a.npz", tmp_path / "known", classes=("a", "b"))
+    with h5py.File(tmp_path / "known" / "train-00000-of-00001.h5", "r+") as file:
+        file["labels"][:4] = [2, 2**31 - 1, -7, -(2**31)]
+    labels = tuning._labels(known, "train")
+    assert labels[:, 0].tolist() == [-1] * 4 + y[4:].tolist()
+    draw = drawn(known, [labels], Facts(n=20, m=2, d=2), seed=0)
+    blocks = tuning._stream(known, "train", np.arange(20), draw.table, 1)(7)
+    assert np.concatenate([found for _, _, found in blocks])[:4, 0].tolist() == [-1] * 4

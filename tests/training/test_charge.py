@@ -1,0 +1,117 @@
+"""A training is one value that grows: no step can be left out, and one charge pays for one curator."""
+
+import ast
+import functools
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import dpfc_cli
+from dpfc_cli.errors import UserError
+from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger.file import ledger_path
+from dpfc_cli.privacy.curator import Curator, NonPrivate
+from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.training.charge import Charged, charge
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.request import Privacy, facts_of
+from dpfc_cli.training.run import run
+from tests.support import blobs
+from tests.training.requests import checked, ledger, states
+
+PACKAGE = Path(dpfc_cli.__file__).parent
+
+
+# The order is in the types
+
+
+@functools.cache
+def calls() -> set[tuple[str, str]]:
+    """What each module calls: ("Curator", "training/run.py") for `Curator(…)` and for `curator.Curator(…)`."""
+    return {
+        (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""), module)
+        for path in PACKAGE.rglob("*.py")
+        for module in [path.relative_to(PACKAGE).as_posix()]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+    }
+
+
+def callers(name: str) -> set[str]:
+    """The modules that call a class of that name."""
+    return {module for called, module in calls() if called == name}
+
+
+def test_each_value_is_made_by_its_own_step_alone() -> None:
+    assert callers("Receipt") == {"training/charge.py"}
+    assert callers("Charged") == callers("Paid") == {"training/charge.py"}
+    assert callers("Checked") == {"training/check.py"}
+    assert callers("Trained") == {"training/run.py"}
+    assert callers("Calibrated") == {"training/calibrate.py"}
+
+
+def test_curators_are_made_of_charged_records_or_of_records_that_are_said_to_be_unprotected() -> None:
+    trained = {"training/run.py", "training/tuning.py", "audit/audit.py"}
+    assert callers("Curator") == trained | {"evaluation/private.py"}
+    # A forecast trains without noise, too, on public records.
+    assert callers("NonPrivate") == {"training/run.py", "training/tuning.py"}
+    assert callers("Unprotected") == {"training/tuning.py", "audit/audit.py"}
+
+
+def test_nothing_but_records_makes_a_curator(features: FeatureSet) -> None:
+    ready = checked(features)
+    mechanism = ready.calibrated.mechanism
+    assert mechanism is not None
+    for uncharged in (features.stream("train"), ready, features):
+        with pytest.raises(TypeError, match="a curator takes Records"):
+            Curator(mechanism, uncharged, SeededBits(0))  # type: ignore[arg-type]
+    assert isinstance(charge(ready), Charged)
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_charge_that_fails_leaves_nothing(features: FeatureSet, seed: int | None) -> None:
+    ready = checked(features, privacy=Privacy(epsilon=2.0, seed=seed))
+    path = ledger_path(features.folder)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UserError) as refused:
+        charge(ready)
+    assert refused.value.code in ("unreadable", "unwritable")
+    assert list(ready.path.parent.iterdir()) == []
+
+
+def test_one_charge_pays_for_one_curator(features: FeatureSet) -> None:
+    """A second one would release the same sums with other noise, and nobody would have paid for them."""
+    charged = charge(checked(features))
+    made = run(charged, Observer())
+    mechanism = charged.checked.calibrated.mechanism
+    assert mechanism is not None
+    for again in (charged, replace(charged)):
+        with pytest.raises(RuntimeError, match="was used already"):
+            run(again, Observer())
+        with pytest.raises(RuntimeError, match="was used already"):
+            Curator(mechanism, again, SeededBits(0))
+        with pytest.raises(RuntimeError, match="was used already"):
+            NonPrivate(mechanism.facts, again)
+    assert (states(features), len(ledger(features).written(made.sha256))) == (["written"], 1)
+
+
+def test_a_charge_pays_for_no_other_training(features: FeatureSet) -> None:
+    charged = charge(checked(features))
+    louder = checked(features, privacy=Privacy(epsilon=90.0))
+    with pytest.raises(RuntimeError, match="for another training"):
+        run(replace(charged, checked=louder), Observer())
+    with pytest.raises(TypeError, match="takes Records"):
+        NonPrivate(facts_of(features), SimpleNamespace(opened=lambda: features.stream("train")))  # type: ignore[arg-type]
+
+
+def test_a_charge_for_persons_opens_records_with_their_persons(tmp_path: Path) -> None:
+    x, y = blobs(60, 5, 3)
+    np.savez(tmp_path / "a.npz", train_x=x, train_y=y, train_groups=np.arange(60) // 3)
+    features = import_features(tmp_path / "a.npz", tmp_path / "features" / "a", classes=3).features
+    charged = charge(checked(features, privacy=Privacy(epsilon=90.0, delta=1e-5)))
+    assert [block[-1].tolist() for block in charged.opened()(60)] == [(np.arange(60) // 3).tolist()]
