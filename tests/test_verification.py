@@ -25,7 +25,10 @@ from dpfc_cli.verification import verify
 from tests.signing import key_pair, sign
 from tests.support import blobs
 from tests.training import requests
+from tests.training.conftest import heads, private
 from tests.training.starts import CLASSES, head_of, made
+
+__all__ = ["heads", "private"]
 
 Card = dict[str, Any]
 OTHERS = "other trainings in the ledger"

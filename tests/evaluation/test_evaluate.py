@@ -40,7 +40,8 @@ def head_of(features: FeatureSet, **own: Any) -> Head:
     """A head that scores class j by coordinate j, and says that it was trained on these features."""
     manifest, m = features.manifest, len(features.manifest.classes)
     trained_on = {"name": features.name, "split": "train", "fingerprint": manifest.fingerprint, "hold_out": 0.0}
-    card = {"classes": list(manifest.classes), "features": trained_on | own}
+    facts = {"n": manifest.splits["train"].n}
+    card = {"classes": list(manifest.classes), "features": trained_on | own, "facts": facts}
     return Head(chain=(), weight=np.eye(m), bias=np.zeros(m), card=card)
 
 

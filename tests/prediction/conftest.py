@@ -41,7 +41,7 @@ def head_of(features: FeatureSet, **changed: Any) -> Head:
         "preparation": manifest.source["identity"].get("preparation"),
         "dtype": manifest.dtype,
     }
-    known = {name: value for name, value in (own | changed).items() if value != "left out"}
+    known = own | changed
     card = {"classes": list(manifest.classes), "claim": "private", "facts": {"k": 1}, "features": known}
     weight = np.random.default_rng(5).normal(size=(manifest.dim, len(manifest.classes)))
     return Head(chain=(), weight=weight, bias=np.zeros(len(manifest.classes)), card=card)

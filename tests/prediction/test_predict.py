@@ -220,21 +220,12 @@ def test_a_backbone_that_computes_something_else_is_refused(colours: Scene, monk
         predict(colours.head, colours.photos, weights=colours.weights)
 
 
-@pytest.mark.parametrize("scene", ["digits", "colours"])
-def test_the_card_of_an_earlier_version_does_not_say_the_preparation_but_its_fingerprint_does(
-    request: pytest.FixtureRequest, scene: str
-) -> None:
-    known: Scene = request.getfixturevalue(scene)
-    old = head_of(known.features, preparation="left out", dtype="left out")
-    assert rebuild.recipe_of(old) == rebuild.recipe_of(known.head)
-
-
 def test_a_window_that_no_card_states_is_not_guessed(colours: Scene) -> None:
     stated = {"resize": 18, "crop": 16, "filter": "bicubic", "window": [0.0, 4095.0]}
     own = colours.features.manifest
     fingerprint = fingerprint_of(own.backbone, own.classes, own.dim, own.dtype, stated)
     with pytest.raises(UserError, match="does not say how the pictures were prepared"):
-        rebuild.recipe_of(head_of(colours.features, fingerprint=fingerprint, preparation="left out", dtype="left out"))
+        rebuild.recipe_of(head_of(colours.features, fingerprint=fingerprint))
     told = rebuild.recipe_of(head_of(colours.features, fingerprint=fingerprint, preparation=stated))
     assert told.preparation.window == (0.0, 4095.0)
 
@@ -302,8 +293,8 @@ def test_features_that_do_not_fit_are_refused(digits: Scene, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "changed",
-    [{"backbone": {"name": "scattering", "order": 9}}, {"preparation": {"exif": True}}, {"backbone": "left out"}],
-    ids=["another backbone", "another preparation", "unknown"],
+    [{"backbone": {"name": "scattering", "order": 9}}, {"preparation": {"exif": True}}],
+    ids=["another backbone", "another preparation"],
 )
 def test_of_features_that_were_made_in_another_way_it_is_said(digits: Scene, changed: dict[str, Any]) -> None:
     """They may have the same width by chance."""
