@@ -17,7 +17,7 @@ from dpfc_cli.cli import stop
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.ledger.file import ledger_path
 from tests.cli.conftest import Dpfc
-from tests.training.test_together import Alone
+from tests.training.test_distributed import Alone
 
 N, D, M = 9000, 4, 3
 """More than one block, so that both processes have records."""
