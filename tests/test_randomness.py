@@ -36,7 +36,7 @@ from dpfc_cli.training.train import finish, plan
 from tests.privacy.test_parts import LOST, Room
 from tests.support import blobs, stream_of
 from tests.training.requests import states
-from tests.training.test_together import Met
+from tests.training.test_distributed import Met
 
 N, D, M = 150, 5, 3
 BLOCK = 32
