@@ -89,12 +89,17 @@ def run(charged: Charged, observer: Observer) -> Trained:
         stop.add_note(stands(charged, found))
         raise
     finally:
-        # Let others have the answers and the head's place: an empty file is left, or another name of the head.
-        if answers is not None:
-            answers.close()
-        with suppress(OSError):
-            charged.temporary.unlink()
+        let_go(charged)
     return Trained(charged=charged, head=replace(head, path=path), path=path, sha256=digest, spent=spent)
+
+
+def let_go(charged: Charged) -> None:
+    """Let others have the answers, and the head's place. The second time it does nothing."""
+    if charged.answers is not None:
+        charged.answers.close()
+    # What is left is an empty file, or another name of the head.
+    with suppress(OSError):
+        charged.temporary.unlink()
 
 
 def _named(stage: str) -> str:

@@ -19,7 +19,7 @@ from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import TUNING, Observer
 from dpfc_cli.training.request import Request, requested
-from dpfc_cli.training.run import Trained, run
+from dpfc_cli.training.run import Trained, let_go, run
 
 
 def plan(request: Request, observer: Observer) -> Checked:
@@ -90,7 +90,12 @@ def finish(checked: Checked, observer: Observer) -> Trained:
         if checked.unfinished is None and not observer.confirm(charge_of(checked)):
             raise UserError("Nothing was charged.", "No head was made.", code="declined")
         note = Note("It was stopped during the charge: 'dpfc budget' says whether it is charged. No head was written.")
-        return run(charge(checked), observer)
+        charged = charge(checked)
+        try:
+            return run(charged, observer)
+        finally:
+            # It may be stopped before `run` begins.
+            let_go(charged)
     except BaseException as stop:
         # `run` says itself what became of the training, and so does an error of the charge.
         if not notes(stop) and not isinstance(stop, UserError):
