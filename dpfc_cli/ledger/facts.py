@@ -35,9 +35,7 @@ RESERVED = "dataset:"
 RESERVE = 2.0**-190
 """H of every cap (`caps`): 2⁵⁰ times the η of one sample of noise."""
 _ROUNDING = 1e-12
-"""Sums of 1/σ² are taken in float64. The μ² of a cap is by 2e-9 of it smaller than it might be, so this much more does
-no harm.
-"""
+"""For sums of 1/σ² in float64. The μ² of a cap is by 2e-9 of it too small, so this much more does no harm."""
 
 
 def new_id() -> str:

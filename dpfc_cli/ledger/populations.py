@@ -64,25 +64,27 @@ def check_begin(folder: Path, ledger: Ledger | None = None) -> None:
                 remedy = f"If there is none any more: 'dpfc budget --features {each} --adopt', for each set."
                 break
     else:
-        if ledger.facts or not (place / LEDGER_DIGESTS).is_dir():
+        if ledger.facts or not _digests_of_finished(place):
             return
         what = f"'{ledger.path}' is gone: '{place / LEDGER_DIGESTS}' is of sets that were made here."
         remedy = "If there is none any more, delete that folder: what was spent is then in no sum."
     raise refused("out", what, f"Put it back. {remedy}", "missing", path=str(ledger.path))
 
 
+def _digests_of_finished(place: Path) -> set[str]:
+    """The ids of which digests are kept, but for sets that were stopped before they had a name."""
+    found = {each.name for each in (place / LEDGER_DIGESTS).glob("[!.]*")}
+    for each in place.glob(f"*{PARTIAL}"):
+        with suppress(UserError):
+            found.discard(load(each).id)
+    return found
+
+
 def register(folder: Path, place: Path, manifest: Manifest, population: str | None) -> None:
     """Write down a set that is made. Its files are in place, and it has no name yet.
 
-    Args:
-        folder: where it will lie.
-        place: where it lies now.
-        manifest: its own.
-        population: whose records it has; None: nothing is said.
-
-    Raises:
-        UserError: it has a record of another named population, or the ledger is gone or cannot be written.
-
+    folder: where it will lie. place: where it lies now. population: whose records it has; None: nothing is said.
+    UserError where it has a record of another named population, or the ledger is gone or cannot be written.
     """
     fact = _fact(folder, manifest, account_name(), population)
 
@@ -108,9 +110,8 @@ def set_population(
     Args:
         features: the set; see `dpfc_cli.open_features`.
         population: the name. With `adopt` it may be None: nothing is said.
-        adopt: write down a set that the ledger lacks: it was made elsewhere, or its ledger is gone. What was spent on
-            it is not known. Totals then say "at least", and no cap holds where it counts. If its ledger is at hand,
-            unite it instead (`merge_ledgers`).
+        adopt: write down a set that the ledger lacks, although what was spent on it is not known. Totals then say "at
+            least", and no cap holds where it counts. If its ledger is at hand, unite it instead (`merge_ledgers`).
         by: who says so. Default: the name of the account that runs the program.
 
     Raises:

@@ -17,6 +17,7 @@ from dpfc_cli import backbones
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction import extract
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features import digests
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.facts import Cap, Set
 from dpfc_cli.ledger.file import read
@@ -312,3 +313,28 @@ def test_a_set_is_written_down_before_it_has_its_name(place: Path) -> None:
     assert made.made
     assert known_set(read(path), made.features)
     assert a_set(set=made.features.manifest.id).set in read(path).sets
+
+
+def test_a_first_set_that_was_stopped_while_it_was_written_down_is_finished_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its digests are there then, and no fact."""
+    real = digests.copy
+
+    def stopped(source: Path, copy: Path) -> None:
+        real(source, copy)
+        copy.with_name(".x.0123456789abcdef.tmp").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(digests, "copy", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        made_set(tmp_path / "features" / "first", range(10), "a")
+    monkeypatch.undo()
+    assert len(list((tmp_path / "features" / "ledger.digests").iterdir())) == 2
+    # Neither it nor another set is in the way of the other.
+    made_set(tmp_path / "features" / "second", range(20, 30), "b")
+    (tmp_path / "features" / "ledger.sqlite").unlink()
+    refused("missing", lambda: made_set(tmp_path / "features" / "first", range(10), "a"))
+    dpfc_cli.set_population(FeatureSet(tmp_path / "features" / "second"), "b", adopt=True)
+    made_set(tmp_path / "features" / "first", range(10), "a")
+    assert names(tmp_path / "features") == ["b", "a"]
