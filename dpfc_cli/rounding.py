@@ -10,25 +10,21 @@ FINEST = 2
 
 
 def epsilon(value: float) -> str:
-    """ε for a table: rounded up to four decimals, ∞ where e^ε is beyond float64, and a bound where it is no more than
-    the least that the accounting answers.
+    """ε: rounded up to five digits, ∞ where e^ε is beyond float64, and a bound where it is no more than the least that
+    the accounting answers. The 1e-9 of it by which the accounting errs on the private side does not count.
     """
     if value >= 700:
         return "∞"
-    shown = sigma(value)
-    return "≤ 0.0001" if shown == "0.0001" else shown
+    return "≤ 0.0001" if value <= 1e-4 else rounded_up(value * (1 - 1.1e-9), 5)
 
 
 def sigma(value: float) -> str:
-    """A noise multiplier for a table: rounded up to four decimals, so that it is enough.
-
-    The 1e-9 of it by which the accounting errs on the private side does not count.
-    """
-    return f"{math.ceil(value * (1 - 1.1e-9) * 1e4) / 1e4:.4f}"
+    """The noise multiplier that an ε takes: rounded up to six digits, so that it is enough."""
+    return rounded_up(value * (1 - 1.1e-9), 6)
 
 
 def delta(value: float) -> str:
-    """δ, as tables and statements show it: rounded up to three digits."""
+    """δ: rounded up to three digits."""
     return rounded_up(value, 3)
 
 
@@ -49,7 +45,7 @@ def rounded_down(value: float, digits: int = 4) -> str:
 
 
 def cost(spent: float, delta_spent: float) -> str:
-    """What was spent, in a sentence: 'epsilon = 0.5000 at delta = 1e-05'."""
+    """What was spent, in a sentence: 'epsilon = 0.5 at delta = 1e-05'."""
     return f"epsilon = {epsilon(spent)} at delta = {delta(delta_spent)}"
 
 

@@ -8,6 +8,7 @@ import typer
 from dpfc_cli import rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
+from dpfc_cli.show.document import Table, page
 
 if TYPE_CHECKING:
     from dpfc_cli.audit.audit import Audit
@@ -160,14 +161,12 @@ def _show(found: list["Audit"], confidence: float) -> None:
         )
         for a in found
     ]
-    display.table(
+    title = (
         f"Epsilon at delta = {found[0].claim.delta:g}: what is claimed, what the attack on all releases can reach, and "
         f"what all releases and the head alone lose at least ({confidence:.4g} confidence, pairs of runs and of "
-        "trainings)",
-        (*columns, "attainable", "all releases", "the head"),
-        rows,
-        left=6,
+        "trainings)"
     )
+    tables = [Table((*columns, "attainable", "all releases", "the head"), rows, left=6)]
     parts = [
         (
             a.method,
@@ -181,13 +180,11 @@ def _show(found: list["Audit"], confidence: float) -> None:
         for p in a.parts
     ]
     if parts:
-        display.table(
-            "Each kind of releases by itself: what its noise claims, what the attack on it can reach, and what it "
-            "loses at least",
-            ("method", "releases", "runs", "claimed", "attainable", "lost"),
-            parts,
-            left=3,
+        each = (
+            "Each kind of releases by itself: what its noise claims, what the attack on it can reach, and what it loses"
         )
+        tables.append(Table(("method", "releases", "runs", "claimed", "attainable", "lost"), parts, left=3, title=each))
+    display.show(page(title, *tables))
     for a in found:
         seen = a.release_level.epsilon > a.claim.epsilon or any(p.reached > p.claimed for p in a.parts)
         if (seen or a.whole_training.epsilon > a.claim.epsilon) and not a.violated:

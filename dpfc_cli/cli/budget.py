@@ -9,13 +9,14 @@ import typer
 from dpfc_cli import rounding
 from dpfc_cli.cli import display, places, stop
 from dpfc_cli.cli.app import command
+from dpfc_cli.cli.help import Full
 from dpfc_cli.errors import UserError, parameter, sentence
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
+from dpfc_cli.show.document import Block, Document, Section, Table, Words
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.ledger.totals import Ledger
-    from dpfc_cli.report.document import Block
 
 DELTAS = (1e-5, 1e-6, 1e-7)
 _CHANGES = "Changes of the ledger"
@@ -89,6 +90,7 @@ def budget(
         str | None, typer.Option(help="Who says so. Default: your account.", rich_help_panel=_CHANGES)
     ] = None,
     note: Annotated[str | None, typer.Option(help="Why the cap is set.", rich_help_panel=_CHANGES)] = None,
+    full: Full = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Convert between σ and ε for every method. Without either, show what was spent, as the ledger says.
@@ -129,9 +131,9 @@ def budget(
     if as_json:
         display.as_json(result)
         return
-    if "conversion" in result:
-        _show_conversion(result["conversion"], sigma, epsilon)
-    _show(shown)
+    converted = [_converted(result["conversion"], sigma, epsilon)] if "conversion" in result else []
+    document = Document(title="", sections=[*converted, Section("", shown)])
+    display.show(document if full else document.short)
 
 
 def _check(
@@ -227,12 +229,11 @@ def _ledger(found: "FeatureSet | None") -> Path:
     return features_folder() / LEDGER if found is None else ledger_path(found.folder)
 
 
-def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[str, Any], list["Block"]]:
+def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[str, Any], list[Block]]:
     """What the ledger says of a set, or of everybody: for programs, and for people."""
     from dpfc_cli.ledger.file import read
     from dpfc_cli.ledger.populations import check_begin, known_set
     from dpfc_cli.report import account as shown
-    from dpfc_cli.report.document import Words
 
     book = read(_ledger(found))
     if not book.facts:
@@ -266,20 +267,7 @@ def _lost(book: "Ledger", name: str | None) -> str | None:
     return without_charge(cards(heads_folder()), names, book.path, book.known)
 
 
-def _show(blocks: list["Block"]) -> None:
-    """Blocks of a document on the terminal: tables on stdout, words on stderr."""
-    from dpfc_cli.report.document import Facts, Grid, Words
-
-    for block in blocks:
-        if isinstance(block, Grid):
-            display.table(block.title, block.columns, block.rows, left=block.left)
-        elif isinstance(block, Facts):
-            display.facts("Caps", block.rows)
-        elif isinstance(block, Words):
-            (display.warn if block.strong else display.say)(block.text)
-
-
-def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: float | None) -> None:
+def _converted(rows: list[dict[str, Any]], sigma: float | None, epsilon: float | None) -> Section:
     wanted, shown = ("epsilon", rounding.epsilon) if sigma is not None else ("sigma", rounding.sigma)
     given = f"sigma = {sigma:.12g}" if sigma is not None else f"epsilon = {epsilon:.12g}"
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -292,14 +280,14 @@ def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: f
             shown(r["paper"]),
         )
         alike.setdefault(figures, []).append(r["method"])
-    display.table(
-        f"What {given} means if all releases of a training are equal: exactly, and by the paper's conversion",
+    remark = (
+        "train divides the budget unequally and states each release's sigma. Given as its --sigma, these figures come "
+        "to the same epsilon."
+    )
+    table = Table(
         ("method", "delta", "steps", "releases", wanted, "paper's"),
         [(", ".join(methods), *figures) for figures, methods in alike.items()],
         left=2,
     )
-    if epsilon is not None:
-        display.say(
-            "train divides the budget unequally and states each release's sigma. Given as its --sigma, these figures "
-            "come to the same epsilon."
-        )
+    title = f"What {given} means if all releases of a training are equal: exactly, and by the paper's conversion"
+    return Section(title, [table, *([] if epsilon is None else [Words(remark)])])

@@ -1,8 +1,7 @@
 """What the commands show: results go to stdout; remarks, progress, warnings and errors go to stderr.
 
-All texts are shown here. They may have parts that come from users or files (names of classes, files, folders, messages
-of other libraries). So they are never read as rich's markup, and they are `printable`: a text is one line, whatever is
-in it.
+Texts may have parts that come from users or files (names of classes, files, folders, messages of other libraries). So
+they are shown as `dpfc_cli.show.terminal` shows them: no markup, one line each.
 """
 
 import json
@@ -15,14 +14,14 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from dpfc_cli.cli import stop
 from dpfc_cli.errors import printable
+from dpfc_cli.show import terminal
+from dpfc_cli.show.document import Document, Facts, page
+from dpfc_cli.show.terminal import text
 
 out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
@@ -33,101 +32,34 @@ LINE_EVERY = 10.0
 """Seconds between progress lines where there is no terminal."""
 LOOKED_BACK = 30.0
 """Seconds that a rate is the mean of. Work on the same things may become faster or slower while a stage lasts."""
-GAP = 2
-"""Spaces between the columns of a table."""
-NARROWEST = 16
-"""A column of text is not made narrower than this."""
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-    """A rich table on a terminal, plain aligned text elsewhere. The first `left` columns are text, the others
-    numbers.
-
-    On a terminal a text column that says the same in every row is said once, above. No cell is broken but the first
-    column's, between words. Where the table does not fit, each row is a block of lines.
-    """
-    if not out.is_terminal:
-        _plain(title, columns, rows, left)
-        return
-    out.print(_text(title, "bold"))
-    alike = [i for i in range(1, left) if len(rows) > 1 and len({row[i] for row in rows}) == 1]
-    if alike:
-        out.print(_text("; ".join(f"{columns[i]}: {rows[0][i]}" for i in alike)))
-    kept = [i for i in range(len(columns)) if i not in alike]
-    cells = [[printable(line[i]) for i in kept] for line in (columns, *rows)]
-    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-    words = max(cell_len(word) for line in cells for word in line[0].split() or [""])
-    if max(words, min(widths[0], NARROWEST)) + sum(widths[1:]) + GAP * (len(kept) - 1) > out.width:
-        for line in cells[1:]:
-            _lines([*zip(cells[0], line, strict=True), ("", "")])
-        return
-    drawn = _drawn()
-    for i, column in zip(kept, cells[0], strict=True):
-        drawn.add_column(_text(column), justify="left" if i < left else "right", no_wrap=i > 0)
-    for line in cells[1:]:
-        drawn.add_row(*map(_text, line))
-    out.print(drawn)
-
-
-def _text(text: str, style: str = "") -> Text:
-    """The text as it is: no markup, no emoji codes."""
-    return Text(printable(text), style)
-
-
-def _drawn(header: bool = True) -> Table:
-    """An empty table. Its columns stand `GAP` apart."""
-    return Table(show_header=header, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-
-
-def _lines(rows: Sequence[tuple[str, str]]) -> None:
-    for name, value in rows:
-        out.print(Text.assemble(_text(name, "bold"), ": ", _text(value)) if name else "")
-
-
-def _plain(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> None:
-    cells = [[printable(cell) for cell in row] for row in ([columns] * any(columns) + list(rows))]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    print(f"# {printable(title)}")  # noqa: T201
-    for row in cells:
-        line = [
-            cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(line).rstrip())  # noqa: T201
+def show(document: Document) -> None:
+    """A document on stdout. Its warnings go to stderr."""
+    terminal.write(document, out, warn)
 
 
 def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
     """Name and value pairs."""
-    if not out.is_terminal:
-        _plain(title, ("", ""), rows, 2)
-        return
-    out.print(_text(title, "bold"))
-    if max(cell_len(name) for name, _ in rows) + GAP + NARROWEST > out.width:
-        _lines(rows)
-        return
-    drawn = _drawn(header=False)
-    drawn.add_column(no_wrap=True, style="bold")
-    drawn.add_column(overflow="fold")
-    for name, value in rows:
-        drawn.add_row(_text(name), _text(value))
-    out.print(drawn)
+    show(page(title, Facts(rows)))
 
 
-def say(text: str) -> None:
+def say(said: str) -> None:
     """A remark on stderr."""
     if not quiet:
-        err.print(_text(text))
+        err.print(text(said))
 
 
-def warn(text: str) -> None:
+def warn(said: str) -> None:
     """A warning on stderr."""
-    err.print(Text.assemble(("Warning:", "yellow"), " ", _text(text)))
+    err.print(Text.assemble(("Warning:", "yellow"), " ", text(said)))
 
 
 def fail(what: str, *remedies: str) -> None:
     """An error on stderr: what is wrong and why, then what to do, a line each."""
-    err.print(Text.assemble(("Error:", "red"), " ", _text(what)))
+    err.print(Text.assemble(("Error:", "red"), " ", text(what)))
     for remedy in filter(None, remedies):
-        err.print(_text(remedy))
+        err.print(text(remedy))
 
 
 def confirmed(question: str, default: bool = True) -> bool:

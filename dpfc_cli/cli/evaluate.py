@@ -1,20 +1,20 @@
 """`dpfc evaluate`: how good heads are, beside what they cost."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpfc_cli.cli import blocks, display, drawn, evaluated, places, stop
+from dpfc_cli.cli import display, drawn, places, stop
 from dpfc_cli.cli.app import command
+from dpfc_cli.cli.help import Full
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.folders import features_folder, heads_folder
 
 if TYPE_CHECKING:
-    from dpfc_cli.evaluation.exact import Comparison, Evaluation
-    from dpfc_cli.evaluation.private import PrivateEvaluation
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.figures.canvas import Drawing
     from dpfc_cli.heads.head import Head
@@ -71,6 +71,11 @@ def evaluate(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    full: Full = False,
+    calibration: Annotated[
+        bool,
+        typer.Option("--calibration", help="Show whether the probabilities are right, too.", rich_help_panel=OUTPUT),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, with all figures in full.", rich_help_panel=OUTPUT)
     ] = False,
@@ -90,14 +95,17 @@ def evaluate(
     With --epsilon it protects the records of the split: it shows what a noisy count says, and what was spent.
     """
     from dpfc_cli.evaluation import evaluate as evaluation
+    from dpfc_cli.evaluation.exact import Evaluation
     from dpfc_cli.heads.head import Head, newest
     from dpfc_cli.ledger.file import ledger_path
+    from dpfc_cli.report import evaluated
+    from dpfc_cli.show.markdown import markdown
 
     as_values = {"as_json": as_json, "as_csv": as_csv, "as_markdown": as_markdown}
     _check_one(*(name for name, wanted in as_values.items() if wanted))
     given = heads or [newest(heads_folder())]
     if not heads:
-        display.say(f"Head: {given[0]} (the newest private one; name another: dpfc evaluate HEAD)")
+        display.say(f"Head: {given[0]} (the newest private one)")
     loaded = [Head.load(path) for path in given]
     if len(loaded) > 1 and epsilon is not None:
         raise UserError(
@@ -109,98 +117,45 @@ def evaluate(
     found = _features(features, str(loaded[0].card["features"]["name"]), epsilon is not None)
     if plot is not None:
         drawn.check(plot, found, split, [head.card for head in loaded], epsilon is not None)
+    draw: Callable[[], Drawing] | None = None
+    paths, cards = [_path(head) for head in loaded], [head.card for head in loaded]
     with display.stages("Evaluating", "records") as progress:
         if len(loaded) > 1:
-            shown = _several(loaded, found, evaluation.compare(loaded, found, split, progress=progress))
+            compared = evaluation.compare(loaded, found, split, progress=progress)
+            gains = (None, *compared.differences)
+            rows = [
+                evaluated.row_of(*each[:2], found, *each[2:])
+                for each in zip(paths, cards, compared.evaluations, gains, strict=True)
+            ]
+            document = evaluated.several(paths, cards, found, compared)
+            draw = partial(drawn.several, cards, evaluated.heads_named(paths), found, compared.evaluations)
         else:
             result = evaluation.evaluate(
                 loaded[0], found, split, epsilon=epsilon, delta=delta, by=by, purpose=purpose, progress=progress
             )
-            if epsilon is not None:
+            rows = [evaluated.row_of(paths[0], cards[0], found, result)]
+            if isinstance(result, Evaluation):
+                document = evaluated.one(paths[0], cards[0], found, result, calibration)
+                draw = None if plot is None else partial(drawn.one, plot, found, result)
+            else:
                 stop.stands = f"The evaluation was charged to '{ledger_path(found.folder)}' and stays charged."
-            shown = _one(loaded[0], found, result)
-    for warning in shown.warnings:
-        display.warn(warning)
+                document = evaluated.private(paths[0], found, result)
+    if as_json or as_csv:
+        for warning in document.values["warnings"]:
+            display.warn(warning)
     if as_json:
-        display.as_json(shown.values)
+        display.as_json(document.values)
     elif as_csv:
-        evaluated.as_csv(shown.rows)
+        evaluated.as_csv(rows)
     elif as_markdown:
-        blocks.markdown(shown.blocks, shown.warnings)
+        sys.stdout.write(markdown(document))
     else:
-        blocks.show(shown.blocks)
-    if shown.remark:
-        display.say(shown.remark)
-    if plot is not None and shown.draw is not None:
-        shown.draw().save(plot)
+        display.show(document if full else document.short)
+        if document != document.short and not full:
+            display.say("All classes, confusions, probabilities: --full")
+    if plot is not None and draw is not None:
+        draw().save(plot)
         display.say(f"Figure: {plot}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Shown:
-    """An evaluation in every form that can be asked for."""
-
-    blocks: list[blocks.Block]
-    values: dict[str, Any]
-    rows: list[dict[str, Any]]
-    warnings: Sequence[str]
-    draw: Callable[[], "Drawing"] | None = None
-    remark: str = ""
-
-
-def _one(head: "Head", features: "FeatureSet", result: "Evaluation | PrivateEvaluation") -> _Shown:
-    from dpfc_cli.evaluation.exact import Evaluation
-
-    path, card = _path(head), head.card
-    rows = [evaluated.row_of(path, card, features, result)]
-    where = {"head": str(path), "features": str(features.folder)}
-    if not isinstance(result, Evaluation):
-        from dpfc_cli.ledger import caps
-
-        left = caps.left(result.spent, result.delta)
-        spent = {"spent": result.spent.epsilon(result.delta), "left": None if left is None else left[0]}
-        told = {"figures": result.figures, "sha256": result.sha256, "warnings": result.warnings}
-        remark = (
-            "Figures per class are not released: with this epsilon their noise is larger than what the choice of the "
-            "records changes."
-        )
-        return _Shown(
-            blocks=evaluated.released(path, features, result),
-            values={**where, **told, **spent},
-            rows=rows,
-            warnings=result.warnings,
-            remark=remark if result.per_class is None else "",
-        )
-    return _Shown(
-        blocks=evaluated.one(path, card, features, result),
-        values={**where, **evaluated.cost_of(card), **evaluated.figures_json(result)},
-        rows=rows,
-        warnings=result.warnings,
-        draw=lambda: drawn.one(path, features, result),
-    )
-
-
-def _several(heads: "Sequence[Head]", features: "FeatureSet", found: "Comparison") -> _Shown:
-    paths, cards, results = [_path(head) for head in heads], [head.card for head in heads], found.evaluations
-    names = evaluated.heads_named(paths)
-    each = list(zip(paths, cards, results, (None, *found.differences), strict=True))
-    values = [
-        {"head": str(path), **evaluated.cost_of(card), **evaluated.figures_json(result)}
-        | {"difference": None if difference is None else asdict(difference)}
-        for path, card, result, difference in each
-    ]
-    warnings = []
-    for warning in found.warnings:
-        about = [name for name, result in zip(names, results, strict=True) if warning in result.warnings]
-        warnings.append(warning if len(about) == len(names) else f"{', '.join(about)}: {warning}")
-    return _Shown(
-        blocks=evaluated.several(paths, cards, features, found),
-        values={"features": str(features.folder), "heads": values, "warnings": warnings},
-        rows=[evaluated.row_of(path, card, features, result, difference) for path, card, result, difference in each],
-        warnings=warnings,
-        draw=lambda: drawn.several(cards, names, features, results),
-        remark="The best of several heads on the same records looks better than it is. Choose it on other records.",
-    )
 
 
 def _path(head: "Head") -> Path:
@@ -220,7 +175,7 @@ def _features(given: str | None, own: str, charged: bool) -> "FeatureSet":
 
     found = set_of_training(own)
     if found is not None:
-        display.say(f"Features: {found.folder} (the set of the training, by its name; name another with --features)")
+        display.say(f"Features: {found.folder} (the set of the training, by its name)")
         return found
     if charged:
         raise UserError(

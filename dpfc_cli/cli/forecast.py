@@ -10,6 +10,7 @@ from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import typed_classes
 from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.show.document import Facts, Table, page
 
 if TYPE_CHECKING:
     from dpfc_cli.planning.forecast import Forecast, Outlook
@@ -161,8 +162,8 @@ def _show(found: "Forecast") -> None:
         f"{found.method} on {counted(facts.n, facts.unit)} of {counted(facts.m, 'class')} with "
         f"{counted(facts.d, 'dimension')}, delta = {rounding.delta(found.delta)}"
     )
-    display.table(title, columns, [_row(found, each) for each in found.outlooks], left=0)
-    display.facts("What the figures say", _said(found))
+    table = Table(columns, [_row(found, each) for each in found.outlooks], left=0)
+    display.show(page(title, table, Facts(_said(found), title="What the figures say")))
 
 
 def _row(found: "Forecast", each: "Outlook") -> list[str]:

@@ -8,7 +8,7 @@ import textwrap
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -21,6 +21,8 @@ VALUES: dict[type, str] = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 """What stands for a value of a type, where an option names nothing better."""
 HEAD = "The head's file, its name in ./heads, or hf:OWNER/NAME."
 """What is said of an argument that names a head."""
+Full = Annotated[bool, typer.Option("--full", help="Show all, and not the short form.")]
+"""The option of commands that show a document."""
 COMMANDS = {
     "extract": "extract",
     "import": "import_",

@@ -9,14 +9,17 @@ import typer
 from dpfc_cli import rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
+from dpfc_cli.cli.help import Full
 from dpfc_cli.folders import features_folder, heads_folder
+from dpfc_cli.show.document import Document, Section, Table, Words
 
 if TYPE_CHECKING:
-    from dpfc_cli.inventory import ListedSet
+    from dpfc_cli.inventory import Inventory, ListedSet
 
 
 @command("list")
 def list_(
+    full: Full = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show the feature sets with what was spent on them, and the heads with what they claim.
@@ -25,49 +28,53 @@ def list_(
     """
     from dpfc_cli.inventory import inventory
 
-    found = inventory(features_folder(), heads_folder())
+    document = _document(inventory(features_folder(), heads_folder()))
     if as_json:
-        display.as_json(asdict(found))
-        return
-    units = ["for one"] if any(each.unit == "person" for each in found.sets) else []
-    display.table(
-        f"Feature sets in {features_folder()}: what the private trainings of their populations cost together",
-        ("set", "backbone", "train", "test", "population", "trainings", *units, "delta", "epsilon"),
-        [
-            (
-                *(each.name, each.backbone, _records(each, "train"), _records(each, "test")),
-                *(each.population or "–", "?" if each.trainings is None else str(each.trainings)),
-                *([each.unit] if units else []),
-                rounding.delta(each.delta),
-                "?" if each.epsilon is None else rounding.epsilon(each.epsilon) if each.epsilon else "–",
-            )
-            for each in found.sets
+        display.as_json(document.values)
+    else:
+        display.show(document if full else document.short)
+
+
+def _document(found: "Inventory") -> Document:
+    """Both tables, and what is wrong. The short form has what a command names, and its cost."""
+    sets = [
+        (
+            *(each.name, each.backbone, each.population or "–", _records(each, "train"), _records(each, "test")),
+            *("?" if each.trainings is None else str(each.trainings), each.unit, rounding.delta(each.delta)),
+            "?" if each.epsilon is None else rounding.epsilon(each.epsilon) if each.epsilon else "–",
+        )
+        for each in found.sets
+    ]
+    columns = ("set", "backbone", "population", "train", "test", "trainings", "for one", "delta", "epsilon")
+    more = ("backbone", "test", *(["for one"] if all(each.unit == "record" for each in found.sets) else []))
+    heads = [
+        (
+            *(each.path.rpartition("/")[2].removesuffix(".safetensors"), each.features, each.method),
+            *((each.date or "–")[:10], "–" if each.delta is None else rounding.delta(each.delta)),
+            rounding.epsilon(math.inf if each.epsilon is None else each.epsilon),
+        )
+        for each in found.heads
+    ]
+    head_columns = ("head", "set", "method", "made", "delta", "epsilon")
+    no_sets = Words("There is none yet. Make one: dpfc extract digits")
+    no_heads = Words("There is none yet. Train one: dpfc train --epsilon 1")
+    warnings = [f"{path}: {why}" for path, why in found.unreadable]
+    warnings += [each.warning for each in found.sets if each.warning is not None]
+    if names := ", ".join(each.name for each in found.sets if each.unprotected):
+        warnings.append(
+            f"{names}: some trainings had no guarantee (epsilon = ∞). No sum covers them: see 'dpfc budget'."
+        )
+    of_sets = [Table(columns, sets, left=7, more=more)] if sets else [no_sets]
+    of_heads = [Table(head_columns, heads, left=4, more=("set", "method"))] if heads else [no_heads]
+    return Document(
+        title="",
+        sections=[
+            Section(f"Feature sets in {features_folder()}, and what their populations have spent together", of_sets),
+            Section(f"Heads in {heads_folder()}", of_heads),
+            Section("", [Words(warning, strong=True) for warning in warnings]),
         ],
-        left=5,
+        values=asdict(found),
     )
-    display.table(
-        f"Heads in {heads_folder()}",
-        ("head", "made", "set", "delta", "epsilon"),
-        [
-            (
-                each.path.rpartition("/")[2].removesuffix(".safetensors"),
-                (each.date or "–")[:10],
-                each.features,
-                "–" if each.delta is None else rounding.delta(each.delta),
-                rounding.epsilon(math.inf if each.epsilon is None else each.epsilon),
-            )
-            for each in found.heads
-        ],
-        left=3,
-    )
-    for path, why in found.unreadable:
-        display.warn(f"{path}: {why}")
-    for each in found.sets:
-        if each.warning is not None:
-            display.warn(each.warning)
-    if any(each.unprotected for each in found.sets):
-        names = ", ".join(each.name for each in found.sets if each.unprotected)
-        display.warn(f"{names}: some trainings had no guarantee (epsilon = ∞). No sum covers them: see 'dpfc budget'.")
 
 
 def _records(listed: "ListedSet", split: str) -> str:

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfc_cli.folders import features_folder
+from dpfc_cli.folders import features_folder, heads_folder
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 def said(folder: Path) -> str:
     """How the user names a feature set in that folder on the command line."""
     return shlex.quote(folder.name if folder.parent == features_folder() else str(folder))
+
+
+def head(path: Path) -> str:
+    """How the user names the file of a head."""
+    return shlex.quote(path.name.removesuffix(".safetensors") if path.parent == heads_folder() else str(path))
 
 
 def quoted(path: Path) -> str:

@@ -34,11 +34,9 @@ def statement(
             parameter="records_per_person",
         )
     groups = statements.GROUPS if records_per_person is None else (records_per_person,)
+    found.refuse_contradictions()
+    document = statements.document(found.card, sha256_of(path), groups, shown(path))
     if as_json:
-        found.refuse_contradictions()
-        card, digest = found.card, sha256_of(path)
-        display.as_json(
-            {"head": shown(path), "sha256": digest, "card": card, "means": statements.meaning(card, groups)}
-        )
-        return
-    display.facts(f"Head {shown(path)}", list(found.statement(groups).items()))
+        display.as_json(document.values)
+    else:
+        display.show(document)

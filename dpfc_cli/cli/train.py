@@ -12,6 +12,7 @@ import typer
 
 from dpfc_cli.cli import app, display, places, stop
 from dpfc_cli.cli.app import command
+from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.trained import show_head, show_plan, show_so_far
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.training.observer import CHECKING, MATRICES, SOLVING, TUNING, Observer
@@ -221,6 +222,7 @@ def train(
             rich_help_panel=RUN,
         ),
     ] = False,
+    full: Full = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=RUN)] = False,
     **options: Any,
 ) -> None:
@@ -276,9 +278,9 @@ def train(
         if request.leader is not None:
             request.leader.end()
     if dry_run:
-        show_plan(checked, as_json)
+        show_plan(checked, as_json, full)
     else:
-        show_head(trained, as_json, out is not None, features)
+        show_head(trained, as_json, full, out is not None, features)
 
 
 @contextlib.contextmanager

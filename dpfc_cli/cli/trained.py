@@ -1,11 +1,13 @@
 """What is shown of a training: what it would be, what it made, and what its records have cost."""
 
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dpfc_cli import rounding
-from dpfc_cli.cli import display
+from dpfc_cli.cli import display, places
 from dpfc_cli.errors import counted
+from dpfc_cli.show.document import Document, Facts, Section
 
 if TYPE_CHECKING:
     from dpfc_cli.training.check import Checked
@@ -29,7 +31,7 @@ def show_so_far(checked: "Checked") -> None:
     display.say("; ".join([*parts, *([] if left is None else [f"then {left}"]), *shown.not_in(before)]) + ".")
 
 
-def show_plan(checked: "Checked", as_json: bool) -> None:
+def show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     """What would be released, claimed and spent."""
     from dpfc_cli.ledger import caps
     from dpfc_cli.report import account as shown
@@ -60,18 +62,25 @@ def show_plan(checked: "Checked", as_json: bool) -> None:
         )
         return
     rows = [("features", str(checked.features.folder)), ("head", str(checked.path))]
-    rows += statement.planned_rows(calibrated.method.name, options, releases, calibrated.claim, calibrated.facts.unit)
-    if claimed is not None:
+    rows += statement.method_rows(calibrated.method.name, options)
+    if claimed is None:
+        rows += statement.brief({"claim": calibrated.claim})
+    else:
         both = "" if calibrated.before is None else ", of both trainings together"
-        rows.append(("guarantee", statement.claimed(claimed.epsilon, claimed.delta) + both))
+        rows.append(("guarantee", rounding.cost(claimed.epsilon, claimed.delta) + both))
         rows.append(("spent before", shown.summed(checked.account, claimed.delta)))
         rows.append(("spent with this", shown.summed(after, claimed.delta)))
         said = shown.left(after, claimed.delta, checked.charge)
         rows += [] if said is None else [("then", said)]
-    display.facts("Nothing was charged. This training would be", rows)
+    plan = statement.released(releases, {"claim": calibrated.claim, "unit": calibrated.facts.unit})
+    title = "Nothing was charged. This training would be"
+    document = Document(
+        title=title, sections=[Section("", [Facts(rows)]), *(replace(each, full=False) for each in plan)]
+    )
+    display.show(document if full else document.short)
 
 
-def show_head(trained: "Trained", as_json: bool, named: bool, features: str | None) -> None:
+def show_head(trained: "Trained", as_json: bool, full: bool, named: bool, features: str | None) -> None:
     """The statement of a head, and what its records have cost."""
     from dpfc_cli.ledger.file import read
     from dpfc_cli.report import account as shown
@@ -81,18 +90,20 @@ def show_head(trained: "Trained", as_json: bool, named: bool, features: str | No
     spent = trained.spent
     if card.get("converged") is False:
         display.warn("the optimum was not reached. The head is where the iteration ended.")
-    if as_json:
-        total = None if claimed is None else shown.values(spent, read(spent.ledger), (claimed.delta,))
-        head = {"head": str(trained.path), "sha256": trained.sha256, "card": card}
-        display.as_json({**head, "means": statement.meaning(card), "spent": total})
-        return
-    rows = statement.rows(card, trained.sha256)
+    rows = []
     if claimed is not None:
         said = [f"{shown.summed(spent, claimed.delta)} by {counted(len(spent.private), 'private training')}"]
         left = shown.left(spent, claimed.delta, trained.charged.receipt.charge)
         said += [] if left is None else [left]
-        rows.append(("spent so far", "; ".join([*said, *shown.not_in(spent), f"ledger {spent.ledger}"])))
-    display.facts(f"Head {trained.path}", rows)
+        rows.append(("spent so far", "; ".join([*said, *shown.not_in(spent)])))
+    document = statement.document(card, trained.sha256, named=str(trained.path), more=rows)
+    if as_json:
+        total = None if claimed is None else shown.values(spent, read(spent.ledger), (claimed.delta,))
+        display.as_json({**document.values, "spent": total})
+        return
+    display.show(document if full else document.short)
+    if not full:
+        display.say(f"The whole statement: dpfc statement {places.head(trained.path)}")
     if "test" not in trained.charged.checked.features.splits:
         return
     line = [] if claimed is not None and not named else [str(trained.path)]

@@ -8,7 +8,7 @@ import typer
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.help import HEAD
+from dpfc_cli.cli.help import HEAD, Full
 
 SHOWN = {"ok": "ok", "contradicts": "CONTRADICTS", "unknown": "cannot be known"}
 
@@ -40,6 +40,7 @@ def verify(
     identity_provider: Annotated[
         str | None, typer.Option(help="The https address of who knows this name.", metavar="URL")
     ] = None,
+    full: Full = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: all checks and results.")] = False,
 ) -> None:
     """Check whether a head can be what its card says.
@@ -72,8 +73,12 @@ def verify(
         )
     else:
         rows = [(each.what, f"{SHOWN[each.result]}: {each.why}") for each in found.findings]
+        # Who signed is what a signature is asked for.
+        good = [each for each in found.findings if each.result == "ok" and each.what != "signature"]
+        short = [row for row, each in zip(rows, found.findings, strict=True) if each not in good]
+        short += [("ok", ", ".join(each.what for each in good))] if good else []
         outcome = "Something contradicts" if wrong else "Nothing contradicts"
-        limits = f"{outcome}. The file cannot prove: {'; '.join(found.unproved)}."
-        display.facts(f"Head {shown(found.path)}", [("SHA-256 of the file", found.sha256), *rows, ("in all", limits)])
+        digest, limits = ("SHA-256 of the file", found.sha256), ("cannot be proved", "; ".join(found.unproved))
+        display.facts(f"{outcome}: head {shown(found.path)}", [*(rows if full else short), digest, limits])
     if wrong:
         raise refused(found.path, wrong, "Do not rely on it: ask whoever made it for the head and its ledger again.")

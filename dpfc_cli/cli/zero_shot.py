@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpfc_cli.backbones import BACKBONES
-from dpfc_cli.cli import blocks, display, evaluated, places
+from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import typed_classes
 
@@ -162,6 +162,8 @@ def _json(made: "ZeroShot", on: "FeatureSet | None") -> dict[str, Any]:
     score = None
     if made.evaluation is not None:
         assert on is not None
+        from dpfc_cli.report import evaluated
+
         top1, top5 = made.evaluation.chance or (None, None)
         score = {
             "features": str(on.folder),
@@ -183,6 +185,9 @@ def _json(made: "ZeroShot", on: "FeatureSet | None") -> dict[str, Any]:
 
 def _show(made: "ZeroShot", on: "FeatureSet | None") -> None:
     """The vectors, and how good they are."""
+    from dpfc_cli.report import evaluated
+    from dpfc_cli.show.document import Facts, page
+
     known, without, origin = len(made.known), made.without, made.origin
     said = f"{known:,} of {len(made.classes):,}"
     rows = [("file", str(made.path)), ("made of", _source(origin)), ("classes with a vector", said)]
@@ -192,10 +197,8 @@ def _show(made: "ZeroShot", on: "FeatureSet | None") -> None:
     found = made.evaluation
     if on is not None and found is not None:
         rows.append(("scored on", f"the {found.split} split of {on.folder}"))
-        rows += [*evaluated.figures_rows(found, beside_chance=True), ("records", f"{found.n:,}")]
-    display.facts("Class vectors", rows)
-    if found is not None:
-        blocks.show([evaluated.classes(found)])
+        rows += [*evaluated.figures_rows(found), ("records", f"{found.n:,}")]
+    display.show(page("Class vectors", Facts(rows), *([] if found is None else [evaluated.classes(found)])))
 
 
 def _source(origin: Any) -> str:

@@ -8,9 +8,7 @@ The same numbers give the same bytes with the same version of matplotlib: no dat
 the user's matplotlib.
 """
 
-import html
 import io
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -93,7 +91,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawn figure. `title` also stands for it where it is read aloud."""
+    """A drawn figure."""
 
     figure: "Figure"
     title: str
@@ -104,22 +102,6 @@ class Drawing:
         with _styled():
             self.figure.savefig(buffer, format=kind, dpi=DPI, metadata=_METADATA[kind])
         return buffer.getvalue()
-
-    def svg(self) -> str:
-        """An `<svg>` element, to be put into an HTML page. Several of them may be in one page.
-
-        It has its size in points and a viewBox, so `svg {max-width: 100%; height: auto}` fits it into a column.
-        """
-        text = self.bytes_of("svg").decode()
-        text = text[text.index("<svg") :]
-        # They would hold for the whole page.
-        for element in ("metadata", "style"):
-            text = re.sub(rf"\s*<{element}\b.*?</{element}>", "", text, flags=re.DOTALL)
-        used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
-        # In one page a name may be given once. Those that are left are digests: equal names have equal contents.
-        text = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", text)
-        said = f'role="img" aria-label="{html.escape(printable(self.title))}" stroke-linejoin="round"'
-        return text.replace("<svg", f"<svg {said}", 1)
 
     def save(self, path: Path) -> None:
         """Write the file, of the kind that its name ends in. A file of that name is replaced.

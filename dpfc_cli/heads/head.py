@@ -142,7 +142,7 @@ class Head:
         if self.path is None:
             raise UserError("This head was not read from a file.", "Read it with Head.load.", code="missing")
         self.refuse_contradictions()
-        return dict(statement.rows(self.card, sha256_of(self.path), groups))
+        return statement.document(self.card, sha256_of(self.path), groups).facts
 
     def refuse_contradictions(self) -> None:
         """UserError where the head was read from a file, and its card contradicts itself (`trust.card`)."""

@@ -1,8 +1,7 @@
-"""A report on a head, for whoever must file it: one document, written as HTML, Markdown or PDF.
+"""What is said of a ledger (`account`), of evaluations (`evaluated`), and of a head for whoever must file it.
 
-`contents` puts the document together: sections of plain texts and tables. `html` and `markdown` write it down. Whatever
-comes from a file is escaped there, in one place each. `push` sends a head to the Hugging Face hub, with its shared
-report as the model card.
+Each is a document (`dpfc_cli.show`). `contents` puts a report together, and `write` writes it as HTML, Markdown or PDF.
+`push` sends a head to the Hugging Face hub, with its shared report as the model card.
 
 **Who may read it.** There are two kinds of documents.
 

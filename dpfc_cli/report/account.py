@@ -10,7 +10,7 @@ from dpfc_cli.errors import counted
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Cap, Charge, Unit
 from dpfc_cli.ledger.totals import Account, Ledger
-from dpfc_cli.report.document import Block, Facts, Grid, Words
+from dpfc_cli.show.document import Block, Facts, Table, Words
 
 PLANNED = (
     "This sum is a guarantee if the trainings were planned in advance. If later ones were chosen by looking at earlier "
@@ -98,9 +98,12 @@ def _charged(account: Account, ledger: Ledger) -> list[Block]:
         (charge.purpose or "–", str(number), charge.by, charge.head.removesuffix(".safetensors"))
         for number, charge in enumerate(account.charges, start=1)
     )
+    # Without a purpose it would say no more than the heads' names.
+    for_ = Table(("purpose", "no.", "by", "head"), why, left=4, title="What these are for, as was said")
+    told = any(charge.purpose for charge in account.charges)
     return [
-        Grid(shown[0], tuple(shown[1:]), left=len(kept) - 2, title=f"Charged to {whose(account)}"),
-        Grid(("purpose", "no.", "by", "head"), why, left=4, title="What these are for, as was said"),
+        Table(shown[0], tuple(shown[1:]), left=len(kept) - 2, title=f"Charged to {whose(account)}"),
+        *([for_] if told else []),
     ]
 
 
@@ -112,7 +115,7 @@ def _sets(account: Account, ledger: Ledger) -> Block:
         for each in facts
         if (where := ledger.populations_of(of)) is None or account.population in where
     ]
-    return Grid(("set", "population", "by", "made"), tuple(rows), left=4, title="The sets that count")
+    return Table(("set", "population", "by", "made"), tuple(rows), left=4, title="The sets that count")
 
 
 def _totals(account: Account, deltas: Sequence[float]) -> list[Block]:
@@ -128,7 +131,10 @@ def _totals(account: Account, deltas: Sequence[float]) -> list[Block]:
         rows += [(rounding.delta(delta), said, rounding.epsilon(account.epsilon(delta, unit))) for delta in deltas]
     mixed = any(charge.weight("record") > 1 for charge in account.private)
     words = "A training that protects persons counts twice for a record: its noise is for a change of a person's sum."
-    return [Grid(("delta", "for one", "epsilon"), tuple(rows), left=2, title=title), *([Words(words)] if mixed else [])]
+    return [
+        Table(("delta", "for one", "epsilon"), tuple(rows), left=2, title=title),
+        *([Words(words)] if mixed else []),
+    ]
 
 
 def _caps(account: Account, ledger: Ledger) -> list[Block]:
@@ -137,7 +143,7 @@ def _caps(account: Account, ledger: Ledger) -> list[Block]:
         delta = cap.delta or 1.0
         largest, _ = caps.left(replace(account, caps=(cap,), also=()), delta) or (0.0, cap)
         rows += [("cap", caps.said(cap)), ("left of it", rounding.left(largest, delta))]
-    found: list[Block] = [Facts(tuple(rows))]
+    found: list[Block] = [Facts(rows, title="Caps")]
     if account.passed and not account.adopted:
         said = "More is spent than the cap allows: something was charged where it was not known."
         found.append(Words(said, strong=True))
@@ -146,7 +152,7 @@ def _caps(account: Account, ledger: Ledger) -> list[Block]:
         for cap in _changes(account, ledger)
     )
     columns = ("note", "made", "population", "for one", "by", "delta", "epsilon")
-    found.append(Grid(columns, changes, left=5, title="Every change of a cap"))
+    found.append(Table(columns, changes, left=5, title="Every change of a cap"))
     return [*found, *([Words(CAPPED)] if account.private else [])]
 
 

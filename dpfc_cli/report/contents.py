@@ -4,18 +4,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli import rounding
 from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.evaluation.exact import Progress
-from dpfc_cli.figures import tradeoff as figure
-from dpfc_cli.figures.canvas import Panel
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import to_json
 from dpfc_cli.report import holder, released
-from dpfc_cli.report.document import Block, Code, Document, Facts, Figure, Grid, Points, Section, SignOff, Words
+from dpfc_cli.report.evaluated import released as released_blocks
+from dpfc_cli.show.document import Block, Code, Document, Facts, Points, Section, SignOff, Table, Words
 from dpfc_cli.trust import card as cards
-from dpfc_cli.trust import statement, tradeoff
+from dpfc_cli.trust import statement
 from dpfc_cli.trust.card import BELONGS, CHARGED, NOISE, SIGNER, TEXT, Finding
 from dpfc_cli.version import __version__
 
@@ -68,32 +66,27 @@ def document(
     if wrong := cards.contradictions(findings):
         raise cards.refused(head.path, wrong)
     figures = None if evaluation is None else released.load(evaluation, digest)
-    said = dict(statement.rows(card, digest))
+    said = statement.document(card, digest)
     own = None if not internal else holder.of(head, features, figures, progress)
     unproved: tuple[str, ...] = (NOISE, BELONGS, CHARGED, SIGNER, TEXT)
     if own is not None:
         findings, unproved = list(own.findings), own.unproved
-    evaluated = (
-        Section(title="How good it is", blocks=released.blocks(figures, card["features"]["split"]))
-        if figures is not None
-        else own.evaluated
-        if own is not None
-        else Section(title="How good it is", blocks=(Words(_NOT_EVALUATED),))
-    )
-    sections = (
-        Section(title="In short", blocks=(Facts(tuple(_short(head, said, digest, own))),), internal=own is not None),
-        Section(title="What was trained, and on what", blocks=_trained(head, said)),
-        Section(title="What is promised", blocks=tuple(_promised(card, said))),
-        Section(title="What was released", blocks=tuple(_released(card))),
-        Section(title="Other trainings, as the head says", blocks=(Words(said["other heads"]),)),
+    evaluated = Section("How good it is", [Words(_NOT_EVALUATED)]) if own is None else own.evaluated
+    if figures is not None:
+        evaluated = Section("How good it is", _evaluated(figures, card["features"]["split"]))
+    claim, *more, limits = said.sections
+    sections = [
+        Section("In short", [*claim.blocks, Facts(_short(head, own))], internal=own is not None),
+        Section("What was trained on", [Facts(_trained_on(head))]),
+        *more,
+        limits,
         *(() if own is None else own.ledger),
         evaluated,
-        Section(title="What is not covered", blocks=(Points(tuple(statement.not_covered(card))),)),
-        Section(title="How to use it", blocks=_used(head, name)),
-        Section(title="What was checked", blocks=_checked(findings, unproved), internal=own is not None),
-        Section(title="Digests", blocks=(Facts(tuple(_digests(card, digest, own))),), internal=own is not None),
-        Section(title="Sign-off", blocks=(SignOff(("Trained by", "Checked by", "Approved by")),)),
-    )
+        Section("How to use it", _used(head, name)),
+        Section("What was checked", _checked(findings, unproved), internal=own is not None),
+        Section("Digests", [Facts(_digests(card, own))], internal=own is not None),
+        Section("Sign-off", [SignOff(("Trained by", "Checked by", "Approved by"))]),
+    ]
     return Document(
         title=f"Report on the head {name}",
         kind=SHARED if own is None else INTERNAL,
@@ -120,47 +113,34 @@ def _notice(card: Mapping[str, Any], evaluated: bool) -> str:
     return f"{said} But this head has no guarantee: keep it as you keep the records that it was trained on."
 
 
-def _short(head: Head, said: Mapping[str, str], digest: str, own: "holder.Holder | None") -> list[tuple[str, str]]:
+def _short(head: Head, own: "holder.Holder | None") -> list[tuple[str, str]]:
     card = head.card
     unit = "persons" if card["unit"] == "person" else "records"
-    rows = [
-        ("guarantee", said["this head"]),
+    made_of = f"a linear classifier of {counted(len(head.classes), 'class')} on features of {_backbone(card)}"
+    return [
+        *(() if own is None else own.short),
         ("trained on", f"{card['facts']['n']:,} {unit} of '{card['features']['name']}'"),
-        (
-            "what it is",
-            f"a linear classifier of {counted(len(head.classes), 'class')} on features of {_backbone(card)}",
-        ),
-        ("made", said["made"]),
-        ("SHA-256 of the file", digest),
+        ("what it is", made_of),
     ]
-    return rows if own is None else [*rows[:1], *own.short, *rows[1:]]
 
 
-def _trained(head: Head, said: Mapping[str, str]) -> tuple[Block, ...]:
+def _trained_on(head: Head) -> list[tuple[str, str]]:
     card = head.card
     features = card["features"]
     named = ", ".join(f"'{name}'" for name in head.classes[:MOST_NAMED])
     more = len(head.classes) - MOST_NAMED
-    rows = [
-        ("method", said["method"]),
-        ("options", said["options"]),
-        ("feature set", f"'{features['name']}', its {features['split']} split; dimensions: {head.dim:,}"),
-    ]
+    rows = [("feature set", f"'{features['name']}', its {features['split']} split; dimensions: {head.dim:,}")]
     if features.get("hold_out"):
         held = "persons" if card["unit"] == "person" else "training pictures"
         rows.append(("test split", f"{features['hold_out']:g} of the {held} were held out"))
     steps = [_step(step) for step in to_json(head.chain)]
-    rows += [
+    return [
+        *rows,
         ("backbone", "; ".join(_flat(features.get("backbone"))) or "unknown"),
         ("what is done to a feature vector first", ", then ".join(steps) or "nothing"),
         ("classes", named + (f", and {more:,} more, which the head's file names" if more > 0 else "")),
-        *((name, said[name]) for name in _PUBLIC if name in said),
-        ("versions", f"trained with dpfc {card['versions']['dpfc']}; this report was written by dpfc {__version__}"),
+        ("report written by", f"dpfc {__version__}"),
     ]
-    return (Facts(tuple(rows)),)
-
-
-_PUBLIC = ("public facts", "public features", "public start", "started from", "tuned on")
 
 
 def _step(step: Mapping[str, Any]) -> str:
@@ -183,73 +163,39 @@ def _flat(value: Any, name: str = "") -> list[str]:
     return [] if value is None else [f"{name.replace('_', ' ')}: {value}"]
 
 
-def _promised(card: Mapping[str, Any], said: Mapping[str, str]) -> list[Block]:
-    named = (*(name for name, _ in statement.brief(card)), "this means", "several of one person", "several persons")
-    rows = [(name, said[name]) for name in (*named, "accounting", "for comparison", "sampler") if name in said]
-    if card["claim"] != "private":
-        return [Facts(tuple(rows))]
-    title, at = "False alarms against power", statement.FALSE_ALARMS
-    unit = card["unit"]
-    words = (
-        f"Who looks at the head and says of one {unit} that it was used is wrong now and then: a false alarm. The more "
-        "false alarms someone accepts, the more of those that were used are found, but never more than this curve "
-        "says, whatever else that someone knows. The diagonal is chance."
-    )
-    rates = tuple(
-        (f"{100 * rate:g} %", rounding.at_most(tradeoff.power(card, rate), 2), f"{100 * rate:g} %")
-        for rate in tradeoff.RATES
-    )
+def _evaluated(figures: Mapping[str, Any], trained_on: str) -> list[Block]:
+    """What is said of released figures. trained_on: the split of the training."""
+    words = "These figures were released with noise. The intervals are for the choice of the records and the noise."
+    found: list[Block] = [Words(words), *released_blocks(figures, [("scored on", _scored_on(figures))])]
+    if figures["split"] == trained_on:
+        said = "The head was trained on a split of this name. These figures say how well it fits."
+        found.insert(1, Words(said, strong=True))
+    return found
+
+
+def _scored_on(figures: Mapping[str, Any]) -> str:
+    return f"the {figures['split']} split of '{figures['features']}'"
+
+
+def _used(head: Head, name: str) -> list[Block]:
     return [
-        Facts(tuple(rows)),
-        Words(words),
-        Figure(_curve(card, at), title, "The curve goes through the points of this table."),
-        Grid(("false alarms", "found, at most", "by chance"), rates, left=0),
-    ]
-
-
-def _curve(card: Mapping[str, Any], at: float) -> Panel:
-    power = tradeoff.power(card, at)
-    marked = f"{100 * at:g} % false alarms: at most {rounding.at_most(power)}"
-    return figure.panel(tradeoff.curve(card), (at, power, marked))
-
-
-def _released(card: Mapping[str, Any]) -> list[Block]:
-    if card["claim"] == "non-private":
-        return [Words("The head was computed from the records, without noise.", strong=True)]
-    rows = []
-    for alike in statement.by_kind(card["plan"]):
-        sigmas = " to ".join(dict.fromkeys(rounding.sigma(pick(r["sigma"] for r in alike)) for pick in (min, max)))
-        times, share = sum(r["times"] for r in alike), sum(r["times"] * r["share"] for r in alike)
-        shapes = " or ".join(dict.fromkeys(" × ".join(map(str, r["shape"])) for r in alike))
-        first = alike[0]
-        rows.append((first["kind"], shapes, f"{times:,}", f"{share:.1%}", sigmas, f"{first['rate']:g}"))
-    columns = ("release", "numbers", "times", "of the budget", "sigma", "sampling rate")
-    words = tuple(statement.terms(card["plan"], card["unit"]))
-    return [Grid(columns, tuple(rows), left=2), Points(words)]
-
-
-def _used(head: Head, name: str) -> tuple[Block, ...]:
-    return (
         Words(
             f"It takes n × {head.dim} feature vectors of the backbone that it was trained on, and names their classes."
         ),
         # The name as a program has it, in visible ASCII.
         Code(f"from dpfc_cli import Head\n\nhead = Head.load({name!a})\nnames = head.predict(features)"),
-    )
+    ]
 
 
-def _checked(findings: list[Finding], unproved: tuple[str, ...]) -> tuple[Block, ...]:
-    rows = tuple((each.what, _SHOWN[each.result], each.why) for each in findings)
-    return (
-        Grid(("check", "result", "why"), rows, left=3),
-        Words("Nothing contradicts. What the files cannot prove:"),
-        Points(unproved),
-    )
+def _checked(findings: list[Finding], unproved: tuple[str, ...]) -> list[Block]:
+    rows = [(each.what, _SHOWN[each.result], each.why) for each in findings]
+    table = Table(("check", "result", "why"), rows, left=3)
+    return [table, Words("Nothing contradicts. What the files cannot prove:"), Points(unproved)]
 
 
-def _digests(card: Mapping[str, Any], digest: str, own: "holder.Holder | None") -> list[tuple[str, str]]:
+def _digests(card: Mapping[str, Any], own: "holder.Holder | None") -> list[tuple[str, str]]:
     features = card["features"]
-    rows = [("this head", digest), ("recipe of the features", features["fingerprint"])]
+    rows = [("recipe of the features", features["fingerprint"])]
     backbone = features.get("backbone")
     weights = backbone.get("weights") if isinstance(backbone, dict) else None
     if isinstance(weights, dict) and isinstance(weights.get("sha256"), str):

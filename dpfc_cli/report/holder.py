@@ -1,7 +1,7 @@
 """What only the holder of the records may read: the ledger, the caps, and exact figures on the test split."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.report import account as accounts
-from dpfc_cli.report.document import Block, Facts, Section, Words
-from dpfc_cli.report.released import by_class
-from dpfc_cli.rounding import percentage, with_interval
+from dpfc_cli.report import evaluated
+from dpfc_cli.rounding import with_interval
+from dpfc_cli.show.document import Block, Section, Words
 from dpfc_cli.trust.card import Finding, refused
 from dpfc_cli.verification import verify
 
@@ -75,23 +75,21 @@ def of(
     assert isinstance(charge, Charge)
     account = book.account_of(charge.set)
     delta = head.card["delta"] or default_delta(head.card["facts"]["n"])
-    found, persons = None, False
-    there = (folder / MANIFEST).exists()
-    if figures is None and there:
-        features = FeatureSet(folder)
-        if SPLIT in features.splits:
-            found = evaluate(head, features, SPLIT, progress=progress)
-            persons = features.manifest.grouped_by is not None
+    found = None
+    features = FeatureSet(folder) if figures is None and (folder / MANIFEST).exists() else None
+    if features is not None and SPLIT in features.splits:
+        found = evaluate(head, features, SPLIT, progress=progress)
     total = rounding.cost(account.epsilon(delta), delta) if account.private else "nothing"
     short = [("spent by all trainings of these people", total), *_room(account, delta)]
     if found is not None:
-        short.append(("accuracy on the test split", _accuracy(found)))
-    said = without_charge(cards(heads_folder()), {folder.resolve().name}, book.path, book.known)
-    lost = [] if said is None else [Words(said, strong=True)]
+        said = f"{with_interval(found.top1, found.interval, found.n)}, exact, of {found.n:,} records"
+        short.append(("accuracy on the test split", said))
+    missing = without_charge(cards(heads_folder()), {folder.resolve().name}, book.path, book.known)
+    lost = [] if missing is None else [Words(missing, strong=True)]
     return Holder(
         short=tuple(short),
-        ledger=(Section(title="The ledger", blocks=(*accounts.blocks(account, book, (delta,)), *lost), internal=True),),
-        evaluated=Section(title="How good it is", blocks=tuple(_evaluated(found, persons)), internal=True),
+        ledger=(Section("The ledger", [*accounts.blocks(account, book, (delta,)), *lost], internal=True),),
+        evaluated=Section("How good it is", _evaluated(found, features), internal=True),
         findings=checked.findings,
         unproved=checked.unproved,
         digests=(("the ledger's file, as it was", sha256_of(ledger)),),
@@ -138,24 +136,9 @@ def _room(account: Account, delta: float) -> list[tuple[str, str]]:
     return rows or [("cap", "none")]
 
 
-def _accuracy(found: Evaluation) -> str:
-    return f"{with_interval(found.top1, found.interval, found.n)}, exact, of {found.n:,} records"
-
-
-def _evaluated(found: Evaluation | None, persons: bool) -> list[Block]:
-    if found is None:
+def _evaluated(found: Evaluation | None, features: FeatureSet | None) -> list[Block]:
+    if found is None or features is None:
         return [Words("No figures are given: the feature set is not here, or it has no test split.")]
-    rows = [("top-1", _accuracy(found))]
-    if found.top5 is not None:
-        rows.append(("top-5", with_interval(found.top5, found.top5_interval, found.n)))
-    if found.mean_average_precision is not None:
-        rows.append(("mean average precision", percentage(found.mean_average_precision, found.n)))
-    said = "These figures are exact. They protect no record of the test split. If it is private, keep them."
-    if persons:
-        said += " Intervals take records as independent: for several of one person they are too narrow."
-    return [
-        Words(said),
-        *(Words(f"{warning[:1].upper()}{warning[1:]}", strong=True) for warning in found.warnings),
-        Facts((*rows, ("scored on", f"the {found.split} split"))),
-        by_class([(c.name, c.n, c.top1, c.interval) for c in found.per_class], "records"),
-    ]
+    words = Words("These figures are exact. They protect no record of the test split. If it is private, keep them.")
+    plain = replace(found, confusions=None, calibration=None)
+    return [words, *evaluated.warned(found.warnings), *evaluated.exact(plain, features)]

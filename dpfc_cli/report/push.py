@@ -12,7 +12,7 @@ from dpfc_cli.heads.head import NONPRIVATE, PRIVATE, RESEARCH, Head, copied, loc
 from dpfc_cli.heads.hub import PREFIX, STEM
 from dpfc_cli.heads.signature import SUFFIX
 from dpfc_cli.report.contents import document
-from dpfc_cli.report.markdown import markdown
+from dpfc_cli.show.markdown import markdown
 
 README = "README.md"
 SUFFIXES = {"private": PRIVATE, "research": RESEARCH, "non-private": NONPRIVATE}

@@ -1,26 +1,45 @@
-"""Figures of a private evaluation, as `dpfc evaluate --epsilon E --json` wrote them. They may be shown to anyone."""
+"""Figures of a private evaluation, as `dpfc evaluate --epsilon E --json` wrote them: what may be published of records.
 
+Exact figures are refused. Whoever gets a document must not learn from it what no noise protects.
+"""
+
+import hashlib
+import json
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.files import json_in
-from dpfc_cli.report.document import Block, Facts, Grid, Words
-from dpfc_cli.rounding import accuracy, cost, with_interval
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON
+from dpfc_cli.schema import Check, among, each, either, fault, null, number, record, text, whole
 from dpfc_cli.sources.reading import reading_code, remedy_for
-from dpfc_cli.trust.released import checked
 
-MOST_CLASSES = 100
-"""Of more classes than this only the ten worst and the ten best are in a report."""
+_FRACTION = either(null, number(0, 1))
+_INTERVAL = each(number(0, 1), least=2)
+_CLASS: dict[str, Check] = {"class": text, "n": whole(0), "top1": _FRACTION, "interval": _INTERVAL}
+_FIGURES: dict[str, Check] = {
+    **{"head": text, "head_sha256": text, "split": text, "unit": among(["record", "person"]), "n": whole(0)},
+    **{"epsilon": number(LEAST_EPSILON, LARGEST_EPSILON), "delta": number(0, 1), "top1": _FRACTION},
+    **{"interval": _INTERVAL, "noise": either(null, number(0, 1e308)), "top5": _FRACTION},
+    **{
+        "top5_interval": either(null, _INTERVAL),
+        "top5_noise": either(null, number(0, 1e308)),
+        "per_class": either(null, each(record(_CLASS))),
+    },
+}
+_FILE = record({"figures": record(_FIGURES), "sha256": text, "features": text})
 
 
 def load(path: Path, digest: str) -> Mapping[str, Any]:
-    """The released figures in a file, see `trust.released`.
+    """The released figures in a file, of a private evaluation.
 
     Args:
         path: the file.
         digest: the SHA-256 of the head that they must be of.
+
+    Returns:
+        The figures, as `PrivateEvaluation.figures` has them, and `features`: the name of the set.
 
     Raises:
         UserError: the file is missing or no such output, its figures were changed, are exact, or are of another head.
@@ -43,48 +62,39 @@ def load(path: Path, digest: str) -> Mapping[str, Any]:
             code=reading_code(error),
             **about,
         ) from error
-    remedy = (
-        f"Or leave out {parameter('evaluation')} and write an internal report ({parameter('internal')}): it has exact "
-        "figures."
-    )
-    return checked(found, digest, f"'{path}'", remedy, about)
-
-
-def blocks(figures: Mapping[str, Any], trained_on: str) -> tuple[Block, ...]:
-    """What a report says of released figures. trained_on: the split of the training."""
-    unit = f"{figures['unit']}s"
-    rows = [("top-1", with_interval(figures["top1"], figures["interval"], figures["n"]))]
-    if figures["top5_interval"] is not None:
-        rows.append(("top-5", with_interval(figures["top5"], figures["top5_interval"], figures["n"])))
-    rows += [
-        (
-            "scored on",
-            f"the {figures['split']} split of '{figures['features']}', {figures['n']:,} {unit} (a noisy count)",
-        ),
-        (
-            "cost",
-            f"{cost(figures['epsilon'], figures['delta'])} for one {figures['unit']} of that split",
-        ),
-    ]
-    found: list[Block] = [
-        Words("These figures were released with noise. The intervals are for the choice of the records and the noise."),
-        Facts(tuple(rows)),
-    ]
-    if figures["split"] == trained_on:
-        found.insert(
-            1, Words("The head was trained on a split of this name. These figures say how well it fits.", strong=True)
+    if isinstance(found, dict) and "figures" not in found and "top1" in found:
+        raise UserError(
+            f"The figures in '{path}' are exact: they protect no record of the split.",
+            "Release figures with noise: 'dpfc evaluate --epsilon'. With a large epsilon, for public records, the "
+            f"noise is a fraction of a record. Or leave out {parameter('evaluation')} and write an internal report "
+            f"({parameter('internal')}): it has exact figures.",
+            code="private-records",
+            **about,
         )
-    if figures["per_class"]:
-        classes = [(c["class"], c["n"], c["top1"], c["interval"]) for c in figures["per_class"]]
-        found.append(by_class(classes, f"{unit} (noisy)"))
-    return tuple(found)
-
-
-def by_class(classes: list[tuple[str, int, float | None, Any]], counted_as: str) -> Grid:
-    """A table of (name, records, top-1, interval) per class. counted_as: what the records are called."""
-    title = f"Top-1 per class: {counted(len(classes), 'class')}"
-    if len(classes) > MOST_CLASSES:
-        ordered = sorted((each for each in classes if each[1]), key=lambda each: each[2] or 0)
-        classes, title = ordered[:10] + ordered[-10:], f"{title}, the ten worst and the ten best"
-    rows = tuple((name, f"{n:,}", *accuracy(figure, ends, n)) for name, n, figure, ends in classes)
-    return Grid(("class", counted_as, "top-1", "95 % interval"), rows, title=title)
+    wrong = fault(found, _FILE)
+    if wrong is not None:
+        raise UserError(
+            f"'{path}' is not the output of 'dpfc evaluate --epsilon E --json': '{wrong[:80]}' is missing or makes no "
+            "sense.",
+            "Give what the command wrote.",
+            code="damaged",
+            **about,
+        )
+    assert isinstance(found, dict)
+    figures: Mapping[str, Any] = found["figures"]
+    if hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest() != found["sha256"]:
+        raise UserError(
+            f"The figures in '{path}' are not those that were released: their SHA-256 is another one.",
+            "Give them as the command wrote them.",
+            code="damaged",
+            **about,
+        )
+    if figures["head_sha256"] != digest:
+        raise UserError(
+            f"The figures in '{path}' are of another head: its SHA-256 begins with {figures['head_sha256'][:12]}, and "
+            f"that of this one with {digest[:12]}.",
+            "Give the figures of this head.",
+            code="conflict",
+            **about,
+        )
+    return {**figures, "features": PurePath(found["features"]).name}

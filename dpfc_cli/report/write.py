@@ -6,13 +6,12 @@ from pathlib import Path
 
 from dpfc_cli.errors import UserError, check_new_name, installing, parameter
 from dpfc_cli.evaluation.exact import Progress
-from dpfc_cli.figures import canvas
 from dpfc_cli.files import make
 from dpfc_cli.heads.head import Head
 from dpfc_cli.report.contents import document
-from dpfc_cli.report.document import Document
-from dpfc_cli.report.html import html_of
-from dpfc_cli.report.markdown import markdown
+from dpfc_cli.show.document import Document
+from dpfc_cli.show.html import html_of
+from dpfc_cli.show.markdown import markdown
 
 
 def write_report(
@@ -52,8 +51,8 @@ def write_report(
     """
     path = Path(out)
     check_new_name(path.name)
-    written = _KINDS.get(path.suffix.lower())
-    if written is None:
+    made = _KINDS.get(path.suffix.lower())
+    if made is None:
         raise UserError(
             f"{parameter('out')} '{path}' does not end in {', '.join(_KINDS)}.",
             "The ending says what kind of file is written.",
@@ -68,8 +67,8 @@ def write_report(
             parameter="out",
             path=str(path.parent),
         )
-    needs, made = written
-    needs()
+    if made is _pdf:
+        _check_pdf()
     loaded = head if isinstance(head, Head) else Head.load(head)
     data = made(
         document(
@@ -101,13 +100,12 @@ def write_report(
     return path
 
 
-def _no_pdf() -> None:
+def _check_pdf() -> None:
     """UserError where the package that writes PDF, or the library that it needs, is missing."""
     try:
         if find_spec("weasyprint") is not None:
             import weasyprint  # noqa: F401
 
-            canvas.check()
             return
         why = "WeasyPrint, which is not installed"
     except OSError:
@@ -129,9 +127,5 @@ def _pdf(document: Document) -> bytes:
     return bytes(weasyprint.HTML(string=html_of(document)).write_pdf())
 
 
-_KINDS: dict[str, tuple[Callable[[], None], Callable[[Document], str | bytes]]] = {
-    ".html": (canvas.check, html_of),
-    ".md": (lambda: None, markdown),
-    ".pdf": (_no_pdf, _pdf),
-}
-"""What is needed, and how the document becomes bytes."""
+_KINDS: dict[str, Callable[[Document], str | bytes]] = {".html": html_of, ".md": markdown, ".pdf": _pdf}
+"""How the document becomes bytes."""

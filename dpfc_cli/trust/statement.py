@@ -3,7 +3,9 @@
 The statement is computed from the card, the description inside the file of a head.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 from typing import Any
 
 from dpfc_cli.errors import counted
@@ -18,8 +20,8 @@ from dpfc_cli.privacy.accounting import (
 )
 from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
-from dpfc_cli.rounding import at_most, rounded_down, rounded_up
-from dpfc_cli.rounding import delta as shown_delta
+from dpfc_cli.rounding import at_most, cost, epsilon, rounded_down
+from dpfc_cli.show.document import Curve, Document, Facts, Points, Section, Table, Words
 
 _SEVERAL = {
     "record": "several pictures of one person together: the guarantee is for one record",
@@ -37,6 +39,11 @@ SAMPLED = "privacy loss distributions of Poisson-sampled Gaussian releases (dp_a
 FALSE_ALARMS = 0.05
 GROUPS = (2, 5, 10)
 """The numbers of units for which the statement gives an ε: of records of one person, or of persons."""
+RATES = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
+"""Rates of false alarms for a table."""
+_STEPS = 100
+_FAR = 4.0
+"""Standard deviations from the middle at which a normal distribution has no visible mass."""
 
 
 def hold_out_of(manifest: Manifest) -> float:
@@ -61,80 +68,129 @@ def brief(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     if card["claim"] != "private":
         return [("this head", "no guarantee: no noise was added, contributions were not clipped (epsilon = ∞)")]
     return [
-        ("this head", f"differentially private, {claimed(card['epsilon'], card['delta'])}"),
-        ("protects", f"{_protected(card)}; {_adjacency(card)}"),
+        ("this head", f"differentially private, {cost(card['epsilon'], card['delta'])}"),
+        ("protects", _protected(card)),
     ]
 
 
-def rows(card: Mapping[str, Any], sha256: str, groups: Sequence[int] = GROUPS) -> list[tuple[str, str]]:
-    """The whole statement.
+def document(
+    card: Mapping[str, Any],
+    sha256: str,
+    groups: Sequence[int] = GROUPS,
+    named: str = "",
+    more: Sequence[tuple[str, str]] = (),
+) -> Document:
+    """The whole statement. What `train` shows of it is its short form.
 
     Args:
         card: the card of a head.
         sha256: the digest of the head's file. A file cannot contain its own digest.
         groups: the numbers of units for which an ε is given.
-
-    Returns:
-        (label, text) pairs.
+        named: the head's file.
+        more: facts that the card does not have.
 
     """
-    facts, private = card["facts"], card["claim"] == "private"
-    lines = [("method", _titled(card["method"])), ("options", _options(card["options"]))]
-    lines += [*brief(card), *(_means(card, groups) if private else [])]
-    lines += [("made", f"{card.get('date', 'at an unknown time')}, by dpfc {card['versions']['dpfc']}")]
-    lines += [("SHA-256 of the file", sha256)]
-    if private:
-        lines += [
-            ("accounting", card["accounting"]),
-            *_compared(card),
-            ("releases", _all_said(card["plan"], card["unit"])),
-            ("terms", "; ".join(terms(card["plan"], card["unit"]))),
-            ("sampler", f"noise within {card['eta']:.1e} of an exactly rounded Gaussian; delta includes this distance"),
-        ]
+    values = {"head": named, "sha256": sha256, "card": card, "means": meaning(card, groups)}
+    sections = [Section("", [Facts([*brief(card), *_means(card, groups), *more])]), *promised(card)]
+    sections += [trained(card, sha256), *released(card["plan"], card), others(card)]
+    return Document(title=f"Head {named}", sections=sections, values=values)
+
+
+def promised(card: Mapping[str, Any]) -> list[Section]:
+    """What the guarantee is exactly."""
+    if card["claim"] != "private":
+        return []
+    rows = [("compared", _adjacency(card)), ("false alarms", _false_alarms(card)), ("accounting", card["accounting"])]
+    if card["accounting"] == EXACT:
+        k = f"for k {card['unit']}s, mu is k times as large (Dong, Roth and Su 2022)"
+        rows[-1] = ("accounting", f"{EXACT}; {k}")
+        paper = epsilon(zcdp_epsilon(card["mu"], card["delta"]))
+        rows.append(("for comparison", f"by the conversion of Mehta et al. 2022, an upper bound: epsilon = {paper}"))
+    said = f"noise within {card['eta']:.1e} of an exactly rounded Gaussian; delta includes this distance"
+    words = (
+        f"Who looks at the head and says of one {card['unit']} that it was used is wrong now and then: a false alarm. "
+        "The more false alarms someone accepts, the more of those that were used are found, but never more than this "
+        "curve says, whatever else that someone knows. The diagonal is chance."
+    )
+    at = power(card, FALSE_ALARMS)
+    drawn = Curve(
+        curve(card),
+        (FALSE_ALARMS, at, f"{100 * FALSE_ALARMS:g} % false alarms: at most {at_most(at)}"),
+        ("false alarms, % of those that were not used", "found, % of those that were used"),
+        "False alarms against power",
+        "The curve goes through the points of this table.",
+    )
+    rates = [(f"{100 * rate:g} %", at_most(power(card, rate), 2), f"{100 * rate:g} %") for rate in RATES]
+    table = Table(("false alarms", "found, at most", "by chance"), rates, left=0)
+    return [Section("What is promised", [Facts([*rows, ("sampler", said)]), Words(words), drawn, table], full=True)]
+
+
+def trained(card: Mapping[str, Any], sha256: str) -> Section:
+    """What was trained, and from which public facts."""
+    facts = card["facts"]
+    rows = method_rows(card["method"], card["options"])
     counts = f"{counted(facts['m'], 'class')}, {counted(facts['k'], 'label')} per record"
-    lines.append(("public facts", f"{counts}: {_origin(facts['origin'], private)}"))
+    rows.append(("public facts", f"{counts}: {_origin(facts['origin'], card['claim'] == 'private')}"))
     if "public_features" in card:
         known = card["public_features"]
-        said = (
-            f"{known['name']}: the mean of {known['rows']:,} records; the operator asserts that these records are "
-            "public"
-        )
-        lines.append(("public features", said))
+        said = f"{known['name']}: the mean of {known['rows']:,} records"
+        rows.append(("public features", f"{said}; the operator asserts that these records are public"))
     if "public_head" in card:
-        lines.append(_started(card))
+        rows.append(_started(card))
     if "tuning" in card:
-        lines.append(("tuned on", _tuned(card["tuning"])))
-    return [*lines, ("other heads", _others(card)), ("not covered", "; ".join(not_covered(card)))]
+        rows.append(("tuned on", _tuned(card["tuning"])))
+    rows.append(("made", f"{card.get('date', 'at an unknown time')}, by dpfc {card['versions']['dpfc']}"))
+    return Section("What was trained", [Facts([*rows, ("SHA-256 of the file", sha256)])], full=True)
 
 
-def not_covered(card: Mapping[str, Any]) -> list[str]:
+def method_rows(method: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A method and its options."""
+    titled = f"{method} ({METHODS[method].title})" if method in METHODS else method
+    said = ", ".join(f"{name.replace('_', ' ')} = {_value(value)}" for name, value in options.items())
+    return [("method", titled), ("options", said)]
+
+
+def released(plan: Sequence[Mapping[str, Any]], claimed: Mapping[str, Any]) -> list[Section]:
+    """The noisy sums that a head is made of.
+
+    Args:
+        plan: the releases as `Plan.described` gives them.
+        claimed: the `claim` and the `unit`.
+
+    """
+    if claimed["claim"] == "non-private":
+        return []
+    kinds: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
+    for release in plan:
+        # A method may alternate between kinds.
+        kinds.setdefault((release["kind"], release["rate"]), []).append(release)
+    rows = []
+    for (kind, rate), alike in kinds.items():
+        sigmas = " to ".join(dict.fromkeys(rounded_down(pick(r["sigma"] for r in alike)) for pick in (min, max)))
+        times, share = sum(r["times"] for r in alike), sum(r["times"] * r["share"] for r in alike)
+        shapes = " or ".join(dict.fromkeys(" × ".join(map(str, r["shape"])) for r in alike))
+        rows.append((kind, shapes, f"{times:,}", f"{share:.1%}", sigmas, *([f"{rate:g}"] * (_samples(plan)))))
+    columns = ["release", "numbers", "times", "of the budget", "sigma", *["sampling rate"] * _samples(plan)]
+    words = Points(terms(plan, claimed["unit"]))
+    return [Section("What was released", [Table(columns, rows, left=2), words], full=True)]
+
+
+def _samples(plan: Sequence[Mapping[str, Any]]) -> bool:
+    return any(release["rate"] < 1 for release in plan)
+
+
+def others(card: Mapping[str, Any]) -> Section:
+    """What the claim says nothing of."""
+    rows = [("other heads", _others(card)), ("not covered", "; ".join(_not_covered(card)))]
+    return Section("What is not covered", [Facts(rows)], full=True)
+
+
+def _not_covered(card: Mapping[str, Any]) -> list[str]:
     """What the guarantee of a head with this card does not cover."""
     if card["claim"] != "private":
         return ["anything: this head has no guarantee"]
     first, *rest = NOT_COVERED
     return [first, _SEVERAL[card["unit"]], *rest]
-
-
-def planned_rows(
-    method: str, options: Mapping[str, Any], releases: list[dict[str, Any]], claim: str, unit: str
-) -> list[tuple[str, str]]:
-    """What a training will do, before it runs.
-
-    Args:
-        method: the name of the method.
-        options: the options in force.
-        releases: the plan as `Plan.described` gives it.
-        claim: "private", "research" or "non-private".
-        unit: "record" or "person".
-
-    Returns:
-        (label, text) pairs.
-
-    """
-    lines = [("method", _titled(method)), ("options", _options(options))]
-    if claim != "private":
-        return [*lines, *brief({"claim": claim})]
-    return [*lines, ("releases", _all_said(releases, unit)), ("terms", "; ".join(terms(releases, unit)))]
 
 
 def meaning(card: Mapping[str, Any], groups: Sequence[int] = GROUPS) -> dict[str, Any] | None:
@@ -156,10 +212,45 @@ def meaning(card: Mapping[str, Any], groups: Sequence[int] = GROUPS) -> dict[str
     if card["accounting"] == EXACT:
         best = gaussian_attack(card["mu"], FALSE_ALARMS, card["eta"])
         of = {k: epsilon_for(k * card["mu"], card["delta"], card["eta"]) for k in groups}
-        several = {str(k): epsilon if epsilon <= LARGEST_EPSILON else None for k, epsilon in of.items()}
+        several = {str(k): spent if spent <= LARGEST_EPSILON else None for k, spent in of.items()}
     else:
         best, several = attack(card["epsilon"], card["delta"], FALSE_ALARMS), None
     return {"accuracy": best.accuracy, "power": best.power, "false_alarms": FALSE_ALARMS, "groups": several}
+
+
+def power(card: Mapping[str, Any], false_alarms: float) -> float:
+    """How often an attacker finds that one unit was used, at most, who says so wrongly only at a rate of false alarms.
+
+    Args:
+        card: of a head whose claim is "private".
+        false_alarms: the rate, in (0, 1).
+
+    """
+    if card["accounting"] == EXACT:
+        return gaussian_attack(card["mu"], false_alarms, card["eta"]).power
+    return attack(card["epsilon"], card["delta"], false_alarms).power
+
+
+def curve(card: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """The trade-off curve: points (false alarms, power) from (0, …) to (1, 1), close enough to be joined by lines.
+
+    No attack is above it, whatever else the attacker knows. For full passes it is that of Gaussian differential
+    privacy, and no other curve of the same releases can be below it. Of sampled releases the claim knows ε and δ alone,
+    so the curve is the one that follows from these two.
+
+    Args:
+        card: of a head whose claim is "private".
+
+    """
+    if card["accounting"] != EXACT:
+        # Three straight lines: they meet where the two bounds are equal, and where the second one reaches 1.
+        epsilon, delta = card["epsilon"], card["delta"]
+        rates = [0.0, (1 - delta) / (1 + math.exp(epsilon)), 1 - delta, 1.0]
+        return [(rate, attack(epsilon, delta, rate).power) for rate in rates]
+    # Equal steps of the threshold of the best test, from where both rates are 0 to where both are 1.
+    low, high = -_FAR - card["mu"], _FAR
+    rates = [NormalDist().cdf(low + (high - low) * step / _STEPS) for step in range(_STEPS + 1)]
+    return [(0.0, card["eta"]), *((rate, power(card, rate)) for rate in rates if rate), (1.0, 1.0)]
 
 
 def _protected(card: Mapping[str, Any]) -> str:
@@ -186,32 +277,32 @@ _KINDS = {query.kind: query.words for query in QUERIES}
 
 def _means(card: Mapping[str, Any], groups: Sequence[int]) -> list[tuple[str, str]]:
     found = meaning(card, groups)
-    assert found is not None
-    unit = card["unit"]
-    person = unit == "person"
-    used = "a person whose records were" if person else "a record that was"
-    unused = "a person whose records were not" if person else "a record that was not"
+    if found is None:
+        return []
+    unit, person = card["unit"], card["unit"] == "person"
     guessed = "whether the records of a person were used" if person else "whether a record was used"
     if card["adjacency"] != "zero-out":
         guessed = "the records of which of two persons were used" if person else "which of two records was used"
-    source = "" if card["accounting"] == EXACT else " (this follows from epsilon and delta: Kairouz et al. 2015)"
     several = f"not stated: the accounting of sampled releases is for one {unit} and says little about several"
     if found["groups"] is not None:
-        each = (f"{counted(int(k), unit)}: epsilon = {_figure(epsilon)}" for k, epsilon in found["groups"].items())
-        several = (
-            f"{'; '.join(each)}; at the same delta (for k {unit}s mu, the parameter of Gaussian differential privacy, "
-            "is k times as large: Dong, Roth and Su 2022)"
-        )
+        each = (f"{counted(int(k), unit)}: epsilon = {_figure(spent)}" for k, spent in found["groups"].items())
+        several = f"{'; '.join(each)}; at the same delta"
+    odds = f"is right at most {at_most(found['accuracy'])} of the time (50 % is chance)"
     return [
-        (
-            "this means",
-            f"Someone sees the head and guesses {guessed}. If both cases are equally likely, the "
-            f"guess is right at most {at_most(found['accuracy'])} of the time (50 % is chance). A false alarm is to "
-            f"report {unused} used. With {found['false_alarms'] * 100:g} % false alarms, {used} used is reported at "
-            f"most {at_most(found['power'])} of the time. This holds whatever else that someone knows{source}.",
-        ),
-        ("several persons" if unit == "person" else "several of one person", several),
+        ("this means", f"Who sees the head and guesses {guessed} {odds}, whatever else is known."),
+        ("several persons" if person else "several of one person", several),
     ]
+
+
+def _false_alarms(card: Mapping[str, Any]) -> str:
+    found, person = meaning(card), card["unit"] == "person"
+    assert found is not None
+    used = "a person whose records were" if person else "a record that was"
+    source = "" if card["accounting"] == EXACT else " (this follows from epsilon and delta: Kairouz et al. 2015)"
+    return (
+        f"A false alarm is to report {used} not used. With {found['false_alarms'] * 100:g} % false alarms, {used} used "
+        f"is reported at most {at_most(found['power'])} of the time{source}."
+    )
 
 
 def _others(card: Mapping[str, Any]) -> str:
@@ -225,9 +316,7 @@ def _others(card: Mapping[str, Any]) -> str:
             "people, this one included."
         )
     if private and spending > 1:
-        total = (
-            "more than can be stated" if ledger["epsilon"] is None else f"epsilon = {rounded_up(ledger['epsilon'], 6)}"
-        )
+        total = "more than can be stated" if ledger["epsilon"] is None else f"epsilon = {epsilon(ledger['epsilon'])}"
         bound = "exact" if ledger["exact"] else "an upper bound"
         least = "at least " if ledger.get("adopted") else ""
         said += (
@@ -286,14 +375,6 @@ def _made(made: Mapping[str, Any]) -> str:
     return f", which says that they are {by}"
 
 
-def _titled(method: str) -> str:
-    return f"{method} ({METHODS[method].title})" if method in METHODS else method
-
-
-def _options(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} = {_value(value)}" for name, value in options.items())
-
-
 def _value(value: object) -> str:
     if value is None:
         return "until converged"
@@ -302,13 +383,8 @@ def _value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _figure(epsilon: float | None) -> str:
-    return f"more than {LARGEST_EPSILON:g}" if epsilon is None else rounded_up(epsilon, 3)
-
-
-def claimed(epsilon: float, delta: float) -> str:
-    """ε and δ as a statement says them."""
-    return f"epsilon = {rounded_up(epsilon, 6)}, delta = {shown_delta(delta)}"
+def _figure(spent: float | None) -> str:
+    return f"more than {LARGEST_EPSILON:g}" if spent is None else epsilon(spent)
 
 
 def _origin(origin: str, private: bool) -> str:
@@ -318,7 +394,7 @@ def _origin(origin: str, private: bool) -> str:
     return f"inferred from the private records{unless if private else ''}"
 
 
-def terms(plan: list[dict[str, Any]], unit: str) -> list[str]:
+def terms(plan: Sequence[Mapping[str, Any]], unit: str) -> list[str]:
     """What the words mean that describe releases, the kinds of sums among them. unit: as for `not_covered`."""
     kinds = dict.fromkeys(release["kind"] for release in plan)
     sigma = (
@@ -331,39 +407,6 @@ def terms(plan: list[dict[str, Any]], unit: str) -> list[str]:
         f"{MOST:,} records of one person the first {MOST:,} count"
     )
     return [*(f"{kind}: {_KINDS[kind]}" for kind in kinds), *([person] if unit == "person" else []), sigma]
-
-
-def _compared(card: Mapping[str, Any]) -> list[tuple[str, str]]:
-    if card["accounting"] != EXACT:
-        return []
-    return [
-        (
-            "for comparison",
-            "the conversion of Mehta et al. 2022, an upper bound, gives epsilon = "
-            f"{rounded_up(zcdp_epsilon(card['mu'], card['delta']), 4)}",
-        )
-    ]
-
-
-def by_kind(plan: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Releases of one kind together, in the order of the first of each kind. A method may alternate between kinds."""
-    kinds: dict[tuple[str, float], list[dict[str, Any]]] = {}
-    for release in plan:
-        kinds.setdefault((release["kind"], release["rate"]), []).append(release)
-    return list(kinds.values())
-
-
-def _all_said(plan: list[dict[str, Any]], unit: str) -> str:
-    return "; ".join(_said(alike, unit) for alike in by_kind(plan))
-
-
-def _said(alike: list[dict[str, Any]], unit: str) -> str:
-    times, share = sum(r["times"] for r in alike), sum(r["times"] * r["share"] for r in alike)
-    many = f"{times} × " if times > 1 else ""
-    sigmas = " to ".join(dict.fromkeys(rounded_down(pick(r["sigma"] for r in alike)) for pick in (min, max)))
-    rate = alike[0]["rate"]
-    sampled = f", each {unit} with probability {rate:g}" if rate < 1 else ""
-    return f"{many}{alike[0]['kind']} ({share:.1%} of the budget, sigma {sigmas}{sampled})"
 
 
 def _tuned(tuning: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from dpfc_cli import rounding
 from dpfc_cli.cli import display
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.methods import METHODS
@@ -51,12 +52,14 @@ def test_figures_of_a_conversion_are_never_too_small_and_json_has_every_method(d
         exact = json.loads(dpfc("budget", asked, "3.7", "--delta", "1e-5", "--json").stdout)["conversion"]
         assert [row["method"] for row in exact] == list(METHODS)
         shown: dict[str, tuple[str, str]] = {}
-        for line in dpfc("budget", asked, "3.7", "--delta", "1e-5").stdout.splitlines()[2:]:
+        for line in dpfc("budget", asked, "3.7", "--delta", "1e-5").stdout.splitlines()[2 : 2 + len(METHODS)]:
+            if line.startswith("train divides"):
+                break
             methods, *_, figure, paper = re.split(r" {2,}", line.strip())
             shown |= dict.fromkeys(methods.split(", "), (figure, paper))
         for row in exact:
             for figure, true in zip(shown[row["method"]], (row[name], row["paper"]), strict=True):
-                assert 0 <= float(figure) - true * (1 - 2e-9) < 1.01e-4
+                assert true * (1 - 2e-9) <= float(figure) < true * 1.001
     assert "≤ 0.0001" in dpfc("budget", "--sigma", "1e300").stdout
     assert "∞" in dpfc("budget", "--sigma", "1e-5").stdout
 
@@ -68,7 +71,7 @@ def test_with_nothing_charged_it_says_so_and_shows_no_figure(dpfc: Dpfc, feature
     for line in (("budget",), SET):
         shown = dpfc(*line)
         assert (shown.exit_code, re.search(r"epsilon|\d\.\d", shown.stdout)) == (0, None)
-        assert "Nothing is charged" in shown.stderr
+        assert "Nothing is charged" in shown.stdout
     assert (told(dpfc)[0]["charges"], told(dpfc)[0]["epsilon"]) == ([], {"1e-05": 0.0})
     assert list(json.loads(dpfc("budget", "--sigma", "1", "--json").stdout)) == ["conversion"]
 
@@ -79,7 +82,7 @@ def test_before_and_after_a_charge_a_training_says_what_is_spent(dpfc: Dpfc, fea
         total = epsilon_for(mu_for(1.0, 1e-5) * count**0.5, 1e-5)
         assert told(dpfc)[0]["epsilon"]["1e-05"] == pytest.approx(total)
         assert ("So far" in trained.stderr) == (count == 2)
-        assert f"spent so far epsilon = {total:.3f}" in words(trained.stdout)
+        assert f"spent so far epsilon = {rounding.epsilon(total)} at" in words(trained.stdout)
     before = BOOK.read_bytes()
     planned = json.loads(dpfc(*LS, "1", "--dry-run", "--json").stdout)
     assert planned["spent_with_this"] == pytest.approx(epsilon_for(mu_for(1.0, 1e-5) * 3**0.5, 1e-5))
@@ -97,14 +100,14 @@ def test_a_record_and_a_person_in_one_population_are_explained(dpfc: Dpfc, featu
     alone = dpfc("budget", "--delta", "1e-5")
     rows = dict(re.findall(r"^1e-05 +(\w+) .* ([\d.]+)$", alone.stdout, re.M))
     assert float(rows["person"]) == pytest.approx(1.0)
-    assert float(rows["record"]) == pytest.approx(epsilon_for(2 * mu_for(1.0, 1e-5), 1e-5), abs=2e-4)
+    assert float(rows["record"]) == pytest.approx(epsilon_for(2 * mu_for(1.0, 1e-5), 1e-5), rel=1e-3)
     assert dpfc(*LS, "1", "--features", "blobs").exit_code == 0
     shown = dpfc("budget", "--delta", "1e-5")
     rows = dict(re.findall(r"^1e-05 +(\w+) .* ([\d.]+)$", shown.stdout, re.M))
     assert list(rows) == ["record"]
-    assert float(rows["record"]) == pytest.approx(epsilon_for(5**0.5 * mu_for(1.0, 1e-5), 1e-5), abs=2e-4)
+    assert float(rows["record"]) == pytest.approx(epsilon_for(5**0.5 * mu_for(1.0, 1e-5), 1e-5), rel=1e-3)
     for said in (alone, shown):
-        assert "protects persons counts twice for a record" in words(said.stderr)
+        assert "protects persons counts twice for a record" in words(said.stdout)
 
 
 def test_populations_are_apart_and_what_is_unsaid_counts_in_each(dpfc: Dpfc, features: Path) -> None:

@@ -1,14 +1,12 @@
-"""Tables as wide as a terminal, and progress where there is none: a line now and then for each stage."""
+"""Progress where there is no terminal: a line now and then for each stage."""
 
-import io
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from dpfc_cli.cli import display
 from dpfc_cli.privacy import curator, forms, sums
@@ -147,112 +145,3 @@ def test_quiet_leaves_out_remarks_and_progress_and_keeps_warnings_and_errors(
     display.warn("a warning")
     display.fail("an error", "a remedy")
     assert capsys.readouterr().err.splitlines() == ["Warning: a warning", "Error: an error", "a remedy"]
-
-
-NASTY = ["[bold]", "a]b", "[/bold]", "[", "\\[red]", "end\\", ":smile:", "[link=x]y[/link]", "{task.description}", "%s"]
-"""Names that rich's markup, its emoji codes or a format could take for something else."""
-
-
-@pytest.mark.parametrize("name", NASTY)
-def test_a_name_is_shown_as_it_is_and_never_taken_for_markup(
-    shown: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    for width in (20, 80):
-        for lines in (
-            shown(width, display.table, name, (name, "n"), [(name, "1"), (name, "2")]),
-            shown(width, display.table, name, ("class", name), [("a", name), ("b", name)], 2),
-            shown(width, display.facts, name, [(name, name), ("b", name)]),
-        ):
-            assert sum(line.count(name) for line in lines) >= 3
-    text = io.StringIO()
-    monkeypatch.setattr(display, "err", Console(force_terminal=True, color_system=None, file=text, width=200))
-    display.say(name)
-    display.warn(name)
-    display.fail(name, name)
-    with display.meter(name, "records") as advance:
-        advance(1, 2)
-        advance(1, 2, "another")
-        advance(1, 2, name)
-    assert text.getvalue().count(name) >= 5
-
-
-@pytest.mark.parametrize("name", ["a\nb", "a\x1b[2Jb", "a\u202eb", "a\x07b"])
-def test_a_name_gives_the_terminal_no_commands(
-    shown: Callable[..., list[str]], capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    display.table("Classes", ("class", "n"), [(name, "1")])
-    display.warn(name.replace("\n", "\x1b"))
-    written = capsys.readouterr()
-    escaped = name.encode("unicode_escape").decode()
-    assert escaped in written.out
-    assert escaped.replace("\\n", "\\x1b") in written.err
-    assert name not in written.out + written.err
-    assert escaped in "".join(shown(80, display.table, "Classes", ("class", "n"), [(name, "1")]))
-
-
-COLUMNS = ("when (UTC)", "adjacency", "head", "epsilon")
-ROWS = [
-    ("2026-11-21 09:58", "zero-out", "digits-scattering-dp-whitened-eps1", "12.0000"),
-    ("2026-11-21 10:07", "zero-out", "digits-dp-ls-eps0.1", "0.1000"),
-]
-WIDTHS = pytest.mark.parametrize("width", [30, 40, 60, 61, 80, 120])
-
-
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """The lines that `print_it(*arguments)` gives a terminal of so many columns."""
-
-    def on_terminal(width: int, print_it: Callable[..., None], *arguments: object) -> list[str]:
-        text = io.StringIO()
-        console = Console(width=width, force_terminal=True, color_system=None, highlight=False, file=text)
-        monkeypatch.setattr(display, "out", console)
-        print_it(*arguments)
-        return text.getvalue().splitlines()
-
-    return on_terminal
-
-
-@WIDTHS
-def test_no_name_date_or_figure_of_a_table_is_broken(shown: Callable[..., list[str]], width: int) -> None:
-    lines = shown(width, display.table, "Charged", COLUMNS, ROWS, 3)
-    text = "\n".join(lines)
-    assert "…" not in text
-    assert all(len(line) <= width for line in lines)
-    for row in ROWS:
-        for cell in row[:1] + row[2:]:
-            assert cell in text or len(cell) > width
-    together = any(all(cell in line for cell in (ROWS[0][0], *ROWS[0][2:])) for line in lines)
-    assert together == (width >= 16 + 2 + 34 + 2 + 7)
-    assert together or f"epsilon: {ROWS[0][3]}" in lines
-
-
-def test_what_every_row_says_is_said_once_above_on_a_terminal_only(
-    shown: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [(*row[:3], "1.0000") for row in ROWS]
-    title, alike, header, *_ = shown(80, display.table, "Charged", COLUMNS, rows, 3)
-    assert (title, alike) == ("Charged", "adjacency: zero-out")
-    assert header.split() == ["when", "(UTC)", "head", "epsilon"]
-    assert "zero-out" in shown(80, display.table, "Charged", COLUMNS, rows[:1], 3)[-1]
-    piped = Console(file=io.StringIO())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(display, "out", piped)
-        display.table("Charged", COLUMNS, rows, 3)
-    assert capsys.readouterr().out.count("zero-out") == 2
-
-
-def test_a_long_name_in_the_first_column_breaks_between_words(shown: Callable[..., list[str]]) -> None:
-    rows = [("African hunting dog, hyena dog, Cape hunting dog", "50", "50.00%"), ("[/bold]", "5", "1.00%")]
-    lines = shown(40, display.table, "Top-1 per class", ("class", "records", "top-1"), rows)
-    names = [line[:23].strip() for line in lines[3:]]
-    assert names == ["African hunting dog,", "hyena dog, Cape hunting", "dog", "[/bold]"]
-    assert lines[3].endswith("50  50.00%")
-
-
-@WIDTHS
-def test_no_fact_is_cut_short(shown: Callable[..., list[str]], width: int) -> None:
-    value = "epsilon = 1; ledger /home/somebody/a/rather/long/path/to/features/blobs.ledger.sqlite"
-    lines = shown(width, display.facts, "Head", [("mean average precision", "1"), ("spent so far", value)])
-    text = "".join(line.removeprefix("spent so far").strip(": ") for line in lines)
-    assert value.replace(" ", "") in text.replace(" ", "")
-    assert all(len(line) <= width for line in lines)

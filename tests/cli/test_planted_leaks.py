@@ -27,7 +27,6 @@ from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.privacy import curator, sums
 from dpfc_cli.report import contents
-from dpfc_cli.report.document import Words
 from dpfc_cli.training import card, check, request, run
 from dpfc_cli.training import train as training
 from dpfc_cli.training.charge import Charged
@@ -192,7 +191,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         "evaluate --json: stderr",
         before(evaluation, "_check_fit", lambda: display.say(f"{nulls()} records were empty")),
     ),
-    "a count in a report": (".md", after(contents, "_trained", lambda blocks: (*blocks, Words(str(nulls()))))),
+    "a count in a report": (".md", after(contents, "_trained_on", lambda rows: [*rows, ("null", str(nulls()))])),
     "a list of the labelled records": (
         "list --json: stdout",
         computed(FeatureSet, "splits", lambda self, rows: {name: n - nulls() for name, n in rows.items()}),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import dpfc_cli
+from dpfc_cli import rounding
 from dpfc_cli.features.lookup import open_features
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS
@@ -78,7 +79,7 @@ def test_a_dry_run_of_a_continued_training_shows_the_claim_of_its_head(dpfc: Dpf
     assert card["epsilon"] > 1.4
     assert trained["head"] == told["head"]
     assert f"eps{rounded_up(card['epsilon'], 4)}" in told["head"]
-    assert f"epsilon = {rounded_up(card['epsilon'], 6)}, delta = 1e-05, of both trainings together" in shown
+    assert f"epsilon = {rounding.epsilon(card['epsilon'])} at delta = 1e-05, of both trainings together" in shown
     assert told["spent_with_this"] == pytest.approx(card["epsilon"])
     # The ledger is charged for the new training alone.
     assert [row.epsilon for row in charges()] == [1.0, 1.0]
@@ -88,7 +89,7 @@ def test_a_dry_run_of_a_continued_training_shows_the_claim_of_its_head(dpfc: Dpf
 
 def test_a_dry_run_does_not_say_less_than_would_be_spent(dpfc: Dpfc, features: Path) -> None:
     shown = dpfc(*LINE, "--epsilon", "1.0000004", "--delta", "1.2341e-6", "--dry-run").stdout
-    assert "epsilon = 1.00001, delta = 1.24e-06" in shown
+    assert "epsilon = 1.0001 at delta = 1.24e-06" in shown
 
 
 def test_a_dry_run_refuses_what_a_training_refuses(dpfc: Dpfc, features: Path) -> None:

@@ -216,7 +216,7 @@ def notes_in(path: Path, to: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("claim", "said"),
     [
-        ("private", "differentially private, epsilon = 1, delta = 1e-05; protects: one record of 100"),
+        ("private", "differentially private, epsilon = 1 at delta = 1e-05; protects: one record of 100"),
         ("research", "no guarantee: the noise came from a seed"),
         ("non-private", "no guarantee: no noise was added"),
     ],

@@ -12,9 +12,9 @@ from model_signing import verifying
 from dpfc_cli.errors import UserError
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.report.contents import document
-from dpfc_cli.report.markdown import markdown
 from dpfc_cli.report.push import push
 from dpfc_cli.report.write import write_report
+from dpfc_cli.show.markdown import markdown
 from dpfc_cli.verification import verify
 from tests.heads.test_hub import PLACE, Repositories, head, held
 from tests.report.conftest import Ward

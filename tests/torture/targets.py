@@ -150,7 +150,7 @@ def _use_head(path: Path) -> None:
             head.scores(np.zeros((2, head.dim), np.float32))
             head.predict(np.ones((2, head.dim), np.float32))
     # What is made up here is not what a method makes, and `Head.statement` would refuse it.
-    statement.rows(head.card, "0" * 64)
+    statement.document(head.card, "0" * 64)
     of_card(head.card)
     statement.brief(head.card)
     statement.meaning(head.card)

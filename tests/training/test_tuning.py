@@ -172,8 +172,10 @@ def test_the_guarantee_stays_and_no_ledger_is_charged(private: FeatureSet, known
         assert charges(features) == ()
     head = trained(private, after, tmp_path).head
     assert json.loads(json.dumps(head.card))["tuning"]["name"] == "known"
-    assert dict(statement.rows(head.card, ""))["tuned on"].startswith(
-        "known: 12 settings on 300 of its records of 3 classes"
+    assert (
+        statement.document(head.card, "")
+        .facts["tuned on"]
+        .startswith("known: 12 settings on 300 of its records of 3 classes")
     )
 
 

@@ -15,6 +15,7 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.accounting import Claim, epsilon_for, mu_for
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.queries import Gradient, Gram
+from dpfc_cli.show.markdown import markdown
 from dpfc_cli.training.card import card_of
 from dpfc_cli.trust import statement
 from tests.hostile import standing
@@ -54,29 +55,29 @@ def make_card(
 
 
 def said_of(card: dict[str, Any]) -> dict[str, str]:
-    return dict(statement.rows(card, SHA))
+    return statement.document(card, SHA).facts
 
 
 def test_the_statement_names_everything_that_must_be_defended() -> None:
-    said = said_of(make_card("private"))
-    text = " ".join(said.values())
-    for words in ("epsilon = 1, delta = 1e-05", "zero-out", "one record of 100", "2 × gradient (80.0%", "gram (20.0%"):
+    said, text = said_of(make_card("private")), markdown(statement.document(make_card("private"), SHA))
+    for words in ("epsilon = 1 at delta = 1e-05", "zero-out", "one record of 100"):
         assert words in text
+    for row in (r"gradient \| 3 × 2 \| 2 \| 80.0% ", r"gram \| . × . \| 1 \| 20.0% "):
+        assert re.search(row, text)
     for words in ("1.0e-60", DATE, f"dpfc {dpfc_cli.__version__}", SHA):
         assert words in text
     for words in ("test split", "several pictures of one person", "backbone was trained on", "running time"):
         assert words in said["not covered"]
-    for words in ("gram: ", "gradient: ", "sigma: ", "the most that one record can change"):
-        assert words in said["terms"]
-    assert "hessians" not in said["terms"]
+    for words in ("- gram: ", "- gradient: ", "sigma: ", "the most that one record can change"):
+        assert words in text
+    assert "hessians" not in text
 
 
 def test_the_statement_says_in_plain_words_what_anyone_can_guess() -> None:
     """Φ(μ/2) and Φ(Φ⁻¹(0.05) + μ) at μ = 0.268, rounded up."""
-    means = said_of(make_card("private"))["this means"]
-    assert "guesses whether a record was used. If both cases are equally likely, the guess is right" in means
-    assert "right at most 55.4 % of the time (50 % is chance)" in means
-    assert "With 5 % false alarms, a record that was used is reported at most 8.5 % of the time" in means
+    said = said_of(make_card("private"))
+    assert "guesses whether a record was used is right at most 55.4 % of the time" in said["this means"]
+    assert "With 5 % false alarms, a record that was used is reported at most 8.5 % of the time" in said["false alarms"]
     assert "which of two records was used" in said_of(make_card("private", adjacency="replace-one"))["this means"]
 
 
@@ -97,7 +98,7 @@ def test_for_sampled_trainings_the_statement_uses_epsilon_and_delta_alone() -> N
     said = said_of(card)
     # (e + 1e-5)/(1 + e) and 0.05·e + 1e-5.
     assert "right at most 73.2 % of the time" in said["this means"]
-    assert "reported at most 13.6 % of the time" in said["this means"]
+    assert "reported at most 13.6 % of the time" in said["false alarms"]
     assert said["several of one person"].startswith("not stated: ")
     assert statement.meaning(card)["groups"] is None  # type: ignore[index]
 
@@ -134,7 +135,8 @@ def test_every_kind_of_release_has_words() -> None:
         facts = Facts(n=100, m=2, d=2)
         plan = method.plan(facts, method.defaults(facts, 1.0, {}))
         plan = plan.described(plan.sigmas(1.0))  # type: ignore[assignment]
-        assert len(said_of({**make_card("private"), "plan": plan})["terms"]) > 50
+        text = markdown(statement.document({**make_card("private"), "plan": plan}, SHA))
+        assert all(f"- {release['kind']}: " in text.replace("\\", "") for release in plan)  # type: ignore[attr-defined]
 
 
 def test_a_card_is_json_without_the_features_digests() -> None:

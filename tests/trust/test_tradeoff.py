@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.privacy.accounting import delta_of, epsilon_for
-from dpfc_cli.trust.statement import EXACT, SAMPLED, meaning
-from dpfc_cli.trust.tradeoff import RATES, curve, power
+from dpfc_cli.trust.statement import EXACT, RATES, SAMPLED, curve, meaning, power
 
 EPSILONS = np.linspace(0, 30, 3_001)
 

@@ -1,14 +1,13 @@
-"""A report as one HTML page: no script, and nothing from elsewhere. A browser may load nothing (its content policy).
+"""A document as one HTML page: no script, and nothing from elsewhere. A browser may load nothing (its content policy).
 
-It follows the reader's choice of light or dark, and prints on white, with the kind of the report on each page.
+It follows the reader's choice of light or dark, and prints on white, with its kind on each page.
 """
 
 import html
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from dpfc_cli.errors import printable
-from dpfc_cli.figures import canvas
-from dpfc_cli.report.document import Block, Code, Document, Facts, Figure, Grid, Points, Section, SignOff, Words
+from dpfc_cli.show.document import Block, Code, Curve, Document, Facts, Points, Section, SignOff, Table, Words
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fdfdfb; --ink: #262626; --faint: #5b5b5b; --line: #d6d6d2; --mark: #9c3d00; }
@@ -37,7 +36,9 @@ th, .whole { overflow-wrap: normal; }
 .wide { font-size: .8rem; }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 pre { border: 1px solid var(--line); padding: .6rem; white-space: pre-wrap; font-size: .88rem; }
-figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; }
+figure { margin: 1rem 0; } svg { max-width: 100%; height: auto; font-size: 11px; fill: var(--ink); }
+path { fill: none; stroke: var(--line); } .curve, circle { stroke: #0072b2; stroke-width: 2; }
+.chance { stroke: var(--faint); stroke-dasharray: 5 4; } circle { fill: var(--page); }
 .sign td { height: 2.6rem; vertical-align: bottom; width: 27%; }
 @page { size: A4; margin: 18mm 16mm 20mm;
   @bottom-right { content: counter(page) " / " counter(pages); font: 8pt sans-serif; }
@@ -60,7 +61,7 @@ _PAGE = """<!DOCTYPE html>
 </head>
 <body>
 <h1>{title}{tag}</h1>
-<p class="notice">{notice}</p>
+{notice}
 {sections}
 </body>
 </html>
@@ -71,19 +72,16 @@ _TAG = '<span class="tag">internal</span>'
 
 
 def html_of(document: Document) -> str:
-    """The page. It needs matplotlib if the document has a figure."""
+    """The page."""
+    notice = f'<p class="notice">{_text(document.notice)}</p>' if document.notice else ""
     return _PAGE.format(
         kind=' class="internal"' if document.internal else "",
         title=_text(document.title),
-        style=_STYLE.replace("KIND", _in_style(document)),
+        style=_STYLE.replace("KIND", document.kind),
         tag=_TAG if document.internal else "",
-        notice=_text(document.notice),
+        notice=notice,
         sections="\n".join(map(_section, document.sections)),
     )
-
-
-def _in_style(document: Document) -> str:
-    return "internal: for the holder of the records only" if document.internal else document.kind
 
 
 def _text(text: str) -> str:
@@ -93,68 +91,73 @@ def _text(text: str) -> str:
 
 def _section(section: Section) -> str:
     blocks = "\n".join(map(_block, section.blocks))
-    return f"<section>\n<h2>{_text(section.title)}{_TAG if section.internal else ''}</h2>\n{blocks}\n</section>"
+    title = f"<h2>{_text(section.title)}{_TAG if section.internal else ''}</h2>\n" if section.title else ""
+    return f"<section>\n{title}{blocks}\n</section>"
 
 
 def _block(block: Block) -> str:
-    return _WRITERS[type(block)](block)
+    match block:
+        case Words():
+            return f"<p>{f'<strong>{_text(block.text)}</strong>' if block.strong else _text(block.text)}</p>"
+        case Points():
+            return f"<ul>{''.join(f'<li>{_text(each)}</li>' for each in block.texts)}</ul>"
+        case Facts():
+            title = f"<p>{_text(block.title)}</p>" if block.title else ""
+            rows = "\n".join(f"<dt>{_text(name)}</dt><dd>{_text(said)}</dd>" for name, said in block.rows)
+            return f"{title}<dl>\n{rows}\n</dl>"
+        case Table():
+            return _table(block)
+        case Code():
+            return f"<pre>{html.escape(block.text)}</pre>"
+        case Curve():
+            return f"<figure>{_svg(block)}</figure>"
+        case SignOff():
+            head = "<tr><th></th><th>Name</th><th>Date</th><th>Signature</th></tr>"
+            rows = "".join(f"<tr><td>{_text(role)}</td><td></td><td></td><td></td></tr>" for role in block.roles)
+            return f'<table class="sign"><thead>{head}</thead><tbody>{rows}</tbody></table>'
+    raise TypeError(block)
 
 
-def _words(block: Words) -> str:
-    return f"<p>{f'<strong>{_text(block.text)}</strong>' if block.strong else _text(block.text)}</p>"
+def _table(table: Table) -> str:
+    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
+    looks = [_look(cells, i >= table.left) for i, cells in enumerate(columns)]
 
-
-def _points(block: Points) -> str:
-    return f"<ul>{''.join(f'<li>{_text(each)}</li>' for each in block.texts)}</ul>"
-
-
-def _facts(block: Facts) -> str:
-    rows = "\n".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in block.rows)
-    return f"<dl>\n{rows}\n</dl>"
-
-
-def _grid(block: Grid) -> str:
-    columns = list(zip(*block.rows, strict=True)) or [()] * len(block.columns)
-    looks = [_look(cells, i >= block.left) for i, cells in enumerate(columns)]
-
-    def line(cells: tuple[str, ...], tag: str) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
         inside = (f"<{tag}{look}>{_text(cell)}</{tag}>" for cell, look in zip(cells, looks, strict=True))
         return f"<tr>{''.join(inside)}</tr>"
 
-    kinds = {"figures": not block.left, "wide": len(block.columns) > _MANY, "kept": len(block.rows) <= _FEW}
-    caption = f"<caption>{_text(block.title)}</caption>" if block.title else ""
-    rows = "\n".join(line(row, "td") for row in block.rows)
+    kinds = {"figures": not table.left, "wide": len(table.columns) > _MANY, "kept": len(table.rows) <= _FEW}
+    caption = f"<caption>{_text(table.title)}</caption>" if table.title else ""
+    rows = "\n".join(line(row, "td") for row in table.rows)
     head = f'<table class="{" ".join(name for name, holds in kinds.items() if holds)}">{caption}'
-    return f"{head}<thead>{line(block.columns, 'th')}</thead>\n<tbody>{rows}</tbody></table>"
+    return f"{head}<thead>{line(table.columns, 'th')}</thead>\n<tbody>{rows}</tbody></table>"
 
 
-def _look(cells: tuple[str, ...], number: bool) -> str:
+def _look(cells: Sequence[str], number: bool) -> str:
     """The attribute of a column. Short words are not broken; a digest or a long name is."""
     short = max((len(word) for cell in cells for word in cell.split()), default=0) <= _SHORT
     found = " ".join(name for name, holds in (("number", number), ("whole", short)) if holds)
     return f' class="{found}"' if found else ""
 
 
-def _code(block: Code) -> str:
-    return f"<pre>{html.escape(block.text)}</pre>"
+def _svg(curve: Curve) -> str:
+    """The drawing, in the colours of the page. Its text is text."""
 
+    def at(x: float, y: float) -> str:
+        return f"{50 + 300 * x:.2f} {310 - 300 * y:.2f}"
 
-def _figure(block: Figure) -> str:
-    return f"<figure>{canvas.draw(block.panel, title=block.title).svg()}</figure>"
+    def said(x: float, y: float, words: str, anchor: str = "middle") -> str:
+        return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{_text(words)}</text>'
 
-
-def _sign_off(block: SignOff) -> str:
-    head = "<tr><th></th><th>Name</th><th>Date</th><th>Signature</th></tr>"
-    rows = "".join(f"<tr><td>{_text(role)}</td><td></td><td></td><td></td></tr>" for role in block.roles)
-    return f'<table class="sign"><thead>{head}</thead><tbody>{rows}</tbody></table>'
-
-
-_WRITERS: dict[type, Callable[..., str]] = {
-    Words: _words,
-    Points: _points,
-    Facts: _facts,
-    Grid: _grid,
-    Code: _code,
-    Figure: _figure,
-    SignOff: _sign_off,
-}
+    line = " L ".join(at(x, y) for x, y in curve.points)
+    grid = " ".join(f"M {at(i / 5, 0)} L {at(i / 5, 1)} M {at(0, i / 5)} L {at(1, i / 5)}" for i in range(6))
+    ticks = "".join(said(50 + 60 * i, 326, str(20 * i)) + said(44, 314 - 60 * i, str(20 * i), "end") for i in range(6))
+    across, up, words = curve.marked
+    x, y = at(across, up).split()
+    return (
+        f'<svg viewBox="0 0 360 352" width="400" role="img" aria-label="{_text(curve.title)}">'
+        f'<path class="grid" d="{grid}"/>{ticks}<path class="chance" d="M {at(0, 0)} L {at(1, 1)}"/>'
+        f'<path class="curve" d="M {line}"/><circle cx="{x}" cy="{y}" r="4"/>'
+        f"{said(200, 346, curve.axes[0])}<g transform='rotate(-90)'>{said(-160, 14, curve.axes[1])}</g>"
+        f"{said(345, 300, words, 'end')}</svg>"
+    )

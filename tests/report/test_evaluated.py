@@ -1,21 +1,22 @@
-"""How figures of evaluations are put into words: what is missing, differences in points, and bars."""
+"""How figures of evaluations are put into words: what is missing, names."""
 
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from dpfc_cli.cli.blocks import Facts, bar, between
-from dpfc_cli.cli.evaluated import heads_named, one
 from dpfc_cli.evaluation.exact import ClassFigures, Evaluation
 from dpfc_cli.heads.metrics import wilson
+from dpfc_cli.report.evaluated import heads_named, one
 
-CARD = {"method": "dp-ls", "claim": "non-private"}
+NONE = ("epsilon", "delta", "adjacency", "unit")
+CARD = {"method": "dp-ls", "claim": "non-private", **dict.fromkeys(NONE)}
 
 
 def facts_of(n: int, grouped: bool) -> dict[str, str]:
     """What is said of an evaluation of 90 records of a split of n."""
     features: Any = SimpleNamespace(
         folder="set",
+        name="set",
         split=lambda name: SimpleNamespace(n=n),
         manifest=SimpleNamespace(grouped_by={"by": "column"} if grouped else None),
     )
@@ -32,21 +33,13 @@ def facts_of(n: int, grouped: bool) -> dict[str, str]:
         private_split=False,
         warnings=(),
     )
-    facts = one(Path("h"), CARD, features, found)[0]
-    assert isinstance(facts, Facts)
-    return dict(facts.rows)
+    return one(Path("h"), CARD, features, found).facts
 
 
 def test_records_without_a_label_and_persons_are_said_beside_the_number_of_records() -> None:
     assert facts_of(90, grouped=False)["records"] == "90"
     assert facts_of(96, grouped=False)["records"] == "90 of 96; the others have no label"
     assert "for several of one person they are too narrow" in facts_of(90, grouped=True)["records"]
-
-
-def test_bars_have_the_width_that_there_is() -> None:
-    assert [bar(part, 8) for part in (0.0, 0.5, 1.0, 2.0)] == ["░" * 8, "████░░░░", "█" * 8, "█" * 8]
-    assert between((0.25, 0.75), 0.5, (0.0, 1.0), 9) == "··├─●─┤··"
-    assert between((0.5, 0.5), 0.5, (0.5, 0.5), 8)[0] == "●"
 
 
 def test_heads_have_short_names_unless_these_are_the_same() -> None:

@@ -1,0 +1,356 @@
+"""What is said of evaluations: documents, and rows of CSV."""
+
+import csv
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpfc_cli import rounding
+from dpfc_cli.errors import counted, printable
+from dpfc_cli.figures.canvas import shortened, told_apart
+from dpfc_cli.ledger import caps
+from dpfc_cli.show.document import Block, Document, Facts, Section, Table, Words
+from dpfc_cli.show.terminal import bar, between
+from dpfc_cli.trust.statement import brief
+
+if TYPE_CHECKING:
+    from dpfc_cli.evaluation.exact import Comparison, Evaluation
+    from dpfc_cli.evaluation.private import PrivateEvaluation
+    from dpfc_cli.evaluation.statistics import Difference
+    from dpfc_cli.features.reader import FeatureSet
+
+MOST_CLASSES = 100
+"""Of more classes than this only the ten worst and the ten best are shown. --json has all."""
+WORST = 5
+"""So many classes are in a short rendering."""
+MOST_COLUMNS = 12
+"""The confusion matrix of more classes is no table. Then the largest confusions are shown."""
+MOST_CONFUSIONS = 10
+MOST_NAMED = 10
+"""Of more classes without a record than this the first are named."""
+LONGEST = 24
+"""Characters of a name in a column that cannot be broken."""
+COLUMNS = (
+    *("head", "features", "split", "method", "claim", "unit", "adjacency", "epsilon", "delta", "n"),
+    *("top1", "top1_low", "top1_high", "top5", "top5_low", "top5_high", "mean_average_precision"),
+    *("calibration_error", "difference", "difference_low", "difference_high"),
+    *("evaluation_epsilon", "evaluation_delta"),
+)
+"""Of --csv: one row for each head. They are always the same, so files can be joined."""
+EXACT = "Exact figures, not protected"
+_CHOICE = "The best of several heads on the same records looks better than it is. Choose it on other records."
+_NO_CLASSES = (
+    "Figures per class are not released: with this epsilon their noise is larger than what the choice of the records "
+    "changes."
+)
+
+
+def one(
+    path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "Evaluation", calibration: bool = False
+) -> Document:
+    """The figures of one head. calibration: whether a short rendering says how good its probabilities are."""
+    head = Facts([("method", str(card["method"])), *brief(card)])
+    sections = [Section("", [*warned(result.warnings), *exact(result, features), head])]
+    if result.confusions is not None:
+        sections.append(Section("", [_confusions(result)], full=True))
+    if result.calibration is not None:
+        sections.append(Section("", _reliability(result), full=not calibration))
+    values = {"head": str(path), "features": str(features.folder), **cost_of(card), **figures_json(result)}
+    [name] = heads_named([path])
+    return Document(
+        title=f"{EXACT}: {name} on the {result.split} split of {features.name}", sections=sections, values=values
+    )
+
+
+def several(
+    paths: Sequence[Path], cards: Sequence[Mapping[str, Any]], features: "FeatureSet", found: "Comparison"
+) -> Document:
+    """The figures of several heads side by side."""
+    names, results = heads_named(paths), found.evaluations
+    ends = min(each.interval[0] for each in results), max(each.interval[1] for each in results)
+    ranked = results[0].mean_average_precision is not None
+    rows, values = [], []
+    for name, path, card, each, gain in zip(names, paths, cards, results, (None, *found.differences), strict=True):
+        delta = "–" if card["delta"] is None else rounding.delta(card["delta"])
+        epsilon = rounding.epsilon(math.inf if card["epsilon"] is None else card["epsilon"])
+        rows.append([name, str(card["method"]), delta, epsilon, *rounding.accuracy(each.top1, each.interval, each.n)])
+        if each.mean_average_precision is not None:
+            rows[-1].append(rounding.percentage(each.mean_average_precision, each.n))
+        difference = {"difference": None if gain is None else asdict(gain)}
+        values.append({"head": str(path), **cost_of(card), **figures_json(each), **difference})
+
+    def range_of(i: int, width: int) -> str:
+        return between(results[i].interval, results[i].top1, ends, width)
+
+    columns = ["head", "method", "delta", "epsilon", "top-1", "95 % interval", *(["mean AP"] if ranked else [])]
+    n = results[0].n
+    pairs = [
+        (name, *rounding.points(gain.gain, gain.interval, n), f"{gain.only_this:,}", f"{gain.only_other:,}")
+        for name, gain in zip(names[1:], found.differences, strict=True)
+    ]
+    beside = ("head", "difference", "95 % interval", "only it is right", "only the other")
+    warnings = []
+    for warning in found.warnings:
+        about = [name for name, result in zip(names, results, strict=True) if warning in result.warnings]
+        warnings.append(warning if len(about) == len(names) else f"{', '.join(about)}: {warning}")
+    blocks = [
+        *warned(warnings),
+        Table(columns, rows, left=3, bar=range_of),
+        Table(beside, pairs, title=f"Top-1 beside that of {names[0]}, in points: paired, on the same records"),
+        Words(_CHOICE),
+    ]
+    return Document(
+        title=f"{EXACT}: {counted(len(names), 'head')} on the {results[0].split} split of {features.name} "
+        f"({counted(n, 'record')})",
+        sections=[Section("", blocks)],
+        values={"features": str(features.folder), "heads": values, "warnings": warnings},
+    )
+
+
+def private(path: Path, features: "FeatureSet", result: "PrivateEvaluation") -> Document:
+    """What was released, and what was spent for it. Nothing else of the records is shown."""
+    figures, spent, left = result.figures, result.spent.epsilon(result.delta), caps.left(result.spent, result.delta)
+    bound = "" if result.spent.exact else " (an upper bound)"
+    whom = f"for one {result.spent.unit}, with all trainings of the same people"
+    total = f"{rounding.cost(spent, result.delta)}{bound} {whom}"
+    [name] = heads_named([path])
+    paid = f"{rounding.cost(result.epsilon, result.delta)} for one {result.unit}"
+    return Document(
+        title=f"Released with {paid}: {name} on the {result.split} split of {features.name}",
+        sections=[Section("", [*warned(result.warnings), *released(figures, [("spent so far", total)])])],
+        values={
+            **{"head": str(path), "features": str(features.folder), "figures": figures, "sha256": result.sha256},
+            **{"warnings": result.warnings, "spent": spent, "left": None if left is None else left[0]},
+        },
+    )
+
+
+def released(figures: Mapping[str, Any], more: Sequence[tuple[str, str]] = ()) -> list[Block]:
+    """Figures of a private evaluation, as `PrivateEvaluation.figures` has them. more: facts beside them."""
+    n, unit, classes = figures["n"], figures["unit"], figures["per_class"]
+    rows = [("top-1", _noisy(figures, "top1", "interval", "noise"))]
+    if figures["top5_interval"] is not None:
+        rows.append(("top-5", _noisy(figures, "top5", "top5_interval", "top5_noise")))
+    rows.append((f"{unit}s (noisy)", f"{n:,}"))
+    rows.append(("this cost", f"{rounding.cost(figures['epsilon'], figures['delta'])} for one {unit} of that split"))
+    if classes is None:
+        return [Facts([*rows, *more]), Words(_NO_CLASSES)]
+    shown = [(c["class"], c["n"], c["top1"], c["interval"]) for c in classes]
+    return [Facts([*rows, *more]), _by_class(shown, "top-1", f"{unit}s (noisy)")]
+
+
+def exact(result: "Evaluation", features: "FeatureSet") -> list[Block]:
+    """The accuracies, beside what guesses would reach, and the classes."""
+    return [Facts([*figures_rows(result), *_records(result, features)]), classes(result)]
+
+
+def warned(warnings: Sequence[str]) -> list[Block]:
+    """What stands in the way of believing the figures."""
+    return [Words(warning, strong=True) for warning in warnings]
+
+
+def figures_rows(result: "Evaluation") -> list[tuple[str, str]]:
+    """The accuracies of an evaluation, and what guesses would reach."""
+    figures = [("top-1", result.top1, result.interval), ("top-5", result.top5, result.top5_interval)]
+    rows = [(name, rounding.with_interval(figure, ends, result.n)) for name, figure, ends in figures if ends]
+    if result.mean_average_precision is not None:
+        rows.append(("mean average precision", rounding.percentage(result.mean_average_precision, result.n)))
+    if result.chance is not None:
+        largest = max(result.per_class, key=lambda each: each.n)
+        always = rounding.percentage(largest.n / result.n, result.n)
+        by_chance = " and ".join(f"{100 * part:.2g} %" for part in result.chance[: 1 + (result.top5 is not None)])
+        rows.append(
+            ("guesses reach", f"{by_chance} by chance; {always} as '{shortened(largest.name)}', the largest class")
+        )
+    return rows
+
+
+def classes(result: "Evaluation") -> Table:
+    """The accuracy per class, the worst first, and what each is taken for."""
+    # The best class can match only one of several labels, so there the ranking counts.
+    if result.mean_average_precision is not None:
+        found = [(each.name, each.n, each.average_precision, None) for each in result.per_class if each.n]
+        return _by_class(found, "average precision", "records")
+    taken: dict[str, str] = {}
+    for cell in sorted(result.confusions or (), key=lambda cell: cell.n):
+        if cell.label != cell.predicted:
+            taken[cell.label] = f"{shortened(cell.predicted, LONGEST)} ({cell.n:,})"
+    shown = [(each.name, each.n, each.top1, each.interval) for each in result.per_class if each.n]
+    return _by_class(shown, "top-1", "records", None if result.confusions is None else taken)
+
+
+def _by_class(
+    found: Sequence[tuple[str, int, float | None, Any]],
+    figure: str,
+    counted_as: str,
+    taken: Mapping[str, str] | None = None,
+) -> Table:
+    """A table of (name, records, figure, interval) per class, the worst first. taken: what each is taken for."""
+    # Of two that are equally bad the larger one hurts more.
+    rows, title = (
+        sorted(found, key=lambda row: (row[2] or 0.0, -row[1])),
+        f"{figure.capitalize()} per class, the worst first",
+    )
+    if len(rows) > MOST_CLASSES:
+        rows, title = (
+            rows[:10] + rows[-10:],
+            f"{figure.capitalize()} per class: the ten worst and the ten best of {len(rows):,}",
+        )
+    with_ends = figure == "top-1"
+    columns = ["class", *(["mostly taken for"] if taken is not None else []), counted_as, figure]
+    shown = []
+    for name, n, value, ends in rows:
+        said = (
+            rounding.accuracy(value, ends, n)
+            if with_ends
+            else ("–" if value is None else rounding.percentage(value, n),)
+        )
+        shown.append((name, *([taken.get(name, "–")] if taken is not None else []), f"{n:,}", *said))
+    return Table(
+        [*columns, *(["95 % interval"] if with_ends else [])],
+        shown,
+        left=1 if taken is None else 2,
+        title=title,
+        few=WORST,
+        bar=lambda i, width: bar(rows[i][2] or 0.0, width),
+    )
+
+
+def heads_named(paths: Sequence[Path]) -> list[str]:
+    """Short names: of the files, without the ending that all have; whole paths where these would be the same."""
+    names = [path.name.removesuffix(".safetensors") for path in paths]
+    return names if len(set(names)) == len(set(paths)) else [str(path) for path in paths]
+
+
+def _records(result: "Evaluation", features: "FeatureSet") -> list[tuple[str, str]]:
+    """How many records the figures are of, and what is missing."""
+    n = features.split(result.split).n
+    said = f"{result.n:,}" if n == result.n else f"{result.n:,} of {n:,}; the others have no label"
+    if features.manifest.grouped_by is not None:
+        said += ". Intervals take them as independent: for several of one person they are too narrow"
+    rows = [("records", said)]
+    missing = [each.name for each in result.per_class if not each.n]
+    if missing:
+        more = ", …" if len(missing) > MOST_NAMED else ""
+        names = ", ".join(shortened(name) for name in missing[:MOST_NAMED])
+        of = f"{len(missing):,} of {len(result.per_class):,}"
+        rows.append(("classes without records", f"{of}, nothing is known of them: {names}{more}"))
+    return rows
+
+
+def _calibrated(result: "Evaluation") -> str:
+    found = result.calibration
+    assert found is not None
+    mean, right, error, chance = (
+        rounding.percentage(each, result.n, result.interval)
+        for each in (found.probability, result.top1, found.error, found.by_chance)
+    )
+    bins = f"expected calibration error in {len(found.bins)} bins of one width {error}, by chance alone {chance}"
+    return f"{mean} on average, where {right} are right; {bins}"
+
+
+def _reliability(result: "Evaluation") -> list[Block]:
+    found = result.calibration
+    assert found is not None
+    rows, parts = [], []
+    for each in found.bins:
+        if each.right is None or each.probability is None:
+            continue
+        name = f"{100 * each.low:.0f}–{100 * each.high:.0f} %"
+        right = rounding.accuracy(each.right, each.interval, each.n)
+        rows.append((name, f"{each.n:,}", rounding.percentage(each.probability, 100), *right))
+        parts.append(each.right)
+    columns = ("probability", "records", "mean", "right", "95 % interval")
+    title = "How often the best class is right, by its probability (softmax of the scores)"
+    table = Table(columns, rows, title=title, bar=lambda i, width: bar(parts[i], width))
+    return [Facts([("probabilities", _calibrated(result))]), table]
+
+
+def _confusions(result: "Evaluation") -> Table:
+    assert result.confusions is not None
+    names = [each.name for each in result.per_class]
+    if len(names) > MOST_COLUMNS:
+        return _largest(result)
+    cells = {(each.label, each.predicted): each.n for each in result.confusions}
+    numbered = max(map(len, names)) > 6
+    columns = [str(i) if numbered else name for i, name in enumerate(names, 1)]
+    told = [f"{i} {name}" if numbered else name for i, name in enumerate(names, 1)]
+    rows = [
+        (said, *(f"{cells[name, other]:,}" if (name, other) in cells else "·" for other in names))
+        for said, name in zip(told, names, strict=True)
+    ]
+    title = "Confusions: a row for each label, a column for each class that is taken for it"
+    return Table(("label", *columns), rows, title=title)
+
+
+def _largest(result: "Evaluation") -> Table:
+    assert result.confusions is not None
+    sizes = {each.name: each.n for each in result.per_class}
+    names = [each.name for each in result.per_class]
+    told = dict(zip(names, told_apart(names, LONGEST), strict=True))
+    wrong = sorted((each for each in result.confusions if each.label != each.predicted), key=lambda each: -each.n)
+    rows = [
+        (each.label, told[each.predicted], f"{each.n:,}", f"{100 * each.n / sizes[each.label]:.0f} %")
+        for each in wrong[:MOST_CONFUSIONS]
+    ]
+    columns = ("label", "taken for", "records", "of the label")
+    return Table(columns, rows, left=2, title=f"The largest of {len(wrong):,} confusions")
+
+
+def _noisy(figures: Mapping[str, Any], figure: str, interval: str, noise: str) -> str:
+    by_noise = "" if figures[noise] is None else f"; the noise alone: {rounding.noise(figures[noise])}"
+    return rounding.with_interval(figures[figure], figures[interval], figures["n"], by_noise)
+
+
+# For programs
+
+
+def cost_of(card: Mapping[str, Any]) -> dict[str, Any]:
+    """What the head's own training claims."""
+    return {name: card[name] for name in ("method", "claim", "epsilon", "delta", "adjacency", "unit")}
+
+
+def figures_json(result: "Evaluation") -> dict[str, Any]:
+    """The figures of an evaluation, for programs."""
+    figures = asdict(result)
+    figures["per_class"] = [{"class": each.pop("name"), **each} for each in figures["per_class"]]
+    if result.confusions is not None:
+        figures["confusions"] = [{"class": c.label, "predicted": c.predicted, "n": c.n} for c in result.confusions]
+    return figures
+
+
+def row_of(
+    path: Path,
+    card: Mapping[str, Any],
+    features: "FeatureSet",
+    result: "Evaluation | PrivateEvaluation",
+    difference: "Difference | None" = None,
+) -> dict[str, Any]:
+    """The row of a head in --csv, by `COLUMNS`."""
+    row = {"head": path, "features": features.folder, "split": result.split, "n": result.n, **cost_of(card)}
+    row["epsilon"] = math.inf if card["epsilon"] is None else card["epsilon"]
+    row |= _ends("top1", result.top1, result.interval) | _ends("top5", result.top5, result.top5_interval)
+    if difference is not None:
+        row |= _ends("difference", difference.gain, difference.interval)
+    if calibration := getattr(result, "calibration", None):
+        row["calibration_error"] = calibration.error
+    row["mean_average_precision"] = getattr(result, "mean_average_precision", None)
+    if not hasattr(result, "calibration"):
+        row |= {"evaluation_epsilon": result.epsilon, "evaluation_delta": result.delta}
+    return row
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows on stdout, under a line with the names of the columns. What is not known is empty."""
+    writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: printable(value) if isinstance(value, str) else value for name, value in row.items()})
+
+
+def _ends(name: str, value: float | None, interval: tuple[float, float] | None) -> dict[str, Any]:
+    low, high = interval or (None, None)
+    return {name: value, f"{name}_low": low, f"{name}_high": high}

@@ -1,0 +1,138 @@
+"""A document as plain values."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A part of a section. full: it is left out of a short rendering."""
+
+    full: bool = False
+
+
+@dataclass(frozen=True)
+class Words(Block):
+    """A paragraph. strong: what must not be overlooked."""
+
+    text: str
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Points(Block):
+    """A list."""
+
+    texts: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Facts(Block):
+    """Names with what is said of them."""
+
+    rows: Sequence[tuple[str, str]]
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Table(Block):
+    """The first `left` columns are text, the others numbers. few: a short rendering has so many rows, and leaves out
+    the columns `more`. bar: what a terminal with room shows beside each row, by the number of the row and how many
+    columns there are for it.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: int = 1
+    title: str = ""
+    few: int | None = None
+    more: Sequence[str] = ()
+    bar: Callable[[int, int], str] | None = None
+
+
+@dataclass(frozen=True)
+class Code(Block):
+    """Lines of a program."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Curve(Block):
+    """A line from (0, …) to (1, …) over the diagonal. Both axes are fractions, and shown in percent. marked: a point of
+    the line, and what is said of it. axes: what they are. said: what stands for it where nothing can be drawn.
+    """
+
+    points: Sequence[tuple[float, float]]
+    marked: tuple[float, float, str]
+    axes: tuple[str, str]
+    title: str
+    said: str
+
+
+@dataclass(frozen=True)
+class SignOff(Block):
+    """Places for names, dates and signatures of people in these roles."""
+
+    roles: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a document. full: see `Block`. internal: it says more of the records than the guarantee covers."""
+
+    title: str
+    blocks: Sequence[Block]
+    full: bool = False
+    internal: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """What is said. values: the same for programs, as JSON has it. kind, notice: who may read it, in a few words and in
+    sentences. header: what hubs of models read of a model card.
+    """
+
+    title: str
+    sections: Sequence[Section]
+    values: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = ""
+    notice: str = ""
+    header: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def internal(self) -> bool:
+        """Whether it is for the holder of the records only."""
+        return any(section.internal for section in self.sections)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """All facts, by name."""
+        blocks = [block for section in self.sections for block in section.blocks]
+        return {name: said for block in blocks if isinstance(block, Facts) for name, said in block.rows}
+
+    @property
+    def short(self) -> "Document":
+        """Without the parts that are marked `full`, and the first rows of tables that say so."""
+        sections = [
+            replace(each, blocks=[_short(block) for block in each.blocks if not block.full])
+            for each in self.sections
+            if not each.full
+        ]
+        return replace(self, sections=sections)
+
+
+def _short(block: Block) -> Block:
+    if not isinstance(block, Table):
+        return block
+    kept = [i for i, name in enumerate(block.columns) if name not in block.more]
+    rows = [[row[i] for i in kept] for row in block.rows[: block.few]]
+    fewer = f" ({block.few} of {len(block.rows):,})" if len(rows) < len(block.rows) else ""
+    columns, left = [block.columns[i] for i in kept], sum(i < block.left for i in kept)
+    return replace(block, columns=columns, rows=rows, left=left, title=block.title + fewer, few=None, more=())
+
+
+def page(title: str, *blocks: Block, values: Mapping[str, Any] | None = None) -> Document:
+    """A document of one section."""
+    return Document(title=title, sections=[Section("", blocks)], values=values or {})

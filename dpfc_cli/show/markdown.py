@@ -1,0 +1,102 @@
+"""A document as Markdown. One with a header is a model card as the Hugging Face hub reads it.
+
+Names come from files that others made. They have no effect as Markdown or HTML, and values in the header none as YAML.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dpfc_cli.errors import printable
+from dpfc_cli.show.document import Block, Code, Curve, Document, Facts, Points, Section, SignOff, Table, Words
+
+_SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|~$@&^]")
+"""What begins something in Markdown, in HTML inside it, or in what sites add (@names, $formulas$, links)."""
+_LINKS = re.compile(r"(?<=:)//|(?<=\bwww)\.", re.IGNORECASE)
+"""What makes a link of bare text."""
+_BEGINS = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=\+(?:\s|$)|[-=])")
+"""What may make a list, or a rule, of a line that begins with it."""
+
+
+def markdown(document: Document) -> str:
+    """The text. One with a header has no places to sign."""
+    header = f"---\n{_yaml(document.header)}---\n\n" if document.header else ""
+    notice = [f"> {escaped(document.notice)}"] if document.notice else []
+    sections = [_section(each) for each in document.sections if not (document.header and _only_to_sign(each))]
+    return "\n\n".join([f"{header}# {escaped(document.title)}{_tag(document)}", *notice, *sections]) + "\n"
+
+
+def escaped(text: str) -> str:
+    """A text in a line of its own, or in a cell of a table. It is one line, and no mark in it has a meaning."""
+    safe = _SPECIAL.sub(r"\\\g<0>", printable(text).strip())
+    safe = _LINKS.sub(lambda match: "\\" + "\\".join(match[0]), safe)
+    begins = _BEGINS.match(safe)
+    return f"{begins[0]}\\{safe[begins.end() :]}" if begins else safe
+
+
+def _only_to_sign(section: Section) -> bool:
+    return all(isinstance(block, SignOff) for block in section.blocks)
+
+
+def _tag(part: Section | Document) -> str:
+    return " (internal)" if part.internal else ""
+
+
+def _section(section: Section) -> str:
+    title = [f"## {escaped(section.title)}{_tag(section)}"] if section.title else []
+    return "\n\n".join([*title, *map(_block, section.blocks)])
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Words():
+            return f"**{escaped(block.text)}**" if block.strong else escaped(block.text)
+        case Points():
+            return "\n".join(f"- {escaped(each)}" for each in block.texts)
+        case Facts():
+            return _titled(block.title, _table(("", ""), block.rows, 2))
+        case Table():
+            return _titled(block.title, _table(block.columns, block.rows, block.left))
+        case Code():
+            return f"```python\n{block.text}\n```"
+        case Curve():
+            return escaped(block.said)
+        case SignOff():
+            return _table(("", "Name", "Date", "Signature"), [(role, "", "", "") for role in block.roles], 4)
+    raise TypeError(block)
+
+
+def _titled(title: str, text: str) -> str:
+    return f"**{escaped(title)}**\n\n{text}" if title else text
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> str:
+    rules = ["---" if i < left else "---:" for i in range(len(columns))]
+    lines = [map(escaped, columns), rules, *(map(escaped, row) for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _yaml(values: Mapping[str, Any], indent: str = "") -> str:
+    """A mapping as YAML. Its keys are ours; every text in it is quoted."""
+    lines = []
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            lines.append(f"{indent}{key}:\n{_yaml(value, indent + '  ')}")
+        elif isinstance(value, list):
+            lines.append(f"{indent}{key}:\n" + "".join(_item(each, indent) for each in value))
+        else:
+            lines.append(f"{indent}{key}: {_scalar(value)}\n")
+    return "".join(lines)
+
+
+def _item(value: Any, indent: str) -> str:
+    if not isinstance(value, Mapping):
+        return f"{indent}- {_scalar(value)}\n"
+    inner = _yaml(value, indent + "  ")
+    return f"{indent}- {inner[len(indent) + 2 :]}"
+
+
+def _scalar(value: Any) -> str:
+    # A JSON text in double quotes is one of YAML, if no character in it is written as a pair of escapes.
+    return json.dumps(printable(value) if isinstance(value, str) else value, ensure_ascii=False)

@@ -1,0 +1,168 @@
+"""A document on a terminal, and as aligned text where there is none.
+
+Texts are never read as rich's markup, and they are `printable`: a text is one line, whatever is in it.
+"""
+
+from collections.abc import Callable, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as Drawn
+from rich.text import Text
+
+from dpfc_cli.errors import printable
+from dpfc_cli.show.document import Block, Code, Curve, Document, Facts, Points, SignOff, Table, Words
+
+GAP = 2
+"""Spaces between columns."""
+NARROWEST = 16
+"""A column of text is not made narrower than this."""
+BAR = range(8, 25)
+"""How many columns a bar may have."""
+
+
+def write(document: Document, console: Console, warn: Callable[[str], None]) -> None:
+    """Write a document. warn: told the words that are strong."""
+    _title(document.title, console)
+    for i, section in enumerate(document.sections):
+        if console.is_terminal and section.title and (i or document.title):
+            console.print()
+        _title(section.title, console)
+        for block in section.blocks:
+            _write(block, console, warn)
+
+
+def text(said: str, style: str = "") -> Text:
+    """The text as it is: no markup, no emoji codes."""
+    return Text(printable(said), style)
+
+
+def bar(part: float, width: int) -> str:
+    """A part of 1 as a bar."""
+    filled = round(min(max(part, 0.0), 1.0) * width)
+    return "█" * filled + "░" * (width - filled)
+
+
+def between(interval: tuple[float, float], value: float, ends: tuple[float, float], width: int) -> str:
+    """An interval and a value in it, on a scale that goes from one end to the other."""
+    size = (ends[1] - ends[0]) or 1.0
+    low, middle, high = (
+        min(max(round((each - ends[0]) / size * (width - 1)), 0), width - 1)
+        for each in (interval[0], value, interval[1])
+    )
+    cells = ["─" if low <= i <= high else "·" for i in range(width)]
+    cells[low], cells[high] = "├", "┤"
+    cells[middle] = "●"
+    return "".join(cells)
+
+
+def _title(title: str, console: Console) -> None:
+    if title:
+        console.print(
+            text(title, "bold") if console.is_terminal else text(f"# {title}"), soft_wrap=not console.is_terminal
+        )
+
+
+def _write(block: Block, console: Console, warn: Callable[[str], None]) -> None:
+    match block:
+        case Words() if block.strong:
+            warn(block.text)
+        case Words():
+            console.print(text(block.text))
+        case Points():
+            for each in block.texts:
+                console.print(text(f"- {each}"))
+        case Facts():
+            _title(block.title, console)
+            _facts(block.rows, console)
+        case Table():
+            _title(block.title, console)
+            _table(block, console)
+        case Code():
+            console.print(Text(block.text))
+        case Curve():
+            console.print(text(block.said))
+        case SignOff():
+            pass
+
+
+def _facts(rows: Sequence[tuple[str, str]], console: Console) -> None:
+    names = max(cell_len(printable(name)) for name, _ in rows)
+    if not console.is_terminal:
+        _plain(rows, 2, console)
+    elif names + GAP + NARROWEST > console.width:
+        _lines(rows, console)
+    else:
+        drawn = _drawn(header=False)
+        drawn.add_column(no_wrap=True, style="bold")
+        drawn.add_column(overflow="fold")
+        for name, said in rows:
+            drawn.add_row(text(name), text(said))
+        console.print(drawn)
+
+
+def _table(table: Table, console: Console) -> None:
+    """On a terminal a text column that says the same in every row is said once, above. Text is folded where the table
+    is too wide. Where that is not enough, each row is a block of lines.
+    """
+    if not console.is_terminal:
+        _plain([table.columns, *table.rows], table.left, console)
+        return
+    columns, rows, left = table.columns, table.rows, table.left
+    alike = [i for i in range(1, left) if len(rows) > 1 and len({row[i] for row in rows}) == 1]
+    if alike:
+        console.print(text("; ".join(f"{columns[i]}: {rows[0][i]}" for i in alike)))
+    kept = [i for i in range(len(columns)) if i not in alike]
+    cells = [[printable(line[i]) for i in kept] for line in (columns, *rows)]
+    natural = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    room = console.width - GAP * (len(kept) - 1)
+    widths = _folded(cells, natural, sum(i < left for i in kept), room)
+    if widths is None:
+        for line in cells[1:]:
+            _lines([*zip(cells[0], line, strict=True), ("", "")], console)
+        return
+    spare = min(room - GAP - sum(widths), BAR[-1])
+    drawn = _drawn()
+    for i, name, width in zip(kept, cells[0], widths, strict=True):
+        drawn.add_column(
+            text(name), justify="left" if i < left else "right", no_wrap=i >= left, width=width, overflow="fold"
+        )
+    bars = table.bar if spare in BAR else None
+    if bars is not None:
+        drawn.add_column(no_wrap=True)
+    for i, line in enumerate(cells[1:]):
+        drawn.add_row(*map(text, line), *([] if bars is None else [bars(i, spare)]))
+    console.print(drawn)
+
+
+def _folded(cells: Sequence[Sequence[str]], natural: Sequence[int], left: int, room: int) -> list[int] | None:
+    """How wide columns are in a room: the widest of the first `left` ones give way. None if that is not enough."""
+    widths = list(natural)
+    words = (max(cell_len(word) for line in cells for word in line[i].split() or [""]) for i in range(left))
+    least = [min(longest, NARROWEST) for longest in words]
+    while sum(widths) > room:
+        able = [i for i in range(left) if widths[i] > least[i]]
+        if not able:
+            return None
+        widths[max(able, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def _drawn(header: bool = True) -> Drawn:
+    """An empty table. Its columns stand `GAP` apart."""
+    return Drawn(show_header=header, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+
+
+def _lines(rows: Sequence[tuple[str, str]], console: Console) -> None:
+    for name, said in rows:
+        console.print(Text.assemble(text(name, "bold"), ": ", text(said)) if name else "")
+
+
+def _plain(rows: Sequence[Sequence[str]], left: int, console: Console) -> None:
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        spaces = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+        padded = [cell + gap if i < left else gap + cell for i, (cell, gap) in enumerate(zip(row, spaces, strict=True))]
+        console.print(Text("  ".join(padded).rstrip()), soft_wrap=True)
