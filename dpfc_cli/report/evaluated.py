@@ -221,7 +221,7 @@ def _by_class(
 
 def heads_named(paths: Sequence[Path]) -> list[str]:
     """Short names: of the files, without the ending that all have; whole paths where these would be the same."""
-    names = [path.name.removesuffix(".safetensors") for path in paths]
+    names = [str(path) if str(path).startswith("hf:") else path.name.removesuffix(".safetensors") for path in paths]
     return names if len(set(names)) == len(set(paths)) else [str(path) for path in paths]
 
 

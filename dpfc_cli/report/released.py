@@ -45,7 +45,7 @@ def load(path: Path, digest: str) -> Mapping[str, Any]:
         UserError: the file is missing or no such output, its figures were changed, are exact, or are of another head.
 
     """
-    about: dict[str, Any] = {"parameter": "evaluation.evaluate", "path": str(path)}
+    about: dict[str, Any] = {"parameter": "evaluation", "path": str(path)}
     try:
         found = json_in(path)
     except FileNotFoundError as error:
