@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.sources.classes import USUAL_NAMES
-from dpfc_cli.sources.groups import Keys, joined, keys_coded, names_persons
+from dpfc_cli.sources.groups import Keys, joined, keys_of, names_persons
 from dpfc_cli.sources.reading import readable
 
 ROWS = 2**16
@@ -198,7 +198,11 @@ def values_in(parts: Iterable[Any]) -> Iterator[Any]:
 def keys_in(parts: Iterable[Any], source: str, name: str) -> Keys:
     """The persons that a column names, which `is_key`. UserError if a row has none."""
     found, start = [Keys([], np.zeros(0, np.int64))], 0
+
+    def called(i: int) -> str:
+        return f"row {start + i} of {name}"
+
     for values, places in coded(parts):
-        found.append(keys_coded(values, places, source, name, start))
+        found.append(keys_of(values, source, called, codes=places))
         start += len(places)
     return joined(found)

@@ -16,7 +16,7 @@ import os
 import re
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -207,35 +207,51 @@ def key_of(value: object) -> str | None:
     return unicodedata.normalize("NFC", value).strip() or None
 
 
-def keys_of(values: Iterable[object], source: str, called: Callable[[int], str], remedy: str) -> Keys:
+NO_PERSON = "Give each record a text that is not empty, or an integer."
+
+
+def keys_of(
+    values: Iterable[object],
+    source: str,
+    called: Callable[[int], str],
+    remedy: str = NO_PERSON,
+    codes: Integers | None = None,
+) -> Keys:
     """The keys that these values stand for.
 
     Args:
-        values: a text or an integer for each record, None for a record without a person.
+        values: texts, integers, or None for no person. Several of them may stand for the same key.
         source: what the user calls the source, for messages.
         called: called(i) is what the source calls record i.
         remedy: what to do about a record without a person, a sentence.
+        codes: for each record the number of its value, −1 for no person, (n,). Default: a value for each record.
 
     Raises:
-        UserError: a record has no person (code "bad-record"). Such a record is not given a group of its own: two of
-            them may be of one person, who would then be protected as two.
+        UserError: a record has no person, or a value is neither a text nor an integer (code "bad-record"). A record
+            without a person is not given a group of its own: two of them may be of one person, who would then be
+            protected as two.
 
     """
-    number: dict[str, int] = {}
-    codes: list[int] = []
-    lacking: list[int] = []
-    for i, value in enumerate(values):
+    number: dict[str | None, int] = {}
+    found: list[int] = []
+    for value in values:
         try:
-            key = key_of(value)
+            found.append(number.setdefault(key_of(value), len(number)))
         except TypeError as error:
-            raise _no_name(source, called(i), error) from error
-        if key is None:
-            lacking.append(i)
-            continue
-        codes.append(number.setdefault(key, len(number)))
-    if lacking:
-        raise without_person(source, len(lacking), called(lacking[0]), remedy)
-    return Keys(list(number), np.array(codes, np.int64))
+            first = len(found) if codes is None else int(np.argmax(codes == len(found)))
+            raise UserError(
+                f"'{source}' names the person of '{called(first)}' by {error}. {GUARDED}",
+                "A person is named by a text or by an integer.",
+                code="bad-record",
+                path=source,
+            ) from error
+    found.append(number.setdefault(None, len(number)))
+    own = np.array(found, np.int64)
+    own = own[:-1] if codes is None else own[codes]
+    lacking = own == number[None]
+    if lacking.any():
+        raise without_person(source, int(lacking.sum()), called(int(np.argmax(lacking))), remedy)
+    return Keys([key or "" for key in number], own)
 
 
 def without_person(source: str, count: int, first: str, remedy: str) -> UserError:
@@ -251,69 +267,11 @@ def without_person(source: str, count: int, first: str, remedy: str) -> UserErro
 
 
 def keys_in(values: NDArray[Any], source: str, name: str) -> Keys:
-    """The keys in an array of integers or texts, as imports have them.
-
-    Args:
-        values: (n,) integers, texts, or bytes of UTF-8.
-        source: what the user calls the source, for messages.
-        name: the name of the array.
-
-    Raises:
-        UserError: a record has no person (code "bad-record").
-
-    """
+    """The keys in an array of integers, texts, or bytes of UTF-8, (n,), as imports have them: see `keys_of`."""
     different, codes = np.unique(values, return_inverse=True)
     if values.dtype.kind == "S":
         different = np.char.decode(different, "utf-8", "surrogateescape")
-    return keys_coded(different.tolist(), codes.ravel(), source, name)
-
-
-def keys_coded(values: Sequence[object], codes: Integers, source: str, name: str, start: int = 0) -> Keys:
-    """The keys of records that name their values by numbers.
-
-    Args:
-        values: texts, integers or None. Some of them may stand for the same key.
-        codes: for each record the number of its value, −1 for none, (n,).
-        source: what the user calls the source, for messages.
-        name: the name of the array or column.
-        start: the number of the first of these records, for messages.
-
-    Raises:
-        UserError: a record has no person, or a value is neither a text nor an integer (code "bad-record").
-
-    """
-
-    def called(i: int) -> str:
-        return f"row {start + i} of {name}"
-
-    number: dict[str | None, int] = {}
-    found = []
-    for value in values:
-        try:
-            found.append(number.setdefault(key_of(value), len(number)))
-        except TypeError as error:
-            raise _no_name(source, called(int(np.argmax(codes == len(found)))), error) from error
-    found.append(number.setdefault(None, len(number)))
-    merged = np.array(found, np.int64)[codes]
-    lacking = merged == number.pop(None)
-    if lacking.any():
-        raise without_person(source, int(lacking.sum()), called(int(np.argmax(lacking))), NO_PERSON)
-    names = [""] * (len(number) + 1)
-    for key, code in number.items():
-        names[code] = key or ""
-    return Keys(names, merged)
-
-
-def _no_name(source: str, called: str, error: Exception) -> UserError:
-    return UserError(
-        f"'{source}' names the person of '{called}' by {error}. {GUARDED}",
-        "A person is named by a text or by an integer.",
-        code="bad-record",
-        path=source,
-    )
-
-
-NO_PERSON = "Give each record a text that is not empty, or an integer."
+    return keys_of(different.tolist(), source, lambda i: f"row {i} of {name}", codes=codes.ravel())
 
 
 def joined(parts: list[Keys]) -> Keys:

@@ -1,12 +1,12 @@
 """`metadata.csv` and `metadata.jsonl`: a table beside pictures, as the ImageFolder of Hugging Face reads it.
 
-A row is about one picture, which its column `file_name` names relative to the table's folder. The other columns may
-hold anything: labels, or whom a picture shows.
+A row is about one picture, which its column `file_name` names relative to the table's folder, or another column of
+`FILE_NAMES`. The other columns may hold anything: labels, or whom a picture shows.
 """
 
 import csv
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,11 @@ from dpfc_cli.files import check_plain, json_of
 from dpfc_cli.sources.split_files import inside
 
 NAMES = ("metadata.csv", "metadata.jsonl")
-FILE_NAME = "file_name"
+FILE_NAMES = ("file_name", "filename", "file", "path", "image")
+"""What the column of the pictures is called. The first one that is there is taken."""
+FILE_NAME = FILE_NAMES[0]
+SEPARATORS = ",;\t"
+"""What lies between the values of a CSV: the one of which its first line has most."""
 LARGEST = 1 << 30
 """Bytes of the largest table that is read."""
 
@@ -59,15 +63,15 @@ def read(path: Path, folder: Path | None = None) -> Metadata:
         folder: where its names begin. Default: in its own folder.
 
     Raises:
-        UserError: it cannot be read, has no column `file_name`, or has a row that names no file of its folder, or a
+        UserError: it cannot be read, has no column of pictures, or has a row that names no file of its folder, or a
             file that another row names.
 
     """
     top = path.parent if folder is None else folder
     files: list[Path] = []
     columns: dict[str, list[Value]] = {}
-    for number, row in rows(path, "picture", FILE_NAME):
-        name = row.pop(FILE_NAME, None)
+    for number, row in rows(path, "picture", FILE_NAMES):
+        name = row.pop(next((name for name in FILE_NAMES if name in row), FILE_NAME), None)
         file = inside(top, name) if isinstance(name, str) else None
         if file is None:
             raise _refused(
@@ -97,13 +101,13 @@ def read(path: Path, folder: Path | None = None) -> Metadata:
     return Metadata(path=path, files=tuple(files), columns=columns)
 
 
-def rows(path: Path, what: str, needed: str | None = None) -> Iterator[tuple[int, dict[str, Value]]]:
+def rows(path: Path, what: str, needed: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Value]]]:
     """The lines of a CSV or JSON-lines file: their numbers, and their values by column.
 
     Args:
         path: the table.
         what: what a line is about, for messages.
-        needed: a column that there must be.
+        needed: one of these columns there must be.
 
     Raises:
         UserError: it cannot be read.
@@ -119,20 +123,33 @@ def rows(path: Path, what: str, needed: str | None = None) -> Iterator[tuple[int
     except OSError as error:
         raise _refused(path, f"it cannot be read: {error.strerror or error}", "Check it.", "unreadable") from error
     except (ValueError, csv.Error) as error:
-        raise _refused(path, str(error), f"Give a table in UTF-8 with a line for each {what}.") from error
+        raise _refused(path, str(error), f"Give a table with a line for each {what}.") from error
 
 
-def _csv(path: Path, needed: str | None) -> Iterator[tuple[int, dict[str, Value]]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        table = csv.DictReader(file, strict=True)
+def _csv(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, Value]]]:
+    with path.open(encoding=_encoding(path), newline="") as file:
+        separator = max(SEPARATORS, key=file.readline().count)
+        file.seek(0)
+        table = csv.DictReader(file, delimiter=separator, strict=True)
         names = table.fieldnames or []
-        if needed not in (None, *names) or len(set(names)) < len(names):
-            also = f", and one of them '{needed}'" if needed else ""
+        if (needed and not set(needed) & set(names)) or len(set(names)) < len(names):
+            also = f", and one of them '{needed[0]}'" if needed else ""
             raise ValueError(f"its first line must name the columns, each once{also}")
         for row in table:
             if None in row:
                 raise ValueError(f"line {table.line_num} has more values than there are columns")
             yield table.line_num, {name: value or None for name, value in row.items()}
+
+
+def _encoding(path: Path) -> str:
+    """UTF-8, or what spreadsheets on Windows write where the bytes are none."""
+    with path.open(encoding="utf-8-sig") as file:
+        try:
+            while file.read(1 << 20):
+                pass
+        except UnicodeDecodeError:
+            return "cp1252"
+    return "utf-8-sig"
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Value]]]:

@@ -5,7 +5,9 @@ read.
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -15,7 +17,6 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.shards import default_shards, shard_ranges
 from dpfc_cli.features.unfinished import already_complete
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.files import sha256_of
@@ -68,14 +69,6 @@ def test_the_manifest_holds_public_facts_and_says_who_asserts_them(source: Path,
     assert load(tmp_path / "b") == asserted
 
 
-def test_an_npz_makes_the_same_set_as_a_folder(source: Path, tmp_path: Path) -> None:
-    names = [f"{s}_{a}" for s in ("train", "test") for a in "xy"]
-    np.savez(tmp_path / "mine.npz", **{n: np.load(source / f"{n}.npy") for n in names})
-    folder, _ = import_features(source, tmp_path / "a")
-    archive, _ = import_features(tmp_path / "mine.npz", tmp_path / "b")
-    assert folder.manifest.splits == archive.manifest.splits
-
-
 def test_label_sets_are_stored_padded(source: Path, tmp_path: Path) -> None:
     y = np.stack([np.arange(100) % 3, np.full(100, -1)], axis=1)
     spoil(source, train_y=y)
@@ -86,14 +79,9 @@ def test_label_sets_are_stored_padded(source: Path, tmp_path: Path) -> None:
 
 
 BAD: dict[str, tuple[dict[str, np.ndarray], str]] = {
-    "a NaN": ({"train_x": np.full((100, 6), np.nan, np.float32)}, "NaN"),
     "an infinity": ({"test_x": np.full((20, 6), np.inf, np.float32)}, "NaN, infinite"),
     "a negative label": ({"train_y": np.full(100, -7)}, "out of range"),
     "a missing label": ({"train_y": np.full(100, -1)}, "without a label"),
-    "too few labels": ({"train_y": np.zeros(99, int)}, "99"),
-    "labels that are not integers": ({"train_y": np.zeros(100)}, "integers"),
-    "features that are not floats": ({"train_x": np.zeros((100, 6), int)}, "float16, 32 or 64"),
-    "features of one dimension": ({"train_x": np.zeros(100)}, "n × d"),
     "splits of different width": ({"test_x": np.zeros((20, 5), np.float32)}, "width"),
 }
 
@@ -111,25 +99,9 @@ def test_labels_beyond_the_asserted_classes_are_refused(source: Path, tmp_path: 
         import_features(source, tmp_path / "set", classes=("a", "b"))
 
 
-@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"PK\x03\x04 nonsense", b"text"])
-def test_files_that_are_not_arrays_are_refused(source: Path, tmp_path: Path, content: bytes) -> None:
-    (source / "train_x.npy").write_bytes(content)
-    with pytest.raises(UserError, match="cannot be read"):
-        import_features(source, tmp_path / "set")
-    (tmp_path / "bad.npz").write_bytes(content)
-    with pytest.raises(UserError, match="cannot be read"):
-        import_features(tmp_path / "bad.npz", tmp_path / "set")
-
-
 def test_a_label_that_would_infer_millions_of_classes_asks_for_the_fact(source: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="30,000,001 classes"):
         import_features(spoil(source, train_y=np.full(100, 30_000_000)), tmp_path / "set")
-
-
-def test_pickled_arrays_are_refused(source: Path, tmp_path: Path) -> None:
-    np.save(source / "train_x.npy", np.array([{}], object), allow_pickle=True)
-    with pytest.raises(UserError, match="cannot be read"):
-        import_features(source, tmp_path / "set")
 
 
 # Damaged and hostile shards
@@ -144,93 +116,45 @@ def whole(source: Path, tmp_path: Path) -> Path:
 SHARD = "train-00000-of-00002.h5"
 
 
-def rewrite(folder: Path, make: object) -> None:
-    """Replace the first shard by what `make(file)` writes, with the manifest's digest made to fit, so that only the
-    layout is wrong.
-    """
-    path = folder / SHARD
-    path.unlink()
-    with h5py.File(path, "w") as file:
-        make(file)  # type: ignore[operator]
-    manifest = json.loads((folder / MANIFEST).read_text())
-    manifest["splits"]["train"]["shards"][0]["sha256"] = sha256_of(path)
-    (folder / MANIFEST).write_text(json.dumps(manifest))
-
-
-def labels(file: h5py.File) -> None:
-    file["index"] = np.arange(50)
-    file["labels"] = np.zeros(50, np.int32)
-
-
-def external_link(file: h5py.File) -> None:
-    with h5py.File(Path(file.filename).with_name("other.h5"), "w") as other:
-        other["features"] = np.ones((50, 6), np.float16)
-    labels(file)
-    file["features"] = h5py.ExternalLink("other.h5", "features")
-
-
-def soft_link(file: h5py.File) -> None:
-    labels(file)
+def linked(file: h5py.File, link: h5py.SoftLink | h5py.ExternalLink) -> None:
     file["elsewhere"] = np.ones((50, 6), np.float16)
-    file["features"] = h5py.SoftLink("/elsewhere")
-
-
-def external_storage(file: h5py.File) -> None:
-    raw = Path(file.filename).with_name("raw.bin")
-    raw.write_bytes(bytes(50 * 6 * 2))
-    labels(file)
-    file.create_dataset("features", (50, 6), np.float16, external=[(str(raw), 0, 600)])
+    file["features"] = link
 
 
 def virtual(file: h5py.File) -> None:
-    with h5py.File(Path(file.filename).with_name("other.h5"), "w") as other:
-        other["features"] = np.ones((50, 6), np.float16)
-    labels(file)
     layout = h5py.VirtualLayout((50, 6), np.float16)
     layout[:] = h5py.VirtualSource("other.h5", "features", (50, 6))
     file.create_virtual_dataset("features", layout)
 
 
-def compressed(file: h5py.File) -> None:
-    labels(file)
-    file.create_dataset("features", data=np.ones((50, 6), np.float16), compression="gzip")
+STORED: dict[str, Any] = {"shape": (50, 6), "dtype": np.float16}
+NOT_PLAIN: list[tuple[Callable[[h5py.File], object], str]] = [
+    (lambda file: linked(file, h5py.ExternalLink("other.h5", "features")), "link to another place"),
+    (lambda file: linked(file, h5py.SoftLink("/elsewhere")), "link to another place"),
+    (lambda file: file.create_dataset("features", **STORED, external=[("/etc/passwd", 0, 600)]), "other files"),
+    (virtual, "other files"),
+    (lambda file: file.create_dataset("features", **STORED, compression="gzip"), "filters"),
+    (lambda file: file.create_dataset("features", (50, 7), np.float16), "shape"),
+    (lambda file: file.create_dataset("features", (50, 6), np.float64), "dtype"),
+    (lambda file: file.create_dataset("features", **STORED), "declares 600 bytes, which the file does not hold"),
+    (lambda file: file.create_group("features"), "not a data set"),
+    (lambda file: None, "no data set 'features'"),
+]
 
 
-def wrong_shape(file: h5py.File) -> None:
-    labels(file)
-    file["features"] = np.ones((50, 7), np.float16)
-
-
-def wrong_dtype(file: h5py.File) -> None:
-    labels(file)
-    file["features"] = np.ones((50, 6), np.float64)
-
-
-def group(file: h5py.File) -> None:
-    labels(file)
-    file.create_group("features")
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (external_link, "link to another place"),
-        (soft_link, "link to another place"),
-        (external_storage, "other files"),
-        (virtual, "other files"),
-        (compressed, "filters"),
-        (wrong_shape, "shape"),
-        (wrong_dtype, "dtype"),
-        (group, "not a data set"),
-        (labels, "no data set 'features'"),
-    ],
-)
-def test_shards_that_are_not_plain_are_refused_before_a_value_is_read(whole: Path, make: object, says: str) -> None:
-    rewrite(whole, make)
-    with pytest.raises(UserError, match=says):
-        FeatureSet(whole).verify("train")
-    with pytest.raises(UserError, match=says):
-        next(iter(FeatureSet(whole).stream("train")(10)))
+def test_shards_that_are_not_plain_are_refused_before_a_value_is_read(whole: Path) -> None:
+    """The digest of the manifest is made to fit, so that only the layout is wrong."""
+    said = json.loads((whole / MANIFEST).read_text())
+    for write, says in NOT_PLAIN:
+        with h5py.File(whole / SHARD, "w") as file:
+            file["index"], file["labels"] = np.arange(50), np.zeros(50, np.int32)
+            write(file)
+        said["splits"]["train"]["shards"][0]["sha256"] = sha256_of(whole / SHARD)
+        (whole / MANIFEST).write_text(json.dumps(said))
+        found = FeatureSet(whole)
+        for use in (lambda found=found: found.verify("train"), lambda found=found: next(found.stream("train")(10))):
+            with pytest.raises(UserError, match=says):
+                use()
 
 
 def test_a_shard_in_anothers_place_is_refused(whole: Path) -> None:
@@ -312,15 +236,10 @@ def test_a_set_says_what_it_holds_and_hands_out_a_split_as_arrays(source: Path, 
     assert (x.dtype, y.dtype) == (np.dtype(np.float16), np.dtype(np.int32))
     assert np.array_equal(x, np.load(source / "test_x.npy"))
     assert np.array_equal(y, np.load(source / "test_y.npy")[:, None])
-    with pytest.raises(UserError, match="no split 'val'"):
-        found.arrays("val")
-
-
-def test_a_set_names_the_splits_that_it_has(whole: Path) -> None:
-    with pytest.raises(UserError, match="no split 'val'") as caught:
-        FeatureSet(whole).split("val")
-    assert caught.value.code == "missing"
-    assert caught.value.fields["known"] == ["test", "train"]
+    for use in (found.arrays, found.split):
+        with pytest.raises(UserError, match="no split 'val'") as caught:
+            use("val")
+        assert (caught.value.code, caught.value.fields["known"]) == ("missing", ["test", "train"])
 
 
 # Making a set, and being killed on the way
@@ -345,7 +264,8 @@ def test_killed_at_any_rename_a_second_run_ends_with_the_same_bytes(source: Path
     import_features(source, tmp_path / "undisturbed", shards=3)
     expected = stored(tmp_path / "undisturbed")
     finished = False
-    for kill_at in range(1, 41):
+    # Every rename but one of three is passed over: a shard takes two.
+    for kill_at in (*range(1, 9), *range(9, 41, 3)):
         out = tmp_path / f"killed-{kill_at}"
         ended = subprocess.run([sys.executable, "-c", MAKE, str(source), str(out), str(kill_at)], check=False)
         finished = ended.returncode == 0
@@ -430,10 +350,3 @@ def test_a_place_that_holds_something_else_is_refused(tmp_path: Path) -> None:
         FeatureWriter(
             tmp_path / "file" / "set", rows={"train": 1}, dim=1, dtype="float16", labels_per_record=1, identity={}
         )
-
-
-def test_shards_cut_a_split_evenly_and_stay_small() -> None:
-    assert shard_ranges(10, 3) == [(0, 3), (3, 6), (6, 10)]
-    assert default_shards(50_000, 384) == 4
-    assert default_shards(50_000, 2 * 15_552) == 12
-    assert default_shards(1, 10**12) == 1

@@ -153,13 +153,6 @@ def test_rows_that_were_never_written_are_not_made_up(folder: Path, chunks: tupl
         FeatureSet(folder).verify("train")
 
 
-def test_a_shard_whose_features_were_never_written_is_refused(folder: Path) -> None:
-    written: dict[str, Any] = {"index": {"data": np.arange(ROWS)}, "labels": {"data": np.zeros(ROWS, np.int32)}}
-    replaced(folder, ROWS, **written)
-    with pytest.raises(UserError, match="'features' declares 80 bytes, which the file does not hold"):
-        next(FeatureSet(folder).stream("train")(4))
-
-
 def test_values_that_are_cut_off_are_damaged_also_without_the_digest(folder: Path) -> None:
     """Reading does not check the digest: a shard may be damaged after it was verified."""
     replaced(

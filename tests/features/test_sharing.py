@@ -267,17 +267,6 @@ def test_rows_are_made_null_records_by_a_mask_whatever_their_features_are(tmp_pa
     assert y.tolist() == [labels[0].tolist() if k > 1 else [1], *[[-1] * k] * 3]
 
 
-def test_a_mask_and_features_that_are_not_finite_make_the_same_bytes(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"rows": {"train": 4}, "shards": 1, "tolerant": True}
-    bad = np.array([not np.isfinite(row).all() for row in NAN_NULL])
-    for name, features, null in (("nan", NAN_NULL, None), ("mask", np.where(bad[:, None], 7, NAN_NULL), bad)):
-        w = writer(tmp_path / name, None, **settings)
-        with w.shard(w.missing[0]) as sink:
-            sink.append(features, np.ones(4, np.int32), null)
-        w.finish(MANIFEST)
-    assert files(tmp_path / "nan") == files(tmp_path / "mask")
-
-
 def test_a_writer_that_is_not_tolerant_takes_no_null_record(tmp_path: Path) -> None:
     w = writer(tmp_path / "set", None, rows={"train": 2}, shards=1)
     features, labels = np.ones((2, 2), np.float32), np.ones(2, np.int32)

@@ -93,8 +93,16 @@ def cached(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in (tmp_path / "cache" / "test").iterdir())
 
 
-def test_a_file_is_downloaded_once_with_progress(serve: Callable[..., Site], tmp_path: Path) -> None:
-    site = serve(a=["good"])
+def begun(tmp_path: Path, content: bytes) -> None:
+    part = tmp_path / "cache" / "test" / f"{NAME}.part"
+    part.parent.mkdir(parents=True, exist_ok=True)
+    part.write_bytes(content)
+
+
+def test_a_file_is_downloaded_once_with_progress_and_again_if_it_was_damaged(
+    serve: Callable[..., Site], tmp_path: Path
+) -> None:
+    site = serve(a=["good", "good"])
     told = []
     folder = download.fetch("test", site.remotes, lambda *what: told.append(what))
     assert (folder / NAME).read_bytes() == CONTENT
@@ -103,6 +111,8 @@ def test_a_file_is_downloaded_once_with_progress(serve: Callable[..., Site], tmp
     assert [done for _, done, _ in told] == sorted({done for _, done, _ in told})
     assert download.fetch("test", site.remotes) == folder
     assert site.seen == [("/a", None)]
+    (folder / NAME).write_bytes(b"damaged")
+    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
 
 
 def test_an_interrupted_download_continues_where_it_stopped(serve: Callable[..., Site], tmp_path: Path) -> None:
@@ -116,75 +126,43 @@ def test_an_interrupted_download_continues_where_it_stopped(serve: Callable[...,
     assert cached(tmp_path) == [NAME]
 
 
-def test_another_mirror_finishes_what_the_first_began(serve: Callable[..., Site]) -> None:
-    site = serve(a=["half"], b=["good"])
-    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
-    assert site.seen == [("/a", None), ("/b", f"bytes={len(CONTENT) // 2}-")]
+HALF = f"bytes={len(CONTENT) // 2}-"
 
 
-def test_a_server_that_ignores_the_range_starts_the_file_again(serve: Callable[..., Site]) -> None:
-    site = serve(a=["half"], b=["whole"])
-    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
-    assert site.seen[1] == ("/b", f"bytes={len(CONTENT) // 2}-")
-
-
-@pytest.mark.parametrize("fault", ["404", "zeros", "other"])
-def test_the_second_mirror_is_tried_when_the_first_fails(serve: Callable[..., Site], fault: str) -> None:
-    site = serve(a=[fault], b=["good", "good"])
-    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
-
-
-def test_a_wrong_beginning_is_thrown_away_and_the_file_fetched_anew(serve: Callable[..., Site], tmp_path: Path) -> None:
-    site = serve(a=["good", "good"])
-    part = tmp_path / "cache" / "test" / f"{NAME}.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(b"of another file")
-    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
-    assert site.seen == [("/a", "bytes=15-"), ("/a", None)]
-
-
-def test_a_beginning_that_the_server_cannot_continue_is_thrown_away(serve: Callable[..., Site], tmp_path: Path) -> None:
-    site = serve(a=["416", "good"])
-    part = tmp_path / "cache" / "test" / f"{NAME}.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(b"of another file")
-    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("excess", [0, 5])
-def test_a_beginning_as_long_as_the_file_is_checked_before_it_is_used(
-    serve: Callable[..., Site], tmp_path: Path, excess: int
+@pytest.mark.parametrize(
+    ("ways", "part", "seen"),
+    [
+        ({"a": ["half"], "b": ["good"]}, None, [("/a", None), ("/b", HALF)]),
+        ({"a": ["half"], "b": ["whole"]}, None, [("/a", None), ("/b", HALF)]),
+        ({"a": ["404"], "b": ["good"]}, None, [("/a", None), ("/b", None)]),
+        ({"a": ["zeros"], "b": ["good"]}, None, [("/a", None), ("/b", None)]),
+        ({"a": ["other"], "b": ["good", "good"]}, None, None),
+        ({"a": ["good", "good"]}, b"of another file", [("/a", "bytes=15-"), ("/a", None)]),
+        ({"a": ["416", "good"]}, b"of another file", None),
+        ({"a": ["good"]}, bytes(len(CONTENT)), [("/a", None)]),
+        ({"a": ["good"]}, bytes(len(CONTENT) + 5), [("/a", None)]),
+        ({"a": []}, CONTENT, []),
+    ],
+)
+def test_whatever_was_begun_and_whatever_a_mirror_answers_the_file_is_right_in_the_end(
+    serve: Callable[..., Site], tmp_path: Path, ways: dict[str, list[str]], part: bytes | None, seen: object
 ) -> None:
-    site = serve(a=["good"])
-    part = tmp_path / "cache" / "test" / f"{NAME}.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(bytes(len(CONTENT) + excess))
+    site = serve(**ways)
+    if part is not None:
+        begun(tmp_path, part)
     assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
-    assert site.seen == [("/a", None)]
+    assert seen is None or site.seen == seen
 
 
-def test_a_file_that_was_complete_when_the_download_was_stopped_is_not_requested_again(
+def test_a_wrong_file_and_one_without_end_are_errors_and_leave_nothing(
     serve: Callable[..., Site], tmp_path: Path
 ) -> None:
-    site = serve(a=[])
-    part = tmp_path / "cache" / "test" / f"{NAME}.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(CONTENT)
-    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
-    assert site.seen == []
-
-
-def test_a_wrong_checksum_is_an_error_and_leaves_nothing(serve: Callable[..., Site], tmp_path: Path) -> None:
     site = serve(a=["zeros"])
     with pytest.raises(UserError, match="wrong SHA-256 and was removed") as caught:
         download.fetch("test", site.remotes)
-    assert cached(tmp_path) == []
     assert (caught.value.code, caught.value.fields["parameter"]) == ("unreadable", "data_dir")
-
-
-def test_a_server_that_sends_without_end_is_cut_off(serve: Callable[..., Site], site: Site, tmp_path: Path) -> None:
-    serve(content=CONTENT[:100], a=["good"])
-    told = []
+    assert cached(tmp_path) == []
+    site, told = serve(content=CONTENT[:100], a=["good"]), []
     with pytest.raises(UserError, match="SHA-256"):
         download.fetch("test", site.remotes, lambda *what: told.append(what))
     assert told == [(NAME, download.CHUNK, 100)]
@@ -193,14 +171,11 @@ def test_a_server_that_sends_without_end_is_cut_off(serve: Callable[..., Site], 
 
 def test_when_every_mirror_fails_the_error_names_each(serve: Callable[..., Site]) -> None:
     site = serve(a=["404"], b=["404"])
+    unused = Remote(name=NAME, size=1, sha256="", urls=("http://127.0.0.1:1/nobody",))
     with pytest.raises(UserError) as caught:
         download.fetch("test", site.remotes)
     assert f"{site.url}/a: the server answered 404" in caught.value.what
     assert f"{site.url}/b: the server answered 404" in caught.value.what
-
-
-def test_no_server_at_all_is_a_user_error(site: Site) -> None:
-    unused = Remote(name=NAME, size=1, sha256="", urls=("http://127.0.0.1:1/nobody",))
     with pytest.raises(UserError, match=r"127\.0\.0\.1:1/nobody"):
         download.fetch("test", (unused,))
 
@@ -213,13 +188,6 @@ def test_of_two_downloads_at_once_the_first_to_end_gives_the_file_its_name(
     monkeypatch.setattr(download, "sync", lambda part: target.write_bytes(part.read_bytes()))
     assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
     assert cached(tmp_path) == [NAME]
-
-
-def test_a_cached_file_that_was_damaged_is_fetched_again(serve: Callable[..., Site]) -> None:
-    site = serve(a=["good", "good"])
-    file = download.fetch("test", site.remotes) / NAME
-    file.write_bytes(b"damaged")
-    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
 
 
 def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(

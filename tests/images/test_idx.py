@@ -8,161 +8,109 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import open_images
+from dpfc_cli.images import ImageSet, open_images
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
-
 Write = Callable[..., Path]
 Digits = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 
+def refused(folder: Path, match: str) -> UserError:
+    with pytest.raises(UserError, match=match) as caught:
+        open_images("mnist", folder)
+    return caught.value
+
+
 def test_images_and_labels_are_those_of_the_files(idx_folder: Write, digits_of: Digits) -> None:
     (images, labels), (test_images, test_labels) = digits_of(12), digits_of(5, start=7)
-    data = open_images("mnist", idx_folder((images, labels), (test_images, test_labels)))
-    assert data.name == "mnist"
-    assert data.classes == tuple("0123456789")
+    folder = idx_folder((images, labels), (test_images, test_labels))
+    data = open_images("mnist", folder)
+    assert (data.name, data.classes) == ("mnist", tuple("0123456789"))
     train, test = data.splits["train"], data.splits["test"]
-    assert (train.n, test.n) == (12, 5)
-    assert train.image_shape == (4, 4, 1)
-    assert train.labels.dtype == np.int32
+    assert (train.n, test.n, train.image_shape, train.labels.dtype) == (12, 5, (4, 4, 1), np.int32)
     np.testing.assert_array_equal(train.labels, labels)
     np.testing.assert_array_equal(train.pixels(0, 12)[..., 0], images)
     np.testing.assert_array_equal(train.pixels(3, 5)[..., 0], images[3:5])
     np.testing.assert_array_equal(test.pixels(0, 5)[..., 0], test_images)
     assert train.pixels(2, 2).shape == (0, 4, 4, 1)
+    for bounds in ((0, 13), (-1, 2), (2, 1)):
+        with pytest.raises(IndexError):
+            train.pixels(*bounds)
+    fashion = open_images("fashion-mnist", folder)
+    assert (fashion.classes[0], len(fashion.classes)) == ("T-shirt/top", 10)
 
 
-def test_fashion_mnist_has_its_own_classes(idx_folder: Write, digits_of: Digits) -> None:
-    data = open_images("fashion-mnist", idx_folder(digits_of(3)))
-    assert data.classes[0] == "T-shirt/top"
-    assert len(data.classes) == 10
-
-
-def test_packed_or_plain_is_the_same_data_set(idx_folder: Write, digits_of: Digits, tmp_path: Path) -> None:
-    plain = open_images("mnist", idx_folder(digits_of(6), folder=tmp_path / "plain")).splits["train"]
-    packed = open_images("mnist", idx_folder(digits_of(6), packed=True, folder=tmp_path / "packed")).splits["train"]
-    assert plain.listing == packed.listing
-    np.testing.assert_array_equal(plain.pixels(0, 6), packed.pixels(0, 6))
-
-
-@pytest.mark.parametrize("change", ["pixel", "label", "order"])
-def test_another_source_has_another_listing(idx_folder: Write, digits_of: Digits, change: str) -> None:
-    images, labels = digits_of(6)
-    before = open_images("mnist", idx_folder((images, labels))).splits["train"].listing
-    images, labels = images.copy(), labels.copy()
-    if change == "pixel":
-        images[4, 0, 0] ^= 1
-    elif change == "label":
-        labels[4] ^= 1
-    else:
-        images, labels = images[::-1].copy(), labels[::-1].copy()
-    assert open_images("mnist", idx_folder((images, labels))).splits["train"].listing != before
-
-
-@pytest.mark.parametrize("place", [".", "mnist", "MNIST/raw"])
-def test_the_folder_may_be_named_or_hold_it(idx_folder: Write, digits_of: Digits, tmp_path: Path, place: str) -> None:
-    idx_folder(digits_of(3), folder=tmp_path / place)
-    assert open_images("mnist", tmp_path).splits["train"].n == 3
-
-
-def test_without_test_files_there_is_no_test_split(idx_folder: Write, digits_of: Digits) -> None:
-    assert list(open_images("mnist", idx_folder(digits_of(3))).splits) == ["train"]
-
-
-@pytest.mark.parametrize("missing", [LABELS, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"])
-def test_half_a_split_is_an_error_that_names_the_missing_file(
-    idx_folder: Write, digits_of: Digits, missing: str
+def test_packed_or_plain_or_deeper_it_is_the_same_data_set_and_another_source_is_another(
+    idx_folder: Write, digits_of: Digits, tmp_path: Path
 ) -> None:
-    folder = idx_folder(digits_of(3), digits_of(2))
-    (folder / missing).unlink()
-    with pytest.raises(UserError, match=missing):
-        open_images("mnist", folder)
+    images, labels = digits_of(6)
+    made = 0
+
+    def opened(images: np.ndarray, labels: np.ndarray, place: str = ".", **options: bool) -> ImageSet:
+        nonlocal made
+        made += 1
+        idx_folder((images, labels), folder=tmp_path / f"{made}" / place, **options)
+        return open_images("mnist", tmp_path / f"{made}")
+
+    plain = opened(images, labels)
+    assert list(plain.splits) == ["train"]
+    for other in (
+        opened(images, labels, packed=True),
+        opened(images, labels, "mnist"),
+        opened(images, labels, "MNIST/raw"),
+    ):
+        assert other.splits["train"].listing == plain.splits["train"].listing
+        np.testing.assert_array_equal(other.splits["train"].pixels(0, 6), images[..., None])
+    changed, relabelled = images.copy(), labels.copy()
+    changed[4, 0, 0] ^= 1
+    relabelled[4] ^= 1
+    for different in ((changed, labels), (images, relabelled), (images[::-1].copy(), labels[::-1].copy())):
+        assert opened(*different).splits["train"].listing != plain.splits["train"].listing
 
 
-def test_a_folder_without_the_files_is_an_error_that_names_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=IMAGES) as caught:
-        open_images("mnist", tmp_path)
-    assert str(tmp_path / "MNIST/raw") in caught.value.what
-    assert (caught.value.code, caught.value.fields["parameter"]) == ("missing", "data_dir")
+def test_what_is_missing_is_named(idx_folder: Write, digits_of: Digits, tmp_path: Path) -> None:
+    error = refused(tmp_path, IMAGES)
+    assert str(tmp_path / "MNIST/raw") in error.what
+    assert (error.code, error.fields["parameter"]) == ("missing", "data_dir")
+    for missing in (LABELS, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
+        folder = idx_folder(digits_of(3), digits_of(2))
+        (folder / missing).unlink()
+        refused(folder, missing)
 
 
 @pytest.mark.parametrize("name", [IMAGES, LABELS])
-@pytest.mark.parametrize("packed", [False, True])
-def test_every_truncation_is_an_error_that_names_the_file(
-    idx_folder: Write, digits_of: Digits, name: str, packed: bool
+def test_every_truncation_and_another_header_are_errors_that_name_the_file(
+    idx_folder: Write, digits_of: Digits, name: str, tmp_path: Path
 ) -> None:
-    folder = idx_folder(digits_of(2), packed=packed)
-    file = folder / (f"{name}.gz" if packed else name)
-    whole = file.read_bytes()
-    for length in range(len(whole)):
-        file.write_bytes(whole[:length])
-        with pytest.raises(UserError, match=name):
-            open_images("mnist", folder)
+    for packed in (False, True):
+        folder = idx_folder(digits_of(2), packed=packed, folder=tmp_path / f"{packed}")
+        file = folder / (f"{name}.gz" if packed else name)
+        whole = file.read_bytes()
+        for length in range(len(whole)):
+            file.write_bytes(whole[:length])
+            refused(folder, name)
+    plain = gzip.decompress(whole)
+    giant, floats = b"\x00\x00\x08\x03" + b"\xff" * 12, b"\x00\x00\x0d\x03" + b"\x00\x00\x00\x01" * 3 + b"\x00" * 4
+    for data in (giant, floats, plain + b"\0", b"<html>404 Not Found</html>"):
+        file.write_bytes(gzip.compress(data))
+        refused(folder, name)
+    flipped = bytearray(gzip.compress(plain, 0, mtime=0))
+    flipped[-12] ^= 1
+    file.write_bytes(flipped)
+    assert refused(folder, "cannot be read").code == "damaged"
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x00\x00\x08\x03" + b"\xff" * 12,
-        b"\x00\x00\x08\x01" + b"\x00\x00\x00\x01" + b"\x00" * 9,
-        b"\x00\x00\x0d\x03" + b"\x00\x00\x00\x01" * 3 + b"\x00" * 4,
-        b"<html>404 Not Found</html>",
-    ],
-    ids=["giant", "labels", "floats", "html"],
-)
-def test_another_header_is_an_error(idx_folder: Write, digits_of: Digits, data: bytes) -> None:
-    folder = idx_folder(digits_of(2))
-    (folder / IMAGES).write_bytes(data)
-    with pytest.raises(UserError, match=IMAGES):
-        open_images("mnist", folder)
-
-
-def test_bytes_after_the_end_are_an_error(idx_folder: Write, digits_of: Digits) -> None:
-    folder = idx_folder(digits_of(2))
-    (folder / IMAGES).write_bytes((folder / IMAGES).read_bytes() + b"\x00")
-    with pytest.raises(UserError, match="holds more"):
-        open_images("mnist", folder)
-
-
-def test_a_damaged_packed_file_is_an_error(idx_folder: Write, digits_of: Digits) -> None:
-    folder = idx_folder(digits_of(2), packed=True)
-    file = folder / f"{IMAGES}.gz"
-    packed = bytearray(gzip.compress(gzip.decompress(file.read_bytes()), 0, mtime=0))
-    packed[-12] ^= 1
-    file.write_bytes(packed)
-    with pytest.raises(UserError, match="cannot be read") as caught:
-        open_images("mnist", folder)
-    assert caught.value.code == "damaged"
-
-
-def test_there_must_be_one_label_for_each_image(idx_folder: Write, digits_of: Digits) -> None:
-    with pytest.raises(UserError, match="3 images and 4 labels"):
-        open_images("mnist", idx_folder((digits_of(3)[0], digits_of(4)[1])))
-
-
-def test_a_label_out_of_range_is_a_private_error_that_does_not_show_it(idx_folder: Write, digits_of: Digits) -> None:
+def test_files_that_do_not_fit_together_are_refused_and_a_label_is_not_shown(
+    idx_folder: Write, digits_of: Digits
+) -> None:
     images, labels = digits_of(3)
-    labels[1] = 77
-    folder = idx_folder((images, labels))
-    with pytest.raises(UserError, match="do not publish") as caught:
-        open_images("mnist", folder)
-    assert "77" not in str(caught.value).replace(str(folder), "")
-
-
-def test_train_and_test_images_must_have_one_size(idx_folder: Write, digits_of: Digits) -> None:
-    other = np.zeros((2, 5, 5), np.uint8), np.zeros(2, np.uint8)
-    with pytest.raises(UserError, match="differ in size"):
-        open_images("mnist", idx_folder(digits_of(3), other))
-
-
-def test_an_empty_split_is_an_error(idx_folder: Write, digits_of: Digits) -> None:
-    with pytest.raises(UserError, match="no images"):
-        open_images("mnist", idx_folder(digits_of(0)))
-
-
-@pytest.mark.parametrize("bounds", [(0, 4), (-1, 2), (2, 1)])
-def test_a_range_that_slicing_would_shorten_is_refused(
-    idx_folder: Write, digits_of: Digits, bounds: tuple[int, int]
-) -> None:
-    with pytest.raises(IndexError):
-        open_images("mnist", idx_folder(digits_of(3))).splits["train"].pixels(*bounds)
+    for train, test, says in (
+        ((images, digits_of(4)[1]), None, "3 images and 4 labels"),
+        ((images, labels), (np.zeros((2, 5, 5), np.uint8), np.zeros(2, np.uint8)), "differ in size"),
+        (digits_of(0), None, "no images"),
+        ((images, np.array([0, 77, 1], np.uint8)), None, "do not publish"),
+    ):
+        folder = idx_folder(train, test)
+        assert "77" not in str(refused(folder, says)).replace(str(folder), "")
+        for file in folder.glob("*ubyte"):
+            file.unlink()

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import Geometry, Preparation, check, decoding
+from dpfc_cli.images import Geometry, Preparation, decoding
 from dpfc_cli.images.decoding import BLOCK, decode, levels
 
 TWELVE = Preparation(window=(0, 4095))
@@ -137,17 +137,3 @@ def test_the_choices_are_stated_and_old_statements_stay_as_they_are() -> None:
     assert Preparation(window=(0, 4095)).describe() == {"window": [0.0, 4095.0]}
     both = Preparation(geometry=square, window=(0, 1), exif=True).describe()
     assert both == {**square.describe(), "window": [0.0, 1.0], "exif": True}
-
-
-@pytest.mark.parametrize("window", [(1, 1), (2, 1), (0, float("nan")), (0, float("inf")), (1,), (1, 2, 3)])
-def test_a_window_that_is_none_is_refused(window: tuple[float, float]) -> None:
-    with pytest.raises(UserError, match="not LOW,HIGH") as refused:
-        check("imagefolder:x", window=window)
-    assert refused.value.fields["parameter"] == "window"
-
-
-@pytest.mark.parametrize("given", [{"window": (0, 1)}, {"exif": True}, {"label_column": "x"}])
-def test_a_data_set_of_small_pictures_takes_none_of_these(given: dict[str, object]) -> None:
-    with pytest.raises(UserError) as refused:
-        check("digits", **given)  # type: ignore[arg-type]
-    assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", *given)

@@ -59,9 +59,18 @@ def test_two_tables_are_refused_and_a_table_that_cannot_be_read_is_named(tmp_pat
     written(tmp_path, "", "metadata.jsonl")
     with pytest.raises(UserError, match="which one is right"):
         metadata_of(tmp_path)
-    csv.write_bytes(b"file_name\n\xff.png\n")
+    csv.write_bytes(b"file_name\n\x81.png\n")
     with pytest.raises(UserError, match=r"metadata\.csv' cannot be used"):
         read(csv)
+
+
+def test_tables_of_spreadsheets_are_read_as_they_were_saved(tmp_path: Path) -> None:
+    """With semicolons or tabs, in the code of Windows, and with another usual name of the column of pictures."""
+    for name, separator, encoding in (("path", ";", "cp1252"), ("image", "\t", "utf-8"), ("file", ",", "utf-8-sig")):
+        text = "\n".join(separator.join(row) for row in ((name, "label"), ("ü.png", "Größe")))
+        (tmp_path / "metadata.csv").write_text(text, encoding=encoding)
+        found = read(tmp_path / "metadata.csv")
+        assert (found.files, found.columns) == ((tmp_path / "ü.png",), {"label": ["Größe"]})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,175 @@
+"""Sets in every format: a trial is spread over the listing, a part is held out by names, and the listing stays."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.images import ImageSet, Split, held_out, open_images
+from dpfc_cli.images.sets import spread
+from dpfc_cli.sources.held_out import _hashed
+from tests.images.conftest import idx_bytes
+from tests.images.pictures import SQUARE, png, tar
+
+N = 60
+"""The number of pictures: 20 of each of three classes, class by class. Picture i is full of 4i."""
+
+
+def folder(path: Path) -> str:
+    for i in range(N):
+        file = path / "train" / "abc"[i // 20] / f"{i:02d}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(png(4 * i))
+    return f"imagefolder:{path}"
+
+
+def webdataset(path: Path) -> str:
+    for part in range(4):
+        members = []
+        for i in range(15 * part, 15 * part + 15):
+            members += [(f"{i}.png", png(4 * i)), (f"{i}.cls", b"%d" % (i // 20))]
+        tar(path / f"train-{part}.tar", members)
+    return f"webdataset:{path}"
+
+
+def parquet(path: Path) -> str:
+    pictures = pa.array([{"bytes": png(4 * i)} for i in range(N)], pa.struct([("bytes", pa.binary())]))
+    pq.write_table(pa.table({"image": pictures, "label": np.arange(N) // 20}), path / "train.parquet", row_group_size=7)
+    return f"parquet:{path}"
+
+
+def imagenet(path: Path) -> str:
+    inner = []
+    for j, wnid in enumerate(("n01440764", "n01443537", "n02084071")):
+        members = [(f"{wnid}_{i:02d}.JPEG", png(4 * i)) for i in range(20 * j, 20 * j + 20)]
+        inner.append((f"{wnid}.tar", tar(path / "inner.tar", members).read_bytes()))
+    tar(path / "ILSVRC2012_img_train.tar", inner)
+    return "imagenet"
+
+
+def idx(path: Path) -> str:
+    images = np.broadcast_to(4 * np.arange(N, dtype=np.uint8)[:, None, None], (N, 8, 8))
+    for kind, values in (("images-idx3", images), ("labels-idx1", (np.arange(N) // 20).astype(np.uint8))):
+        (path / f"train-{kind}-ubyte").write_bytes(idx_bytes(np.ascontiguousarray(values)))
+    return "mnist"
+
+
+def opened(path: Path, name: str) -> ImageSet:
+    return open_images(name, None if ":" in name else path, None if name == "mnist" else SQUARE)
+
+
+def values(split: Split) -> list[int]:
+    return [int(split.pixels(i, i + 1)[0, 0, 0, 0]) // 4 for i in range(split.n)]
+
+
+@pytest.mark.parametrize("make", [folder, webdataset, parquet, imagenet, idx])
+def test_a_trial_and_a_part_have_their_labels_their_names_and_the_listing_of_the_whole(
+    make: Callable[[Path], str], tmp_path: Path
+) -> None:
+    whole = opened(tmp_path, make(tmp_path))
+    train = whole.splits["train"]
+    assert values(train) == list(range(N))
+    names = {i: train.name(i) for i in range(N)}
+    assert len(set(names.values())) == N
+    for n in (1, 6, 7, 59):
+        trial = train.spread(n)
+        assert values(trial) == spread(n, N).tolist()
+        assert trial.labels.tolist() == [i // 20 for i in values(trial)]
+        assert (trial.n, trial.listing, trial.prepared) == (n, train.listing, train.prepared)
+        np.testing.assert_array_equal(trial.pixels(0, n), np.concatenate([trial.pixels(i, i + 1) for i in range(n)]))
+        with pytest.raises(IndexError):
+            trial.pixels(0, n + 1)
+    assert train.spread(N) is train.spread(N + 1) is train
+    parts = held_out(whole, 0.3).splits
+    assert sorted(values(parts["train"]) + values(parts["test"])) == list(range(N))
+    assert 5 < parts["test"].n < 35
+    for part in parts.values():
+        assert values(part) == sorted(values(part))
+        assert part.labels.tolist() == [i // 20 for i in values(part)]
+        assert part.listing == train.listing
+    trial = parts["test"].spread(3)
+    assert [trial.name(i) for i in range(3)] == [names[i] for i in values(trial)]
+    assert set(values(trial)) < set(values(parts["test"]))
+
+
+def test_one_record_is_taken_of_each_of_n_equal_stretches_and_of_all_classes() -> None:
+    """Of a listing that repeats its classes in turn, every k-th record would be of one class."""
+    for total in (1, 2, 7, 1000, 1_281_167):
+        for n in {1, 2, 3, 10, total // 2, total - 1, total} & set(range(1, total + 1)):
+            records, cuts = spread(n, total), np.arange(n + 1) * total // n
+            assert len(records) == n
+            assert ((cuts[:-1] <= records) & (records < cuts[1:])).all()
+    for period in (2, 3, 10, 50):
+        labels = np.arange(200_000) % period
+        for n in (len(labels) // (period * times) for times in (1, 2, 4)):
+            assert np.bincount(labels[spread(n, len(labels))], minlength=period).min() >= 0.5 * n / period
+
+
+def test_a_broken_picture_outside_the_trial_is_not_opened(tmp_path: Path) -> None:
+    name = folder(tmp_path)
+    for i in set(range(N)) - set(spread(6, N).tolist()):
+        (tmp_path / "train" / "abc"[i // 20] / f"{i:02d}.png").write_bytes(b"")
+    train = open_images(name, geometry=SQUARE).splits["train"]
+    assert values(train.spread(6)) == spread(6, N).tolist()
+    with pytest.raises(UserError, match=r"\.png"):
+        train.pixels(0, N)
+
+
+def test_other_pictures_do_not_change_where_a_picture_goes(tmp_path: Path) -> None:
+    name = folder(tmp_path)
+
+    def names_in_test() -> set[str]:
+        test = held_out(opened(tmp_path, name), 0.3).splits["test"]
+        return {test.name(i) for i in range(test.n)}
+
+    before = names_in_test()
+    new = {"a/000.png", "a/001.png", "b/200.png"}
+    for name_of_new in new:
+        (tmp_path / "train" / name_of_new).write_bytes(png(0))
+    (tmp_path / "train" / "0").mkdir()
+    assert names_in_test() - new == before
+    (tmp_path / "train" / "a" / "00.png").unlink()
+    assert names_in_test() - new == before - {"a/00.png"}
+
+
+def test_the_part_has_the_fraction_asked_for_whatever_the_names() -> None:
+    for form in ("{}", "cat/{:05d}.png", "IMG_{:04d}\udcff.JPG"):
+        at = np.array([_hashed(form.format(i)) for i in range(20_000)])
+        assert ((at >= 0) & (at < 1)).all()
+        for fraction in (0.01, 0.1, 0.5, 0.85):
+            assert (at < fraction).mean() == pytest.approx(fraction, abs=5 * (fraction / 20_000) ** 0.5)
+        assert abs(np.corrcoef(at[:-1], at[1:])[0, 1]) < 0.04
+
+
+def test_a_set_with_a_test_split_and_one_too_small_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="'digits' has a test split already, of 397 images"):
+        held_out(open_images("digits"), 0.1)
+    whole = opened(tmp_path, folder(tmp_path))
+    with pytest.raises(UserError, match="one of the two splits empty"):
+        held_out(whole, 1e-9)
+
+
+def test_files_have_the_listing_that_they_always_had(tmp_path: Path) -> None:
+    """It names the records. If it changed for the same files, what is spent on them would be forgotten."""
+
+    def content(value: int) -> bytes:
+        """24 bytes. A listing is made without decoding anything."""
+        return b"\x89PNG" + bytes([value]) * 20
+
+    for name in ("train/a/1.png", "train/b/2.PNG", "test/b/3.jpg", "train/a/notes.txt"):
+        (tmp_path / "f" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "f" / name).write_bytes(content(1))
+    for classes in (None, ("a", "b"), ("b", "a", "c")):
+        found = open_images(f"imagefolder:{tmp_path / 'f'}", geometry=SQUARE, classes=classes)
+        assert {name: split.listing for name, split in found.splits.items()} == {
+            "train": "18c0ed6de7bb2dcf376e3825d982ebd2fb364d6d97fc40c69974c0172522e9d5",
+            "test": "d3d47c9d73631da55c2f124be7fe7d765302fd3707f3c641ebccbd519d048891",
+        }
+    members = [("0.png", content(0)), ("0.cls", b"1"), ("0.json", b"{}"), ("1.png", content(1)), ("1.cls", b"0")]
+    tar(tmp_path / "w" / "train.tar", members)
+    split = open_images(f"webdataset:{tmp_path / 'w'}", geometry=SQUARE).splits["train"]
+    assert split.listing == "179aebb488c55ac2dc46e57bd182637159fb64243f8d8a57721c23907042b030"
