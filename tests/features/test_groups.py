@@ -11,9 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from safetensors.numpy import save_file
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.importing import import_features
@@ -23,10 +21,10 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.files import sha256_of
 from dpfc_cli.sources.groups import grouped, key_of, keys_in, keys_of
+from tests.features.formats import Arrays, Write, hdf5, hdf5_flat, npy, npz, parquet, safetensors
 from tests.support import bare_manifest, stored
 
 N, D = {"train": 100, "test": 20}, 6
-Arrays = dict[str, np.ndarray]
 
 
 @pytest.fixture
@@ -43,67 +41,28 @@ def arrays() -> Arrays:
     return found
 
 
-def npz(folder: Path, arrays: Arrays) -> Path:
-    np.savez_compressed(folder / "a.npz", **arrays)  # type: ignore[arg-type]
-    return folder / "a.npz"
+def of_groups(write: Write, convert: Callable[[np.ndarray], Any]) -> Write:
+    """The same with other arrays of groups."""
+    return lambda folder, arrays: write(
+        folder, {name: convert(a) if name.endswith("groups") else a for name, a in arrays.items()}
+    )
 
 
-def npz_of_texts(folder: Path, arrays: Arrays) -> Path:
-    return npz(folder, {name: a.astype(str) if name.endswith("groups") else a for name, a in arrays.items()})
+def texts(groups: np.ndarray) -> list[str]:
+    return [str(value) for value in groups]
 
 
-def npy(folder: Path, arrays: Arrays) -> Path:
-    (folder / "npy").mkdir()
-    for name, array in arrays.items():
-        np.save(folder / "npy" / f"{name}.npy", array)
-    return folder / "npy"
-
-
-def safetensors(folder: Path, arrays: Arrays) -> Path:
-    save_file(arrays, folder / "a.safetensors")
-    return folder / "a.safetensors"
-
-
-def hdf5(folder: Path, arrays: Arrays) -> Path:
-    with h5py.File(folder / "a.h5", "w") as file:
-        for name, array in arrays.items():
-            file[name.replace("_x", "/features").replace("_y", "/labels").replace("_g", "/g")] = array
-    return folder / "a.h5"
-
-
-def hdf5_of_texts(folder: Path, arrays: Arrays) -> Path:
-    with h5py.File(folder / "a.h5", "w") as file:
-        for name, array in arrays.items():
-            file[name] = np.array([f" {value}" for value in array], "S") if name.endswith("groups") else array
-    return folder / "a.h5"
-
-
-def parquet(
-    convert: Callable[[np.ndarray], Any], column: str = "groups", label: str = "label"
-) -> Callable[[Path, Arrays], Path]:
-    def write(folder: Path, arrays: Arrays) -> Path:
-        (folder / "parquet").mkdir()
-        for split in N:
-            x, y, g = (arrays[f"{split}_{name}"] for name in ("x", "y", "groups"))
-            whole = pa.table({"x": list(x), label: y, column: convert(g)})
-            for i, part in enumerate((whole[: len(x) // 3], whole[len(x) // 3 :])):
-                pq.write_table(part, folder / "parquet" / f"{split}-{i}.parquet", row_group_size=7)
-        return folder / "parquet"
-
-    return write
-
-
-FORMATS: dict[str, Callable[[Path, Arrays], Path]] = {
+FORMATS: dict[str, Write] = {
     "npz": npz,
-    "npz of texts": npz_of_texts,
+    "npz of texts": of_groups(npz, lambda g: g.astype(str)),
     "npy": npy,
     "safetensors": safetensors,
     "hdf5": hdf5,
-    "hdf5 of texts": hdf5_of_texts,
-    "parquet of integers": parquet(lambda g: g),
-    "parquet of texts": parquet(lambda g: [str(value) for value in g]),
-    "parquet of large texts": parquet(lambda g: pa.array([str(value) for value in g], pa.large_string())),
-    "parquet of categories": parquet(lambda g: pa.array([str(value) for value in g]).dictionary_encode()),
+    "hdf5 of texts": of_groups(hdf5_flat, lambda g: np.array([f" {value}" for value in g], "S")),
+    "parquet of integers": parquet(),
+    "parquet of texts": of_groups(parquet("fixed"), texts),
+    "parquet of large texts": of_groups(parquet("large"), lambda g: pa.array(texts(g), pa.large_string())),
+    "parquet of categories": of_groups(parquet(), lambda g: pa.array(texts(g)).dictionary_encode()),
 }
 
 
@@ -234,13 +193,13 @@ def test_a_column_with_a_gap_is_refused(
     convert: Callable[[np.ndarray], Any], says: str, arrays: Arrays, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=says) as caught:
-        import_features(parquet(convert)(tmp_path, arrays), tmp_path / "set")
+        import_features(of_groups(parquet(), convert)(tmp_path, arrays), tmp_path / "set")
     assert ("has no person" in str(caught.value)) == (GUARDED in str(caught.value))
 
 
 def test_texts_in_a_heap_of_hdf5_are_refused(arrays: Arrays, tmp_path: Path) -> None:
     """HDF5 reads a damaged heap without end, and cannot be stopped."""
-    source = hdf5_of_texts(tmp_path, arrays)
+    source = FORMATS["hdf5 of texts"](tmp_path, arrays)
     with h5py.File(source, "r+") as file:
         del file["train_groups"]
         file["train_groups"] = [str(value) for value in arrays["train_groups"]]
@@ -251,7 +210,8 @@ def test_texts_in_a_heap_of_hdf5_are_refused(arrays: Arrays, tmp_path: Path) -> 
 
 def test_a_column_of_another_name_is_named(arrays: Arrays, tmp_path: Path) -> None:
     """Parquet has two columns of integers, and neither is called 'label'. The one that is left is the label."""
-    source = parquet(lambda g: g, "patient", "diagnosis")(tmp_path, arrays)
+    renamed = {name.replace("groups", "patient"): array for name, array in arrays.items()}
+    source = parquet(label="diagnosis")(tmp_path, renamed)
     found = import_features(source, tmp_path / "set", group_column="patient").features
     assert found.manifest.grouped_by == {"by": "column", "column": "patient"}
     assert found.split("train").groups == 23
@@ -261,7 +221,6 @@ def test_a_column_of_another_name_is_named(arrays: Arrays, tmp_path: Path) -> No
         import_features(source, tmp_path / "other")
     with pytest.raises(UserError, match="no column 'nobody' of integers or texts"):
         import_features(source, tmp_path / "other", group_column="nobody")
-    renamed = {name.replace("groups", "patient"): array for name, array in arrays.items()}
     again = import_features(npz(tmp_path, renamed), tmp_path / "npz", group_column="patient").features
     assert again.split("train").shards == found.split("train").shards
     with pytest.raises(UserError, match="has no 'nobody'"):

@@ -15,101 +15,36 @@ from safetensors.numpy import save_file
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
+from tests.features import formats
+from tests.features.formats import Arrays, Write, hdf5, hdf5_flat, npy, npz, parquet, safetensors, vectors
 
 N, D = {"train": 100, "test": 20}, 6
-Data = dict[str, tuple[np.ndarray, np.ndarray]]
-Write = Callable[[Path, Data], Path]
 
 
 @pytest.fixture
-def data() -> Data:
+def data() -> Arrays:
     rng = np.random.default_rng(0)
-    return {s: (rng.normal(size=(n, D)).astype(np.float32), np.arange(n) % 3) for s, n in N.items()}
+    arrays = {split: (rng.normal(size=(n, D)).astype(np.float32), np.arange(n) % 3) for split, n in N.items()}
+    return {f"{split}_{name}": array for split, both in arrays.items() for name, array in zip("xy", both, strict=True)}
 
 
-def flat(data: Data, x: str = "{}_x", y: str = "{}_y") -> dict[str, np.ndarray]:
-    return {form.format(s): a for s, both in data.items() for form, a in zip((x, y), both, strict=True)}
-
-
-def npy(folder: Path, data: Data) -> Path:
-    (folder / "npy").mkdir()
-    for name, array in flat(data).items():
-        np.save(folder / "npy" / f"{name}.npy", array)
-    return folder / "npy"
-
-
-def npz(folder: Path, data: Data) -> Path:
-    np.savez(folder / "a.npz", allow_pickle=True, **flat(data))
-    return folder / "a.npz"
-
-
-def safetensors(folder: Path, data: Data) -> Path:
-    save_file(flat(data), folder / "a.safetensors")
-    return folder / "a.safetensors"
-
-
-def safetensors_by_path(folder: Path, data: Data) -> Path:
-    save_file(flat(data, "{}/features", "{}/labels"), folder / "a.safetensors")
-    return folder / "a.safetensors"
-
-
-def hdf5(folder: Path, data: Data) -> Path:
-    with h5py.File(folder / "a.h5", "w") as file:
-        for name, array in flat(data, "{}/features", "{}/labels").items():
-            file.create_dataset(name, data=array, compression="gzip", chunks=True)
-    return folder / "a.h5"
-
-
-def hdf5_flat(folder: Path, data: Data) -> Path:
-    with h5py.File(folder / "a.hdf5", "w") as file:
-        for name, array in flat(data).items():
-            file[name] = array
-    return folder / "a.hdf5"
-
-
-def vectors(x: np.ndarray, kind: str) -> pa.Array:
-    width = {2: pa.float16(), 4: pa.float32(), 8: pa.float64()}[x.dtype.itemsize]
-    values = pa.array(x.ravel(), width)
-    if kind == "fixed":
-        return pa.FixedSizeListArray.from_arrays(values, x.shape[1])
-    offsets = np.arange(0, x.size + 1, x.shape[1])
-    if kind == "large":
-        return pa.LargeListArray.from_arrays(pa.array(offsets), values)
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
-
-
-def parquet(kind: str) -> Write:
-    def write(folder: Path, data: Data) -> Path:
-        place = folder / "parquet"
-        place.mkdir()
-        for split, (x, y) in data.items():
-            table = pa.table({"id": np.arange(len(x)), "embedding": vectors(x, kind), "label": y})
-            half = len(x) // 3
-            for i, part in enumerate((table[:half], table[half:])):
-                pq.write_table(part, place / f"{split}-{i:05d}-of-00002.parquet", row_group_size=7)
-        return place
-
-    return write
-
-
-FORMATS: list[Write] = [
-    npz,
-    safetensors,
-    safetensors_by_path,
-    hdf5,
-    hdf5_flat,
-    *map(parquet, ("list", "large", "fixed")),
-]
-NAMES = [f.__name__ for f in FORMATS[:5]] + ["parquet lists", "parquet large lists", "parquet fixed lists"]
+FORMATS: dict[str, Write] = {
+    "npz": npz,
+    "safetensors": safetensors,
+    "safetensors by path": formats.safetensors_by_path,
+    "hdf5": hdf5,
+    "hdf5 flat": hdf5_flat,
+    **{f"parquet {kind}": parquet(kind) for kind in ("list", "large", "fixed")},
+}
 
 
 def shards(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted(folder.glob("*.h5"))}
 
 
-@pytest.mark.parametrize("write", FORMATS, ids=NAMES)
+@pytest.mark.parametrize("write", FORMATS.values(), ids=FORMATS)
 def test_every_format_makes_the_same_shards_and_the_same_listing(
-    tmp_path: Path, data: Data, write: Write, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data: Arrays, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dpfc_cli.extraction.importing.ROWS", 9)
     monkeypatch.setattr("dpfc_cli.features.columns.ROWS", 5)
@@ -121,16 +56,16 @@ def test_every_format_makes_the_same_shards_and_the_same_listing(
     assert (made.manifest.origin, made.classes, made.manifest.dtype) == ("inferred", ("0", "1", "2"), "float32")
 
 
-@pytest.mark.parametrize("write", FORMATS[1:], ids=NAMES[1:])
+@pytest.mark.parametrize("write", list(FORMATS.values())[1:], ids=list(FORMATS)[1:])
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_the_source_s_precision_decides_the_set_s(tmp_path: Path, data: Data, write: Write, dtype: type) -> None:
-    source = write(tmp_path, {s: (x.astype(dtype), y) for s, (x, y) in data.items()})
+def test_the_source_s_precision_decides_the_set_s(tmp_path: Path, data: Arrays, write: Write, dtype: type) -> None:
+    source = write(tmp_path, {name: a.astype(dtype) if name.endswith("x") else a for name, a in data.items()})
     found, _ = import_features(source, tmp_path / "set")
     assert found.manifest.dtype == ("float16" if dtype == np.float16 else "float32")
 
 
-def test_one_pair_of_arrays_is_the_training_split(tmp_path: Path, data: Data) -> None:
-    x, y = data["train"]
+def test_one_pair_of_arrays_is_the_training_split(tmp_path: Path, data: Arrays) -> None:
+    x, y = data["train_x"], data["train_y"]
     save_file({"features": x, "labels": y}, tmp_path / "a.safetensors")
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["emb"], file["target"] = x, y
@@ -147,14 +82,14 @@ def hub_table(x: np.ndarray, y: np.ndarray, **more: object) -> pa.Table:
     return table.replace_schema_metadata({"huggingface": json.dumps(names)})
 
 
-def test_text_embeddings_with_the_hubs_class_names_need_no_assertion(tmp_path: Path, data: Data) -> None:
-    pq.write_table(hub_table(*data["train"]), tmp_path / "texts.parquet")
+def test_text_embeddings_with_the_hubs_class_names_need_no_assertion(tmp_path: Path, data: Arrays) -> None:
+    pq.write_table(hub_table(data["train_x"], data["train_y"]), tmp_path / "texts.parquet")
     found, _ = import_features(tmp_path / "texts.parquet", tmp_path / "set")
     assert (found.classes, found.manifest.origin) == (("pos", "neg", "so-so"), "data set")
 
 
-def test_columns_are_chosen_by_name_where_there_are_several(tmp_path: Path, data: Data) -> None:
-    x, y = data["train"]
+def test_columns_are_chosen_by_name_where_there_are_several(tmp_path: Path, data: Arrays) -> None:
+    x, y = data["train_x"], data["train_y"]
     pq.write_table(hub_table(x, y, title=vectors(-x, "list"), stars=y[::-1].copy()), tmp_path / "a.parquet")
     with pytest.raises(UserError, match="2 columns of lists of floats") as caught:
         import_features(tmp_path / "a.parquet", tmp_path / "set")
@@ -166,8 +101,8 @@ def test_columns_are_chosen_by_name_where_there_are_several(tmp_path: Path, data
     np.testing.assert_array_equal(labels[:, 0], y[::-1])
 
 
-def test_label_sets_of_parquet_are_padded(tmp_path: Path, data: Data) -> None:
-    x, _ = data["train"]
+def test_label_sets_of_parquet_are_padded(tmp_path: Path, data: Arrays) -> None:
+    x = data["train_x"]
     y = [[i % 3] if i % 2 else [i % 3, 4] for i in range(100)]
     pq.write_table(pa.table({"embedding": vectors(x, "list"), "labels": y}), tmp_path / "a.parquet")
     made, _ = import_features(tmp_path / "a.parquet", tmp_path / "set", classes=tuple("abcde"), labels_per_record=3)
@@ -177,9 +112,9 @@ def test_label_sets_of_parquet_are_padded(tmp_path: Path, data: Data) -> None:
 
 
 def test_a_stopped_parquet_import_goes_on_in_the_middle(
-    tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data: Arrays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = parquet("list")(tmp_path, data)
+    source = parquet()(tmp_path, data)
     import_features(source, tmp_path / "whole", shards=4)
     calls = 0
 
@@ -280,8 +215,8 @@ def test_what_cannot_be_taken_is_named_and_leaves_no_set(tmp_path: Path) -> None
         assert not (tmp_path / "out" / "set").exists()
 
 
-@pytest.mark.parametrize("write", [safetensors, hdf5, parquet("list")], ids=["safetensors", "hdf5", "parquet"])
-def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path, data: Data, write: Write) -> None:
+@pytest.mark.parametrize("write", [safetensors, hdf5, parquet()], ids=["safetensors", "hdf5", "parquet"])
+def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path, data: Arrays, write: Write) -> None:
     with pytest.raises(UserError) as caught:
         import_features(write(tmp_path, data), tmp_path / "set", column="vector")
     assert "vector" in caught.value.what

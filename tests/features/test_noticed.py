@@ -1,26 +1,21 @@
 """Imports whose records seem to be of one person are refused, and test splits that are held out of imports."""
 
 import shlex
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from safetensors.numpy import save_file
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.sources.noticed import PersonsNoticedError
+from tests.features.formats import Arrays, Write, hdf5, npy, npz, parquet, safetensors
 
 N, PERSONS = 60, 17
-Arrays = dict[str, np.ndarray]
-Write = Callable[[Path, Arrays], Path]
 
 
 @pytest.fixture
@@ -31,39 +26,8 @@ def arrays() -> Arrays:
     return {"train_x": x, "train_y": np.arange(N) % 3, "train_patient": np.arange(N) * 7 % PERSONS}
 
 
-def npz(folder: Path, arrays: Arrays) -> Path:
-    np.savez(folder / "a.npz", **arrays)  # type: ignore[arg-type]
-    return folder / "a.npz"
-
-
 def npz_of_texts(folder: Path, arrays: Arrays) -> Path:
     return npz(folder, arrays | {"train_patient": arrays["train_patient"].astype(str)})
-
-
-def safetensors(folder: Path, arrays: Arrays) -> Path:
-    save_file(arrays, folder / "a.safetensors")
-    return folder / "a.safetensors"
-
-
-def hdf5(folder: Path, arrays: Arrays) -> Path:
-    with h5py.File(folder / "a.h5", "w") as file:
-        for name, array in arrays.items():
-            file[name.replace("_", "/").replace("/x", "/features").replace("/y", "/labels")] = array
-    return folder / "a.h5"
-
-
-def parquet(folder: Path, arrays: Arrays) -> Path:
-    columns = {"embedding": list(arrays["train_x"]), "label": arrays["train_y"]}
-    columns |= {name.removeprefix("train_"): a for name, a in arrays.items() if name[-2:] not in ("_x", "_y")}
-    pq.write_table(pa.table(columns), folder / "a.parquet", row_group_size=11)
-    return folder / "a.parquet"
-
-
-def npy(folder: Path, arrays: Arrays) -> Path:
-    (folder / "npy").mkdir()
-    for name, array in arrays.items():
-        np.save(folder / "npy" / f"{name}.npy", array)
-    return folder / "npy"
 
 
 def one_npy(folder: Path, arrays: Arrays) -> Path:
@@ -80,7 +44,7 @@ def slides(folder: Path, arrays: Arrays) -> Path:
     return folder
 
 
-FORMATS = (npz, npz_of_texts, safetensors, hdf5, parquet, npy, one_npy, slides)
+FORMATS = (npz, npz_of_texts, safetensors, hdf5, parquet(), npy, one_npy, slides)
 
 
 def made(source: Path, out: Path, **options: Any) -> FeatureSet:
@@ -113,7 +77,7 @@ def test_records_that_seem_to_be_of_one_person_are_refused_unless_each_is_one(
     assert grouped.split("train").groups == PERSONS
 
 
-@pytest.mark.parametrize("write", [npz, hdf5, parquet, npy])
+@pytest.mark.parametrize("write", [npz, hdf5, parquet(), npy])
 def test_an_array_that_tells_all_records_apart_raises_no_alarm(write: Write, arrays: Arrays, tmp_path: Path) -> None:
     assert made(write(tmp_path, arrays | {"train_patient": np.arange(N)}), tmp_path / "set").split("train").n == N
 
@@ -129,11 +93,11 @@ def test_persons_whose_names_are_never_read_are_noticed(arrays: Arrays, tmp_path
 
 def test_persons_are_known_or_each_record_is_one_and_not_both(arrays: Arrays, tmp_path: Path) -> None:
     groups = {name.replace("patient", "groups"): array for name, array in arrays.items()}
-    for source, options in ((npz(tmp_path, groups), {}), (parquet(tmp_path, arrays), {"group_column": "patient"})):
+    for source, options in ((npz(tmp_path, groups), {}), (parquet()(tmp_path, arrays), {"group_column": "patient"})):
         with pytest.raises(UserError) as refused:
             made(source, tmp_path / "set", each_record_is_a_person=True, **options)
         assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "each_record_is_a_person")
-        assert made(source, tmp_path / source.suffix[1:], **options).manifest.grouped
+        assert made(source, tmp_path / f"set of {source.name}", **options).manifest.grouped
 
 
 @pytest.mark.parametrize("write", FORMATS)
@@ -161,7 +125,7 @@ def test_a_part_of_an_import_is_held_out_and_is_the_same_in_every_format(
         made(source, tmp_path / "set", hold_out=0.2, each_record_is_a_person=True)
 
 
-@pytest.mark.parametrize("write", [npz, hdf5, parquet])
+@pytest.mark.parametrize("write", [npz, hdf5, parquet()])
 def test_a_person_of_an_import_is_held_out_as_a_whole(write: Write, arrays: Arrays, tmp_path: Path) -> None:
     found = made(write(tmp_path, arrays), tmp_path / "set", hold_out=0.3, group_column="patient")
     who = {split: {i * 7 % PERSONS for i in numbers(found, split)} for split in ("train", "test")}

@@ -29,7 +29,7 @@ def test_files_are_joined_in_the_order_of_their_numbers_and_pixels_are_colours_b
     first = train.pixels(0, 1)[0]
     assert (first[0, 1, 0], first[1, 0, 1], first[31, 31, 2]) == tuple(planes(3, 1)[0, [1, 1024 + 32, 3071]])
     np.testing.assert_array_equal(data.splits["test"].labels, [3, 4])
-    assert (data.classes[:2], train.labels.dtype) == (("airplane", "automobile"), np.int32)
+    assert (data.classes[:2], train.labels.dtype) == (("airplane", "automobile"), np.dtype(np.int32))
 
 
 def test_folder_parent_archive_and_its_folder_are_one_data_set_and_another_file_makes_another(

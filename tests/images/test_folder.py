@@ -66,7 +66,7 @@ def test_train_and_test_folders_become_splits_in_sorted_order(save: Save, tmp_pa
     np.testing.assert_array_equal(train.pixels(1, 2)[:, 0, 0, 0], [2])
     np.testing.assert_array_equal(test.labels, [1])
     np.testing.assert_array_equal(test.pixels(0, 1)[:, 0, 0, 0], [4])
-    assert (train.labels.dtype, train.pixels(0, 3).dtype) == (np.int32, np.uint8)
+    assert (train.labels.dtype, train.pixels(0, 3).dtype) == (np.dtype(np.int32), np.dtype(np.uint8))
     with pytest.raises(IndexError):
         train.pixels(0, 4)
 

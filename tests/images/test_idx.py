@@ -27,7 +27,7 @@ def test_images_and_labels_are_those_of_the_files(idx_folder: Write, digits_of: 
     data = open_images("mnist", folder)
     assert (data.name, data.classes) == ("mnist", tuple("0123456789"))
     train, test = data.splits["train"], data.splits["test"]
-    assert (train.n, test.n, train.image_shape, train.labels.dtype) == (12, 5, (4, 4, 1), np.int32)
+    assert (train.n, test.n, train.image_shape, train.labels.dtype) == (12, 5, (4, 4, 1), np.dtype(np.int32))
     np.testing.assert_array_equal(train.labels, labels)
     np.testing.assert_array_equal(train.pixels(0, 12)[..., 0], images)
     np.testing.assert_array_equal(train.pixels(3, 5)[..., 0], images[3:5])

@@ -65,7 +65,7 @@ def test_arrays_keep_their_values_in_every_byte_order_and_numbers_are_plain() ->
         np.testing.assert_array_equal(read_pickle(pickle.dumps({"x": values}, 2), "b")["x"], values)
     labels = read_pickle(pickle.dumps({"labels": [np.int64(3), np.uint8(200)]}, 2), "b")["labels"]
     assert labels == [3, 200]
-    assert all(type(label) is int for label in labels)  # type: ignore[attr-defined]
+    assert all(type(label) is int for label in labels)
 
 
 @pytest.mark.parametrize("function", [os.system, eval, exec], ids=["system", "eval", "exec"])
@@ -86,7 +86,7 @@ def test_a_call_of_anything_else_is_refused_by_name_and_not_made(
 
 def test_only_integers_are_admitted() -> None:
     for dtype in ("O", "f4", "c8", "S3", "V4", [("a", "u1"), ("b", "O")], "M8[s]"):
-        assert "values of type" in refusal(pickle.dumps({b"data": np.zeros(2, dtype)}, 2))  # type: ignore[arg-type]
+        assert "values of type" in refusal(pickle.dumps({b"data": np.zeros(2, dtype)}, 2))
 
 
 def test_a_type_a_shape_and_the_bytes_are_what_they_say_or_refused() -> None:
