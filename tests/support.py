@@ -2,16 +2,19 @@
 
 import functools
 import importlib
+import os
+import signal
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import numpy as np
 import pytest
 import typer
 
-from dpfc_cli.cli.app import app
+from dpfc_cli.cli.app import app, main
 from dpfc_cli.cli.help import COMMANDS
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
@@ -56,6 +59,29 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
     command = group.get_command(outer, name)
     assert command is not None, f"there is no command '{name}'"
     return dict(command.make_context(name, list(words)[list(words).index(name) + 1 :], parent=outer).params)
+
+
+def typed(words: Sequence[str], output: IO[Any], remarks: IO[Any]) -> int:
+    """Run a command line in this process, as the console script does; its exit code.
+
+    output, remarks: what is the process's own standard output and standard error meanwhile. Libraries use these, too.
+    """
+    before, handler = (sys.stdout, sys.stderr, sys.argv), signal.getsignal(signal.SIGINT)
+    kept = [(number, os.dup(number)) for number in (1, 2)]
+    for (number, _), file in zip(kept, (output, remarks), strict=True):
+        os.dup2(file.fileno(), number)
+    sys.argv = ["dpfc", *words]
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    finally:
+        sys.stdout, sys.stderr, sys.argv = before
+        signal.signal(signal.SIGINT, handler)
+        for number, descriptor in kept:
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+    raise AssertionError("main returns nothing")
 
 
 def stored(folder: Path) -> dict[str, bytes]:

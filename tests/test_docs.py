@@ -5,12 +5,11 @@ import math
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
-import time
+import tempfile
 import tomllib
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -20,11 +19,9 @@ import typer
 
 from dpfc_cli.cli.help import COMMANDS
 from dpfc_cli.errors import Code
-from dpfc_cli.folders import LEDGER
-from dpfc_cli.ledger.file import read
 from dpfc_cli.privacy import accounting
 from dpfc_cli.version import __version__
-from tests.support import commands, parsed
+from tests.support import commands, parsed, typed
 
 DOCS = Path(__file__).parents[1] / "docs"
 README = DOCS.parent / "README.md"
@@ -221,12 +218,21 @@ def test_the_page_on_installation_names_every_extra() -> None:
 
 BLOCK = re.compile(r"^(?:<!-- test: (?P<ends>[^\n]*) -->\n)?```(?P<kind>\w+)\n(?P<body>.*?)^```$", re.M | re.S)
 ENDINGS = {None: 0, "exit code 2": 2, "Ctrl-C, then exit code 130": 130}
-INTERRUPTIBLE = """\
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-os.execvp("bash", ["bash", "-ec", sys.argv[1]])
+PRESSED = """\
+import os, signal
+from dpfc_cli.cli.app import main
+from dpfc_cli.privacy import curator
+signal.signal(signal.SIGINT, signal.default_int_handler)
+real, drawn = curator.draw_noise, []
+def draw(*given):
+    drawn.append(1)
+    if len(drawn) == 5:
+        os.kill(os.getpid(), signal.SIGINT)
+    return real(*given)
+curator.draw_noise = draw
+main()
 """
-"""Starts a script in a shell that Ctrl-C ends, even if the tests themselves were started in the background."""
+"""Presses Ctrl-C in a training, even if the tests themselves were started in the background."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,13 +254,6 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.said = folder, ""
-        tools = folder.parent / "tools"
-        tools.mkdir()
-        for name, module in (("dpfc", " -m dpfc_cli"), ("python", "")):
-            (tools / name).write_text(f"#!/bin/sh\nexec '{sys.executable}'{module} \"$@\"\n")
-            (tools / name).chmod(0o755)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("DPFC_")}
-        self.environment = kept | {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(DOCS.parent)}
 
     def follow(self, block: Block) -> None:
         if block.kind == "text":
@@ -263,39 +262,37 @@ class Reader:
                 _, found, left = left.partition(part)
                 assert found, f"'{part}' is not where the page has it in:\n{self.said}"
         elif block.kind == "sh":
-            self._run([sys.executable, "-c", INTERRUPTIBLE, block.body], block.exit_code)
+            self.said = ""
+            *lines, last = (shlex.split(line, comments=True) for line in block.body.splitlines())
+            for words in lines:
+                self._run(words, 0)
+            self._run(last, block.exit_code)
         elif name := re.match(r"# (\w+\.py)\n", block.body):
             (self.folder / name[1]).write_text(block.body, "utf-8")
         else:
-            self._run([sys.executable, "-c", block.body], block.exit_code)
+            self.said = ""
+            self._run(["python", "-c", block.body], block.exit_code)
 
-    def _run(self, command: list[str], exit_code: int) -> None:
-        before = self._trainings()
-        with subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            start_new_session=True,
-        ) as process:
-            if exit_code == 130:
-                deadline = time.monotonic() + 60
-                while self._trainings() == before and process.poll() is None and time.monotonic() < deadline:
-                    time.sleep(0.2)
-                time.sleep(1)
-                os.killpg(process.pid, signal.SIGINT)
-            self.said, _ = process.communicate(timeout=300)
-        assert process.returncode == exit_code, self.said
-
-    def _trainings(self) -> int:
-        return len(read(self.folder / "features" / LEDGER).charges)
+    def _run(self, words: list[str], exit_code: int) -> None:
+        """Run a line, and note what it says. Commands run in this process, which has imported all that they need."""
+        with tempfile.TemporaryFile() as said:
+            if words[0] == "dpfc" and exit_code != 130:
+                with chdir(self.folder):
+                    code = typed(words[1:], said, said)
+            else:
+                line = ["python", "-c", PRESSED, *words[1:]] if exit_code == 130 else words
+                line = [sys.executable, *line[1:]] if line[0] == "python" else line
+                given: dict[str, Any] = {"cwd": self.folder, "stdin": subprocess.DEVNULL}
+                code = subprocess.run(line, check=False, stdout=said, stderr=subprocess.STDOUT, **given).returncode
+            said.seek(0)
+            self.said += said.read().decode()
+        assert code == exit_code, self.said
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Reader:
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
+    for name in [name for name in os.environ if name.startswith("DPFC_")]:
+        monkeypatch.delenv(name)
     folder = tmp_path / "page"
     folder.mkdir()
     return Reader(folder)

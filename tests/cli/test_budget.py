@@ -306,8 +306,8 @@ def test_after_ctrl_c_it_is_said_what_is_on_disk(dpfc: Dpfc, features: Path, wha
     kept, count = BOOK.read_bytes(), 0
     answers: dict[bool | None, int] = {True: 0, False: 0, None: 0}
     while True:
-        # A training takes longer.
-        count += 4 if what == "charge" else 1
+        # Every third call, or every eighth of a training, which takes longer.
+        count += 8 if what == "charge" else 3
         with pressed_at(count, *places) as calls:
             ended = dpfc(*line)
         if calls[0] < count:
@@ -319,9 +319,9 @@ def test_after_ctrl_c_it_is_said_what_is_on_disk(dpfc: Dpfc, features: Path, wha
         BOOK.write_bytes(kept)
         for each in (*Path("features").glob("ledger.answers/*"), *Path("heads").glob("*")):
             each.unlink()
-    assert answers[True] > 5
-    assert answers[False] > 5
-    assert answers[None] <= 5
+    assert answers[True] > 1
+    assert answers[False] > 1
+    assert answers[None] <= 2
 
 
 def test_nothing_is_summed_before_the_charge(dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,14 @@ import pytest
 
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import AUTO, METHODS, optimum
+from dpfc_cli.privacy import poisson
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.facts import Facts
 from tests.cli.conftest import Dpfc, charges, heads
 from tests.support import blobs
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", ["dp-whitened", "dp-sgd"])
 def test_the_whole_path_from_features_to_accuracy(dpfc: Dpfc, features: Path, method: str) -> None:
     trained = dpfc("train", "--method", method, "--epsilon", "8")
     assert trained.exit_code == 0, trained.output
@@ -45,8 +46,7 @@ def test_sigma_is_the_noise_multiplier_and_its_epsilon_is_stated(dpfc: Dpfc, fea
     assert all(r["sigma"] == pytest.approx(10 / (3 * r["share"]) ** 0.5) for r in card["plan"])
 
 
-@pytest.mark.parametrize("method", ["dp-whitened", "dp-fc", "dp-ls"])
-def test_label_sets_are_learned_and_scored_by_mean_average_precision(dpfc: Dpfc, tmp_path: Path, method: str) -> None:
+def test_label_sets_are_learned_and_scored_by_mean_average_precision(dpfc: Dpfc, tmp_path: Path) -> None:
     """Two classes of six show in each record; which, its features say."""
     rng = np.random.default_rng(0)
     for split, n in (("train", 3000), ("test", 300)):
@@ -55,7 +55,7 @@ def test_label_sets_are_learned_and_scored_by_mean_average_precision(dpfc: Dpfc,
         np.save(tmp_path / f"{split}_x.npy", x.astype(np.float32))
         np.save(tmp_path / f"{split}_y.npy", y)
     assert dpfc("import", str(tmp_path), "--out", "sets", "--classes", "6", "--labels-per-record", "2").exit_code == 0
-    assert dpfc("train", "--method", method, "--epsilon", "8").exit_code == 0
+    assert dpfc("train", "--epsilon", "8").exit_code == 0
     result = json.loads(dpfc("evaluate", "--json").stdout)
     assert result["mean_average_precision"] > 0.95
     assert all(each["average_precision"] > 0.9 for each in result["per_class"])
@@ -165,7 +165,8 @@ def test_the_help_states_every_option_of_every_method_with_its_default(dpfc: Dpf
                 assert tuple(map(float, option.default.split()[0].split(","))) == value
 
 
-def test_a_sampled_training_is_accounted_as_such(dpfc: Dpfc, features: Path) -> None:
+def test_a_sampled_training_is_accounted_as_such(dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poisson, "FINE", poisson.COARSE)
     line = ("train", "--method", "dp-sgd", "--steps", "20", "--sampling-rate", "0.1", "--epsilon", "2")
     trained = dpfc(*line, "--loss", "softmax", "--average", "--full")
     assert trained.exit_code == 0, trained.output

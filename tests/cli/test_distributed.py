@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import dpfc_cli as library
 from dpfc_cli import processes
 from dpfc_cli.cli import stop
 from dpfc_cli.extraction.importing import import_features
@@ -88,9 +89,9 @@ def trained(folders: list[Path], *arguments: str, launcher: Launcher = by_hand) 
 
 
 def test_two_processes_that_srun_has_started_make_the_head_of_one(made: Path) -> None:
-    alone = [sys.executable, "-m", "dpfc_cli", "-q", "train", "--epsilon", "1", "--seed", "5"]
-    subprocess.run([*alone, "--out", "one.research.safetensors"], cwd=made, check=True, stdout=subprocess.DEVNULL)
-    given = ("--seed", "5", "--out", "two.research.safetensors", "--json")
+    features = library.open_features(made / "features/made")
+    library.train(features, epsilon=1.0, seed=5, steps=2, out=made / "one.research.safetensors")
+    given = ("--seed", "5", "--steps", "2", "--out", "two.research.safetensors", "--json")
     first, second = trained([made, made], *given, launcher=by_srun)
     assert (first[0], second) == (0, (0, "", "")), (first, second)
     assert first[1].startswith("{")
@@ -166,12 +167,14 @@ def test_all_processes_listen_on_the_network_of_process_0_alone_and_add_each_num
     assert all(found and found <= allowed for found in listening), listening
 
 
-def test_a_process_of_several_does_not_train_by_itself(made: Path) -> None:
-    command = [sys.executable, "-m", "dpfc_cli", "train", "--epsilon", "1"]
-    environment = os.environ | {"SLURM_STEP_NUM_TASKS": "4"}
-    ended = subprocess.run(command, cwd=made, env=environment, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
+def test_a_process_of_several_does_not_train_by_itself(
+    dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    ended = dpfc("train", "--epsilon", "1")
+    assert ended.exit_code == 2
     assert "--distributed" in ended.stderr
+    assert not Path("heads").exists()
 
 
 class Leaving(Alone):
@@ -194,10 +197,9 @@ def test_ctrl_c_while_the_others_leave_changes_nothing_of_what_is_said(
     assert "Nothing was charged" not in ended.stderr
 
 
-def test_one_that_no_launcher_has_started_is_told_how_to_start_several(made: Path) -> None:
-    command = [sys.executable, "-m", "dpfc_cli", "train", "--distributed", "--epsilon", "1"]
-    ended = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
+def test_one_that_no_launcher_has_started_is_told_how_to_start_several(dpfc: Dpfc, features: Path) -> None:
+    ended = dpfc("train", "--distributed", "--epsilon", "1")
+    assert ended.exit_code == 2
     said, remedy = ended.stderr.splitlines()[-2:]
     assert said == "Error: No other processes are known: no launcher has set them up."
     assert remedy.startswith("Without --distributed one process trains alone.")

@@ -6,9 +6,7 @@ import json
 import os
 import re
 import shutil
-import signal
 import sqlite3
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -26,7 +24,6 @@ from PIL import Image
 
 from dpfc_cli import extraction, files
 from dpfc_cli.cli import display
-from dpfc_cli.cli.app import main
 from dpfc_cli.evaluation import private as private_evaluation
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import writer as writers
@@ -41,7 +38,7 @@ from dpfc_cli.ledger.populations import register
 from dpfc_cli.privacy import passes, sums
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.training import answers, run
-from tests.support import blobs
+from tests.support import blobs, typed
 
 N, TEST, D, M, K = 150, 30, 4, 3, 3
 CLASSES = ("flu", "cold", "rare")
@@ -256,25 +253,6 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         yield moments
 
 
-@contextmanager
-def streams() -> Iterator[list[bytes]]:
-    """The process's own standard output and standard error, which libraries use, too."""
-    kept = [(number, os.dup(number)) for number in (1, 2)]
-    written: list[bytes] = []
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        os.dup2(out.fileno(), 1)
-        os.dup2(err.fileno(), 2)
-        try:
-            yield written
-        finally:
-            for number, descriptor in kept:
-                os.dup2(descriptor, number)
-                os.close(descriptor)
-            for file in (out, err):
-                file.seek(0)
-                written.append(file.read())
-
-
 def seen_in(world: Path, here: Path, lines: tuple[str, ...], patch: pytest.MonkeyPatch, fault: Fault | None) -> Seen:
     """What can be seen of these command lines in that world. It is moved to `here` first: outputs have whole paths."""
     shutil.rmtree(here, ignore_errors=True)
@@ -321,17 +299,9 @@ def both(worlds: dict[str, Path], here: Path, lines: tuple[str, ...], fault: Fau
 
 def follow(line: str, seen: Seen) -> None:
     """Run a command line as the console script does, and note everything that it says."""
-    before, handler, code = (sys.stdout, sys.stderr, sys.argv), signal.getsignal(signal.SIGINT), None
-    with streams() as written:
-        sys.argv = ["dpfc", *line.split()]
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        finally:
-            sys.stdout, sys.stderr, sys.argv = before
-            signal.signal(signal.SIGINT, handler)
-    out, err = written
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as remarks:
+        code = typed(line.split(), output, remarks)
+        out, err = ((file.seek(0), file.read())[1] for file in (output, remarks))
     if line.startswith("import") and "--json" in line:
         # The digest of the manifest, which has digests of the records. It is for whoever holds them.
         out = re.sub(b'"sha256": "[0-9a-f]{64}"', b"", out)

@@ -190,6 +190,38 @@ def test_a_message_holds_the_query_to_the_last_bit(query: Query, sample: np.ndar
     assert sample is None or np.array_equal(taken, sample)  # type: ignore[arg-type]
 
 
+def test_a_message_holds_a_sample_of_many_units() -> None:
+    sample = np.random.default_rng(9).random(2**20 + 3) < 0.5
+    facts = replace(FACTS, n=len(sample))
+    assert np.array_equal(decoded(encoded(QUERIES[0], sample), facts)[1], sample)
+
+
+def test_a_process_gives_no_sum_away_where_a_unit_came_twice_or_not_at_all() -> None:
+    """Each of them checks it, not process 0 alone."""
+
+    class Other:
+        """Process 1 of two. Process 0 had these units."""
+
+        number, count = 1, 2
+
+        def __init__(self, units: list[int]) -> None:
+            self._units, self._left = units, [encoded(QUERIES[0], None)]
+
+        def told(self) -> bytes:
+            return self._left.pop()
+
+        def gathered(self, value: str) -> list[str]:
+            return [json.dumps(self._units), value]
+
+        def added(self, array: np.ndarray) -> np.ndarray:
+            pytest.fail("a sum was given away")
+
+    begin = part_of(FACTS, 1, 2).begin
+    for units in ([0, begin - 1], [0, begin + 1], [0, N]):
+        with pytest.raises(IncompletePassError):
+            follow(Other(units), Summed(begun(begin), FACTS, LATTICE))  # type: ignore[arg-type]
+
+
 def test_the_arrays_of_a_long_chain_keep_their_order() -> None:
     query: Any = replace(QUERIES[0], chain=tuple(Centre(np.full(D, float(i))) for i in range(12)))  # type: ignore[type-var]
     found: Any = decoded(encoded(query, None), FACTS)[0]
