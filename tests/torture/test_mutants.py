@@ -1,4 +1,4 @@
-"""Mutation testing sees what tests do not look at. `python -m tests.torture.mutants` plants the faults: it takes hours."""
+"""Mutation testing sees what tests do not look at. (The campaign itself, `tests.torture.mutants`, takes hours.)"""
 
 import json
 import subprocess
