@@ -25,7 +25,7 @@ def ended(*arguments: str, program: str = MAIN, out: str = "/dev/null") -> "subp
 
 
 @full
-@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("train", "--help"), SIGMA, (*SIGMA, "--json")])
+@pytest.mark.parametrize("arguments", [("train", "--help"), SIGMA, (*SIGMA, "--json")])
 def test_a_full_disk_is_named_as_such_whatever_was_to_be_said(arguments: tuple[str, ...]) -> None:
     result = ended(*arguments, out="/dev/full")
     assert result.returncode == 2
@@ -71,7 +71,7 @@ def test_a_reader_that_is_late_is_waited_for() -> None:
     assert (process.returncode, said) == (0, "")
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_a_stream_that_is_closed_is_not_missed(tmp_path: Path, closed: str) -> None:
     line = f'exec "{sys.executable}" -c "{MAIN}" budget --sigma 10 {closed}'
     result = subprocess.run(line, check=False, shell=True, capture_output=True, text=True)
@@ -89,7 +89,7 @@ app._run = lambda _: sum(os.path.samestat(os.fstat(n), os.stat(os.devnull)) for 
     assert subprocess.run(line, check=False, shell=True).returncode == 2
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("budget", "--help"), ("--version",), SIGMA])
+@pytest.mark.parametrize("arguments", [("budget", "--help"), SIGMA])
 def test_a_reader_that_has_gone_misses_nothing(arguments: tuple[str, ...]) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
@@ -165,9 +165,7 @@ budget._show_conversion = work
     assert result.returncode == 130
 
 
-@pytest.mark.parametrize(
-    "module", ["typer", "dpfc_cli.cli.app", "dpfc_cli.cli.budget", "rich.console", "dpfc_cli.errors"]
-)
+@pytest.mark.parametrize("module", ["typer", "dpfc_cli.cli.budget", "dpfc_cli.errors"])
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_while_modules_are_imported_is_said_in_one_line(module: str) -> None:
     """The first tenths of a second are imports. Ctrl-C comes when that one begins."""
