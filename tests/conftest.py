@@ -6,7 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from dpfc_cli import memory
+from dpfc_cli.evaluation import private
+from dpfc_cli.features import table
+from dpfc_cli.images import rows
 from dpfc_cli.privacy import passes
+from dpfc_cli.training import machine
 
 BLOCKS = {
     "privacy": ((5, 2), (16, 4), (639, 16), (math.inf, 256)),
@@ -25,6 +30,13 @@ def several_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(
             passes, "block_rows", lambda facts: next(rows for most, rows in sizes if facts.records <= most)
         )
+
+
+@pytest.fixture(autouse=True)
+def room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine has 16 GB to spare, however full it is with what runs beside the tests."""
+    for place in (memory, machine, private, rows, table):
+        monkeypatch.setattr(place, "free_memory", lambda: 16e9)
 
 
 @pytest.fixture

@@ -158,6 +158,8 @@ def test_the_lattice_of_a_training_fits_its_largest_noise_and_its_longest_factor
     loud = plan_of(FACTS, (Gram(CHAIN), 1.0), (Mean(CHAIN), 1e-16))
     assert lattice_of(Mechanism(facts=FACTS, plan=loud, mu=MU)).bits == 14
     assert lattice_of(MECHANISM).bits == MOST_BITS
+    # Sums are over records, also where few persons have them.
+    assert lattice_of(replace(MECHANISM, facts=replace(FACTS, rows=2**30))).bits == (52 - 30) / 2
     # A bias makes a factor one longer than the features.
     for d, m, fits in ((2**17 - 1, 3, True), (2**17, 3, False), (4, 2**17, True), (4, 2**17 + 1, False)):
         facts = Facts(n=40, m=m, d=d)
