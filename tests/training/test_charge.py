@@ -12,6 +12,7 @@ import pytest
 import dpfc_cli
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.privacy.curator import Curator, NonPrivate
@@ -98,6 +99,14 @@ def test_one_charge_pays_for_one_curator(features: FeatureSet) -> None:
         with pytest.raises(RuntimeError, match="was used already"):
             NonPrivate(mechanism.facts, again)
     assert (states(features), len(ledger(features).written(made.sha256))) == (["written"], 1)
+
+
+def test_a_set_that_was_exchanged_after_it_was_checked_is_not_charged(features: FeatureSet) -> None:
+    ready, path = checked(features), features.folder / MANIFEST
+    path.write_text(path.read_text().replace('"versions": {', '"versions": {"other": "1", '))
+    with pytest.raises(UserError):
+        charge(ready)
+    assert ledger(features).charges == ()
 
 
 def test_a_charge_pays_for_no_other_training(features: FeatureSet) -> None:
