@@ -69,7 +69,7 @@ def is_kept(facts: list[Fact], population: str | None, cap: Cap) -> bool:
 # The theorem's bookkeeping
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(DRAWS, st.integers(1, 25))
 def test_no_sequence_of_allowed_charges_passes_a_cap(draw: random.Random, count: int) -> None:
     """Sets, splits, populations, units, adjacencies, forks: whatever comes, in any order."""

@@ -19,6 +19,7 @@ from dpfc_cli.extraction import extract
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import digests
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Cap, Set
 from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.merge import merge_ledgers
@@ -199,22 +200,25 @@ def test_what_has_no_guarantee_is_moved_under_no_cap(place: Path) -> None:
     assert book(place) == before
 
 
-def test_an_unfinished_set_is_refused(place: Path) -> None:
-    (place / "first").rename(place / "first.partial")
-    refused("missing", lambda: known_set(read(place / "ledger.sqlite"), FeatureSet(place / "first.partial")))
-
-
-def test_a_ledger_that_is_gone_is_seen_by_each_set_and_by_digests(place: Path) -> None:
-    second = made_set(place / "second", range(20, 30), "b")
-    (place / "ledger.sqlite").unlink()
-    dpfc_cli.set_population(second, "b", adopt=True)
-    # The other one is not known yet.
+@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+def test_where_the_ledger_is_gone_nothing_is_begun_until_each_set_is_adopted(place: Path, left: str) -> None:
+    first, second, path = FeatureSet(place / "first"), made_set(place / "second", range(20, 30), "b"), place / LEDGER
+    path.write_bytes(b"")
+    if left == "nothing":
+        path.unlink()
+    before = kept(place)
     refused("missing", lambda: made_set(place / "third", range(30, 40), "a"))
-    dpfc_cli.set_population(FeatureSet(place / "first"), None, adopt=True)
+    refused("missing", lambda: dpfc_cli.set_population(first, "a"))
+    refused("missing", lambda: dpfc_cli.set_cap(first, 3.0))
+    # To look whether it may be written makes an empty file.
+    assert kept(place) == {**before, LEDGER: b""}
+    dpfc_cli.set_population(second, "b", adopt=True)
+    refused("missing", lambda: made_set(place / "third", range(30, 40), "a"))
+    dpfc_cli.set_population(first, None, adopt=True)
     made_set(place / "third", range(30, 40), "a")
-    assert read(place / "ledger.sqlite").account("a").adopted
+    assert read(path).account("a").adopted
     # All sets are gone, too.
-    (place / "ledger.sqlite").unlink()
+    path.unlink()
     for name in ("first", "second", "third"):
         shutil.rmtree(place / name)
     refused("missing", lambda: made_set(place / "fourth", range(40, 50), "a"))
@@ -242,29 +246,15 @@ def test_a_set_that_the_ledger_lacks_or_that_was_exchanged_is_refused(place: Pat
     refused("damaged", partial(known_set, ledger, taken))
     refused("damaged", partial(dpfc_cli.set_population, taken, "b"))
     shutil.rmtree(copy.folder)
+    # One that is not finished is none.
+    first.folder.rename(place / "first.partial")
+    refused("missing", lambda: known_set(ledger, FeatureSet(place / "first.partial")))
+    (place / "first.partial").rename(first.folder)
     # A copy of the folder is the same set: what is charged for the one is charged for the other.
     shutil.copytree(first.folder, place / "copy")
     assert known_set(ledger, FeatureSet(place / "copy")) == ledger.all(Set)
     shutil.rmtree(place / "copy")
     assert {name for name in before if "copy" not in name} == set(kept(place))
-
-
-def test_where_the_ledger_is_gone_nothing_is_begun_silently(place: Path, tmp_path: Path) -> None:
-    first = FeatureSet(place / "first")
-    (place / "ledger.sqlite").unlink()
-    before = kept(place)
-    for data in (None, b""):
-        if data is not None:
-            (place / "ledger.sqlite").write_bytes(data)
-        refused("missing", lambda: made_set(place / "second", range(20, 30)))
-        refused("missing", lambda: dpfc_cli.set_population(first, "a"))
-        refused("missing", lambda: dpfc_cli.set_cap(first, 3.0))
-    (place / "ledger.sqlite").unlink()
-    assert kept(place) == before
-    made_set(tmp_path / "elsewhere" / "second", range(20, 30))
-    dpfc_cli.set_population(first, "a", adopt=True)
-    made_set(place / "second", range(20, 30), "b")
-    assert names(place) == ["a", "b"]
 
 
 def test_an_adopted_set_has_a_past_that_nobody_knows(place: Path, tmp_path: Path) -> None:
