@@ -137,7 +137,7 @@ def compare(
         progress: told the stage, the records scored so far, and how many there are.
 
     Returns:
-        The figures of each head, and the differences to the first one with paired intervals (`heads.pairs`).
+        The figures of each head, and the differences to the first one with paired intervals (`statistics`).
 
     Raises:
         UserError: as for `evaluate`; there are fewer than two heads; or one was trained on a split of this name.

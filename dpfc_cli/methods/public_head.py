@@ -8,7 +8,7 @@ inner product of its vector and the record. `dp-whitened` starts from these scor
 public facts and of answers that were released anyway. The queries, their order, their noise and the bound on one record
 are the same with every start, for each bound holds for every θ, biases included. The steps are no part of a query. So
 the plan, the proofs and the accounting do not know of a start. (If the vectors are those of a private head, they are
-answers of its training, and the new head claims these, too: `training.calibrate`.)
+answers of its training, and the new head claims these, too: `training.calibrate.Calibrated.head_claim`.)
 
 **How far it is trusted is read off the gradients,** which are released in any case. At θ = 0 the negative gradient of
 the softmax loss is (nearly) the sum over the classes of their mean records. Its inner product with the start says
