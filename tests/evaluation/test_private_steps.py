@@ -20,7 +20,6 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import Z
 from dpfc_cli.ledger.caps import set_cap
-from dpfc_cli.ledger.facts import account_name
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy import curator as curators
 from dpfc_cli.privacy import forms
@@ -159,13 +158,6 @@ def test_a_head_leaks_if_its_card_says_that_it_saw_the_records(
             assert leaking.value.fields["parameter"] == "epsilon"
         else:
             ask(claim)
-
-
-def test_who_asks_is_the_account_unless_somebody_is_named(features: FeatureSet, head: Head) -> None:
-    ready = prepare(head, features, "test", epsilon=1.0)
-    assert (ready.charge.by, ready.charge.purpose) == (account_name(), None)
-    ready = prepare(head, features, "test", epsilon=1.0, by="Ada", purpose="paper")
-    assert (ready.charge.by, ready.charge.purpose) == ("Ada", "paper")
 
 
 def test_noise_that_is_larger_than_chance_is_told(features: FeatureSet, head: Head) -> None:

@@ -16,14 +16,17 @@ from dpfc_cli.planning import stand_in
 from dpfc_cli.planning.stand_in import RUNS, StandIn
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gram
-from dpfc_cli.training.charge import charge
 from dpfc_cli.training.tuning import Draw, Trials
 from tests.closed import failing
 from tests.support import CHAIN, calibrated_at, plan_of
-from tests.training.requests import FACTS, GRADIENT, ready, small
+from tests.training.requests import FACTS, GRADIENT, small
 
 PRIVATE = Facts(n=2000, m=4, d=6)
+
+
 PERSONS = replace(PRIVATE, n=1000, rows=2000, unit="person")
+
+
 NOBODY_KNOWS = "how hard your classes are to tell apart, which only your records say"
 
 
@@ -51,6 +54,8 @@ class Scored:
 
 
 DRAWS = [draw(100, 4, 10 + i) for i in range(RUNS)]
+
+
 TWO = [calibrated_at(FACTS, plan_of(FACTS, (GRADIENT, 1.0)), mu) for mu in (0.3, 0.4)]
 
 
@@ -97,13 +102,6 @@ def test_there_are_as_many_records_of_each_class_as_there_will_be(
     known: FeatureSet, n: int, m: int, records: int
 ) -> None:
     assert trials(known, n, m).facts == replace(FACTS, n=records, m=2)
-
-
-def test_a_stand_in_that_was_trained_on_with_a_guarantee_is_not_public(known: FeatureSet) -> None:
-    charge(ready(known))
-    with pytest.raises(UserError, match="it was trained on with a guarantee") as refused:
-        trials(known, 30, 2)
-    assert (refused.value.code, refused.value.fields["parameter"]) == ("private-records", "on")
 
 
 def test_what_this_machine_cannot_do_is_refused_before_the_first_training(

@@ -79,11 +79,11 @@ class Other:
     def __init__(self, features: FeatureSet, ask: str, **more: Any) -> None:
         facts = dataclasses.asdict(facts_of(features))
         asked = {"ask": ask, "split": SPLIT, "facts": facts, **more}
-        self._left = [json.dumps(each).encode() for each in (asked, {"ask": "end"})]
+        self.left = [json.dumps(each).encode() for each in (asked, {"ask": "end"})]
         self.failures: list[BaseException] = []
 
     def told(self) -> bytes:
-        return self._left.pop(0)
+        return self.left.pop(0)
 
     def gathered(self, value: str) -> list[str]:
         return [value]
@@ -314,28 +314,8 @@ def test_two_processes_train_the_head_of_one(by_person: bool, tmp_path: Path, mo
 
 
 def test_a_process_with_another_set_or_a_damaged_one_adds_nothing(features: FeatureSet) -> None:
-    class Asked:
-        """Process 1 of two. It is asked to check its part, and no more."""
-
-        number, count = 1, 2
-
-        def __init__(self, manifest: str) -> None:
-            facts = dataclasses.asdict(facts_of(features))
-            asked = {"ask": "verify", "manifest": manifest, "split": SPLIT, "facts": facts}
-            self.left = [json.dumps(each).encode() for each in (asked, {"ask": "end"})]
-            self.failures = list[BaseException]()
-
-        def told(self) -> bytes:
-            return self.left.pop(0)
-
-        def gathered(self, value: str) -> list[str]:
-            return [value]
-
-        def failed(self, error: BaseException) -> None:
-            self.failures.append(error)
-
     digest = digest_of(features)
-    serve(same := Asked(digest), features)  # type: ignore[arg-type]
+    serve(same := Other(features, "verify", manifest=digest), features)  # type: ignore[arg-type]
     assert same.left == []
     (shard,) = features.split(SPLIT).shards
     data = bytearray((features.folder / shard.file).read_bytes())
@@ -343,5 +323,5 @@ def test_a_process_with_another_set_or_a_damaged_one_adds_nothing(features: Feat
     (features.folder / shard.file).write_bytes(data)
     for manifest, says in ((digest[::-1], "is not the feature set of process 0"), (digest, shard.file)):
         with pytest.raises(UserError, match=says) as refused:
-            serve(asked := Asked(manifest), features)  # type: ignore[arg-type]
+            serve(asked := Other(features, "verify", manifest=manifest), features)  # type: ignore[arg-type]
         assert asked.failures == [refused.value]

@@ -169,17 +169,6 @@ def test_where_the_system_allocates_nothing_is_filled(tmp_path: Path, monkeypatc
     assert asked == [(0, 100)]
 
 
-def test_a_file_that_is_filled_has_its_room_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "posix_fallocate", raising=False)
-    written, write = set[int](), os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda file, data, at: (written.add(at), write(file, data, at))[1])
-    shelf = InFile(tmp_path, 2**20 + 5)
-    assert shelf.put((np.zeros(0),))
-    assert shelf._file is not None
-    assert (min(written), os.fstat(shelf._file.fileno()).st_size) == (0, 2**20 + 5)
-    shelf.clear()
-
-
 def test_without_room_for_all_of_a_file_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When a disk fills up would tell how large what was written is."""
     monkeypatch.setattr(os, "posix_fallocate", failing(errno.ENOSPC), raising=False)
