@@ -109,6 +109,14 @@ def test_a_set_that_was_exchanged_after_it_was_checked_is_not_charged(features: 
     assert ledger(features).charges == ()
 
 
+def test_a_set_that_is_exchanged_while_it_is_summed_ends_the_training(features: FeatureSet) -> None:
+    blocks, path = charge(checked(features)).opened()(50), features.folder / MANIFEST
+    assert next(blocks)[0] == 0
+    path.write_text(path.read_text().replace('"versions": {', '"versions": {"other": "1", '))
+    with pytest.raises(UserError):
+        list(blocks)
+
+
 def test_a_charge_pays_for_no_other_training(features: FeatureSet) -> None:
     charged = charge(checked(features))
     louder = checked(features, privacy=Privacy(epsilon=90.0))
