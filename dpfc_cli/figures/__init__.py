@@ -1,7 +1,7 @@
 """Figures: numbers in, a picture out. Nothing here knows of heads, records or privacy.
 
 A *panel* is one plot with its axes. A module of this room has a function `panel` that takes numbers and names and
-returns a `Panel`. `canvas.draw` puts panels side by side into a `Drawing`, which becomes a file or the text of an SVG:
+returns a `Panel`. `canvas.draw` puts panels side by side into a `Drawing`, which becomes a file:
 
     from dpfc_cli.figures import accuracy, canvas
 

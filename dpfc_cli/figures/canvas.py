@@ -94,7 +94,6 @@ class Drawing:
     """A drawn figure."""
 
     figure: "Figure"
-    title: str
 
     def bytes_of(self, kind: str) -> bytes:
         """The contents of a file of this kind: one of `KINDS`."""
@@ -158,7 +157,7 @@ def draw(*panels: Panel, title: str) -> Drawing:
         # The places are found once: a second time would move them a little.
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
-    return Drawing(figure, title)
+    return Drawing(figure)
 
 
 def shortened(name: str, longest: int = LONGEST_NAME) -> str:

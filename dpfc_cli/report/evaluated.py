@@ -52,8 +52,8 @@ def one(
     path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "Evaluation", calibration: bool = False
 ) -> Document:
     """The figures of one head. calibration: whether a short rendering says how good its probabilities are."""
-    head = Facts([("method", str(card["method"])), *brief(card)])
-    sections = [Section("", [*warned(result.warnings), *exact(result, features), head])]
+    head = [("method", str(card["method"])), *brief(card)]
+    sections = [Section("", [*warned(result.warnings), *exact(result, features, head)])]
     if result.confusions is not None:
         sections.append(Section("", [_confusions(result)], full=True))
     if result.calibration is not None:
@@ -142,9 +142,9 @@ def released(figures: Mapping[str, Any], more: Sequence[tuple[str, str]] = ()) -
     return [Facts([*rows, *more]), _by_class(shown, "top-1", f"{unit}s (noisy)")]
 
 
-def exact(result: "Evaluation", features: "FeatureSet") -> list[Block]:
-    """The accuracies, beside what guesses would reach, and the classes."""
-    return [Facts([*figures_rows(result), *_records(result, features)]), classes(result)]
+def exact(result: "Evaluation", features: "FeatureSet", more: Sequence[tuple[str, str]] = ()) -> list[Block]:
+    """The accuracies, beside what guesses would reach, and the classes. more: facts beside them."""
+    return [Facts([*figures_rows(result), *_records(result, features), *more]), classes(result)]
 
 
 def warned(warnings: Sequence[str]) -> list[Block]:

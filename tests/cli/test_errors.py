@@ -23,7 +23,7 @@ def test_what_the_system_refuses_is_no_defect(dpfc: Dpfc, monkeypatch: pytest.Mo
         error.add_note(Note("The training was charged."))
         raise error
 
-    monkeypatch.setattr("dpfc_cli.cli.budget._show_conversion", refused)
+    monkeypatch.setattr("dpfc_cli.cli.budget._converted", refused)
     result = dpfc("budget", "--sigma", "10")
     assert result.exit_code == 2
     assert result.stderr.splitlines() == [
