@@ -249,7 +249,7 @@ def test_no_defect_warning_or_stage_commands_a_terminal(
                 advance(stage, 1, 2)
         raise error
 
-    monkeypatch.setattr(budget, "_show_conversion", broken)
+    monkeypatch.setattr(budget, "_converted", broken)
     monkeypatch.setattr(display, "LINE_EVERY", 0)
     for error in (RuntimeError(text), UserError(text, text), KeyboardInterrupt()):
         error.add_note(Note(text))
