@@ -39,7 +39,7 @@ def test_a_note_of_another_library_is_not_shown(
         error.add_note("secret 12345")
         raise error
 
-    monkeypatch.setattr(budget, "_show_conversion", refuse)
+    monkeypatch.setattr(budget, "_converted", refuse)
     ended = dpfc("budget", "--sigma", "1")
     assert ended.exit_code in (2, 130)
     assert "12345" not in ended.output

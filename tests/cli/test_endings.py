@@ -114,7 +114,7 @@ import os, signal
 from dpfc_cli.cli import budget, display
 def stop(*_):
     os.kill(os.getpid(), signal.SIGINT)
-budget._show_conversion = stop
+budget._converted = stop
 {again}
 {MAIN}
 """
@@ -156,7 +156,7 @@ def work(*_):
     with display.stages("Working", "records") as progress:
         progress("Working", 1, 2)
     print("went on")
-budget._show_conversion = work
+budget._converted = work
 {MAIN}
 """
     result = ended(*SIGMA, program=program)
