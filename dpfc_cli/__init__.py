@@ -21,131 +21,72 @@ except ModuleNotFoundError:
         "dpfc runs on Linux and macOS. On Windows, install it inside WSL: dpfc needs the file locks of POSIX."
     ) from None
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dpfc_cli.version import __version__
-
-_HOMES = {
-    "Account": "ledger.totals",
-    "Comparison": "evaluation.exact",
-    "Evaluation": "evaluation.exact",
-    "Exported": "exports.export",
-    "ExtractionWarning": "extraction",
-    "FeatureSet": "features.reader",
-    "Forecast": "planning.forecast",
-    "Head": "heads.head",
-    "Observer": "training.observer",
-    "Predictions": "prediction.predict",
-    "PrivateClassifier": "estimator",
-    "PrivateEvaluation": "evaluation.private",
-    "Pushed": "report.push",
-    "Signed": "heads.signature",
-    "Trained": "training.run",
-    "TrainingWarning": "training.observer",
-    "UserError": "errors",
-    "Verified": "verification",
-    "ZeroShot": "public_starts.zero_shot",
-    "compare": "evaluation.evaluate",
-    "epsilon_of": "planning.conversion",
-    "evaluate": "evaluation.evaluate",
-    "export": "exports.export",
-    "extract": "extraction",
-    "forecast": "planning.forecast",
-    "import_features": "extraction.importing",
-    "merge_ledgers": "ledger.merge",
-    "noise_multiplier_of": "planning.conversion",
-    "open_features": "features.lookup",
-    "predict": "prediction.predict",
-    "push": "report.push",
-    "set_cap": "ledger.caps",
-    "set_population": "ledger.populations",
-    "to_sklearn": "exports.arrays",
-    "train": "training.train",
-    "verify": "verification",
-    "write_report": "report.write",
-    "zero_shot": "public_starts.zero_shot",
-}
-"""Where each public name is defined."""
-
-__all__ = [
-    "Account",
-    "Comparison",
-    "Evaluation",
-    "Exported",
-    "ExtractionWarning",
-    "FeatureSet",
-    "Forecast",
-    "Head",
-    "Observer",
-    "Predictions",
-    "PrivateClassifier",
-    "PrivateEvaluation",
-    "Pushed",
-    "Signed",
-    "Trained",
-    "TrainingWarning",
-    "UserError",
-    "Verified",
-    "ZeroShot",
-    "__version__",
-    "compare",
-    "epsilon_of",
-    "evaluate",
-    "export",
-    "extract",
-    "forecast",
-    "import_features",
-    "merge_ledgers",
-    "noise_multiplier_of",
-    "open_features",
-    "predict",
-    "push",
-    "set_cap",
-    "set_population",
-    "to_sklearn",
-    "train",
-    "verify",
-    "write_report",
-    "zero_shot",
-]
+from dpfc_cli.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from dpfc_cli.errors import UserError
-    from dpfc_cli.estimator import PrivateClassifier
-    from dpfc_cli.evaluation.evaluate import compare, evaluate
-    from dpfc_cli.evaluation.exact import Comparison, Evaluation
-    from dpfc_cli.evaluation.private import PrivateEvaluation
-    from dpfc_cli.exports.arrays import to_sklearn
-    from dpfc_cli.exports.export import Exported, export
-    from dpfc_cli.extraction import ExtractionWarning, extract
-    from dpfc_cli.extraction.importing import import_features
-    from dpfc_cli.features.lookup import open_features
-    from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.heads.head import Head
-    from dpfc_cli.heads.signature import Signed
-    from dpfc_cli.ledger.caps import set_cap
-    from dpfc_cli.ledger.merge import merge_ledgers
-    from dpfc_cli.ledger.populations import set_population
-    from dpfc_cli.ledger.totals import Account
-    from dpfc_cli.planning.conversion import epsilon_of, noise_multiplier_of
-    from dpfc_cli.planning.forecast import Forecast, forecast
-    from dpfc_cli.prediction.predict import Predictions, predict
-    from dpfc_cli.public_starts.zero_shot import ZeroShot, zero_shot
-    from dpfc_cli.report.push import Pushed, push
-    from dpfc_cli.report.write import write_report
-    from dpfc_cli.training.observer import Observer, TrainingWarning
-    from dpfc_cli.training.run import Trained
-    from dpfc_cli.training.train import train
-    from dpfc_cli.verification import Verified, verify
+    # The public names. The library reads this list, too, when it is first asked for one.
+    from dpfc_cli.errors import UserError as UserError
+    from dpfc_cli.estimator import PrivateClassifier as PrivateClassifier
+    from dpfc_cli.evaluation.evaluate import compare as compare
+    from dpfc_cli.evaluation.evaluate import evaluate as evaluate
+    from dpfc_cli.evaluation.exact import Comparison as Comparison
+    from dpfc_cli.evaluation.exact import Evaluation as Evaluation
+    from dpfc_cli.evaluation.private import PrivateEvaluation as PrivateEvaluation
+    from dpfc_cli.exports.arrays import to_sklearn as to_sklearn
+    from dpfc_cli.exports.export import Exported as Exported
+    from dpfc_cli.exports.export import export as export
+    from dpfc_cli.extraction.extract import extract as extract
+    from dpfc_cli.extraction.importing import import_features as import_features
+    from dpfc_cli.extraction.request import ExtractionWarning as ExtractionWarning
+    from dpfc_cli.features.lookup import open_features as open_features
+    from dpfc_cli.features.reader import FeatureSet as FeatureSet
+    from dpfc_cli.heads.head import Head as Head
+    from dpfc_cli.heads.signature import Signed as Signed
+    from dpfc_cli.ledger.caps import set_cap as set_cap
+    from dpfc_cli.ledger.merge import merge_ledgers as merge_ledgers
+    from dpfc_cli.ledger.populations import set_population as set_population
+    from dpfc_cli.ledger.totals import Account as Account
+    from dpfc_cli.planning.conversion import epsilon_of as epsilon_of
+    from dpfc_cli.planning.conversion import noise_multiplier_of as noise_multiplier_of
+    from dpfc_cli.planning.forecast import Forecast as Forecast
+    from dpfc_cli.planning.forecast import forecast as forecast
+    from dpfc_cli.prediction.predict import Predictions as Predictions
+    from dpfc_cli.prediction.predict import predict as predict
+    from dpfc_cli.public_starts.zero_shot import ZeroShot as ZeroShot
+    from dpfc_cli.public_starts.zero_shot import zero_shot as zero_shot
+    from dpfc_cli.report.push import Pushed as Pushed
+    from dpfc_cli.report.push import push as push
+    from dpfc_cli.report.write import write_report as write_report
+    from dpfc_cli.training.observer import Observer as Observer
+    from dpfc_cli.training.observer import TrainingWarning as TrainingWarning
+    from dpfc_cli.training.run import Trained as Trained
+    from dpfc_cli.training.train import train as train
+    from dpfc_cli.verification import Verified as Verified
+    from dpfc_cli.verification import verify as verify
+
+
+@cache
+def _homes() -> dict[str, str]:
+    """Where each public name is defined: the imports above, which run for type checkers alone."""
+    import re
+    from pathlib import Path
+
+    found = re.findall(r"^    from (\S+) import (\w+) as \2$", Path(__file__).read_text("utf-8"), re.MULTILINE)
+    return {name: module for module, name in found}
 
 
 def __getattr__(name: str) -> Any:
     """A public name, imported from its module."""
-    if name not in _HOMES:
+    if name == "__all__":
+        return __dir__()
+    if name not in _homes():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(_homes()[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*_homes(), "__version__"])

@@ -130,16 +130,15 @@ def spelled(text: str, spell: Callable[[str], str]) -> str:
     return _PARAMETER.sub(lambda match: spell(match[1]), text)
 
 
-def unknown(kind: str, name: str, known: Sequence[str]) -> UserError:
+def unknown(kind: str, name: str, known: Sequence[str], **about: object) -> UserError:
     """The error for a name that is not in a table. It suggests the nearest known name."""
     import difflib
 
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"Did you mean '{near[0]}'? " if near else ""
     known = list(known)
-    return UserError(
-        f"Unknown {kind} '{name}'.", f"{hint}Known: {', '.join(known)}.", code="unknown-name", name=name, known=known
-    )
+    about |= {"name": name, "known": known}
+    return UserError(f"Unknown {kind} '{name}'.", f"{hint}Known: {', '.join(known)}.", code="unknown-name", **about)
 
 
 def check_installed(package: str, extra: str, purpose: str) -> None:

@@ -36,11 +36,13 @@ from dpfc_cli.heads.head import as_probabilities
 from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.ledger.facts import Cap
 from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.options import MethodName
+from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.sources.classes import check_classes
 from dpfc_cli.sources.groups import keys_of
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import requested
+from dpfc_cli.training.request import Request
 from dpfc_cli.training.run import Trained
 from dpfc_cli.training.train import finish, plan
 
@@ -129,9 +131,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         delta: float | None = None,
         classes: Sequence[Any] | int | str | None = None,
-        method: str = "auto",
+        method: MethodName = "auto",
         options: Mapping[str, Any] | None = None,
-        adjacency: str | None = None,
+        adjacency: Adjacency | None = None,
         ledger: str | Path | None = None,
         cap: float | None = None,
         public_features: FeatureSet | None = None,
@@ -209,22 +211,22 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _trained(self, features: FeatureSet, *, inferred: bool) -> Trained:
         if self.cap is not None:
             _keep_cap(features, self.cap, self.delta)
-        request = requested(
+        observer = Observer()
+        request = Request(
             features,
-            features.folder.parent,
+            folder=features.folder.parent,
             epsilon=self.epsilon,
             delta=self.delta,
             seed=self.seed,
             adjacency=self.adjacency,
-            options=dict(self.options or {}),
             method=self.method,
             public_features=self.public_features,
             public_head=self.public_head,
             purpose=self.purpose,
             infer_classes=inferred,
             keep=False,
+            **(self.options or {}),
         )
-        observer = Observer()
         return finish(plan(request, observer), observer)
 
     def decision_function(self, X: Any) -> np.ndarray:

@@ -78,7 +78,7 @@ def _place(path: str) -> str:
 def _reference() -> str:
     """A page with every public name, functions before classes."""
     sys.path.insert(0, str(ROOT))
-    from dpfc_cli import _HOMES
+    from dpfc_cli import _homes
 
     parts = [
         "# Python reference",
@@ -87,8 +87,8 @@ def _reference() -> str:
     for title, chosen in (("Functions", str.islower), ("Classes", lambda name: not name.islower())):
         parts += [f"## {title}"]
         parts += [
-            f"::: dpfc_cli.{home}.{name}\n    options: {{heading_level: 3}}"
-            for name, home in _HOMES.items()
+            f"::: {home}.{name}\n    options: {{heading_level: 3}}"
+            for name, home in sorted(_homes().items())
             if chosen(name)
         ]
     return "\n\n".join(parts)

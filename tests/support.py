@@ -207,10 +207,18 @@ def calibrated_at(
     )
 
 
+def asked(privacy: Privacy) -> dict[str, Any]:
+    """How that privacy is asked for."""
+    return vars(privacy) | {"non_private": privacy.claim == "non-private"}
+
+
 def trained(features: FeatureSet, calibrated: Calibrated, folder: Path) -> Trained:
     """The training of a calibration on a feature set: checked, charged and run. The head lies in the folder."""
     request = Request(
-        features=features, folder=folder, privacy=calibrated.privacy, adjacency=calibrated.facts.adjacency
+        features=features,
+        folder=folder,
+        **asked(calibrated.privacy),
+        adjacency=None if calibrated.claim == "non-private" else calibrated.facts.adjacency,
     )
     checked = check(request, calibrated, Observer())
     return run(charge(checked), Observer())

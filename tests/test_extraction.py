@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfc_cli import backbones, extraction
+from dpfc_cli import backbones
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import UserError
+from dpfc_cli.extraction import extract as extraction
 from dpfc_cli.extraction import making
+from dpfc_cli.extraction.request import ExtractionWarning
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, Task
@@ -257,7 +259,7 @@ def test_warnings_are_pythons_unless_somebody_takes_them(tmp_path: Path, monkeyp
         Path("dark", name).mkdir(parents=True)
         Image.fromarray(np.full((8, 8), 300, np.uint16)).save(f"dark/{name}/1.png")
     taken: list[str] = []
-    with pytest.warns(extraction.ExtractionWarning, match=r"less than a quarter.*window 0,4095.*do not publish"):
+    with pytest.warns(ExtractionWarning, match=r"less than a quarter.*window 0,4095.*do not publish"):
         extraction.extract("imagefolder:dark", **SCATTER, out="one")
     extraction.extract("imagefolder:dark", **SCATTER, out="two", warn=taken.append)
     assert len(taken) == 1
@@ -368,7 +370,7 @@ DISTRIBUTED = """
 import os, sys
 import jax
 jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
-from dpfc_cli.extraction import distributed
+from dpfc_cli.extraction.extract import distributed
 print(distributed(), flush=True)
 """
 

@@ -1,25 +1,27 @@
 """`import dpfc_cli as dpfc`: what the library offers to programs."""
 
-import importlib
 import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
 import dpfc_cli as dpfc
+from dpfc_cli.methods import METHODS
+from dpfc_cli.options import MethodName, MethodOptions, declared
 from tests.support import blobs
 
 
 def test_every_public_name_is_where_it_is_said_to_be_and_documented() -> None:
-    assert sorted(dpfc._HOMES) == sorted(set(dpfc.__all__) - {"__version__"})
-    for name, home in dpfc._HOMES.items():
+    assert {"Head", "__version__", "train"} < set(dir(dpfc))
+    for name in set(dir(dpfc)) - {"__version__"}:
         found = getattr(dpfc, name)
-        assert found is getattr(importlib.import_module(f"dpfc_cli.{home}"), name)
+        assert (found.__module__, found.__qualname__) == (dpfc._homes()[name], name)
         assert inspect.getdoc(found)
-    assert dir(dpfc) == sorted(dpfc.__all__)
+    assert dir(dpfc) == dpfc.__all__
     with pytest.raises(AttributeError, match="no attribute 'training_'"):
         _ = dpfc.training_
 
@@ -47,6 +49,26 @@ def test_public_functions_state_types_arguments_and_errors() -> None:
         for part in ("Args:", "Returns:", "Raises:"):
             assert part in doc, name
     assert (Path(dpfc.__file__).parent / "py.typed").exists()
+
+
+def test_a_wrong_option_is_an_error_for_type_checkers_too(tmp_path: Path) -> None:
+    """mypy checks this file, and refuses a comment that hides no error."""
+    x, y = blobs(30, 4, 3)
+    np.savez(tmp_path / "a.npz", train_x=x, train_y=y)
+    features = dpfc.import_features(tmp_path / "a.npz", tmp_path / "set", classes=3).features
+    with pytest.raises(TypeError, match="epsilonn"):
+        dpfc.train(features, epsilonn=1)  # type: ignore[call-arg]
+    with pytest.raises(dpfc.UserError, match="Did you mean 'dp-ls'"):
+        dpfc.train(features, epsilon=1, method="dp-lss")  # type: ignore[arg-type]
+    with pytest.raises(dpfc.UserError, match="steps must be a whole number between 1 and 10000, not 0"):
+        dpfc.train(features, epsilon=1, steps=0)
+    with pytest.raises(dpfc.UserError, match="Unknown on_error 'drop'"):
+        dpfc.extract("digits", on_error="drop")  # type: ignore[arg-type]
+
+
+def test_the_options_of_methods_are_those_that_methods_have() -> None:
+    assert {"auto", *METHODS} == set(get_args(MethodName))
+    assert {name for method in METHODS.values() for name in method.declared} == set(declared(MethodOptions))
 
 
 def test_importing_the_library_loads_nothing_that_computes() -> None:

@@ -135,20 +135,20 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
 
 
 TRAININGS: dict[str, dict[str, Any]] = {
-    "gram and gradients": {"method": "dp-fc", "options": {"steps": 2}},
-    "samples": {"method": "dp-sgd", "options": {"steps": 2, "sampling_rate": 0.3}},
+    "gram and gradients": {"method": "dp-fc", "steps": 2},
+    "samples": {"method": "dp-sgd", "steps": 2, "sampling_rate": 0.3},
     "an answer in pieces": {"method": "dp-ls"},
-    "the default": {"method": "dp-whitened", "options": {"steps": 2}},
+    "the default": {"method": "dp-whitened", "steps": 2},
     "replace-one": {"method": "dp-ls", "adjacency": "replace-one"},
-    "persons": {"method": "dp-fc", "options": {"steps": 2}, "of": "persons"},
-    "samples of persons": {"method": "dp-sgd", "options": {"steps": 2, "sampling_rate": 0.3}, "of": "persons"},
+    "persons": {"method": "dp-fc", "steps": 2, "of": "persons"},
+    "samples of persons": {"method": "dp-sgd", "steps": 2, "sampling_rate": 0.3, "of": "persons"},
 }
 
 
 def request(given: Mapping[str, Any]) -> Request:
     known = {name: value for name, value in given.items() if name != "of"}
     features = FeatureSet(Path(given.get("of", "set")))
-    return Request(features=features, folder=Path("heads"), privacy=Privacy(noise_multiplier=3.0), **known)
+    return Request(features=features, folder=Path("heads"), noise_multiplier=3.0, **known)
 
 
 def alone(wanted: Request) -> tuple[Calibrated, dpfc.Head]:

@@ -7,6 +7,7 @@ Exit codes: 0 done; 2 the user can correct it; 1 a defect of dpfc; 130 stopped b
 
 import functools
 import importlib
+import inspect
 import io
 import os
 import select
@@ -18,8 +19,10 @@ from typing import Annotated, Any
 import typer
 
 from dpfc_cli.cli import compiled, stop
-from dpfc_cli.cli.help import COMMANDS, Command, Group, flag_of, parameters
+from dpfc_cli.cli.help import COMMANDS, Command, Group
+from dpfc_cli.cli.typed import flag_named, typed
 from dpfc_cli.errors import UserError, notes, printable
+from dpfc_cli.options import Options
 from dpfc_cli.version import __version__
 
 app = typer.Typer(
@@ -36,8 +39,6 @@ app = typer.Typer(
     epilog="Start with: dpfc extract digits; dpfc train --epsilon 1; dpfc evaluate",
 )
 _verbose = False
-named: str | None = None
-"""The command that the line names; None where it is not known yet."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -63,23 +64,28 @@ def _common(
 
 
 def command(
-    name: str, when_stopped: str = "Nothing was changed."
+    name: str, call: type[Options] | None = None, *, when_stopped: str = "Nothing was changed."
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command that always ends with one of the exit codes.
 
-    when_stopped: said after Ctrl-C, as long as nothing has happened that it must say (`stop.stands`).
+    call: whose options it takes, beside the function's own. when_stopped: said after Ctrl-C, as long as nothing has
+    happened that it must say (`stop.stands`).
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        parameters(function)
+        options = typed(function, call)
+
+        def spell(parameter: str) -> str:
+            return options[parameter].flag if parameter in options else flag_named(parameter)
 
         @functools.wraps(function)
-        def guarded(*args: Any, **kwargs: Any) -> None:
+        def guarded(**words: Any) -> None:
             stop.stands = when_stopped
             try:
-                function(*args, **kwargs)
+                values = {each.name: each.value(words[each.name]) for each in options.values()}
+                function(**values)
             except UserError as error:
-                what, remedy = error.text(lambda parameter: flag_of(function, parameter))
+                what, remedy = error.text(spell)
                 _fail(error.exit_code, what, remedy, *notes(error))
             except KeyboardInterrupt as stopped:
                 _fail(130, "Stopped.", " ".join(notes(stopped) or [stop.stands]))
@@ -97,6 +103,9 @@ def command(
                 # What was charged comes first: it says what running again costs.
                 _fail(1, f"A defect in dpfc: {type(error).__name__}.", *notes(error), remedy)
 
+        shown: Any = guarded
+        shown.__signature__ = inspect.Signature([each.parameter(spell) for each in options.values()])
+        shown.__annotations__ = {name: each.annotation for name, each in shown.__signature__.parameters.items()}
         app.command(name, cls=Command)(guarded)
         return function
 
@@ -210,9 +219,7 @@ def main() -> None:
 def _run(words: list[str]) -> Any:
     """The exit code of a command line."""
     # A module registers its command when it is imported. A line that names a command needs only that one.
-    global named
     name = next((word for word in words if not word.startswith("-")), "")
-    named = None if "_DPFC_COMPLETE" in os.environ else name
     for module in [COMMANDS[name]] if name in COMMANDS else COMMANDS.values():
         importlib.import_module(f"dpfc_cli.cli.{module}")
     try:

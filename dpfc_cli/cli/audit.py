@@ -8,6 +8,9 @@ import typer
 from dpfc_cli import rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
+from dpfc_cli.cli.typed import JSON
+from dpfc_cli.options import Option
+from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.show.document import Table, page
 
 if TYPE_CHECKING:
@@ -24,33 +27,32 @@ MOST_LABELS = 32
 
 @command("audit")
 def audit(
-    method: Annotated[str, typer.Option(help="The method to attack, or all.")] = "all",
-    epsilon: Annotated[float, typer.Option(help="ε that is claimed.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="δ that is claimed.")] = 1e-5,
+    method: Annotated[str, Option("The method to attack, or all.")] = "all",
+    epsilon: Annotated[float, Option("ε that is claimed.")] = 1.0,
+    delta: Annotated[float, Option("δ that is claimed.")] = 1e-5,
     runs: Annotated[
-        int, typer.Option(min=1, max=MOST_RUNS, help="Pairs of runs of the releases, for each attack on them.")
+        int, Option("Pairs of runs of the releases, for each attack on them.", low=1, high=MOST_RUNS)
     ] = 10_000,
-    trainings: Annotated[int, typer.Option(min=1, max=MOST_RUNS, help="Pairs of whole trainings.")] = 2_000,
-    confidence: Annotated[float, typer.Option(help="Of each lower bound.")] = 0.95,
+    trainings: Annotated[int, Option("Pairs of whole trainings.", low=1, high=MOST_RUNS)] = 2_000,
+    confidence: Annotated[float, Option("Of each lower bound.", low=0.5, high=1, open=True)] = 0.95,
     adjacency: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="What the guarantee hides. zero-out: whether one record (or person) was used or counted as null. "
-            "replace-one: which of two was used. Default: zero-out.",
+        Adjacency,
+        Option(
+            "What the guarantee hides. zero-out: whether one record (or person) was used or counted as null. "
+            "replace-one: which of two was used."
         ),
-    ] = None,
+    ] = "zero-out",
     sampling_rate: Annotated[
         float | None,
-        typer.Option(help="Attack trainings on Poisson samples with this rate, of the methods that can sample."),
+        Option("Attack trainings on Poisson samples with this rate, of the methods that can sample."),
     ] = None,
     labels_per_record: Annotated[
-        int, typer.Option(min=1, max=MOST_LABELS, help="Attack the guarantee for records with so many labels.")
+        int, Option("Attack the guarantee for records with so many labels.", low=1, high=MOST_LABELS)
     ] = 1,
     records_per_person: Annotated[
-        int | None, typer.Option(min=1, help="Attack the guarantee for persons with so many records.")
+        int | None, Option("Attack the guarantee for persons with so many records.", low=1)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Attack the trainings and bound their ε from below: an empirical check of the proofs and of the program.
 
@@ -60,19 +62,14 @@ def audit(
     from dpfc_cli.errors import UserError, parameter
     from dpfc_cli.methods import METHODS, method_named
     from dpfc_cli.privacy.persons import MOST
-    from dpfc_cli.training.request import adjacency_named
 
-    if not 0.5 <= confidence < 1:
-        raise UserError(
-            f"{parameter('confidence')} must lie between 0.5 and 1, not at {confidence:g}.", "Give one such as 0.95."
-        )
     if records_per_person is not None and records_per_person > MOST:
         raise UserError(
             f"{parameter('records_per_person')} {records_per_person:,} is too many: of one person {MOST:,} count.",
             f"Give {MOST} or fewer.",
             parameter="records_per_person",
         )
-    facts = facts_of(records_per_person, labels_per_record, adjacency_named(adjacency))
+    facts = facts_of(records_per_person, labels_per_record, adjacency)
     given = {} if sampling_rate is None else {"sampling_rate": sampling_rate}
     able = [each for each in METHODS.values() if given.keys() <= each.declared.keys()]
     chosen = able if method == "all" else [method_named(method, facts)]

@@ -4,14 +4,14 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from dpfc_cli import rounding
 from dpfc_cli.cli import display, places, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
+from dpfc_cli.cli.typed import JSON
 from dpfc_cli.errors import UserError, parameter, sentence
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
+from dpfc_cli.options import Option
 from dpfc_cli.show.document import Block, Document, Section, Table, Words
 
 if TYPE_CHECKING:
@@ -26,72 +26,58 @@ _CHANGES = "Changes of the ledger"
 def budget(
     sigma: Annotated[
         float | None,
-        typer.Option("--sigma", "--noise-multiplier", help="Noise multiplier of equal releases: what is it as ε?"),
+        Option("Noise multiplier of equal releases: what is it as ε?", flags=("--sigma", "--noise-multiplier")),
     ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="ε: which noise multiplier does it take?")] = None,
-    delta: Annotated[
-        list[float] | None, typer.Option(help="δ; may be given several times. Default: 1e-5, 1e-6, 1e-7.")
-    ] = None,
+    epsilon: Annotated[float | None, Option("ε: which noise multiplier does it take?")] = None,
+    delta: Annotated[list[float] | None, Option("δ; may be given several times. Default: 1e-5, 1e-6, 1e-7.")] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, max=10_000, help="Steps T of the iterative methods. Default: theirs.")
+        int | None, Option("Steps T of the iterative methods. Default: theirs.", low=1, high=10_000)
     ] = None,
     features: Annotated[
-        str | None, typer.Option(metavar="SET", help="Feature set whose population is shown, by path or name.")
+        str | None, Option("Feature set whose population is shown, by path or name.", metavar="SET")
     ] = None,
     cap: Annotated[
         str | None,
-        typer.Option(
-            metavar="EPSILON",
-            help="Set a cap: all trainings on the population of --features together never spend more than this ε, at "
+        Option(
+            "Set a cap: all trainings on the population of --features together never spend more than this ε, at "
             "the δ of --delta (default: min(1e-5, 1/n)). 'none' removes it.",
-            rich_help_panel=_CHANGES,
+            _CHANGES,
+            metavar="EPSILON",
         ),
     ] = None,
     population: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Say whose records --features has. Nobody may be in two populations. A set of which nothing is said "
+        Option(
+            "Say whose records --features has. Nobody may be in two populations. A set of which nothing is said "
             "counts in all of them.",
-            rich_help_panel=_CHANGES,
+            _CHANGES,
+            metavar="NAME",
         ),
     ] = None,
     adopt: Annotated[
         bool,
-        typer.Option(
-            "--adopt",
-            help="Write down --features, of which the ledger knows nothing. Totals then say 'at least'.",
-            rich_help_panel=_CHANGES,
-        ),
+        Option("Write down --features, of which the ledger knows nothing. Totals then say 'at least'.", _CHANGES),
     ] = False,
     merge: Annotated[
         Path | None,
-        typer.Option(
-            metavar="OTHER", help="Unite the ledger with the one of another folder of sets.", rich_help_panel=_CHANGES
-        ),
+        Option("Unite the ledger with the one of another folder of sets.", _CHANGES, metavar="OTHER"),
     ] = None,
     apart: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
+            "With --merge: a population that only one ledger has, with nobody in common with the others.",
+            _CHANGES,
             metavar="NAME",
-            help="With --merge: a population that only one ledger has, with nobody in common with the others.",
-            rich_help_panel=_CHANGES,
         ),
     ] = None,
     same: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=OTHER",
-            help="With --merge: the name here, and the name there, of one population.",
-            rich_help_panel=_CHANGES,
-        ),
+        Option("With --merge: the name here, and the name there, of one population.", _CHANGES, metavar="NAME=OTHER"),
     ] = None,
-    by: Annotated[
-        str | None, typer.Option(help="Who says so. Default: your account.", rich_help_panel=_CHANGES)
-    ] = None,
-    note: Annotated[str | None, typer.Option(help="Why the cap is set.", rich_help_panel=_CHANGES)] = None,
+    by: Annotated[str | None, Option("Who says so. Default: your account.", _CHANGES)] = None,
+    note: Annotated[str | None, Option("Why the cap is set.", _CHANGES)] = None,
     full: Full = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Convert between σ and ε for every method. Without either, show what was spent, as the ledger says.
 

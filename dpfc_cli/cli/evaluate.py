@@ -6,13 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from dpfc_cli.cli import display, drawn, places, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.folders import features_folder, heads_folder
+from dpfc_cli.options import Option
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -26,65 +25,57 @@ OUTPUT, PRIVATE = "Output", "Private records"
 def evaluate(
     heads: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="HEAD...",
-            help="The heads' files, their names in ./heads, or hf:OWNER/NAME. Several are compared, each with the "
+        Option(
+            "The heads' files, their names in ./heads, or hf:OWNER/NAME. Several are compared, each with the "
             "first. Default: the newest private one in ./heads.",
+            argument=True,
+            metavar="HEAD...",
         ),
     ] = None,
     features: Annotated[
         str | None,
-        typer.Option(
-            help="The feature set, by path or name. Default: the one that the head was trained on, or else the newest.",
+        Option(
+            "The feature set, by path or name. Default: the one that the head was trained on, or else the newest.",
             metavar="SET",
         ),
     ] = None,
-    split: Annotated[str, typer.Option(help="The split to score.", metavar="NAME")] = "test",
+    split: Annotated[str, Option("The split to score.", metavar="NAME")] = "test",
     epsilon: Annotated[
         float | None,
-        typer.Option(
-            help="ε to spend on the records of the split, if they are private, too: the figures are then noisy, and "
+        Option(
+            "ε to spend on the records of the split, if they are private, too: the figures are then noisy, and "
             "charged to the ledger. Default: exact figures, which protect nothing.",
-            rich_help_panel=PRIVATE,
+            PRIVATE,
         ),
     ] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="δ, with --epsilon. Default: min(1e-5, 1/n).", rich_help_panel=PRIVATE)
-    ] = None,
+    delta: Annotated[float | None, Option("δ, with --epsilon. Default: min(1e-5, 1/n).", PRIVATE)] = None,
     by: Annotated[
         str | None,
-        typer.Option(
-            help="With --epsilon: whose evaluation it is, for the ledger. Default: your account.",
-            rich_help_panel=PRIVATE,
-        ),
+        Option("With --epsilon: whose evaluation it is, for the ledger. Default: your account.", PRIVATE),
     ] = None,
     purpose: Annotated[
         str | None,
-        typer.Option(help="With --epsilon: what it is for, for the ledger.", rich_help_panel=PRIVATE),
+        Option("With --epsilon: what it is for, for the ledger.", PRIVATE),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw a figure, too: FILE ends in .svg, .png or .pdf. One head: its confusions, and whether its "
+        Option(
+            "Draw a figure, too: FILE ends in .svg, .png or .pdf. One head: its confusions, and whether its "
             "probabilities are right. Several: accuracy against ε.",
-            rich_help_panel=OUTPUT,
+            OUTPUT,
+            metavar="FILE",
         ),
     ] = None,
     full: Full = False,
     calibration: Annotated[
         bool,
-        typer.Option("--calibration", help="Show whether the probabilities are right, too.", rich_help_panel=OUTPUT),
+        Option("Show whether the probabilities are right, too.", OUTPUT),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, with all figures in full.", rich_help_panel=OUTPUT)
+        bool, Option("Print one JSON object, with all figures in full.", OUTPUT, flags=("--json",))
     ] = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print CSV: a row for each head.", rich_help_panel=OUTPUT)
-    ] = False,
-    as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print what is shown as Markdown.", rich_help_panel=OUTPUT)
-    ] = False,
+    as_csv: Annotated[bool, Option("Print CSV: a row for each head.", OUTPUT, flags=("--csv",))] = False,
+    as_markdown: Annotated[bool, Option("Print what is shown as Markdown.", OUTPUT, flags=("--markdown",))] = False,
 ) -> None:
     """Score heads on a labelled split, and say what their training cost.
 

@@ -3,36 +3,33 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import HEAD
+from dpfc_cli.options import Option
 
 
 @command("export")
 def export(
-    head: Annotated[Path, typer.Argument(help=HEAD)],
-    to: Annotated[str, typer.Option(help="The format: ‹formats›.", metavar="FORMAT")],
+    head: Annotated[Path, Option(HEAD, argument=True)],
+    to: Annotated[str, Option("The format: ‹exports.export.TARGETS›.", metavar="FORMAT")],
     out: Annotated[
         Path,
-        typer.Option(
-            help="The file, ending in .onnx, .safetensors (torch) or .npz (sklearn, npz). It is never overwritten.",
+        Option(
+            "The file, ending in .onnx, .safetensors (torch) or .npz (sklearn, npz). It is never overwritten.",
             metavar="FILE",
         ),
     ],
-    with_backbone: Annotated[
-        bool, typer.Option("--with-backbone", help="With onnx: backbone and head in one graph, from pixels to scores.")
-    ] = False,
+    with_backbone: Annotated[bool, Option("With onnx: backbone and head in one graph, from pixels to scores.")] = False,
     weights: Annotated[
         str | None,
-        typer.Option(
-            help="With --with-backbone: the backbone's weights, a file, a folder or hf:OWNER/NAME. Default: as the "
+        Option(
+            "With --with-backbone: the backbone's weights, a file, a folder or hf:OWNER/NAME. Default: as the "
             "card says.",
             metavar="CHECKPOINT",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: files, and what they say.")] = False,
+    as_json: Annotated[bool, Option("Print one JSON object: files, and what they say.", flags=("--json",))] = False,
 ) -> None:
     """Write a head in the format of another program.
 

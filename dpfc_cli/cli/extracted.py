@@ -11,30 +11,22 @@ if TYPE_CHECKING:
     from dpfc_cli.features.manifest import SplitFacts
     from dpfc_cli.features.reader import FeatureSet
 
-POPULATION = (
-    "Whose records these are. Nobody may be in two populations. A set of which nothing is said counts in all of them."
-)
-
-
 Made = TypeVar("Made")
 
 
-def unless_persons(make: Callable[[bool], Made], single: bool) -> Made:
-    """What make(single) makes. If some records seem to be of one person, a user at a terminal is asked first.
-
-    single: each record counts as a person of its own, whatever is noticed.
-    """
+def unless_persons(make: Callable[..., Made]) -> Made:
+    """What make() makes. If some records seem to be of one person, a user at a terminal is asked first."""
     from dpfc_cli.sources.noticed import PersonsNoticedError
 
     try:
-        return make(single)
+        return make()
     except PersonsNoticedError as noticed:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise
         question = f"{noticed.what} Go on, with each record as a person of its own?"
         if not display.confirmed(question, default=False):
             raise
-    return make(True)
+    return make(each_record_is_a_person=True)
 
 
 def report(folder: Path, features: "FeatureSet | None", *, made: bool, as_json: bool) -> None:

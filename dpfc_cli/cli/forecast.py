@@ -3,94 +3,26 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from dpfc_cli import rounding
-from dpfc_cli.cli import display, places
+from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.classes import typed_classes
+from dpfc_cli.cli.typed import JSON
 from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.options import Option
+from dpfc_cli.planning.request import Forecasting
 from dpfc_cli.show.document import Facts, Table, page
 
 if TYPE_CHECKING:
     from dpfc_cli.planning.forecast import Forecast, Outlook
 
-FACTS, PRIVACY = "Public facts", "Privacy"
-EPSILONS = "0.1,0.5,1,2,4,8"
 
-
-@command("forecast", when_stopped="Nothing was charged. Trainings that ended on the public set are kept beside it.")
+@command("forecast", Forecasting, when_stopped="Nothing was charged. Trainings that ended on the public set are kept.")
 def forecast(
-    features: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SET",
-            help="The private feature set, by path or name. Only its manifest is read. Instead of it, state:",
-            rich_help_panel=FACTS,
-        ),
-    ] = None,
-    records: Annotated[int | None, typer.Option(help="How many private records.", rich_help_panel=FACTS)] = None,
-    persons: Annotated[
-        int | None, typer.Option(help="How many persons, if persons are to be protected.", rich_help_panel=FACTS)
-    ] = None,
-    classes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CLASSES",
-            help="How many classes; or their names between commas; or a file with a name on each line.",
-            rich_help_panel=FACTS,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The backbone, as of 'dpfc extract'.", rich_help_panel=FACTS),
-    ] = None,
-    dimensions: Annotated[
-        int | None,
-        typer.Option(
-            help="Instead of --model: how long a feature vector is. Default: as in --on.", rich_help_panel=FACTS
-        ),
-    ] = None,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SET",
-            help="A labelled feature set of the same backbone, which nobody needs to protect. Private trainings on it "
-            "say what accuracy to expect. Without it no accuracy is expected.",
-        ),
-    ] = None,
-    epsilons: Annotated[
-        str,
-        typer.Option("--epsilon", metavar="LIST", help="The ε to look at, between commas.", rich_help_panel=PRIVACY),
-    ] = EPSILONS,
-    delta: Annotated[float | None, typer.Option(help="δ. Default: min(1e-5, 1/n).", rich_help_panel=PRIVACY)] = None,
-    adjacency: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="zero-out (the default) or replace-one.", rich_help_panel=PRIVACY),
-    ] = None,
-    cap: Annotated[
-        float | None,
-        typer.Option(
-            metavar="EPSILON",
-            help="Say how many such trainings fit under this cap, at the same δ.",
-            rich_help_panel=PRIVACY,
-        ),
-    ] = None,
-    records_per_person: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=10_000,
-            help="Say what ε is for a person with so many records, if records are protected.",
-            rich_help_panel=PRIVACY,
-        ),
-    ] = None,
-    method: Annotated[str, typer.Option(metavar="NAME", help="‹methods›.")] = "auto",
     plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw accuracy against ε: .svg, .png or .pdf. It needs --on."),
+        Path | None, Option("Draw accuracy against ε: .svg, .png or .pdf. It needs ‹on›.", metavar="FILE")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, JSON] = False,
+    **asked: Any,
 ) -> None:
     """Say which accuracy to expect at which ε, and what each ε means. Nothing is charged.
 
@@ -103,7 +35,7 @@ def forecast(
     if plot is not None:
         from dpfc_cli.figures import canvas
 
-        if on is None:
+        if asked["on"] is None:
             raise UserError(
                 f"{parameter('plot')} needs {parameter('on')}: without public records no accuracy is expected.",
                 "Name a public feature set of the same backbone.",
@@ -112,22 +44,7 @@ def forecast(
             )
         canvas.check(plot)
     with display.stages("Calibrating the noise", "trainings") as progress:
-        found = forecasts.forecast(
-            None if features is None else places.feature_set(features)[0],
-            records=records,
-            persons=persons,
-            classes=typed_classes(classes),
-            model=model,
-            dimensions=dimensions,
-            on=None if on is None else places.feature_set(on)[0],
-            epsilons=_numbers(epsilons),
-            delta=delta,
-            method=method,
-            adjacency=adjacency,
-            cap=cap,
-            records_per_person=records_per_person,
-            progress=progress,
-        )
+        found = forecasts.forecast(**asked, progress=progress)
     for text in found.warnings:
         display.warn(text)
     if as_json:
@@ -138,15 +55,6 @@ def forecast(
         # Last: the figures took long, and a place for the plot can fail.
         _draw(found, plot)
         display.say(f"Figure: {plot}")
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise UserError(
-            f"{parameter('epsilons')} '{text}' is no list of numbers.", "Write it like 0.1,1,8.", parameter="epsilons"
-        ) from None
 
 
 def _show(found: "Forecast") -> None:

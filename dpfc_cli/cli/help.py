@@ -5,23 +5,20 @@ import re
 import shutil
 import sys
 import textwrap
-import types
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Annotated, Any, get_args
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.models import ArgumentInfo, OptionInfo
 
 from dpfc_cli.cli import stop
 from dpfc_cli.errors import printable
+from dpfc_cli.options import Option
 
-VALUES: dict[type, str] = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
-"""What stands for a value of a type, where an option names nothing better."""
 HEAD = "The head's file, its name in ./heads, or hf:OWNER/NAME."
 """What is said of an argument that names a head."""
-Full = Annotated[bool, typer.Option("--full", help="Show all, and not the short form.")]
+Full = Annotated[bool, Option("Show all, and not the short form.")]
 """The option of commands that show a document."""
 COMMANDS = {
     "extract": "extract",
@@ -43,31 +40,27 @@ COMMANDS = {
 """The commands in the order in which they are used, each with its module in `dpfc_cli.cli`."""
 
 
-def _data_sets() -> str:
-    from dpfc_cli.images import DATASETS
+def _defaults(name: str) -> str:
+    """Which methods have an option, and with which default."""
+    from dpfc_cli.methods import METHODS
 
-    return listed(DATASETS)
-
-
-def _methods() -> str:
-    from dpfc_cli.methods import AUTO, METHODS
-
-    return listed((AUTO, *METHODS))
-
-
-def _formats() -> str:
-    from dpfc_cli.exports.export import TARGETS
-
-    return listed(list(TARGETS))
+    having: dict[str, list[str]] = {}
+    for method in METHODS.values():
+        if name in method.declared:
+            having.setdefault(method.declared[name].default, []).append(method.name)
+    if len(having) == 1:
+        ((default, methods),) = having.items()
+        return f"For {', '.join(methods)}. Default: {default}."
+    each = [f"{default} ({', '.join(methods)})" for default, methods in having.items()]
+    return f"Default: {'; '.join(each)}."
 
 
 _LineError: Any = typer.BadParameter.__mro__[1]
 """What is wrong with a line: the class that Typer takes from click, or has itself in its later versions."""
 _PARSED = re.compile(", unable to parse string as an? [a-z]+")
 """What the library that reads values adds to its messages, and what says nothing more."""
-LATER: dict[str, Callable[[], str]] = {"data sets": _data_sets, "methods": _methods, "formats": _formats}
-"""Lists of names that take long to import: a help text says ‹data sets›, and they stand there when it is shown."""
-_LATER = re.compile("‹([a-z ]+)›")
+_LATER = re.compile("‹([a-z_.]+)[.]([A-Z]+)›|‹defaults of ([a-z_]+)›")
+"""What takes long to import: a help text says ‹images.DATASETS›, and the names stand there when it is shown."""
 WIDEST, NARROWEST = 28, 20
 """The most columns for an option and its value (longer ones have a line of their own), and the fewest for what is said
 of it.
@@ -77,34 +70,6 @@ of it.
 def listed(names: Sequence[str]) -> str:
     """'a, b or c'."""
     return f"{', '.join(names[:-1])} or {names[-1]}"
-
-
-def parameters(function: Callable[..., None]) -> dict[str, ArgumentInfo | OptionInfo]:
-    """The options and arguments of a command by their Python names, each with a metavar if it takes a value."""
-    found = {}
-    for name, hint in function.__annotations__.items():
-        for info in getattr(hint, "__metadata__", ()):
-            if isinstance(info, ArgumentInfo | OptionInfo):
-                fallback = name.upper() if isinstance(info, ArgumentInfo) else VALUES.get(_value_type(hint.__origin__))
-                info.metavar = info.metavar or fallback
-                found[name] = info
-    return found
-
-
-def _value_type(hint: Any) -> Any:
-    """The type of one value: int of `int`, `int | None` and `list[int] | None`."""
-    inner = [part for part in get_args(hint) if part is not types.NoneType]
-    return _value_type(inner[0]) if inner else hint
-
-
-def flag_of(function: Callable[..., None], name: str) -> str:
-    """What the command calls the parameter of this Python name: '--learning-rate', or 'HEAD' if it is positional."""
-    info = parameters(function).get(name)
-    if isinstance(info, ArgumentInfo):
-        return str(info.metavar)
-    # In Annotated, the first flag stands where a default would.
-    declared = (info.default, *(info.param_decls or ())) if info else ()
-    return next((flag for flag in map(str, declared) if flag.startswith("--")), "--" + name.replace("_", "-"))
 
 
 class Command(TyperCommand):
@@ -204,8 +169,13 @@ def _record(option: Any) -> tuple[str, str]:
 
 def _said(param: Any) -> str:
     """A parameter's help, with its default unless that is nothing."""
-    said = _LATER.sub(lambda match: LATER[match[1]](), str(param.help or ""))
+    said = _LATER.sub(_looked_up, str(param.help or ""))
     return said if param.default in (None, False) else f"{said} Default: {param.default}."
+
+
+def _looked_up(match: re.Match[str]) -> str:
+    module, table, option = match.groups()
+    return _defaults(option) if option else listed(list(getattr(import_module(f"dpfc_cli.{module}"), table)))
 
 
 def _write_text(formatter: Any, text: str | None) -> None:

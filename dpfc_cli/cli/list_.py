@@ -4,12 +4,11 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from dpfc_cli import rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
+from dpfc_cli.cli.typed import JSON
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.show.document import Document, Section, Table, Words
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 @command("list")
 def list_(
     full: Full = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show the feature sets with what was spent on them, and the heads with what they claim.
 

@@ -5,12 +5,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import HEAD, listed
 from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.options import Option
 from dpfc_cli.prediction.output import FORMATS, LINES, check_place, format_of, header, line
 
 if TYPE_CHECKING:
@@ -20,47 +19,48 @@ if TYPE_CHECKING:
 
 @command("predict", when_stopped="What was printed is all that was made.")
 def predict(
-    head: Annotated[Path, typer.Argument(help=HEAD)],
+    head: Annotated[Path, Option(HEAD, argument=True)],
     source: Annotated[
         str,
-        typer.Argument(
-            help="A folder of pictures (at any depth, without folders of classes); a text file with the path of a "
+        Option(
+            "A folder of pictures (at any depth, without folders of classes); a text file with the path of a "
             "picture on each line (- for standard input); a .tar or .parquet file of pictures; a feature set; or "
-            "features as .npy, .npz, .safetensors or .h5."
+            "features as .npy, .npz, .safetensors or .h5.",
+            argument=True,
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="The file to be made: .csv, .jsonl or .parquet. It gets its name when it is whole. The same command "
+        Option(
+            "The file to be made: .csv, .jsonl or .parquet. It gets its name when it is whole. The same command "
             "goes on with a .csv or .jsonl that was stopped. Default: CSV to standard output.",
             metavar="FILE",
         ),
     ] = None,
     form: Annotated[
         str | None,
-        typer.Option("--format", help=f"{listed(FORMATS)}. Default: as FILE is called.", metavar="NAME"),
+        Option(f"{listed(FORMATS)}. Default: as FILE is called.", metavar="NAME", flags=("--format",)),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many of the best classes to give.")] = 1,
+    top: Annotated[int, Option("How many of the best classes to give.", low=1)] = 1,
     weights: Annotated[
         str | None,
-        typer.Option(
-            help="Where the weights of the backbone are: a file, a folder, or hf:OWNER/NAME. They must be those that "
+        Option(
+            "Where the weights of the backbone are: a file, a folder, or hf:OWNER/NAME. They must be those that "
             "the head was trained with. Default: as the head says.",
             metavar="CHECKPOINT",
         ),
     ] = None,
     calibrate_on: Annotated[
         str | None,
-        typer.Option(
-            help="A feature set of public pictures with labels, to fit one temperature on. Default: none. The "
+        Option(
+            "A feature set of public pictures with labels, to fit one temperature on. Default: none. The "
             "probabilities are then not calibrated.",
             metavar="PUBLIC_SET",
         ),
     ] = None,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print one JSON object on what was written. It needs --out."),
+        Option("Print one JSON object on what was written. It needs --out.", flags=("--json",)),
     ] = False,
 ) -> None:
     """Name the classes of new pictures, with probabilities.

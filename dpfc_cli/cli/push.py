@@ -3,28 +3,27 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.report import Released
+from dpfc_cli.options import Option
 
 
-@command("push", "The page of the repository shows whether the head was sent: all files or none.")
+@command("push", when_stopped="The page of the repository shows whether the head was sent: all files or none.")
 def push(
-    head: Annotated[Path, typer.Argument(help="The head's file.")],
-    repository: Annotated[str, typer.Argument(help="The repository: hf:OWNER/NAME. A new one is made private.")],
+    head: Annotated[Path, Option("The head's file.", argument=True)],
+    repository: Annotated[str, Option("The repository: hf:OWNER/NAME. A new one is made private.", argument=True)],
     license: Annotated[
         str | None,
-        typer.Option(help="The licence for the model card, as the hub calls it: apache-2.0.", metavar="NAME"),
+        Option("The licence for the model card, as the hub calls it: apache-2.0.", metavar="NAME"),
     ] = None,
     evaluation: Released = None,
     public_key: Annotated[
         Path | None,
-        typer.Option(help="Whose signature HEAD.sig is. It is checked.", metavar="FILE"),
+        Option("Whose signature HEAD.sig is. It is checked.", metavar="FILE"),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: files and revision.")] = False,
+    dry_run: Annotated[bool, Option("Show what would be sent, and send nothing.")] = False,
+    as_json: Annotated[bool, Option("Print one JSON object: files and revision.", flags=("--json",))] = False,
 ) -> None:
     """Send a head to the Hugging Face hub, with a model card.
 

@@ -3,16 +3,15 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import HEAD
+from dpfc_cli.options import Option
 
 Released = Annotated[
     Path | None,
-    typer.Option(
-        help="What 'dpfc evaluate HEAD --epsilon E --json' wrote: noisy figures, which may be shown to anyone.",
+    Option(
+        "What 'dpfc evaluate HEAD --epsilon E --json' wrote: noisy figures, which may be shown to anyone.",
         metavar="FILE",
     ),
 ]
@@ -20,25 +19,24 @@ Released = Annotated[
 
 @command("report", when_stopped="No report was written.")
 def report(
-    head: Annotated[Path, typer.Argument(help=HEAD)],
-    out: Annotated[Path, typer.Option(help="The file to write: .html, .md (a model card) or .pdf.", metavar="FILE")],
+    head: Annotated[Path, Option(HEAD, argument=True)],
+    out: Annotated[Path, Option("The file to write: .html, .md (a model card) or .pdf.", metavar="FILE")],
     internal: Annotated[
         bool,
-        typer.Option(
-            "--internal",
-            help="Add what is for the holder of the records only: the ledger with all trainings, who did them and why, "
-            "the cap, and exact figures on the test split. Default: what may be shown to whoever gets the head.",
+        Option(
+            "Add what is for the holder of the records only: the ledger with all trainings, who did them and why, "
+            "the cap, and exact figures on the test split. Default: what may be shown to whoever gets the head."
         ),
     ] = False,
     features: Annotated[
         str | None,
-        typer.Option(
-            help="With --internal: the feature set, by path or name. Default: the one that the head was trained on.",
+        Option(
+            "With --internal: the feature set, by path or name. Default: the one that the head was trained on.",
             metavar="SET",
         ),
     ] = None,
     evaluation: Released = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: which report was written.")] = False,
+    as_json: Annotated[bool, Option("Print one JSON object: which report was written.", flags=("--json",))] = False,
 ) -> None:
     """Write a report on a head: what was trained on what, the guarantee in words and as a curve, what is not covered.
 

@@ -3,20 +3,19 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import HEAD
+from dpfc_cli.options import Option
 
 
 @command("statement")
 def statement(
-    head: Annotated[Path, typer.Argument(help=HEAD)],
+    head: Annotated[Path, Option(HEAD, argument=True)],
     records_per_person: Annotated[
-        int | None, typer.Option(min=1, max=10_000, help="Say what the head means for a person with so many records.")
+        int | None, Option("Say what the head means for a person with so many records.", low=1, high=10_000)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: the card and more.")] = False,
+    as_json: Annotated[bool, Option("Print one JSON object: the card and more.", flags=("--json",))] = False,
 ) -> None:
     """Show what is claimed of a head, from its card, with the SHA-256 of its file."""
     from dpfc_cli.errors import UserError, parameter

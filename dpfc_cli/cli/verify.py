@@ -4,44 +4,43 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import HEAD, Full
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.options import Option
 
 SHOWN = {"ok": "ok", "contradicts": "CONTRADICTS", "unknown": "cannot be known"}
 
 
 @command("verify")
 def verify(
-    head: Annotated[Path, typer.Argument(help=HEAD)],
+    head: Annotated[Path, Option(HEAD, argument=True)],
     ledger: Annotated[
         Path | None,
-        typer.Option(
-            help="The ledger that its training was charged to. Default: that of the head's feature set, if it is here.",
+        Option(
+            "The ledger that its training was charged to. Default: that of the head's feature set, if it is here.",
             metavar="FILE",
         ),
     ] = None,
     signature: Annotated[
         Path | None,
-        typer.Option(help="The signature that 'model_signing sign' made. Default: HEAD.sig.", metavar="FILE"),
+        Option("The signature that 'model_signing sign' made. Default: HEAD.sig.", metavar="FILE"),
     ] = None,
     public_key: Annotated[
-        Path | None, typer.Option(help="The holder of its private key must have signed.", metavar="FILE")
+        Path | None, Option("The holder of its private key must have signed.", metavar="FILE")
     ] = None,
     certificate_chain: Annotated[
         Path | None,
-        typer.Option(help="The holder of a certificate under one of these must have signed.", metavar="FILE"),
+        Option("The holder of a certificate under one of these must have signed.", metavar="FILE"),
     ] = None,
     identity: Annotated[
-        str | None, typer.Option(help="Who must have signed through Sigstore: a mail address.", metavar="NAME")
+        str | None, Option("Who must have signed through Sigstore: a mail address.", metavar="NAME")
     ] = None,
-    identity_provider: Annotated[
-        str | None, typer.Option(help="The https address of who knows this name.", metavar="URL")
-    ] = None,
+    identity_provider: Annotated[str | None, Option("The https address of who knows this name.", metavar="URL")] = None,
+    strict: Annotated[bool, Option("End with exit code 2 if something could not be checked, too.")] = False,
     full: Full = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: all checks and results.")] = False,
+    as_json: Annotated[bool, Option("Print one JSON object: all checks and results.", flags=("--json",))] = False,
 ) -> None:
     """Check whether a head can be what its card says.
 
@@ -62,12 +61,13 @@ def verify(
         identity_provider=identity_provider,
     )
     wrong = found.contradictions
+    unknown = [each.what for each in found.findings if each.result == "unknown"]
     if as_json:
         display.as_json(
             {
                 **{"head": shown(found.path), "sha256": found.sha256, "ledger": found.ledger and str(found.ledger)},
                 "signature": found.signature and {**asdict(found.signature), "path": str(found.signature.path)},
-                **{"contradictions": wrong, "unproved": found.unproved},
+                **{"contradictions": wrong, "not checked": unknown, "unproved": found.unproved},
                 "checks": [asdict(finding) for finding in found.findings],
             }
         )
@@ -79,6 +79,13 @@ def verify(
         short += [("ok", ", ".join(each.what for each in good))] if good else []
         outcome = "Something contradicts" if wrong else "Nothing contradicts"
         digest, limits = ("SHA-256 of the file", found.sha256), ("cannot be proved", "; ".join(found.unproved))
-        display.facts(f"{outcome}: head {shown(found.path)}", [*(rows if full else short), digest, limits])
+        left = f" (not checked: {', '.join(unknown)})" if unknown else ""
+        display.facts(f"{outcome}{left}: head {shown(found.path)}", [*(rows if full else short), digest, limits])
     if wrong:
         raise refused(found.path, wrong, "Do not rely on it: ask whoever made it for the head and its ledger again.")
+    if strict and unknown:
+        raise UserError(
+            f"Not checked: {', '.join(unknown)}.",
+            f"Give what it takes, such as {parameter('ledger')}, or leave out {parameter('strict')}.",
+            code="missing",
+        )

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from dpfc_cli.backbones import BACKBONES
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import typed_classes
+from dpfc_cli.cli.typed import JSON
+from dpfc_cli.options import Option
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -23,95 +23,92 @@ CLASSIFIER, TEXT, SCORE = "From the classifier", "From text", "Score"
 def zero_shot(
     source: Annotated[
         str,
-        typer.Option(
-            "--from",
-            metavar="SOURCE",
-            help="What the vectors are made of. text: the names of the classes, by the text tower of the backbone "
+        Option(
+            "What the vectors are made of. text: the names of the classes, by the text tower of the backbone "
             "(CLIP, SigLIP). classifier: the classifier that the backbone was trained with (AugReg, DeiT).",
+            metavar="SOURCE",
+            flags=("--from",),
         ),
     ],
     features: Annotated[
         str | None,
-        typer.Option(
-            metavar="SET",
-            help="The feature set that will be trained on, by path or name. It says backbone and classes, and no "
+        Option(
+            "The feature set that will be trained on, by path or name. It says backbone and classes, and no "
             "record of it is read. Default: the newest one; none with --model.",
+            metavar="SET",
         ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"The backbone, for features that do not say it (dpfc import): {', '.join(BACKBONES[1:])}.",
+        Option(
+            f"The backbone, for features that do not say it (dpfc import): {', '.join(BACKBONES[1:])}.", metavar="NAME"
         ),
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option(
+        Option(
+            "The weights of the features: a file, a folder, or hf:OWNER/NAME. Default: those that SET names.",
             metavar="CHECKPOINT",
-            help="The weights of the features: a file, a folder, or hf:OWNER/NAME. Default: those that SET names.",
         ),
     ] = None,
     classes: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="What to call the classes of SET, in their order, if their own names are codes or numbers: names "
+        Option(
+            "What to call the classes of SET, in their order, if their own names are codes or numbers: names "
             "between commas, or a file with a name on each line. Default: their own names.",
+            metavar="NAMES",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The file to be made. Default: SET-SOURCE.safetensors in this folder."),
+        Option("The file to be made. Default: SET-SOURCE.safetensors in this folder.", metavar="FILE"),
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A sentence on each line, with {} in the place of the name, such as 'a photo of a {}.'. The vectors "
+        Option(
+            "A sentence on each line, with {} in the place of the name, such as 'a photo of a {}.'. The vectors "
             "of all sentences are averaged.",
-            rich_help_panel=TEXT,
+            TEXT,
+            metavar="FILE",
         ),
     ] = None,
     rows: Annotated[
         Path | None,
-        typer.Option(
+        Option(
+            'Which rows of the classifier a class has: JSON {"cat": [281, 282]}, counted from 0.',
+            CLASSIFIER,
             metavar="FILE",
-            help='Which rows of the classifier a class has: JSON {"cat": [281, 282]}, counted from 0.',
-            rich_help_panel=CLASSIFIER,
         ),
     ] = None,
     labels: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="What the rows stand for, a line for each: names between commas, or a WordNet id (n02084071). A class "
+        Option(
+            "What the rows stand for, a line for each: names between commas, or a WordNet id (n02084071). A class "
             "has the rows of its name. Default: what the weights say.",
-            rich_help_panel=CLASSIFIER,
+            CLASSIFIER,
+            metavar="FILE",
         ),
     ] = None,
     wordnet: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="WordNet's index.noun and data.noun, such as /usr/share/wordnet. A class has all rows below a meaning "
+        Option(
+            "WordNet's index.noun and data.noun, such as /usr/share/wordnet. A class has all rows below a meaning "
             "of its name.",
-            rich_help_panel=CLASSIFIER,
+            CLASSIFIER,
+            metavar="FOLDER",
         ),
     ] = None,
     on: Annotated[
         str | None,
-        typer.Option(
-            metavar="SET",
-            help="Score the vectors on this feature set. It reads records, without noise. That costs nothing only if "
+        Option(
+            "Score the vectors on this feature set. It reads records, without noise. That costs nothing only if "
             "these records are public.",
-            rich_help_panel=SCORE,
+            SCORE,
+            metavar="SET",
         ),
     ] = None,
-    split: Annotated[
-        str, typer.Option(metavar="NAME", help="The split of it to score.", rich_help_panel=SCORE)
-    ] = "test",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    split: Annotated[str, Option("The split of it to score.", SCORE, metavar="NAME")] = "test",
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Make class vectors of what is public about the classes, for dpfc train --public-head.
 

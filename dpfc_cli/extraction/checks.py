@@ -7,42 +7,9 @@ from pathlib import Path
 from dpfc_cli import backbones, images
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.writer import Task
 from dpfc_cli.ledger.facts import RESERVED
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import check_name
-
-MOST_SHARDS = 99_999
-SMALLEST_SIDE = 8
-
-
-def with_parameter(error: UserError, name: str) -> UserError:
-    error.fields["parameter"] = name
-    return error
-
-
-def check_task(task: Task | None) -> None:
-    if task is not None and not 1 <= task[0] <= task[1]:
-        raise UserError(
-            f"{parameter('task')} '{task[0]}/{task[1]}' is not i/N with i from 1 to N.",
-            "Give for instance 1/4, 2/4, 3/4 and 4/4 to four processes.",
-            code="bad-value",
-            parameter="task",
-        )
-
-
-def check_numbers(**given: int | None) -> None:
-    """Refuse numbers that are too small or too large, by the parameter's name."""
-    for name, value in given.items():
-        least, most = SMALLEST_SIDE if name == "image_size" else 1, MOST_SHARDS if name == "shards" else None
-        if value is not None and (value < least or (most is not None and value > most)):
-            bounds = f"{least} or more" if most is None else f"between {least} and {most}"
-            raise UserError(
-                f"{parameter(name)} must be {bounds}, not {value}.",
-                "Give another number, or leave it out.",
-                code="bad-value",
-                parameter=name,
-            )
 
 
 def geometry_of(source: str, model: str, preprocess: str | None, image_size: int | None) -> images.Geometry | None:

@@ -7,8 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import warnings
-from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,11 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, Note, UserError, parameter, printable, unknown
+from dpfc_cli.errors import GUARDED, Note, UserError, parameter, printable
 from dpfc_cli.extraction.checks import check_population
+from dpfc_cli.extraction.request import Import, Progress
 from dpfc_cli.features import slides
 from dpfc_cli.features.lookup import new_folder
-from dpfc_cli.features.manifest import DTYPES, Manifest
+from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.table import ROWS, Table, Tables, reordered
 from dpfc_cli.features.tables import NPY, opened
@@ -30,18 +29,16 @@ from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.ledger.populations import check_begin, check_name, register
 from dpfc_cli.memory import check_fits
+from dpfc_cli.options import takes
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes, numbers_of_names
 from dpfc_cli.sources.digests import NONE, digests_of_rows
 from dpfc_cli.sources.groups import GROUPS, check_apart, grouped
-from dpfc_cli.sources.held_out import check_hold_out, held_out, second_test_split
+from dpfc_cli.sources.held_out import held_out, second_test_split
 from dpfc_cli.sources.noticed import refuse_both, several_in_import
 from dpfc_cli.sources.nulls import most_allowed
 
 BLOCK = 2**26
 """Bytes that a block should not exceed."""
-Warn = Callable[[str], None]
-Progress = Callable[[str, int, int | None], None]
-"""Called as progress(stage, done, total)."""
 
 
 class Imported(NamedTuple):
@@ -51,58 +48,14 @@ class Imported(NamedTuple):
     made: bool
 
 
-def import_features(
-    path: str | Path,
-    out: str | Path | None = None,
-    *,
-    classes: int | Sequence[str] | Path | None = None,
-    labels_per_record: int | None = None,
-    dtype: str | None = None,
-    shards: int | None = None,
-    progress: Progress | None = None,
-    column: str | None = None,
-    label_column: str | None = None,
-    group_column: str | None = None,
-    each_record_is_a_person: bool = False,
-    hold_out: float | None = None,
-    table: str | Path | None = None,
-    pool_by: str | None = None,
-    on_error: str = "refuse",
-    most_null: float | None = None,
-    population: str | None = None,
-    warn: Warn | None = None,
-) -> Imported:
+@takes(Import)
+def import_features(wanted: Import) -> Imported:
     """Make a feature set of the features in a file or a folder.
 
         texts = import_features("embeddings.npz", "texts", classes=["spam", "ham"]).features
 
     The number of classes and the most labels of a record are treated as public facts. Assert both. What you leave out
     is inferred from the data, and the manifest says so.
-
-    Args:
-        path: the source: a file, a folder, or a pattern of parquet files. Or `slides:FOLDER`, with an HDF5 file of
-            patches for each slide.
-        out: the folder of the set to be made, or its name in the features folder. Default: named after the source.
-        classes: the number or the names of the classes, or the path of a file with a name on each line; by default the
-            names in the source, otherwise they are inferred from the labels.
-        labels_per_record: the most labels that a record can have.
-        dtype: "float16" or "float32"; by default that of the source ("float32" for float64).
-        shards: the number of shards per split; by default it depends on the size.
-        progress: called as progress(stage, done, total), in records.
-        column: the name of the features in the source, if it is not a usual one.
-        label_column: the name of the labels in the source, if it is not a usual one.
-        group_column: the name of the groups in the source, if it is not `groups`: which records belong to one person.
-        each_record_is_a_person: go on without groups, although some records seem to be of one person.
-        hold_out: make a test split of about this fraction of the training records; with groups of the persons. The
-            place of a record in the source decides, or the name of its person.
-        table: for slides: a CSV or JSON-lines file with a line for each slide. The three columns are then its own.
-        pool_by: for slides: "slide" or "patient", whose patches make a record. Default: "slide".
-        on_error: for slides: what to do with one that cannot be read: "refuse", or "null" to keep it as a null record.
-        most_null: with on_error="null": the largest share of a split's records that may become null records. Default:
-            0.05.
-        population: whose records these are: a name. Nobody may be in two populations. A set of which nothing is said
-            counts in all of them (`dpfc_cli.set_population`).
-        warn: told how many records became null. Default: a Python warning.
 
     Returns:
         The set, and whether it was made now. It is not made again if `out` already holds it.
@@ -112,37 +65,50 @@ def import_features(
             finished set is left behind then.
 
     """
-    folder = slides.folder_of(path)
-    path = Path(path) if folder is None else folder
-    check_hold_out(hold_out)
-    refuse_both(each_record_is_a_person, group_column is not None, "group_column")
-    out = new_folder(_name(path) + ("" if hold_out is None else f"-holdout{hold_out:g}") if out is None else out)
-    check_name(population)
+    folder = slides.folder_of(wanted.path)
+    path = Path(wanted.path) if folder is None else folder
+    hold_out, group_column, labels_per_record = wanted.hold_out, wanted.group_column, wanted.labels_per_record
+    single, tolerant, progress = wanted.each_record_is_a_person, wanted.tolerant, wanted.progress
+    refuse_both(single, group_column is not None, "group_column")
+    default = _name(path) + ("" if hold_out is None else f"-holdout{hold_out:g}")
+    out = new_folder(default if wanted.out is None else wanted.out)
+    check_name(wanted.population)
     check_begin(out)
-    _check_parameters(labels_per_record, dtype, shards)
-    asserted_names = class_names(classes)
+    asserted_names = class_names(wanted.classes)
     grouped_by: dict[str, Any] = {"by": "column", "column": group_column or GROUPS}
     facts: dict[str, Any] = {}
     found: AbstractContextManager[Tables]
     if folder is None:
         slides.refuse(
-            table=table, pool_by=pool_by, most_null=most_null, on_error=None if on_error == "refuse" else on_error
+            table=wanted.table,
+            pool_by=wanted.pool_by,
+            most_null=wanted.most_null,
+            on_error=wanted.on_error if tolerant else None,
         )
-        found = opened(path, column, label_column, group_column)
+        found = opened(path, wanted.column, wanted.label_column, group_column)
     else:
-        wanted_slides = slides.checked(table, column, label_column, group_column, pool_by, on_error, most_null)
-        if not each_record_is_a_person and group_column is None:
-            _refuse_noticed(path, slides.noticed(wanted_slides.table))
-        found_slides, person = slides.pooled(folder, wanted_slides, asserted_names, out, progress, warn or _warn)
+        if wanted.table is None:
+            raise slides.without_table()
+        pooling = slides.Wanted(
+            table=Path(wanted.table).expanduser(),
+            column=wanted.column,
+            label_column=wanted.label_column,
+            group_column=group_column,
+            pool_by=wanted.pool_by or "slide",
+            on_error=wanted.on_error,
+            most_null=wanted.most_null,
+        )
+        if not single and group_column is None:
+            _refuse_noticed(path, slides.noticed(pooling.table))
+        found_slides, person = slides.pooled(folder, pooling, asserted_names, out, progress, wanted.warn)
         found = nullcontext(found_slides)
         grouped_by = {"by": "table", "column": person}
-        facts = {"feature": f"mean of the patches of each {wanted_slides.pool_by}"}
-    tolerant = folder is not None and on_error == "null"
+        facts = {"feature": f"mean of the patches of each {pooling.pool_by}"}
     with found as source:
         raw = source.splits
         persons = any(table.keys is not None for table in raw.values())
-        refuse_both(each_record_is_a_person, persons, "group_column")
-        if not persons and not each_record_is_a_person:
+        refuse_both(single, persons, "group_column")
+        if not persons and not single:
             _refuse_noticed(path, source.noticed())
         tables, texts = _by_names(raw, asserted_names or source.classes)
         width = max(table.y.shape[1] for table in tables.values())
@@ -167,7 +133,9 @@ def import_features(
             )
         names = names or texts or inferred_classes(max(int(table.y.max()) for table in tables.values()))
         check_classes(names, origin == "inferred")
-        dtype = dtype or ("float16" if all(table.dtype == np.float16 for table in tables.values()) else "float32")
+        dtype = wanted.dtype or (
+            "float16" if all(table.dtype == np.float16 for table in tables.values()) else "float32"
+        )
         _check_room(path, out, tables, k, dtype)
         listing = _listing(raw, progress)
         if hold_out is not None:
@@ -182,7 +150,7 @@ def import_features(
             "k": k,
             "dtype": dtype,
             **({"classes": list(names)} if renumbered else {}),
-            **({"on_error": on_error} if tolerant else {}),
+            **({"on_error": wanted.on_error} if tolerant else {}),
             **({} if hold_out is None else {"hold_out": hold_out}),
         }
         # The listing is that of the source. So the ledger knows the records, with groups and without.
@@ -192,7 +160,7 @@ def import_features(
             tables = {
                 split: reordered(table, groupings[split].order, _rows_of(table)) for split, table in tables.items()
             }
-        wanted = Manifest(
+        manifest = Manifest(
             classes=names,
             dim=tables["train"].d,
             dtype=dtype,
@@ -205,18 +173,18 @@ def import_features(
             grouped_by=grouped_by if groupings else None,
         )
         if already_complete(out, identity):
-            asserted(out, wanted)
+            asserted(out, manifest)
             features = FeatureSet(out)
-            check_population(features, population)
+            check_population(features, wanted.population)
             return Imported(features, made=False)
         writer = FeatureWriter(
             out,
             rows={split: table.n for split, table in tables.items()},
-            dim=wanted.dim,
+            dim=manifest.dim,
             dtype=dtype,
             labels_per_record=k,
             identity=identity,
-            shards=shards,
+            shards=wanted.shards,
             groups={split: grouping.ids for split, grouping in groupings.items()} or None,
             tolerant=tolerant,
             kind="row",
@@ -224,8 +192,8 @@ def import_features(
         try:
             with closing(writer):
                 _write(writer, tables, k, progress)
-                approve = partial(_check_nulls, tables, most_null) if tolerant else None
-                finished = writer.finish(wanted, approve, partial(register, population=population))
+                approve = partial(_check_nulls, tables, wanted.most_null) if tolerant else None
+                finished = writer.finish(manifest, approve, partial(register, population=wanted.population))
         except KeyboardInterrupt as stopped:
             stopped.add_note(Note(printable(kept(out))))
             raise
@@ -275,27 +243,12 @@ def _by_names(
     return made, found
 
 
-def _warn(text: str) -> None:
-    warnings.warn(printable(text), stacklevel=3)
-
-
 def _name(path: Path) -> str:
     """The name of a set that is made of a source: that of the file or the folder. A pattern has its folder's, and so
     has an array, whose own name says what it is, such as X.npy.
     """
     named = path if path.exists() and path.suffix != NPY else path.parent
     return named.resolve().stem if named.is_file() else named.resolve().name
-
-
-def _check_parameters(labels_per_record: int | None, dtype: str | None, shards: int | None) -> None:
-    """Raise UserError for a value that makes no sense by itself."""
-    if dtype is not None and dtype not in DTYPES:
-        raise unknown("dtype", dtype, DTYPES)
-    for name, value in (("labels_per_record", labels_per_record), ("shards", shards)):
-        if value is not None and value < 1:
-            raise UserError(
-                f"{parameter(name)} is {value}.", "Give a number of at least 1.", parameter=name, value=value
-            )
 
 
 def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Progress | None) -> None:

@@ -19,13 +19,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import h5py
 import numpy as np
 
 from dpfc_cli import files
-from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter, printable, unknown
+from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter, printable
 from dpfc_cli.features.hdf5 import broken as damaged
 from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable
 from dpfc_cli.features.manifest import unreadable
@@ -36,7 +36,7 @@ from dpfc_cli.sources import groups as persons
 from dpfc_cli.sources.classes import USUAL_NAMES, inferred_classes
 from dpfc_cli.sources.metadata import Value, rows
 from dpfc_cli.sources.noticed import column_of
-from dpfc_cli.sources.nulls import LISTED, check_most_null, listed, most_allowed
+from dpfc_cli.sources.nulls import LISTED, listed, most_allowed
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, inside
 
 SLIDE_COLUMNS = ("slide_id", "slide", "slide_name", "file_name", "filename", "wsi")
@@ -108,35 +108,13 @@ def refuse(**given: object) -> None:
         )
 
 
-def checked(
-    table: str | Path | None,
-    column: str | None,
-    label_column: str | None,
-    group_column: str | None,
-    pool_by: str | None,
-    on_error: str,
-    most_null: float | None,
-) -> Wanted:
-    """What was asked for. Raises UserError for a value that makes no sense, and without a table."""
-    if table is None:
-        raise UserError(
-            "Nothing says which slides there are, and what their labels are.",
-            f"Name a CSV file with a line for each slide: {parameter('table')}.",
-            code="missing",
-            parameter="table",
-        )
-    for name, value, known in (("pool_by", pool_by, get_args(PoolBy)), ("on_error", on_error, get_args(OnError))):
-        if value is not None and value not in known:
-            raise unknown(parameter(name), value, known)
-    check_most_null(most_null, on_error)
-    return Wanted(
-        table=Path(table).expanduser(),
-        column=column,
-        label_column=label_column,
-        group_column=group_column,
-        pool_by="patient" if pool_by == "patient" else "slide",
-        on_error="null" if on_error == "null" else "refuse",
-        most_null=most_null,
+def without_table() -> UserError:
+    """The error where no table is named."""
+    return UserError(
+        "Nothing says which slides there are, and what their labels are.",
+        f"Name a CSV file with a line for each slide: {parameter('table')}.",
+        code="missing",
+        parameter="table",
     )
 
 

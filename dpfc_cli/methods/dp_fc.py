@@ -33,22 +33,20 @@ BIAS_FEATURE = 0.2
 class Planned:
     """The options that shape the plan. steps: None means no privacy, and steps until the optimum."""
 
-    steps: int | None = declare.steps(STEPS, optimum=True)
-    budget_split: tuple[float, ...] = declare.budget_split(
-        "the Gram matrix", "the gradients", default="equal for all releases"
-    )
-    loss: Loss = declare.loss(("sigmoid", "softmax"))
+    steps: int | None = declare.default(STEPS, optimum=True)
+    budget_split: tuple[float, ...] = declare.split("equal for all releases", "the Gram matrix", "the gradients")
+    loss: Loss = declare.default("sigmoid", optimum=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Planned):
     """Lengths are in units of the feature clipping norm C."""
 
-    learning_rate: float = declare.learning_rate("max(20, 2.2·√d)·(20/T)·(0.36/C_g)", grid=(0.3, 1.0, 3.0))
-    damping: float = declare.damping("the size of the noise in the Gram matrix", grid=(0.25, 1.0, 4.0))
-    feature_clip: float = declare.feature_clip(0.005)
-    gradient_clip: float = declare.gradient_clip(GRADIENT_CLIP, computed=True)
-    bias_feature: float = declare.bias_feature(BIAS_FEATURE)
+    learning_rate: float = declare.computed("max(20, 2.2·√d)·(20/T)·(0.36/C_g)", grid=(0.3, 1.0, 3.0))
+    damping: float = declare.computed("the size of the noise in the Gram matrix", grid=(0.25, 1.0, 4.0))
+    feature_clip: float = declare.default(0.005, optimum=True)
+    gradient_clip: float = declare.computed(f"{GRADIENT_CLIP:g}", private=True)
+    bias_feature: float = declare.default(BIAS_FEATURE, optimum=True)
 
 
 def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:

@@ -32,8 +32,8 @@ shares this gains 5 to 9 points where the noise is strong, and loses at most 0.7
 class Planned:
     """The options that shape the plan."""
 
-    budget_split: tuple[float, ...] = declare.budget_split(
-        "the Gram matrix", "the class Grams", "the class sums", default=",".join(map(str, SHARES)), value=SHARES
+    budget_split: tuple[float, ...] = declare.split(
+        ",".join(map(str, SHARES)), "the Gram matrix", "the class Grams", "the class sums", value=SHARES
     )
 
 
@@ -41,18 +41,9 @@ class Planned:
 class Options(Planned):
     """Lengths are in units of the feature clipping norm C."""
 
-    negative_weight: float = declare.number(
-        "Weight α: each class is fitted to its own records and, with this weight, to all records.",
-        default="0.1 without noise, larger with more noise",
-        low=0.0,
-        grid=(0.3, 1.0, 3.0),
-    )
-    ridge: float = declare.number(
-        "Ridge λ: the penalty on the squared weights, per record.",
-        default="computed from the size of the noise",
-        grid=(0.25, 1.0, 4.0),
-    )
-    feature_clip: float = declare.feature_clip(0.005)
+    negative_weight: float = declare.computed("0.1 without noise, larger with more noise", grid=(0.3, 1.0, 3.0))
+    ridge: float = declare.computed("computed from the size of the noise", grid=(0.25, 1.0, 4.0))
+    feature_clip: float = declare.default(0.005, optimum=True)
 
 
 def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:

@@ -35,9 +35,9 @@ BIAS_FEATURE = 0.2
 class Planned:
     """The options that shape the plan. steps: None means no privacy, and steps until the optimum."""
 
-    steps: int | None = declare.steps(STEPS, optimum=True)
-    budget_split: tuple[float, ...] = declare.budget_split(
-        "the gradients", "the Hessians", default=",".join(map(str, SPLIT)), value=SPLIT
+    steps: int | None = declare.default(STEPS, optimum=True)
+    budget_split: tuple[float, ...] = declare.split(
+        ",".join(map(str, SPLIT)), "the gradients", "the Hessians", value=SPLIT
     )
 
 
@@ -45,10 +45,10 @@ class Planned:
 class Options(Planned):
     """Lengths are in units of the feature clipping norm C. learning_rate: 1 is the full Newton step."""
 
-    learning_rate: float = declare.learning_rate("1, the full Newton step", 1.0, grid=(0.5, 1.0))
-    damping: float = declare.damping("the size of the noise in a Hessian matrix", grid=(0.3, 1.0, 3.0))
-    feature_clip: float = declare.feature_clip(0.005)
-    bias_feature: float = declare.bias_feature(BIAS_FEATURE)
+    learning_rate: float = declare.default(1.0, "1, the full Newton step", grid=(0.5, 1.0))
+    damping: float = declare.computed("the size of the noise in a Hessian matrix", grid=(0.3, 1.0, 3.0))
+    feature_clip: float = declare.default(0.005, optimum=True)
+    bias_feature: float = declare.default(BIAS_FEATURE, optimum=True)
 
 
 def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:

@@ -103,26 +103,20 @@ OPTIMISERS = (
 class Planned:
     """The options that shape the plan. steps: None means no privacy, and steps until the optimum."""
 
-    steps: int | None = declare.steps(STEPS, optimum=True)
-    loss: Loss = declare.loss(("sigmoid", "softmax"))
-    sampling_rate: float = declare.number(
-        "Probability with which each record (or person) takes part in a step (Poisson sampling). 1: all take part.",
-        default="1",
-        value=1.0,
-        high=1.0,
-        private=True,
-    )
+    steps: int | None = declare.default(STEPS, optimum=True)
+    loss: Loss = declare.default("sigmoid", optimum=True)
+    sampling_rate: float = declare.default(1.0, private=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Planned):
     """Lengths are in units of the feature clipping norm C."""
 
-    learning_rate: float = declare.learning_rate("computed from T and C_g", grid=(0.1, 0.3, 1.0, 3.0))
-    feature_clip: float = declare.feature_clip(0.005)
-    gradient_clip: float = declare.gradient_clip(GRADIENT_CLIP)
-    average: bool = declare.switch("Use the mean weights of the second half of the steps, not the last weights.")
-    bias_feature: float = declare.bias_feature(1.0)
+    learning_rate: float = declare.computed("computed from T and C_g", grid=(0.1, 0.3, 1.0, 3.0))
+    feature_clip: float = declare.default(0.005, optimum=True)
+    gradient_clip: float = declare.default(GRADIENT_CLIP, private=True)
+    average: bool = declare.default(False)
+    bias_feature: float = declare.default(1.0, optimum=True)
 
 
 def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:

@@ -109,12 +109,12 @@ class Method(Generic[Planned, Options]):
             if name not in known:
                 raise UserError(
                     f"{parameter(name)} is no option of {self.name}.",
-                    f"{self.name} has: {', '.join(parameter(n) for n, o in known.items() if not o.hidden)}.",
+                    f"{self.name} has: {', '.join(parameter(n) for n, o in known.items() if o.typed)}.",
                     code="conflict",
                     parameter=name,
                     method=self.name,
                 )
-        return {name: known[name].taken(name, value, self.name) for name, value in given.items()}
+        return {name: known[name].taken(name, value) for name, value in given.items()}
 
     def at_optimum(self, options: Any) -> bool:
         """Whether a training with these options runs to the optimum, and not for a number of steps."""

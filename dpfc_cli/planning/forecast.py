@@ -13,31 +13,29 @@ It covers chance alone.
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dpfc_cli import backbones
-from dpfc_cli.errors import GUARDED, UserError, counted, number, parameter
-from dpfc_cli.features.reader import FeatureSet, check_sets
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter
 from dpfc_cli.ledger.caps import allowed
 from dpfc_cli.ledger.facts import Cap
-from dpfc_cli.methods import AnyMethod, method_named
+from dpfc_cli.methods import method_named
+from dpfc_cli.options import Option, takes
+from dpfc_cli.planning.request import MOST, Forecasting
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, Guarantee
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.sources.classes import Origin, class_names
 from dpfc_cli.training.calibrate import CLEAR, Calibrated, calibrate, signal_and_noise, warnings_of_width
-from dpfc_cli.training.request import Privacy, adjacency_named, facts_of
+from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.trust.statement import FALSE_ALARMS
 
 if TYPE_CHECKING:
     from dpfc_cli.planning.stand_in import StandIn
 
-EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 MEASURED = (
     "between real sets, in 24 measured cases: 4 points in the median and 11 at worst; if the stand-in has fewer "
     "classes, 16 and 25"
@@ -115,47 +113,9 @@ class Forecast:
         return asdict(self)
 
 
-def forecast(
-    features: FeatureSet | None = None,
-    *,
-    records: int | None = None,
-    persons: int | None = None,
-    classes: int | Sequence[str] | Path | None = None,
-    model: str | None = None,
-    dimensions: int | None = None,
-    on: FeatureSet | None = None,
-    epsilons: Sequence[float] = EPSILONS,
-    delta: float | None = None,
-    method: str = "auto",
-    adjacency: str | None = None,
-    cap: float | None = None,
-    records_per_person: int | None = None,
-    memory: float | None = None,
-    progress: Callable[[str, int, int | None], None] | None = None,
-    **options: Any,
-) -> Forecast:
-    """Say what is to be expected of private trainings at several ε, before a private record is read.
-
-    Nothing is charged. Of `features` the manifest is read, and nothing else.
-
-    Args:
-        features: the private set. Instead of it, state the facts:
-        records: how many private records there are.
-        persons: how many persons, if persons are to be protected.
-        classes: how many classes, or their names, or the path of a file with a name on each line.
-        model: the backbone, which says how long a feature vector is.
-        dimensions: how long it is. Default: as `model` or `on` says.
-        on: public labelled features of the same backbone, on which private trainings are tried. None: no accuracy is
-            expected.
-        epsilons: the ε to look at.
-        delta: δ. Default: min(1e-5, 1/n).
-        method: as of `train`.
-        adjacency: as of `train`.
-        cap: the ε that all trainings together may spend at most, at the same δ.
-        records_per_person: say what ε is for a person with so many records, if records are protected.
-        memory: bytes that a training may take. Default: what the machine has free.
-        progress: called as progress(stage, done, total), in trainings.
-        options: the method's own options, such as `steps=20`.
+@takes(Forecasting)
+def forecast(wanted: Forecasting) -> Forecast:
+    """Say what to expect of trainings at several ε, from public facts and public records. Nothing is charged.
 
     Returns:
         The forecast.
@@ -168,32 +128,23 @@ def forecast(
             print(each.epsilon, each.accuracy, each.interval)
 
     """
-    facts = stated_facts(
-        features,
-        records=records,
-        persons=persons,
-        classes=classes,
-        model=model,
-        dimensions=dimensions,
-        on=on,
-        adjacency=adjacency,
-    )
-    if records_per_person is not None:
-        records_per_person = count_of("records_per_person", records_per_person, 1)
-        if facts.unit == "person":
-            raise UserError(
-                f"{parameter('records_per_person')} has no effect: persons are protected with all their records.",
-                "Leave it out.",
-                code="conflict",
-                parameter="records_per_person",
-            )
-    chosen = method_named(method, facts)
-    calibrations = [_calibrated(chosen, facts, options, each, delta) for each in _ascending(epsilons)]
+    facts = stated_facts(wanted)
+    features, on, cap, records_per_person = wanted.features, wanted.on, wanted.cap, wanted.records_per_person
+    if records_per_person is not None and facts.unit == "person":
+        raise UserError(
+            f"{parameter('records_per_person')} has no effect: persons are protected with all their records.",
+            "Leave it out.",
+            code="conflict",
+            parameter="records_per_person",
+        )
+    chosen = method_named(wanted.method, facts)
+    asked = [Privacy(epsilon=each, delta=wanted.delta) for each in sorted(set(wanted.epsilons))]
+    calibrations = [calibrate(chosen, facts, wanted.options, each) for each in asked]
     first = calibrations[0].guarantee
     assert first is not None
     room = None
     if cap is not None:
-        room = allowed(Cap(by="-", population=None, unit="record", epsilon=number("cap", cap), delta=first.delta))
+        room = allowed(Cap(by="-", population=None, unit="record", epsilon=cap, delta=first.delta))
     said = warnings_of_width(facts.d)
     # Facts that are given without a set are asserted.
     origin: Origin = "asserted" if features is None else features.manifest.origin
@@ -208,7 +159,7 @@ def forecast(
         # It loads JAX, and nothing else here needs that.
         from dpfc_cli.planning.stand_in import tried
 
-        standing, scores, beware = tried(features, on, calibrations, memory, progress)
+        standing, scores, beware = tried(features, on, calibrations, wanted.memory, wanted.progress)
         said += beware
     sampled = calibrations[0].plan.sampled
     if sampled and room is not None:
@@ -238,19 +189,6 @@ def forecast(
         cap=cap,
         warnings=tuple(said),
     )
-
-
-def _ascending(epsilons: Sequence[float]) -> list[float]:
-    found = sorted({number("epsilons", each) or 0.0 for each in epsilons})
-    if not found:
-        raise UserError(f"{parameter('epsilons')} names no ε.", "Give one, such as 1.", parameter="epsilons")
-    return found
-
-
-def _calibrated(
-    method: AnyMethod, facts: Facts, options: dict[str, Any], epsilon: float, delta: float | None
-) -> Calibrated:
-    return calibrate(method, facts, options, Privacy(epsilon=epsilon, delta=number("delta", delta)))
 
 
 def _outlook(
@@ -296,58 +234,33 @@ def interval_of(scores: Sequence[float]) -> tuple[float, float]:
     return max(mean - half, 0.0), min(mean + half, 1.0)
 
 
-LARGEST = 10**12
-"""The most records, classes or dimensions that can be stated."""
+_COUNT = Option("", kind="integer", low=2, high=MOST)
 
 
-def stated_facts(
-    features: FeatureSet | None,
-    *,
-    records: int | None,
-    persons: int | None,
-    classes: int | Sequence[str] | Path | None,
-    model: str | None,
-    dimensions: int | None,
-    on: FeatureSet | None,
-    adjacency: str | None,
-) -> Facts:
+def stated_facts(wanted: Forecasting) -> Facts:
     """The public facts, of the manifest or as they are stated.
-
-    Args:
-        features: the private set, if there is one. Its records are not read.
-        records: how many there are.
-        persons: how many persons, if they are the unit.
-        classes: how many, or their names, or the path of a file of names.
-        model: the backbone.
-        dimensions: the length of a feature vector.
-        on: public features of the same backbone.
-        adjacency: which data sets are neighbours.
 
     Raises:
         UserError: something is missing or makes no sense, or two of them contradict.
 
     """
-    dimensions = _dimensions(model, dimensions)
-    if classes is not None and not isinstance(classes, int | np.integer):
+    features, on, records, persons = wanted.features, wanted.on, wanted.records, wanted.persons
+    dimensions, classes = _dimensions(wanted.model, wanted.dimensions), wanted.classes
+    if isinstance(classes, Sequence | Path):
         classes = len(class_names(classes) or ())
-    check_sets(features=features, on=on)
-    given = {"records": records, "persons": persons, "classes": classes, "dimensions": dimensions}
-    stated = {
-        name: count_of(name, value, 1 if name == "dimensions" else 2)
-        for name, value in given.items()
-        if value is not None
-    }
+    if classes is not None:
+        classes = _COUNT.taken("classes", classes)
+    stated = {"records": records, "persons": persons, "classes": classes, "dimensions": dimensions}
     if features is not None:
-        if stated:
-            first = next(iter(stated))
+        first = next((name for name, value in stated.items() if value is not None), None)
+        if first is not None:
             raise UserError(
                 f"{parameter(first)} is stated, and {parameter('features')} says it, too.",
                 "Leave out one of them.",
                 code="conflict",
                 parameter=first,
             )
-        return facts_of(features, adjacency_named(adjacency))
-    records, persons = stated.get("records"), stated.get("persons")
+        return facts_of(features, wanted.neighbours)
     units = records if persons is None else persons
     if units is None:
         raise UserError(
@@ -357,14 +270,14 @@ def stated_facts(
             code="missing",
             parameter="records",
         )
-    if "classes" not in stated:
+    if classes is None:
         raise UserError(
             "It is not known how many classes there are.",
             f"State {parameter('classes')}.",
             code="missing",
             parameter="classes",
         )
-    width = stated.get("dimensions", None if on is None else on.dim)
+    width = on.dim if dimensions is None and on is not None else dimensions
     if width is None:
         raise UserError(
             "It is not known how long a feature vector is.",
@@ -382,7 +295,7 @@ def stated_facts(
             path=str(on.folder),
         )
     k = 1 if on is None else on.manifest.labels_per_record
-    facts = Facts(n=units, m=stated["classes"], d=width, k=k, adjacency=adjacency_named(adjacency))
+    facts = Facts(n=units, m=classes, d=width, k=k, adjacency=wanted.neighbours)
     if persons is None:
         return facts
     if records is not None and records < persons:
@@ -415,14 +328,3 @@ def _dimensions(model: str | None, dimensions: int | None) -> int | None:
             parameter="model",
         )
     return found
-
-
-def count_of(name: str, value: Any, least: int) -> int:
-    """A number of records or of dimensions, as a plain int. UserError for what is none."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= LARGEST:
-        raise UserError(
-            f"{parameter(name)} is a whole number of at least {least}, not {value!r}.",
-            f"Give a number of {least} to {LARGEST:.0e}.",
-            parameter=name,
-        )
-    return int(value)

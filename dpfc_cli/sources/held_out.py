@@ -15,20 +15,6 @@ from numpy.typing import NDArray
 from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.sources.groups import Keys, sha256_of_key
 
-MOST = 0.9
-"""The largest fraction that may be held out."""
-
-
-def check_hold_out(hold_out: float | None) -> None:
-    """Raise UserError for a fraction that makes no sense."""
-    if hold_out is not None and not 0 < hold_out < MOST:
-        raise UserError(
-            f"{parameter('hold_out')} must lie between 0 and {MOST}, not at {hold_out:g}.",
-            "Give the fraction of the training records to evaluate on, such as 0.1.",
-            code="bad-value",
-            parameter="hold_out",
-        )
-
 
 def second_test_split(source: str, n: int, noun: str) -> UserError:
     """The error where there is a test split already. n: its records; noun: what they are called."""

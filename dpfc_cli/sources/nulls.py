@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dpfc_cli import files
-from dpfc_cli.errors import UserError, parameter, printable
+from dpfc_cli.errors import printable
 
 MOST_NULL = 0.05
 """The share of a split's records that may become null records, unless the user says otherwise."""
@@ -17,26 +17,6 @@ LISTED = ".broken.txt"
 """How the name of a list of broken records ends. It lies beside the set that could not be made."""
 MOST_SHOWN = 20
 """The most records that a message names."""
-
-
-def check_most_null(most_null: float | None, on_error: str) -> None:
-    """Raise UserError for a share that makes no sense, or that has no meaning without null records."""
-    if most_null is None:
-        return
-    if not 0 <= most_null <= 1:
-        raise UserError(
-            f"{parameter('most_null')} must lie between 0 and 1, not at {most_null:g}.",
-            "Give the largest share of records that may become null records, such as 0.05.",
-            code="bad-value",
-            parameter="most_null",
-        )
-    if on_error != "null":
-        raise UserError(
-            f"{parameter('most_null')} is for null records, and none are made here.",
-            f"Leave it out, or add {parameter('on_error')} null.",
-            code="conflict",
-            parameter="most_null",
-        )
 
 
 def most_allowed(n: int, share: float | None) -> int:

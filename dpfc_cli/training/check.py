@@ -122,13 +122,14 @@ def _place(
     request: Request, calibrated: Calibrated, book: Ledger, observer: Observer, look: bool
 ) -> tuple[Path, Charge, Unfinished | None]:
     """Where the head will be, what is charged for it, and the training that goes on, if one does."""
-    folder = request.folder if request.out is None else request.out.parent
+    out = None if request.out is None else Path(request.out)
+    folder = request.folder if out is None else out.parent
 
     def charge(head: str) -> Charge:
-        return charge_of_training(calibrated, request.features, head, request.by, request.purpose)
+        return charge_of_training(calibrated, request.features, head, request.whose, request.purpose)
 
     if look and calibrated.claim == "private":
-        named = None if request.out is None else request.out.name
+        named = None if out is None else out.name
 
         def has_head(charge: str) -> bool:
             return any(card["ledger"]["charge"] == charge for _, card in heads.cards(folder))
@@ -137,7 +138,7 @@ def _place(
         found = wanted.unfinished(book)
         if found is not None:
             return folder / found.charge.head, found.charge, found
-    path = path_of(calibrated, request.features, request.out, request.folder)
+    path = path_of(calibrated, request.features, out, request.folder)
     return path, charge(path.name), None
 
 

@@ -1,20 +1,25 @@
 """What is wanted of a training, before anything is computed or read."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING
 
-from dpfc_cli.errors import UserError, number, parameter, unknown
-from dpfc_cli.features.reader import FeatureSet, check_sets
-from dpfc_cli.ledger.facts import account_name, noted
-from dpfc_cli.methods import AnyMethod, method_named
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.folders import heads_folder
+from dpfc_cli.options import METHOD, MethodName, MethodOptions, option, said
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.facts import Adjacency, Facts
-from dpfc_cli.training.distributed import Leader
+from dpfc_cli.training.observer import Observer
+
+if TYPE_CHECKING:
+    from dpfc_cli.features.reader import FeatureSet
+    from dpfc_cli.methods import AnyMethod
+    from dpfc_cli.training.distributed import Leader
 
 SPLIT = "train"
 """The split that is trained on."""
+PRIVACY, RUN = "Privacy", "The run"
+"""Panels of the help."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,118 +45,153 @@ class Privacy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """One training as it is asked for.
+class Noisy(MethodOptions):
+    """What a training and a forecast of trainings have in common."""
 
-    features: the private records. method: a method's name, or "auto". options: the method's options that are set, by
-    name. adjacency: which data sets are neighbours. public_features, tune_on: sets of public records, see
-    `training.public` and `training.tuning`. public_head: public class vectors, see `training.public_start`. out:
-    the head's file; None: a name of its own in `folder`. memory: bytes that the training may take; None: what the
-    machine has free. by, purpose: whose training it is and what for, for the ledger alone. infer_classes: a private
-    head may have classes that nobody stated. keep: its answers, so that it can go on after it was stopped. leader: the
-    way to other processes; None: there are none.
-    """
+    delta: float | None = option("δ. Default: min(1e-5, 1/n).", PRIVACY)
+    adjacency: Adjacency | None = option(
+        "What the guarantee hides. zero-out: whether one record (or person) was used or counted as null. replace-one: "
+        "which of two was used; this takes more noise. Their number is public in both. Default: zero-out.",
+        PRIVACY,
+        metavar="NAME",
+    )
+    method: MethodName = option(
+        "auto is dp-whitened for records with one label, and dp-fc for records with several.",
+        METHOD,
+        metavar="NAME",
+        default="auto",
+    )
+    memory: float | None = option(
+        "Refuse a training that needs more bytes, such as 8GB. Default: the free memory.", RUN, metavar="SIZE"
+    )
 
-    features: FeatureSet
-    folder: Path
-    privacy: Privacy
-    method: str = "auto"
-    adjacency: Adjacency = "zero-out"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    public_features: FeatureSet | None = None
-    public_head: Path | str | None = None
-    tune_on: FeatureSet | None = None
-    out: Path | None = None
-    memory: float | None = None
-    by: str = field(default_factory=account_name)
-    purpose: str | None = None
-    infer_classes: bool = False
-    keep: bool = True
-    leader: Leader | None = None
+    @property
+    def neighbours(self) -> Adjacency:
+        """Which data sets are neighbours."""
+        return self.adjacency or "zero-out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Noisy):
+    """One training as it is asked for. UserError where privacy is not stated once, or where parameters contradict."""
+
+    features: "FeatureSet" = field(
+        kw_only=False, metadata=said("The private records (`dpfc_cli.open_features`).", metavar="SET")
+    )
+    out: Path | str | None = option("File of the head. Default: a name of its own in the folder for heads.")
+    epsilon: float | None = option("ε to spend, 1e-4 to 100: the smaller, the more private.", PRIVACY)
+    noise_multiplier: float | None = option(
+        "Instead of ε: the standard deviation of the noise, divided by the most that one record (or person) can change "
+        "a release, if all releases had the same. 'dpfc budget --sigma' says what that is as ε.",
+        PRIVACY,
+        flags=("--noise-multiplier", "--sigma"),
+    )
+    non_private: bool = option("Train without noise, for comparison: ε = ∞.", PRIVACY, default=False)
+    allow_large_delta: bool = option("Accept a δ above 1/n, which is refused otherwise.", PRIVACY, default=False)
+    infer_classes: bool = option(
+        "Train privately although nobody stated the classes. Their names, which follow from the records, are then in "
+        "the head. Better: repeat extract or import with ‹classes›.",
+        PRIVACY,
+        default=False,
+    )
+    public_features: "FeatureSet | None" = option(
+        "Feature set of other pictures, which nobody needs to protect, from the same backbone. Their mean makes the "
+        "released one more accurate, at no cost in privacy. This helps where epsilon is small and records and classes "
+        "are few (dp-whitened).",
+        METHOD,
+        metavar="SET",
+    )
+    public_head: Path | str | None = option(
+        "Public class vectors over the same features: .npz, .safetensors or .npy, or a head of public records. The "
+        "training starts from them, at no cost in privacy. This helps where epsilon is small or classes have few "
+        "records (dp-whitened). A private head of the same records continues its training: the new head then claims "
+        "what both cost.",
+        METHOD,
+        metavar="FILE",
+    )
+    tune_on: "FeatureSet | None" = option(
+        "Such a feature set with labels. Options are chosen by private trainings on it, at no cost in privacy.",
+        METHOD,
+        metavar="SET",
+    )
+    seed: int | None = option("Reproducible noise, for research. The head then claims no guarantee.", RUN)
+    by: str | None = option("Whose training it is, for the ledger. Default: your account.", RUN)
+    purpose: str | None = option("What the training is for, for the ledger.", RUN)
+    observer: Observer = option(
+        "Told of warnings and progress. Default: warnings as Python warnings, and nothing else.",
+        typed=False,
+        default=Observer(),
+    )
+
+    def __post_init__(self) -> None:
+        from dpfc_cli.ledger.facts import noted
+
+        super().__post_init__()
+        noted("by", self.by)
+        noted("purpose", self.purpose)
+        if sum((self.epsilon is not None, self.noise_multiplier is not None, self.non_private)) != 1:
+            raise UserError(
+                f"State the privacy once: as {parameter('epsilon')}, as {parameter('noise_multiplier')} or as "
+                f"{parameter('non_private')}.",
+                f"To begin with: {parameter('epsilon')} 1.",
+                code="conflict",
+            )
+        idle = [name for name in ("delta", "seed", "adjacency") if getattr(self, name) is not None]
+        idle += ["allow_large_delta"] * self.allow_large_delta
+        if self.non_private and idle:
+            raise UserError(
+                f"{parameter(idle[0])} has no effect with {parameter('non_private')}.",
+                "Leave it out.",
+                code="conflict",
+                parameter=idle[0],
+            )
+
+    @property
+    def privacy(self) -> Privacy:
+        """The privacy that is asked for."""
+        return Privacy(
+            epsilon=self.epsilon,
+            noise_multiplier=self.noise_multiplier,
+            delta=self.delta,
+            allow_large_delta=self.allow_large_delta,
+            seed=self.seed,
+        )
 
     @property
     def facts(self) -> Facts:
         """The public facts of the records."""
-        return facts_of(self.features, self.adjacency, self.privacy.claim != "non-private")
+        return facts_of(self.features, self.neighbours, not self.non_private)
 
     @property
-    def chosen(self) -> AnyMethod:
+    def chosen(self) -> "AnyMethod":
         """The method of that name."""
+        from dpfc_cli.methods import method_named
+
         return method_named(self.method, self.facts)
 
+    @property
+    def whose(self) -> str:
+        """Whose training it is."""
+        from dpfc_cli.ledger.facts import account_name
 
-def requested(
-    features: FeatureSet,
-    folder: Path,
-    *,
-    epsilon: float | None = None,
-    noise_multiplier: float | None = None,
-    non_private: bool = False,
-    delta: float | None = None,
-    allow_large_delta: bool = False,
-    seed: int | None = None,
-    adjacency: str | None = None,
-    options: Mapping[str, Any],
-    **others: Any,
-) -> Request:
-    """The request of a user. UserError where privacy is not stated exactly once, or where parameters contradict.
+        return self.by or account_name()
 
-    others: the other fields of `Request`.
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Training):
+    """A training with what its caller decides.
+
+    folder: where heads lie that are not named. keep: its answers, so that it can go on after it was stopped. leader:
+    the way to other processes; None: there are none.
     """
-    if features is None:
-        raise UserError("No feature set is given.", "Open one with open_features.", parameter="features")
-    check_sets(features=features, **{name: others.get(name) for name in ("public_features", "tune_on")})
-    epsilon, delta = number("epsilon", epsilon), number("delta", delta)
-    noise_multiplier = number("noise_multiplier", noise_multiplier)
-    if (memory := others.get("memory")) is not None:
-        others["memory"] = number("memory", memory)
-    others["by"] = noted("by", others.get("by")) or account_name()
-    others["purpose"] = noted("purpose", others.get("purpose"))
-    if seed is not None and type(seed) is not int:
-        raise UserError(f"{parameter('seed')} must be a whole number, not {seed!r}.", "Give one.", parameter="seed")
-    if sum((epsilon is not None, noise_multiplier is not None, non_private)) != 1:
-        raise UserError(
-            f"State the privacy once: as {parameter('epsilon')}, as {parameter('noise_multiplier')} or as "
-            f"{parameter('non_private')}.",
-            f"To begin with: {parameter('epsilon')} 1.",
-            code="conflict",
-        )
-    noisy = {"delta": delta, "allow_large_delta": allow_large_delta or None, "seed": seed, "adjacency": adjacency}
-    idle = [name for name, value in noisy.items() if value is not None]
-    if non_private and idle:
-        raise UserError(
-            f"{parameter(idle[0])} has no effect with {parameter('non_private')}.",
-            "Leave it out.",
-            code="conflict",
-            parameter=idle[0],
-        )
-    privacy = Privacy(
-        epsilon=epsilon,
-        noise_multiplier=noise_multiplier,
-        delta=delta,
-        allow_large_delta=allow_large_delta,
-        seed=seed,
-    )
-    return Request(
-        features=features,
-        folder=folder,
-        privacy=privacy,
-        adjacency=adjacency_named(adjacency),
-        options=options,
-        **others,
-    )
 
-
-def adjacency_named(name: str | None) -> Adjacency:
-    """The adjacency of that name; zero-out for None. UserError if there is none."""
-    neighbours: dict[str, Adjacency] = {each: each for each in get_args(Adjacency)}
-    if name is not None and name not in neighbours:
-        raise unknown("adjacency", name, list(neighbours))
-    return neighbours[name or "zero-out"]
+    folder: Path = field(default_factory=heads_folder)
+    keep: bool = True
+    leader: "Leader | None" = None
 
 
 def facts_of(
-    features: FeatureSet, adjacency: Adjacency = "zero-out", protected: bool = True, split: str = SPLIT
+    features: "FeatureSet", adjacency: Adjacency = "zero-out", protected: bool = True, split: str = SPLIT
 ) -> Facts:
     """The public facts of a split of a feature set.
 

@@ -53,7 +53,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
     """
     checked, receipt = charged.checked, charged.receipt
     calibrated, features, answers = checked.calibrated, checked.features, charged.answers
-    made = charge_of_training(calibrated, features, "", checked.request.by, checked.request.purpose)
+    made = charge_of_training(calibrated, features, "", checked.request.whose, checked.request.purpose)
     if receipt.charge != checked.charge or made.digest != checked.charge.digest:
         raise RuntimeError("the charge was for another training")
     if charged.paid.unused.locked():

@@ -3,22 +3,18 @@
 The command line, Python callers and experiments all come this way. None of them knows the order of the steps.
 """
 
-from pathlib import Path
-from typing import Any
-
 from dpfc_cli.errors import Note, UserError, notes
-from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.folders import heads_folder
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account
+from dpfc_cli.options import takes
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training import public, public_start, tuning
 from dpfc_cli.training.calibrate import calibrate, warnings_of
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import TUNING, Observer
-from dpfc_cli.training.request import Request, requested
+from dpfc_cli.training.request import Request, Training
 from dpfc_cli.training.run import Trained, let_go, run
 
 
@@ -118,55 +114,11 @@ def account_with(checked: Checked) -> Account:
     return checked.account if checked.unfinished is not None else checked.account.with_planned(checked.charge)
 
 
-def train(
-    features: FeatureSet,
-    *,
-    method: str = "auto",
-    epsilon: float | None = None,
-    noise_multiplier: float | None = None,
-    non_private: bool = False,
-    delta: float | None = None,
-    allow_large_delta: bool = False,
-    adjacency: str | None = None,
-    public_features: FeatureSet | None = None,
-    public_head: Path | str | None = None,
-    tune_on: FeatureSet | None = None,
-    out: Path | str | None = None,
-    memory: float | None = None,
-    seed: int | None = None,
-    by: str | None = None,
-    purpose: str | None = None,
-    infer_classes: bool = False,
-    observer: Observer | None = None,
-    **options: Any,
-) -> Trained:
+@takes(Training)
+def train(wanted: Training) -> Trained:
     """Train a linear classifier on a feature set with differential privacy, and charge it to the set's ledger.
 
     The privacy is stated once: as `epsilon`, as `noise_multiplier` or as `non_private=True`.
-
-    Args:
-        features: the private records; see `dpfc_cli.open_features`.
-        method: "auto", "dp-whitened", "dp-fc", "dp-ls", "dp-newton", "dp-sgd", "dp-momentum" or "dp-adam".
-        epsilon: ε to spend, 1e-4 to 100.
-        noise_multiplier: σ of each release, if all releases had the same.
-        non_private: train without noise, for comparison. The head claims ε = ∞.
-        delta: δ. Default: min(1e-5, 1/n).
-        allow_large_delta: accept a δ above 1/n.
-        adjacency: "zero-out" (default): one record (or person) may count as null. "replace-one": any other may take
-            its place.
-        public_features: records that nobody needs to protect, from the same backbone, to steady the released mean.
-        public_head: a file of public class vectors over the same features (.npz, .safetensors or .npy), or a head that
-            was trained on public records. The training starts from it, at no cost in privacy. A private head of the
-            same records continues its training: the new head claims what both cost.
-        tune_on: such records with labels, on which options are chosen at no cost in privacy.
-        out: the head's file. Default: a new name in the folder for heads.
-        memory: bytes that the training may take. Default: what the machine has free.
-        seed: reproducible noise for research. The head then claims nothing.
-        by: whose training it is, for the ledger. Default: the name of the account that runs the program.
-        purpose: what it is for, for the ledger.
-        infer_classes: train privately although nobody stated the classes of the set. Their names are in the head.
-        observer: told of warnings and progress. Default: warnings as Python warnings, and nothing else.
-        options: the method's own options, such as `steps=20`; see `dpfc train --help`.
 
     Returns:
         The head with its file, and what is spent on these records.
@@ -180,26 +132,4 @@ def train(
         print(trained.head.statement()["this head"], trained.path)
 
     """
-    observer = observer or Observer()
-    request = requested(
-        features,
-        heads_folder(),
-        epsilon=epsilon,
-        noise_multiplier=noise_multiplier,
-        non_private=non_private,
-        delta=delta,
-        allow_large_delta=allow_large_delta,
-        seed=seed,
-        adjacency=adjacency,
-        options=options,
-        method=method,
-        public_features=public_features,
-        public_head=public_head,
-        tune_on=tune_on,
-        out=None if out is None else Path(out),
-        memory=memory,
-        by=by,
-        purpose=purpose,
-        infer_classes=infer_classes,
-    )
-    return finish(plan(request, observer), observer)
+    return finish(plan(Request(**vars(wanted)), wanted.observer), wanted.observer)

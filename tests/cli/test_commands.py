@@ -146,12 +146,12 @@ def test_a_twin_that_does_not_reach_its_optimum_says_so(
 
 def test_the_help_states_every_option_of_every_method_with_its_default(dpfc: Dpfc) -> None:
     said = " ".join(dpfc("train", "--help").stdout.split())
-    assert f"{', '.join([AUTO, *METHODS][:-1])} or {list(METHODS)[-1]}. auto is" in said
+    assert f"One of {', '.join([AUTO, *METHODS][:-1])} or {list(METHODS)[-1]}." in said
     for method in METHODS.values():
         options = method.defaults(Facts(n=1000, m=3, d=8), 1.0, {})
         for name, option in method.declared.items():
             flag = "--" + name.replace("_", "-")
-            if option.hidden:
+            if not option.typed:
                 assert flag not in said
                 continue
             entry = said[said.index(f"{flag} ") :].split(" --")[0]
@@ -161,7 +161,7 @@ def test_the_help_states_every_option_of_every_method_with_its_default(dpfc: Dpf
             value = getattr(options, name)
             if re.fullmatch(r"[0-9.]+", option.default):
                 assert float(option.default) == value
-            elif option.default.startswith("0.") and option.kind == "fractions":
+            elif option.default.startswith("0.") and option.kind == "numbers":
                 assert tuple(map(float, option.default.split()[0].split(","))) == value
 
 

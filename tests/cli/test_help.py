@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from dpfc_cli.cli import app as application
 from dpfc_cli.cli import audit, budget, evaluate, extract, import_, statement, train  # noqa: F401
 from dpfc_cli.cli.help import COMMANDS as MODULES
-from dpfc_cli.cli.help import flag_of
 from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.options import Option
 
 COMMANDS = sorted(MODULES)
 MAIN = "from dpfc_cli.cli.app import main; main()"
@@ -88,18 +88,20 @@ def test_a_message_calls_a_parameter_what_the_help_calls_it(monkeypatch: pytest.
 
     @application.command("example")
     def example(
-        head: Annotated[str, typer.Argument()],
-        learning_rate: Annotated[float | None, typer.Option()] = None,
-        noise_multiplier: Annotated[float | None, typer.Option("--noise-multiplier", "--sigma")] = None,
-        quick: Annotated[bool, typer.Option("-q", "--quick")] = False,
+        head: Annotated[str, Option("A head.", argument=True)],
+        learning_rate: Annotated[float | None, Option("η.")] = None,
+        noise_multiplier: Annotated[float | None, Option("σ.", flags=("--noise-multiplier", "--sigma"))] = None,
+        quick: Annotated[bool, Option("Be quick.", flags=("-q", "--quick"))] = False,
     ) -> None:
-        raise UserError(f"{parameter('head')}, {parameter('learning_rate')}", f"{parameter('noise_multiplier')}")
+        others = f"{parameter('noise_multiplier')}, {parameter('quick')}, {parameter('not_of_this_command')}"
+        raise UserError(f"{parameter('head')}, {parameter('learning_rate')}", others)
 
-    assert flag_of(example, "quick") == "--quick"
-    assert flag_of(example, "not_of_this_command") == "--not-of-this-command"
     ended = CliRunner().invoke(application.app, ["a"])
     assert ended.exit_code == 2
-    assert ended.stderr.splitlines() == ["Error: HEAD, --learning-rate", "--noise-multiplier"]
+    assert ended.stderr.splitlines() == [
+        "Error: HEAD, --learning-rate",
+        "--noise-multiplier, --quick, --not-of-this-command",
+    ]
 
 
 def test_quiet_shows_results_and_warnings_only(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,11 +20,12 @@ import numpy as np
 import pytest
 
 from dpfc_cli.cli import train as command
-from dpfc_cli.cli.help import flag_of, parameters
+from dpfc_cli.cli.typed import typed
 from dpfc_cli.errors import GUARDED
 from dpfc_cli.ledger.facts import KINDS
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator
+from dpfc_cli.training.request import Request
 from tests.cli.worlds import LINE, PRIVATE, Seen, both, differences
 
 SEVERAL = "train --features several --epsilon 1"
@@ -178,7 +179,7 @@ def test_what_is_refused_for_a_record_in_two_named_populations_is_said_to_stay_w
 
 def test_all_methods_and_all_flags_of_a_training_with_noise_take_part() -> None:
     words = {word for lines in SCENARIOS.values() for line in lines for word in line.split()}
-    flags = {flag_of(command.train, name) for name in parameters(command.train)}
+    flags = {each.flag for each in typed(command.train, Request).values()}
     # Other processes see the records as this one does, and write nothing (`test_distributed`).
     assert {*flags, "-q", "-v"} - words == {"--non-private", "--distributed"}
     assert set(METHODS) - words == {"dp-whitened"}, "which is the default"

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfc_cli import backbones, extraction, images
+from dpfc_cli import backbones, images
 from dpfc_cli.errors import UserError
+from dpfc_cli.extraction import extract as extraction
 from dpfc_cli.images import broken
 from dpfc_cli.images.prefetch import AHEAD
 from tests.cli.conftest import SCATTER, Dpfc, labels_of

@@ -17,6 +17,7 @@ from dpfc_cli import rounding
 from dpfc_cli.features.lookup import open_features
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS
+from dpfc_cli.options import MethodName
 from dpfc_cli.rounding import rounded_up
 from tests.cli.conftest import Dpfc, charges, heads
 
@@ -29,7 +30,7 @@ def everything() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_python_and_the_command_line_make_the_same_head_and_the_same_row(
-    dpfc: Dpfc, features: Path, method: str
+    dpfc: Dpfc, features: Path, method: MethodName
 ) -> None:
     out = "heads/cli.research.safetensors"
     steps: dict[str, Any] = {"steps": 3} if "steps" in METHODS[method].declared else {}

@@ -22,9 +22,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfc_cli import extraction, files
+from dpfc_cli import files
 from dpfc_cli.cli import display
 from dpfc_cli.evaluation import private as private_evaluation
+from dpfc_cli.extraction import extract
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import writer as writers
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
@@ -245,7 +246,7 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     asked = count()
     counted_up(patch, 10**6)
     # So long a time between two calls that each step of the progress is a line.
-    for place in (display, extraction):
+    for place in (display, extract):
         patch.setattr(place, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
     patch.setattr(answers, "_number_of", lambda file: "1")
     with warnings.catch_warnings():

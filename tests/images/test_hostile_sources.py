@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.extraction import extract
+from dpfc_cli.extraction.extract import extract
 from dpfc_cli.images import open_images, rows
 from dpfc_cli.images.memory import MOST_BYTES
 from dpfc_cli.images.sets import UnreadableError

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.extraction import extract
+from dpfc_cli.extraction.extract import extract
 from dpfc_cli.images import open_images
 from dpfc_cli.sources.noticed import PersonsNoticedError
 from tests.images import test_persons as persons

@@ -15,7 +15,7 @@ import pytest
 import dpfc_cli
 from dpfc_cli import backbones
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.extraction import extract
+from dpfc_cli.extraction.extract import extract
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import digests
 from dpfc_cli.features.reader import FeatureSet

@@ -54,7 +54,7 @@ def features_of(features: FeatureSet) -> np.ndarray:
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     """Grey pictures of 8 × 8 pixels."""
-    from dpfc_cli.extraction import extract
+    from dpfc_cli.extraction.extract import extract
     from dpfc_cli.images import open_images
 
     top = tmp_path_factory.mktemp("digits")
@@ -71,7 +71,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 @pytest.fixture(scope="module")
 def colours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Pictures of many sizes and colours, in two classes. The backbone is a small ViT with weights from a seed."""
-    from dpfc_cli.extraction import extract
+    from dpfc_cli.extraction.extract import extract
 
     top, rng = tmp_path_factory.mktemp("colours"), np.random.default_rng(0)
     case = references()["timm-vit"]

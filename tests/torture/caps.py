@@ -95,7 +95,7 @@ def charge_often(place: Path, number: int, attempts: int, seed: str) -> None:
     from dpfc_cli.training.card import charge_of_training
     from dpfc_cli.training.charge import charge, pay, settle
     from dpfc_cli.training.check import Checked
-    from dpfc_cli.training.request import Privacy, Request
+    from dpfc_cli.training.request import Request
 
     rng = random.Random(f"{seed} {number}")
     opened = {name: FeatureSet(Path("features", name)) for name in SETS}
@@ -103,8 +103,7 @@ def charge_often(place: Path, number: int, attempts: int, seed: str) -> None:
         for tried in range(attempts):
             name, epsilon, split = rng.choice(list(SETS)), rng.choice(EPSILONS), rng.choice(("train", "train", "test"))
             features = opened[name]
-            privacy = Privacy(epsilon=epsilon, delta=DELTA)
-            request = Request(features=features, folder=Path("heads"), privacy=privacy, method="dp-ls")
+            request = Request(features=features, folder=Path("heads"), epsilon=epsilon, delta=DELTA, method="dp-ls")
             calibrated = calibrate(request.chosen, request.facts, {}, request.privacy)
             path = Path("heads", f"{number}-{tried}.safetensors")
             fact = charge_of_training(calibrated, features, path.name, f"process {number}", f"try {tried}")

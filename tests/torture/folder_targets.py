@@ -96,7 +96,7 @@ def _run_slides(data: bytes, place: Path) -> None:
     table = place / ("slides.jsonl" if kind == 1 else "slides.csv")
     table.write_bytes(_CSV)
     (table if kind < 2 else folder / "b.h5").write_bytes(data[1:])
-    on_error = "null" if asked & 4 else "refuse"
+    on_error: slides.OnError = "null" if asked & 4 else "refuse"
     given: dict[str, Any] = {
         "table": table,
         "on_error": on_error,
@@ -110,7 +110,8 @@ def _run_slides(data: bytes, place: Path) -> None:
             made = import_features(f"slides:{folder}", place / "made", **given, warn=told.append).features
         splits, rows = made.splits, {split: made.arrays(split) for split in made.splits}
     else:
-        wanted = slides.checked(table, None, None, None, given["pool_by"], on_error, given["most_null"])
+        pool_by: slides.PoolBy = "patient" if asked & 8 else "slide"
+        wanted = slides.Wanted(table=table, pool_by=pool_by, on_error=on_error, most_null=0.5 if asked & 4 else 0.05)
         tables, _ = slides.pooled(folder, wanted, None, place / "made", None, told.append)
         splits = {name: each.n for name, each in tables.splits.items()}
         rows = {name: (each.rows(0, each.n), each.y) for name, each in tables.splits.items()}

@@ -342,10 +342,8 @@ def _prepare_words(place: Path) -> None:
         return
     import importlib
 
-    from dpfc_cli.cli import app
     from dpfc_cli.cli.help import COMMANDS
 
-    app.named = None
     for name, module in COMMANDS.items():
         # An audit takes minutes by itself.
         if name != "audit":

@@ -17,7 +17,7 @@ from dpfc_cli.privacy.queries import Gradient, Gram
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Privacy, Request
+from dpfc_cli.training.request import Request
 from dpfc_cli.training.train import plan
 from tests.support import CHAIN, plan_of
 
@@ -42,9 +42,9 @@ def request(features: FeatureSet, **changed: Any) -> Request:
     wanted = Request(
         features=features,
         folder=features.folder.parent / "heads",
-        privacy=Privacy(epsilon=2.0),
+        epsilon=2.0,
         method="dp-fc",
-        options={"steps": 3},
+        steps=3,
     )
     return replace(wanted, **changed)
 
@@ -55,9 +55,9 @@ def checked(features: FeatureSet, **changed: Any) -> Checked:
 
 def ready(features: FeatureSet, epsilon: float = 2.5, **changed: Any) -> Checked:
     """A training that is checked and not charged yet."""
-    privacy = changed.pop("privacy", Privacy(epsilon=epsilon))
-    wanted = Request(features=features, folder=Path("heads"), privacy=privacy, **changed)
-    given = {} if privacy.claim == "non-private" else {"steps": 2}
+    given = {} if changed.get("non_private") else {"epsilon": epsilon}
+    wanted = Request(features=features, folder=Path("heads"), **(given | changed))
+    given = {} if wanted.non_private else {"steps": 2}
     made = calibrate(wanted.chosen, wanted.facts, given, wanted.privacy)
     return check(wanted, made, Observer())
 

@@ -12,6 +12,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.file import read as read_ledger
 from dpfc_cli.methods import METHODS
+from dpfc_cli.options import MethodName
 from dpfc_cli.training import public_start as start
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.observer import Observer
@@ -49,7 +50,7 @@ def calibrated(private: FeatureSet, method: str = "dp-whitened", **privacy: Any)
     return calibrate(METHODS[method], facts_of(private), {}, Privacy(**privacy))
 
 
-def head_of(features: FeatureSet, method: str = "dp-whitened", **others: Any) -> Trained:
+def head_of(features: FeatureSet, method: MethodName = "dp-whitened", **others: Any) -> Trained:
     return train(features, method=method, steps=2, observer=Quiet(), **others)
 
 

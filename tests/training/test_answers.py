@@ -333,8 +333,8 @@ def test_a_training_that_another_process_has_or_took_meanwhile_is_left_to_it(
     """After the check and before the charge: it holds the file, has ended with a head, or has put another there."""
     killed_at(2, monkeypatch)
     (path,) = kept()
-    same: dict[str, Any] = {"method": "dp-fc", "options": {"steps": STEPS}, "by": "me"}
-    ready = plan(Request(features=features, folder=Path("heads"), privacy=Privacy(epsilon=1.0), **same), Listener())
+    same: dict[str, Any] = {"method": "dp-fc", "steps": STEPS, "by": "me"}
+    ready = plan(Request(features=features, folder=Path("heads"), epsilon=1.0, **same), Listener())
     assert ready.unfinished is not None
 
     def refused() -> None:
@@ -559,8 +559,8 @@ def test_while_the_ledger_lacks_the_charge_of_an_answer_nothing_is_charged(
 
 def asked(features: FeatureSet) -> Request:
     """What `train` asks for."""
-    given: dict[str, Any] = {"method": "dp-fc", "options": {"steps": STEPS}}
-    return Request(features=features, folder=Path("heads"), privacy=Privacy(epsilon=1.0), **given)
+    given: dict[str, Any] = {"method": "dp-fc", "steps": STEPS}
+    return Request(features=features, folder=Path("heads"), epsilon=1.0, **given)
 
 
 # Caps

@@ -19,7 +19,7 @@ from dpfc_cli.privacy.curator import Curator, NonPrivate
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.training.charge import Charged, charge
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Privacy, facts_of
+from dpfc_cli.training.request import facts_of
 from dpfc_cli.training.run import run
 from tests.support import blobs
 from tests.training.requests import checked, ledger, states
@@ -75,7 +75,7 @@ def test_nothing_but_records_makes_a_curator(features: FeatureSet) -> None:
 
 @pytest.mark.parametrize("seed", [None, 1])
 def test_a_charge_that_fails_leaves_nothing(features: FeatureSet, seed: int | None) -> None:
-    ready = checked(features, privacy=Privacy(epsilon=2.0, seed=seed))
+    ready = checked(features, epsilon=2.0, seed=seed)
     path = ledger_path(features.folder)
     path.unlink()
     path.mkdir()
@@ -119,7 +119,7 @@ def test_a_set_that_is_exchanged_while_it_is_summed_ends_the_training(features: 
 
 def test_a_charge_pays_for_no_other_training(features: FeatureSet) -> None:
     charged = charge(checked(features))
-    louder = checked(features, privacy=Privacy(epsilon=90.0))
+    louder = checked(features, epsilon=90.0)
     with pytest.raises(RuntimeError, match="for another training"):
         run(replace(charged, checked=louder), Observer())
     with pytest.raises(TypeError, match="takes Records"):
@@ -130,5 +130,5 @@ def test_a_charge_for_persons_opens_records_with_their_persons(tmp_path: Path) -
     x, y = blobs(60, 5, 3)
     np.savez(tmp_path / "a.npz", train_x=x, train_y=y, train_groups=np.arange(60) // 3)
     features = import_features(tmp_path / "a.npz", tmp_path / "features" / "a", classes=3).features
-    charged = charge(checked(features, privacy=Privacy(epsilon=90.0, delta=1e-5)))
+    charged = charge(checked(features, epsilon=90.0, delta=1e-5))
     assert [block[-1].tolist() for block in charged.opened()(60)] == [(np.arange(60) // 3).tolist()]

@@ -15,6 +15,7 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import shards
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.options import MethodName
 from dpfc_cli.privacy import forms, parts, passes, persons
 from dpfc_cli.privacy.directions import InMemory
 from dpfc_cli.privacy.facts import Facts
@@ -28,7 +29,7 @@ from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.distributed import Leader, digest_of, reached, serve, verify_part
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import SPLIT, Privacy, Request, facts_of
+from dpfc_cli.training.request import SPLIT, Request, facts_of
 from dpfc_cli.training.train import finish, plan
 from tests.privacy.test_parts import LOST, Room, Threads
 from tests.support import blobs
@@ -64,9 +65,9 @@ def request(features: FeatureSet, processes: Alone) -> Request:
     return Request(
         features=features,
         folder=features.folder.parent / "heads",
-        privacy=Privacy(epsilon=2.0),
+        epsilon=2.0,
         method="dp-fc",
-        options={"steps": 3},
+        steps=3,
         leader=Leader(processes),  # type: ignore[arg-type]
     )
 
@@ -196,7 +197,7 @@ def test_a_pass_over_a_part_reaches_to_the_last_record_of_a_person_that_counts()
     assert reached(Part(500, 2000, 500), alone) == range(500, 2000)
 
 
-def with_method(features: FeatureSet, method: str, **given: Any) -> Checked:
+def with_method(features: FeatureSet, method: MethodName, **given: Any) -> Checked:
     """A checked training with another method."""
     made = ready(features)
     request = replace(made.request, method=method)
@@ -214,7 +215,7 @@ def led(made: Checked, count: int = 1) -> tuple[Checked, Alone]:
 
 @pytest.mark.parametrize(("method", "side"), [("dp-fc", None), ("dp-ls", 3)])
 def test_the_others_are_told_what_is_summed_and_what_their_sums_share(
-    method: str, side: int | None, sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+    method: MethodName, side: int | None, sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One gradient shares nothing. Class matrices in pieces share the vectors of the records."""
     monkeypatch.setattr(forms, "PIECE_BYTES", 1)
@@ -297,9 +298,10 @@ def test_two_processes_train_the_head_of_one(by_person: bool, tmp_path: Path, mo
     wanted = Request(
         features=features,
         folder=Path("heads"),
-        privacy=Privacy(epsilon=2.0, seed=1),
+        epsilon=2.0,
+        seed=1,
         method="dp-fc",
-        options={"steps": 2},
+        steps=2,
     )
     alone = finish(plan(wanted, Observer()), Observer())
     first, second = (Met(room, number) for room in [Room(2)] for number in range(2))

@@ -18,6 +18,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import state_bytes
+from dpfc_cli.options import MethodName
 from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf, direction_bytes
@@ -259,7 +260,7 @@ def test_what_pieces_share_has_room_for_the_vector_of_each_label(monkeypatch: py
 @pytest.mark.parametrize("given", [{"epsilon": 1.0, "seed": 3}, {"non_private": True}], ids=["noise", "none"])
 @pytest.mark.parametrize("method", ["dp-whitened", "dp-fc", "dp-newton", "dp-adam"])
 def test_the_head_is_the_same_wherever_directions_are_kept(
-    features: FeatureSet, method: str, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    features: FeatureSet, method: MethodName, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[InMemory | InFile] = []
     heads = []

@@ -267,9 +267,9 @@ def test_every_stage_before_the_charge_is_told(
         Request(
             features=private,
             folder=tmp_path / "heads",
-            privacy=Privacy(epsilon=2.0),
+            epsilon=2.0,
             method="dp-whitened",
-            options={"steps": 2},
+            steps=2,
             public_features=other,
             tune_on=other,
         ),

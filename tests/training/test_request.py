@@ -10,7 +10,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.facts import account_name
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.training.request import Privacy, Request, facts_of, requested
+from dpfc_cli.training.request import Privacy, Request, facts_of
 from tests.training.requests import small
 
 HEADS = Path("heads")
@@ -35,16 +35,9 @@ def one(sets: Path) -> FeatureSet:
 def test_a_request_has_all_that_was_asked_for(one: FeatureSet) -> None:
     noise: dict[str, Any] = {"delta": 1e-3, "allow_large_delta": True, "seed": 7}
     others: dict[str, Any] = {"method": "dp-fc", "by": "Ada", "purpose": "a study", "out": Path("x")}
-    made = requested(one, HEADS, epsilon=2, adjacency="replace-one", options={"steps": 3}, memory=5, **noise, **others)
-    assert made == Request(
-        features=one,
-        folder=HEADS,
-        privacy=Privacy(epsilon=2.0, **noise),
-        adjacency="replace-one",
-        options={"steps": 3},
-        memory=5.0,
-        **others,
-    )
+    made = Request(one, folder=HEADS, epsilon=2, adjacency="replace-one", steps=3, memory=5, **noise, **others)
+    assert (made.privacy, made.options, made.whose) == (Privacy(epsilon=2.0, **noise), {"steps": 3}, "Ada")
+    assert made.facts.adjacency == "replace-one"
     assert {type(value) for value in (made.privacy.epsilon, made.privacy.delta, made.memory)} == {float}
 
 
@@ -57,8 +50,9 @@ def test_a_request_has_all_that_was_asked_for(one: FeatureSet) -> None:
     ],
 )
 def test_what_was_not_asked_for_is_as_it_is_said(one: FeatureSet, given: dict[str, Any], privacy: Privacy) -> None:
-    expected = Request(features=one, folder=HEADS, privacy=privacy, adjacency="zero-out", by=account_name())
-    assert requested(one, HEADS, options={}, **given) == expected
+    made = Request(one, folder=HEADS, **given)
+    assert (made.privacy, made.options, made.whose) == (privacy, {}, account_name())
+    assert made.facts.adjacency == "zero-out"
 
 
 @pytest.mark.parametrize(
@@ -72,14 +66,14 @@ def test_what_was_not_asked_for_is_as_it_is_said(one: FeatureSet, given: dict[st
             ({"non_private": True, name: value}, f"{name} has no effect with non_private", name)
             for name, value in {"delta": 1e-3, "allow_large_delta": True, "seed": 0, "adjacency": "zero-out"}.items()
         ),
-        ({"epsilon": 1, "adjacency": "add-one"}, "Unknown adjacency 'add-one'", None),
-        ({"epsilon": 1, "adjacency": ""}, "Unknown adjacency ''", None),
+        ({"epsilon": 1, "adjacency": "add-one"}, "Unknown adjacency 'add-one'", "adjacency"),
+        ({"epsilon": 1, "adjacency": ""}, "Unknown adjacency ''", "adjacency"),
         ({"epsilon": True}, "epsilon must be a number, not True", "epsilon"),
         ({"epsilon": 10**400}, "epsilon is beyond the numbers", "epsilon"),
         ({"noise_multiplier": "1"}, "noise_multiplier must be a number, not '1'", "noise_multiplier"),
         ({"epsilon": 1, "delta": "1"}, "delta must be a number", "delta"),
         ({"epsilon": 1, "memory": "1 GB"}, "memory must be a number", "memory"),
-        ({"epsilon": 1, "seed": 1.0}, "seed must be a whole number, not 1.0", "seed"),
+        ({"epsilon": 1, "seed": 1.5}, "seed must be a whole number, not 1.5", "seed"),
         ({"epsilon": 1, "by": ""}, "by must be a text", "by"),
         ({"epsilon": 1, "purpose": ""}, "purpose must be a text", "purpose"),
         *(
@@ -92,14 +86,14 @@ def test_what_contradicts_itself_is_refused(
     one: FeatureSet, given: dict[str, Any], says: str, which: str | None
 ) -> None:
     with pytest.raises(UserError, match=says) as refused:
-        requested(one, HEADS, options={}, **given)
+        Request(one, folder=HEADS, **given)
     assert refused.value.fields.get("parameter") == which
 
 
 def test_a_path_is_no_feature_set() -> None:
     path: Any = "features/one"
     with pytest.raises(UserError, match="features is a str, not a feature set"):
-        requested(path, HEADS, epsilon=1, options={})
+        Request(path, folder=HEADS, epsilon=1)
 
 
 def test_the_facts_are_those_of_the_split(one: FeatureSet) -> None:
@@ -112,7 +106,7 @@ def test_the_facts_are_those_of_the_split(one: FeatureSet) -> None:
 def test_where_persons_are_known_they_are_protected_and_without_noise_nobody_is(sets: Path) -> None:
     persons, of_persons = FeatureSet(sets / "persons"), Facts(n=2, rows=4, m=2, d=2, unit="person")
     for seed in (None, 7):
-        assert requested(persons, HEADS, epsilon=1, seed=seed, options={}).facts == of_persons
-    assert requested(persons, HEADS, non_private=True, options={}).facts == Facts(n=4, m=2, d=2)
-    exchanged = requested(persons, HEADS, noise_multiplier=3, adjacency="replace-one", options={})
+        assert Request(persons, epsilon=1, seed=seed).facts == of_persons
+    assert Request(persons, non_private=True).facts == Facts(n=4, m=2, d=2)
+    exchanged = Request(persons, noise_multiplier=3, adjacency="replace-one")
     assert exchanged.facts == replace(of_persons, adjacency="replace-one")

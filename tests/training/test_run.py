@@ -111,7 +111,7 @@ def test_the_noise_is_the_operating_systems_unless_a_seed_was_given(
         def progress(self, stage: str, done: int, total: int | None) -> None:
             told.append((stage, done, total))
 
-    trained = run(charge(checked(features, privacy=Privacy(epsilon=1.0, seed=seed))), Listening())
+    trained = run(charge(checked(features, epsilon=1.0, seed=seed)), Listening())
     assert [type(bits) for bits in taken] == [kind]
     assert told
     for stage in dict.fromkeys(stage for stage, _, _ in told):
@@ -146,7 +146,7 @@ def test_a_ledger_that_cannot_be_read_any_more_is_told_and_the_head_is_kept(
 
 
 def test_a_card_says_whether_a_training_without_noise_reached_its_optimum(features: FeatureSet) -> None:
-    card = finish(checked(features, method="dp-fc", options={}, privacy=Privacy()), Observer()).head.card
+    card = finish(checked(features, method="dp-fc", non_private=True), Observer()).head.card
     assert card["converged"] is True
     assert "converged" not in finish(checked(features), Observer()).head.card
 

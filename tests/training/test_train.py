@@ -84,14 +84,15 @@ def test_all_that_is_given_is_asked_for(
     }
     observer = Observer()
     found = asked_by(monkeypatch, a, **given, **same, out="o.safetensors", ridge=0.5, observer=observer)
-    own: dict[str, Any] = {"out": Path("o.safetensors"), "options": {"ridge": 0.5}}
-    wanted = Request(features=a, folder=Path("elsewhere"), privacy=privacy, **same, **own)
+    own: dict[str, Any] = {"out": Path("o.safetensors"), "ridge": 0.5}
+    wanted = Request(features=a, folder=Path("elsewhere"), observer=observer, **given, **same, **own)
     assert found == (wanted, observer, observer)
+    assert wanted.privacy == privacy
 
 
 def test_what_is_not_given_has_its_default(sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch) -> None:
     request, observer, same = asked_by(monkeypatch, sets["a"], epsilon=1.0)
-    assert request == Request(features=sets["a"], folder=request.folder, privacy=Privacy(epsilon=1.0))
+    assert request == Request(features=sets["a"], epsilon=1.0)
     assert type(observer) is Observer
     assert same is observer
 
@@ -100,7 +101,7 @@ def test_what_is_not_given_has_its_default(sets: dict[str, FeatureSet], monkeypa
 
 
 def asked(features: FeatureSet, **changed: Any) -> Request:
-    given = {"method": "dp-sgd", "options": {"steps": 2}, "privacy": Privacy(epsilon=2.5), **changed}
+    given = {"method": "dp-sgd", "steps": 2, "epsilon": 2.5, **changed}
     return Request(features=features, folder=Path("heads"), **given)
 
 
@@ -110,7 +111,7 @@ def test_a_public_set_that_is_the_private_one_is_refused_before_anything_is_said
     told = Told()
     monkeypatch.setattr(public, "mean_of", lambda *given: pytest.fail("the public features were read"))
     with pytest.raises(UserError, match="the private records themselves"):
-        plan(asked(sets["a"], method="dp-whitened", public_features=sets["b"], privacy=Privacy(epsilon=0.01)), told)
+        plan(asked(sets["a"], method="dp-whitened", public_features=sets["b"], epsilon=0.01), told)
     assert told.warned == []
 
 
@@ -134,7 +135,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tune], None]:
 def test_each_warning_is_told_once(sets: dict[str, FeatureSet], tuned: Callable[[Tune], None]) -> None:
     tuned(lambda calibrated: None)
     told = Told()
-    made = plan(asked(sets["a"], tune_on=sets["b"], privacy=Privacy(epsilon=0.01)), told)
+    made = plan(asked(sets["a"], tune_on=sets["b"], epsilon=0.01), told)
     noise = warnings_of(made.calibrated)
     assert noise
     assert told.warned == [*noise, "b was imported", "a poor stand-in"]
@@ -192,7 +193,7 @@ def test_a_tuned_training_that_was_stopped_goes_on_under_the_name_that_was_charg
 
 
 def test_without_a_guarantee_no_epsilon_is_charged(sets: dict[str, FeatureSet]) -> None:
-    assert charge_of(ready(sets["a"], privacy=Privacy())) == "no ε to a"
+    assert charge_of(ready(sets["a"], non_private=True)) == "no ε to a"
 
 
 def test_what_goes_on_is_not_asked_for_again(sets: dict[str, FeatureSet]) -> None:
@@ -219,7 +220,7 @@ def test_errors_of_the_charge_say_themselves_what_is_charged(
 
 @pytest.mark.parametrize("epsilon", [1.0, 1.00004, 1.0000004])
 def test_no_name_and_no_question_says_less_than_is_spent(features: FeatureSet, epsilon: float) -> None:
-    ready = checked(features, privacy=Privacy(epsilon=epsilon))
+    ready = checked(features, epsilon=epsilon)
     named = float(ready.path.name.removesuffix(".safetensors").rpartition("-eps")[2])
     asked = float(charge_of(ready).split()[2])
     assert epsilon <= named <= 1.001 * epsilon
@@ -251,8 +252,8 @@ def test_numbers_of_numpy_are_numbers_in_ledger_and_card(features: FeatureSet, t
         epsilon=np.int64(8),  # type: ignore[arg-type]
         delta=np.float32(1e-5),  # type: ignore[arg-type]
         method="dp-ls",
-        budget_split=np.array([0.2, 0.2, 0.6]),
-        negative_weight=np.float32(0.5),
+        budget_split=np.array([0.2, 0.2, 0.6]),  # type: ignore[arg-type]
+        negative_weight=np.float32(0.5),  # type: ignore[arg-type]
         out=tmp_path / "a.safetensors",
     )
     (row,) = charges(features)

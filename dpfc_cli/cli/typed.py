@@ -1,0 +1,155 @@
+"""From declared options (`dpfc_cli.options`) to what Typer parses, and from what is typed to values."""
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from dpfc_cli.cli import places
+from dpfc_cli.cli.classes import typed_classes
+from dpfc_cli.errors import UserError, parameter, spelled
+from dpfc_cli.options import MethodOptions, Option, Options, declared, of_type
+
+VALUES: dict[str, tuple[Any, str]] = {
+    "integer": (int, "N"),
+    "number": (float, "NUMBER"),
+    "switch": (bool, ""),
+    "text": (str, "TEXT"),
+    "choice": (str, "NAME"),
+    "path": (Path, "PATH"),
+}
+"""The type of a kind of value on the command line, and what stands for it where an option names nothing better."""
+UNITS = {
+    **{"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12},
+    **{"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40},
+}
+
+JSON = Option("Print one JSON object.", flags=("--json",))
+"""Of every command with a result."""
+
+
+class Typed(NamedTuple):
+    """An option of a command. own: it is the command's own, and no part of the call."""
+
+    name: str
+    said: Option
+    hint: Any
+    default: Any
+    own: bool
+
+    @property
+    def flag(self) -> str:
+        """What messages call it: '--learning-rate', or 'HEAD' if it is positional."""
+        if self.said.argument:
+            return self.said.metavar or self.name.upper()
+        return next((flag for flag in self.said.flags if flag.startswith("--")), flag_named(self.name))
+
+    @property
+    def reader(self) -> Callable[[str, str], Any] | None:
+        """What makes a value of its text; None where Typer does."""
+        return None if self.said.kind in ("text", "path") else READERS.get(self.said.metavar or "")
+
+    def parameter(self, spell: Callable[[str], str]) -> inspect.Parameter:
+        """As Typer wants it. spell: how a help text says the name of an option."""
+        said, optional = self.said, self.default is None
+        hint, metavar = VALUES.get(said.kind, (self.hint, "NUMBER" if "float" in str(self.hint) else "TEXT"))
+        hint = str if self.reader is not None else hint
+        if optional and said.kind != "switch":
+            hint = hint | None
+        text = spelled(said.text, spell)
+        if said.argument:
+            info: Any = typer.Argument(help=text, metavar=said.metavar or self.name.upper())
+        else:
+            flags = said.flags or (flag_named(self.name),)
+            text += f" ‹defaults of {self.name}›" if self.name in declared(MethodOptions) and not self.own else ""
+            panel = said.group or None
+            info = typer.Option(*flags, help=text, metavar=said.metavar or metavar or None, rich_help_panel=panel)
+        default = False if optional and said.kind == "switch" else self.default
+        default = inspect.Parameter.empty if default is MISSING else default
+        default = ",".join(f"{each:g}" for each in default) if isinstance(default, tuple) else default
+        return inspect.Parameter(
+            self.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, info]
+        )
+
+    def value(self, typed: Any) -> Any:
+        """The value of what was typed."""
+        if typed is None or (self.default is None and typed is False):
+            return None
+        found = typed if self.reader is None else self.reader(self.name, typed)
+        return self.said.taken(self.name, found) if self.own else found
+
+
+def typed(function: Callable[..., None], call: type[Options] | None) -> dict[str, Typed]:
+    """The options of a command by their Python names: those of its call, and the function's own.
+
+    An own option stands in the place of the call's option of that name.
+    """
+    own = {}
+    for name, each in inspect.signature(function).parameters.items():
+        if (said := next(iter(getattr(each.annotation, "__metadata__", ())), None)) is not None:
+            hint, default = each.annotation.__origin__, MISSING if each.default is each.empty else each.default
+            own[name] = Typed(name, of_type(said, hint), hint, default, own=True)
+    found = {}
+    types = {} if call is None else {each.name: each for each in fields(call)}
+    for name, said in () if call is None else declared(call).items():
+        if said.typed or name in own:
+            found[name] = own.pop(name, Typed(name, said, types[name].type, types[name].default, own=False))
+    return {**found, **own}
+
+
+def flag_named(name: str) -> str:
+    """'--learning-rate' of 'learning_rate'."""
+    return "--" + name.replace("_", "-")
+
+
+def _numbers(name: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise _unread(name, text, "a list of numbers", "Write it like 0.15,0.85.") from None
+
+
+def _window(name: str, text: str) -> tuple[float, float]:
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        remedy = f"Give the grey values that are black and white, such as {parameter(name)} 0,4095."
+        raise _unread(name, text, "LOW,HIGH", remedy) from None
+    return low, high
+
+
+def _part(name: str, text: str) -> tuple[int, int]:
+    i, _, count = text.partition("/")
+    if not (i.isdecimal() and count.isdecimal()):
+        remedy = "Give for instance 1/4, 2/4, 3/4 and 4/4 to four processes."
+        raise _unread(name, text, "i/N with i from 1 to N", remedy)
+    return int(i), int(count)
+
+
+def _bytes(name: str, text: str) -> float:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) *([A-Za-z]+)", text.strip())
+    if match is None or match[2].upper() not in UNITS:
+        raise _unread(name, text, "a size", "Write it like 8GB or 512MiB.")
+    return float(match[1]) * UNITS[match[2].upper()]
+
+
+def _unread(name: str, text: str, what: str, remedy: str) -> UserError:
+    return UserError(f"{parameter(name)} '{text}' is not {what}.", remedy, parameter=name)
+
+
+READERS: dict[str, Callable[[str, str], Any]] = {
+    "SET": lambda _, text: places.feature_set(text)[0],
+    "CLASSES": lambda _, text: typed_classes(text),
+    "NAMES": lambda _, text: typed_classes(text),
+    "FILE": lambda _, text: Path(text),
+    "FRACTIONS": _numbers,
+    "LIST": _numbers,
+    "LOW,HIGH": _window,
+    "I/N": _part,
+    "SIZE": _bytes,
+}
+"""How a value is typed, by what stands for it."""

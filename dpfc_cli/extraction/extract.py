@@ -1,0 +1,313 @@
+"""Extraction: pictures in, a feature set out.
+
+`extract` is what `dpfc extract` calls. `checks` has what is refused before a byte is read. `making` has the shards:
+while the device computes a batch, the next ones are decoded and the last one is written. The bytes of a shard depend
+only on its own pictures and on the number of its first record. So a run that was killed, or several processes that
+share the work, end with the same files as one undisturbed run on the same kind of device.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpfc_cli import backbones, images
+from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter, printable
+from dpfc_cli.extraction import making
+from dpfc_cli.extraction.checks import (
+    check_population,
+    default_name,
+    geometry_of,
+    named_after,
+    population_of,
+)
+from dpfc_cli.extraction.request import Extraction, Progress
+from dpfc_cli.features.lookup import new_folder
+from dpfc_cli.features.manifest import Manifest
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.features.unfinished import already_complete, asserted, kept
+from dpfc_cli.features.writer import FeatureWriter, Task
+from dpfc_cli.ledger.populations import check_begin, register
+from dpfc_cli.options import takes
+from dpfc_cli.sources.classes import check_classes, class_names
+from dpfc_cli.sources.groups import rule_of
+from dpfc_cli.sources.noticed import refuse_both, several_in_pictures
+from dpfc_cli.sources.nulls import LISTED, most_allowed
+
+if TYPE_CHECKING:
+    from dpfc_cli.backbones import Backbone
+
+LIBRARIES = ("jax", "numpy", "pillow", "h5py")
+OPENING, LOADING, EXTRACTING = "Opening the data set", "Loading the model", "Extracting"
+LOOKING = "Looking for more broken pictures"
+"""The stages that progress is told. More words may follow after a colon."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extracted:
+    """What an extraction did.
+
+    folder: where the feature set is, or will be. features: the set; None if other processes still make shards of it.
+    was_complete: whether it was complete before, so that nothing was computed. images, seconds: how many pictures this
+    call computed, and how long that took. resumed: how many shards were still to be made when this call continued an
+    earlier one; None if it began the set. null: which pictures became null records, in sentences for whoever holds the
+    records, if this call completed the set; the first says how many.
+    """
+
+    folder: Path
+    features: FeatureSet | None
+    was_complete: bool = False
+    images: int = 0
+    seconds: float = 0.0
+    resumed: int | None = None
+    null: tuple[str, ...] = ()
+
+
+@takes(Extraction)
+def extract(wanted: Extraction) -> Extracted:
+    """Compute the features of a data set's pictures and store them as a feature set.
+
+    A call that was interrupted leaves the shards that it finished. The same call makes the others. Progress is told the
+    stage (`OPENING`, `LOADING`, `EXTRACTING` or `LOOKING`, and details after a colon), how much of it is done, and how
+    much it is in all, if that is known.
+
+    Returns:
+        The feature set and what was done.
+
+    Raises:
+        UserError: a parameter makes no sense, a file is missing or damaged, some pictures seem to be of one person
+            (`PersonsNoticedError`), or the folder holds another set. Nothing was computed then, unless the message
+            names a picture or a feature.
+
+    Examples:
+        >>> extract("digits", model="scattering").features.manifest.dim
+        324
+
+    """
+    # What can be refused before a single byte is fetched or read is refused here.
+    source, model, pool, preprocess = wanted.source, wanted.model, wanted.pool, wanted.preprocess
+    hold_out, limit, task, dtype = wanted.hold_out, wanted.limit, wanted.task, wanted.dtype
+    window, exif, label_column, tolerant = wanted.window, wanted.exif, wanted.label_column, wanted.tolerant
+    backbones.check(model, pool, preprocess, wanted.weights, batch=wanted.batch, precision=wanted.precision)
+    named = class_names(wanted.classes)
+    folder_of_data = None if wanted.data_dir is None else Path(wanted.data_dir)
+    rule = None if wanted.group_by is None else rule_of(wanted.group_by)
+    refuse_both(wanted.each_record_is_a_person, rule is not None, "group_by")
+    images.check(source, folder_of_data, named, window=window, exif=exif, label_column=label_column, group_by=rule)
+    whose = population_of(wanted.population, images.catalogued(source, folder_of_data))
+    geometry = geometry_of(source, model, preprocess, wanted.image_size)
+    if tolerant and geometry is None and not images.small(source):
+        raise UserError(
+            "Pictures that have another size than the first one would become null records.",
+            f"Give {parameter('image_size')}, or leave out {parameter('on_error')}.",
+            code="conflict",
+            parameter="image_size",
+        )
+
+    task = task or distributed()
+    tell = wanted.progress or _tell_nobody
+    tell(OPENING, 0, None)
+    dark = _Dark(wanted.warn)
+    pictures = images.open_images(
+        source,
+        folder_of_data,
+        geometry,
+        named,
+        _within(OPENING, tell),
+        window=window,
+        exif=exif,
+        label_column=label_column,
+        notice=dark.add,
+        group_by=rule,
+    )
+    for remark in pictures.remarks:
+        wanted.warn(remark)
+    check_classes(pictures.classes, pictures.origin == "inferred")
+    noticed = None if rule is not None or wanted.each_record_is_a_person else pictures.noticed()
+    if noticed is not None:
+        raise several_in_pictures(source, noticed)
+    pictures = _limited(pictures if hold_out is None else images.held_out(pictures, hold_out), limit)
+    pictures, groupings = (pictures, {}) if rule is None else images.by_person(pictures)
+    first = next(iter(pictures.splits.values()))
+    tell(LOADING, 0, None)
+    backbone = backbones.load(
+        model,
+        first.image_shape,
+        pool,
+        preprocess=preprocess,
+        weights=wanted.weights,
+        batch=wanted.batch,
+        precision=wanted.precision,
+        prepared=first.prepared,
+        progress=_within(LOADING, tell),
+    )
+    # The listing is that of the source. So the ledger knows the pictures, with persons and without.
+    who = {name: grouping.digest for name, grouping in groupings.items()} or None
+    options = {"spread": limit, "hold_out": hold_out, "on_error": wanted.on_error if tolerant else None, "groups": who}
+    preparation = images.Preparation(geometry=geometry, window=window, exif=exif)
+    identity = identity_of(pictures, backbone, dtype, preparation, **options)
+    manifest = replace(
+        manifest_of(pictures, backbone, dtype, identity), grouped_by=None if rule is None else rule.describe()
+    )
+    out = wanted.out
+    if out is None:
+        own = pool in (None, backbones.own_pool(model, first.image_shape))
+        what = named_after(source) if rule is None else f"{named_after(source)}-persons"
+        recipe = None if preprocess in (None, backbones.own_recipe(model)) else preprocess
+        out = default_name(what, model, None if own else pool, recipe, hold_out, limit)
+    folder = new_folder(out)
+    if already_complete(folder, identity):
+        asserted(folder, manifest)
+        features = FeatureSet(folder)
+        check_population(features, whose)
+        return Extracted(folder=folder, features=features, was_complete=True)
+    check_begin(folder)
+    writer = FeatureWriter(
+        folder,
+        rows={name: split.n for name, split in pictures.splits.items()},
+        dim=backbone.dim,
+        dtype=dtype,
+        labels_per_record=1,
+        identity=identity,
+        shards=wanted.shards,
+        task=task,
+        tolerant=tolerant,
+        groups={name: grouping.ids for name, grouping in groupings.items()} or None,
+        kind=first.kind,
+    )
+    shares = {name: most_allowed(split.n, wanted.most_null) for name, split in pictures.splits.items()}
+    allowed = shares if tolerant else None
+    listed = folder.with_name(f"{folder.name}{LISTED}" if task is None else f"{folder.name}-{task[0]}{LISTED}")
+    broken = images.Broken(pictures, listed, allowed)
+    told: list[str] = []
+
+    def approve(nulls: dict[str, np.ndarray]) -> None:
+        broken.add_nulls(nulls)
+        if broken.too_many:
+            raise broken.refusal()
+        said = images.said_of(nulls, pictures)
+        told.extend([] if said is None else [said, *broken.lines()])
+
+    try:
+        with closing(writer):
+            left = len(writer.missing) if writer.resumed else None
+            stage = EXTRACTING if left is None else f"{EXTRACTING}: {counted(left, 'shard')} left"
+            started = time.monotonic()
+
+            def advance(done: int, total: int) -> None:
+                dark.check()
+                tell(stage, done, total)
+
+            count = making.run(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
+            seconds = time.monotonic() - started
+            finished = writer.finish(manifest, approve, partial(register, population=whose))
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(Note(printable(kept(folder))))
+        raise
+    made = None if finished is None else FeatureSet(folder)
+    null = tuple(told)
+    return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left, null=null)
+
+
+def identity_of(
+    source: images.ImageSet, backbone: "Backbone", dtype: str, preparation: images.Preparation, **other: Any
+) -> dict[str, Any]:
+    """What a feature set is made of, and how. A run continues only a set of the same identity.
+
+    other: further options that change the features or the records. None stands for a default, and is left out.
+    """
+    return {
+        "dataset": source.name,
+        "listing": {name: split.listing for name, split in source.splits.items()},
+        "backbone": backbone.describe(),
+        "preparation": preparation.describe(),
+        "dtype": dtype,
+        **({"classes": list(source.classes)} if source.renumbered else {}),
+        **{name: value for name, value in other.items() if value is not None},
+    }
+
+
+def manifest_of(source: images.ImageSet, backbone: "Backbone", dtype: str, identity: dict[str, Any]) -> Manifest:
+    """The manifest of a set that is still to be made: it has no shards."""
+    from dpfc_cli.version import __version__
+
+    versions = {"dpfc": __version__, **{name: version(name) for name in LIBRARIES}}
+    description = {"dataset": source.name, "identity": identity}
+    return Manifest(
+        classes=source.classes,
+        dim=backbone.dim,
+        dtype=dtype,
+        labels_per_record=1,
+        origin=source.origin,
+        splits={},
+        backbone=backbone.describe(),
+        source=description,
+        versions=versions,
+    )
+
+
+def distributed() -> Task | None:
+    """The part of this process under `jax.distributed`: (i, N), or None if it works alone.
+
+    If JAX_COORDINATOR_ADDRESS is set, `jax.distributed` is set up here. Raises UserError if that fails.
+    """
+    import jax
+
+    if os.environ.get("JAX_COORDINATOR_ADDRESS") and not jax.distributed.is_initialized():
+        try:
+            jax.distributed.initialize()
+        except (ValueError, RuntimeError) as error:
+            raise UserError(
+                f"JAX_COORDINATOR_ADDRESS is set, but jax.distributed cannot be set up: {error}",
+                "Start the processes with a launcher that JAX knows (Slurm, Open MPI), or unset it and use "
+                f"{parameter('task')}.",
+                code="unsupported",
+                parameter="task",
+            ) from error
+    if not jax.distributed.is_initialized() or jax.process_count() == 1:
+        return None
+    return jax.process_index() + 1, jax.process_count()
+
+
+class _Dark:
+    """Pictures that use few of the values that their files can hold. The user is warned once, of one of them."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._name: str | None = None
+        self._warn, self._warned = warn, False
+
+    def add(self, name: str) -> None:
+        """Remember what messages call such a picture. Threads that decode call this."""
+        self._name = self._name or name
+
+    def check(self) -> None:
+        """Warn, if there is anything to warn of and nobody was warned yet."""
+        if self._name and not self._warned:
+            self._warned = True
+            self._warn(
+                f"'{self._name}' uses less than a quarter of the grey values that its file can hold, so it becomes "
+                f"nearly one shade. If the device gives fewer bits, say so: {parameter('window')} 0,4095 for 12 bits. "
+                f"Take these numbers from the device, not from the pictures. {GUARDED}"
+            )
+
+
+def _tell_nobody(stage: str, done: int, total: int | None) -> None:
+    """Progress where nobody asked for it."""
+
+
+def _within(stage: str, tell: Progress) -> Progress:
+    """Progress of what goes on inside a stage, told as 'stage: what'."""
+    return lambda what, done, total: tell(f"{stage}: {what}", done, total)
+
+
+def _limited(source: images.ImageSet, limit: int | None) -> images.ImageSet:
+    if limit is None:
+        return source
+    return replace(source, splits={name: split.spread(limit) for name, split in source.splits.items()})

@@ -1,0 +1,226 @@
+"""What is wanted of an extraction or an import, before a byte is read."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from dpfc_cli.errors import UserError, parameter, printable, spelled
+from dpfc_cli.options import Classes, Options, option, said
+
+WHAT, HOW, WORK = "Records", "Features", "Work"
+"""Panels of the help."""
+Progress = Callable[[str, int, int | None], None]
+"""Called as progress(stage, done, total)."""
+MOST_HELD_OUT, MOST_SHARDS, SMALLEST_SIDE = 0.9, 99_999, 8
+
+
+class ExtractionWarning(UserWarning):
+    """Something that the user of an extraction should know."""
+
+
+def _warn(text: str) -> None:
+    warnings.warn(printable(spelled(text, lambda name: name)), ExtractionWarning, stacklevel=3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Making(Options):
+    """What an extraction and an import have in common."""
+
+    classes: Classes | None = option(
+        "The classes, a public fact: their number, their names (between commas), or a file with a name on each line. "
+        "For folders name all that there are.",
+        WHAT,
+        metavar="CLASSES",
+    )
+    label_column: str | None = option(
+        "Where the labels stand, if not in a usual place: a column, or a key of WebDataset's .json.",
+        WHAT,
+        metavar="NAME",
+    )
+    hold_out: float | None = option(
+        "If there is no test split: make one of about this fraction of the training records, such as 0.1. Each "
+        "record's own name decides, or its place if it has no name. If persons are known: a fraction of the persons.",
+        WHAT,
+        metavar="FRACTION",
+        low=0,
+        high=MOST_HELD_OUT,
+        open=True,
+    )
+    each_record_is_a_person: bool = option(
+        "Protect single records, although some seem to be of one person. Without it dpfc asks, or refuses.",
+        WHAT,
+        default=False,
+    )
+    population: str | None = option(
+        "Whose records these are. Nobody may be in two populations. A set of which nothing is said counts in all of "
+        "them.",
+        WHAT,
+        metavar="NAME",
+    )
+    on_error: Literal["refuse", "null"] = option(
+        "What to do with a picture or a slide that cannot be read, or a feature beyond the dtype. refuse: name all of "
+        "them, and make no set. null: keep them as null records, which add nothing to a training.",
+        WHAT,
+        default="refuse",
+    )
+    most_null: float | None = option(
+        "With ‹on_error› null: the largest share of a split's records that may become null records. Beyond it no set "
+        "is made. Default: 0.05.",
+        WHAT,
+        metavar="SHARE",
+        low=0,
+        high=1,
+    )
+    shards: int | None = option("Files (shards) per split. Default: by size.", WORK, low=1, high=MOST_SHARDS)
+    progress: Progress | None = option("Called as progress(stage, done, total).", typed=False)
+    warn: Callable[[str], None] = option(
+        "Told what will go badly. Default: an `ExtractionWarning`.", typed=False, default=_warn
+    )
+
+    @property
+    def tolerant(self) -> bool:
+        """Whether what cannot be read becomes null records."""
+        return self.on_error == "null"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.most_null is not None and not self.tolerant:
+            raise UserError(
+                f"{parameter('most_null')} is for null records, and none are made here.",
+                f"Leave it out, or add {parameter('on_error')} null.",
+                code="conflict",
+                parameter="most_null",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extraction(Making):
+    """An extraction as it is asked for."""
+
+    source: str = field(
+        kw_only=False,
+        metadata=said(
+            "The pictures: ‹images.DATASETS›. parquet and webdataset also take patterns, such as "
+            "'train-{0000..0099}.tar'.",
+            argument=True,
+        ),
+    )
+    out: Path | str | None = option(
+        "Name or path of the feature set. Its heads repeat the name. Default: the name of the source, the model, and "
+        "what is not the default.",
+        metavar="SET",
+    )
+    data_dir: Path | str | None = option(
+        "The folder of the data set's files, or its parent. Default: they are downloaded.", WHAT
+    )
+    limit: int | None = option(
+        "For a trial: only this many pictures of each split, taken from all over it.", WHAT, low=1
+    )
+    group_by: str | None = option(
+        "Which pictures are of one person, so that persons are protected and not single pictures. folder:LEVEL: a "
+        "folder below the class, such as folder:1 for CLASS/PERSON/PICTURE. name:REGEX: the first group in "
+        "parentheses, searched for in the picture's name. column:NAME: of parquet, of metadata.csv, or a key of "
+        "WebDataset's .json, or an element of DICOM. table:FILE: a CSV or JSON-lines file with file_name and a column "
+        "of persons.",
+        WHAT,
+        metavar="RULE",
+    )
+    model: str = option("The backbone: ‹backbones.BACKBONES›.", HOW, metavar="NAME", default="scattering")
+    weights: str | None = option(
+        "A checkpoint: a file, a folder, or hf:OWNER/NAME. Default: the model's published weights.",
+        HOW,
+        metavar="CHECKPOINT",
+    )
+    pool: str | None = option(
+        "Which vector is the feature: ‹backbones.POOLINGS›. Default: the model's own. For scattering: none for small "
+        "pictures, mean for larger ones.",
+        HOW,
+        metavar="NAME",
+    )
+    preprocess: str | None = option(
+        "How pictures are resized and cropped for the model: ‹backbones.PREPROCESS›. Default: the model's own: native "
+        "for models of clinical fields and convnext, paper for all others.",
+        HOW,
+        metavar="NAME",
+    )
+    image_size: int | None = option(
+        "For models that take pictures of any size: resize and crop to this many pixels a side.",
+        HOW,
+        metavar="PIXELS",
+        low=SMALLEST_SIDE,
+    )
+    window: tuple[float, float] | None = option(
+        "For grey pictures of more than 8 bits: the values that become black and white, such as 0,4095 for 12 bits. A "
+        "public fact: take it from the device, not from the pictures. Default: all values that a file can hold.",
+        HOW,
+        metavar="LOW,HIGH",
+    )
+    exif: bool = option(
+        "Turn pictures as their EXIF orientation says. Backbones were trained without that.", HOW, default=False
+    )
+    precision: str = option(
+        "Precision of the computation: ‹backbones.PRECISIONS›.", HOW, metavar="NAME", default="float32"
+    )
+    dtype: Literal["float16", "float32"] = option("Precision of the stored features.", HOW, default="float16")
+    batch: int | None = option("Pictures per call of the model. Default: the model chooses.", WORK, low=1)
+    task: tuple[int, int] | None = option(
+        "Make the I-th of N parts of the shards, beside N-1 other processes or machines that share the folder. The "
+        "last one to end completes the set. Default: what jax.distributed says, if JAX_COORDINATOR_ADDRESS is set.",
+        WORK,
+        metavar="I/N",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.task is not None and not 1 <= self.task[0] <= self.task[1]:
+            raise UserError(
+                f"{parameter('task')} '{self.task[0]}/{self.task[1]}' is not i/N with i from 1 to N.",
+                "Give for instance 1/4, 2/4, 3/4 and 4/4 to four processes.",
+                parameter="task",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Import(Making):
+    """An import as it is asked for."""
+
+    path: Path | str = field(
+        kw_only=False,
+        metadata=said(
+            "A folder with {train,test}_{x,y}.npy; X.npy with y.npy beside it; an .npz, .safetensors or .h5 file with "
+            "those names, or with 'features' and 'labels'; a .parquet file, a folder of them, or a pattern; or "
+            "slides:FOLDER, with an .h5 file of patches for each slide. Labels are numbers or names of classes.",
+            argument=True,
+        ),
+    )
+    out: Path | str | None = field(
+        default=None,
+        kw_only=False,
+        metadata=said("Name or path of the feature set. Default: PATH's name.", metavar="SET"),
+    )
+    labels_per_record: int | None = option("The most labels that a record can have, a public fact.", WHAT, low=1)
+    column: str | None = option(
+        "The name of the features in PATH, if it is not a usual one. For parquet with a column for each feature: a "
+        "pattern such as 'f*'.",
+        WHAT,
+        metavar="NAME",
+    )
+    group_column: str | None = option(
+        "The name of what says which records belong to one person, n integers or texts. Default: 'groups', if PATH "
+        "has it.",
+        WHAT,
+        metavar="NAME",
+    )
+    table: Path | str | None = option(
+        "For slides: a CSV file with a line for each slide: its name, its label, and whose it is.",
+        WHAT,
+        metavar="FILE",
+    )
+    pool_by: Literal["slide", "patient"] | None = option(
+        "For slides: whose patches make a record. Default: slide.", HOW
+    )
+    dtype: Literal["float16", "float32"] | None = option(
+        "Precision of the stored features. Default: that of PATH.", HOW
+    )

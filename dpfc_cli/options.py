@@ -1,0 +1,283 @@
+"""Options: what a user can set, declared once for the command line and for Python.
+
+A call is a frozen dataclass, and its fields are its options:
+
+    @dataclass(frozen=True, kw_only=True)
+    class Training(Options):
+        epsilon: float | None = option("ε to spend: the smaller, the more private.", "Privacy")
+
+`cli` makes the command of it, and `takes` the Python function. Values are checked when the call is made, by both in the
+same way. A help text names another option as `errors.parameter` does, ‹epsilon›: readers see `--epsilon`, or `epsilon`.
+
+Nothing here loads what computes, so `--help` is fast.
+"""
+
+import functools
+import inspect
+import math
+import textwrap
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
+from numbers import Real
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+
+from dpfc_cli.errors import UserError, parameter, spelled, unknown
+
+SMALLEST, LARGEST = 1e-12, 1e12
+"""Numbers outside these bounds would overflow during a training, after the budget is spent."""
+
+_ANY = {"low": SMALLEST, "high": LARGEST}
+
+Kind = Literal["integer", "number", "numbers", "choice", "switch", "text", "path", "set", "other"]
+Classes = int | Sequence[str] | Path
+"""The classes of a set, a public fact: how many, their names, or a file with a name on each line."""
+P = ParamSpec("P")
+Call = TypeVar("Call", bound="Options")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Option:
+    """The declaration of one option.
+
+    Attributes:
+        help: what it is, in sentences.
+        group: the panel of `--help` that shows it.
+        metavar: what stands for a value, such as SET; it also says how a value is typed (`cli.typed`).
+        flags: its flags, if they are not its name with dashes.
+        argument: on the command line it is positional.
+        typed: it can be typed there at all. Other options are for Python alone.
+        low: the smallest value of a number.
+        high: the largest value of a number.
+        open: the bounds are none of the values.
+        kind: the type of its value, which `declared` takes from the field's.
+        choices: the names to choose from, likewise.
+
+    """
+
+    help: str
+    group: str = ""
+    _: KW_ONLY
+    metavar: str | None = None
+    flags: tuple[str, ...] = ()
+    argument: bool = False
+    typed: bool = True
+    low: float = -math.inf
+    high: float = math.inf
+    open: bool = False
+    kind: Kind = "other"
+    choices: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The help, with the choices that it does not name itself."""
+        named = all(each in self.help for each in self.choices)
+        return self.help if named else f"{self.help} One of {', '.join(self.choices[:-1])} or {self.choices[-1]}."
+
+    def taken(self, name: str, value: Any) -> Any:
+        """A value as plain Python: an int, a float, a str, a bool, a Path or a tuple of floats.
+
+        Raises:
+            UserError: the value is not valid.
+
+        """
+        said = parameter(name)
+        if self.kind == "choice":
+            known = {each.lower(): each for each in self.choices}
+            if not isinstance(value, str) or value.lower() not in known:
+                raise unknown(said, str(value), self.choices, parameter=name)
+            return known[value.lower()]
+        if self.kind in ("integer", "number"):
+            return self._number(said, name, value)
+        if self.kind == "numbers":
+            if not (found := floats(value)):
+                raise UserError(f"{said} {value!r} is no list of numbers.", "Give one, such as 1,2.", parameter=name)
+            return found
+        wrong = {
+            "switch": not isinstance(value, bool) and "true or false",
+            "text": not isinstance(value, str) and "a text",
+            "path": not isinstance(value, str | Path) and "a path",
+            # Its class lies in a room above.
+            "set": all(each.__name__ != "FeatureSet" for each in type(value).__mro__) and "a feature set",
+        }.get(self.kind, False)
+        if wrong:
+            remedy = "Open it with open_features." if self.kind == "set" else f"Give {wrong}."
+            raise UserError(f"{said} is a {type(value).__name__}, not {wrong}.", remedy, parameter=name)
+        return Path(value) if self.kind == "path" else value
+
+    def _number(self, said: str, name: str, value: Any) -> float:
+        """The value as an int or a float, because that is what a ledger keeps."""
+        what = "a whole number" if self.kind == "integer" else "a number"
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise UserError(f"{said} must be {what}, not {value!r}.", "Give a number.", parameter=name)
+        try:
+            number = float(value)
+        except OverflowError as error:
+            what = f"{said} is beyond the numbers of this machine."
+            raise UserError(what, "Give a smaller one.", parameter=name) from error
+        within = self.low < number < self.high if self.open else self.low <= number <= self.high
+        if self.kind == "integer":
+            within = within and number.is_integer()
+        if not within:
+            raise UserError(f"{said} must be {what}{self._range}, not {value}.", "Give another one.", parameter=name)
+        return int(number) if self.kind == "integer" else number
+
+    @property
+    def _range(self) -> str:
+        """The bounds of a number in words."""
+        if math.isinf(self.low):
+            return ""
+        if math.isinf(self.high):
+            return f" above {self.low:g}" if self.open else f" of at least {self.low:g}"
+        return f" {'above' if self.open else 'between'} {self.low:g} and {'below ' * self.open}{self.high:g}"
+
+
+def floats(values: Any) -> tuple[float, ...]:
+    """Numbers as floats; () where one of them is no number. NumPy's count, true and false do not."""
+    try:
+        given = tuple(values)
+    except TypeError:
+        return ()
+    plain = all(isinstance(v, Real) and not isinstance(v, bool) for v in given)
+    return tuple(map(float, given)) if plain else ()
+
+
+def option(help: str, group: str = "", *, default: Any = None, **more: Any) -> Any:
+    """A field that is an option."""
+    return field(default=default, metadata={"option": Option(help, group, **more)})
+
+
+def said(help: str, group: str = "", **more: Any) -> dict[str, Option]:
+    """The metadata of a field that is an option and has its own place: `field(kw_only=False, metadata=said("…"))`."""
+    return {"option": Option(help, group, **more)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """A call: a value for each of its options, all of them checked when it is made."""
+
+    def __post_init__(self) -> None:
+        needed = {each.name for each in fields(self) if each.default is MISSING}
+        for name, said in declared(type(self)).items():
+            value = getattr(self, name)
+            if value is not None or name in needed:
+                object.__setattr__(self, name, said.taken(name, value))
+
+
+METHOD = "Method"
+"""The panel of what says how to train."""
+MethodName = Literal["auto", "dp-whitened", "dp-fc", "dp-ls", "dp-newton", "dp-sgd", "dp-momentum", "dp-adam"]
+Loss = Literal["sigmoid", "softmax"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodOptions(Options):
+    """The options of methods. Each method says which of them it has, and their defaults (`methods.options`)."""
+
+    steps: int | None = option("Number of gradient steps T.", METHOD, low=1, high=10_000)
+    budget_split: Sequence[float] | None = option(
+        "Fractions of the budget, one for each kind of release.", METHOD, metavar="FRACTIONS"
+    )
+    learning_rate: float | None = option("Learning rate η: the factor of the gradient in a step.", METHOD, **_ANY)
+    damping: float | None = option(
+        "Damping λ: the number that is added to the diagonal of a noisy matrix before it is inverted. More damping "
+        "means less sensitivity to noise and shorter steps.",
+        METHOD,
+        **_ANY,
+    )
+    gradient_clip: float | None = option(
+        "Norm C_g that the gradient of each record is clipped to, in units of the length of a clipped feature vector.",
+        METHOD,
+        **_ANY,
+    )
+    loss: Loss | None = option("Loss function.", METHOD)
+    feature_clip: float | None = option(
+        "Norm C that feature vectors are clipped to. The default is smaller than almost every vector, so all vectors "
+        "get the same length.",
+        METHOD,
+        **_ANY,
+    )
+    negative_weight: float | None = option(
+        "Weight α: each class is fitted to its own records and, with this weight, to all records.",
+        METHOD,
+        low=0.0,
+        high=LARGEST,
+    )
+    ridge: float | None = option("Ridge λ: the penalty on the squared weights, per record.", METHOD, **_ANY)
+    sampling_rate: float | None = option(
+        "Probability with which each record (or person) takes part in a step (Poisson sampling). 1: all take part.",
+        METHOD,
+        low=SMALLEST,
+        high=1.0,
+    )
+    average: bool | None = option("Use the mean weights of the second half of the steps, not the last weights.", METHOD)
+    bias_feature: float | None = option(
+        "Value of the constant feature that stands for the bias.", METHOD, typed=False, **_ANY
+    )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those that are set."""
+        values = {name: getattr(self, name) for name in declared(MethodOptions)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def declared(of: Any) -> dict[str, Option]:
+    """The options of a dataclass by name: its own before those of the classes that it extends."""
+    known = {each.name: each for each in fields(of) if "option" in each.metadata}
+    names = [name for kind in of.__mro__ for name in inspect.get_annotations(kind) if name in known]
+    return {name: of_type(known[name].metadata["option"], known[name].type) for name in names}
+
+
+def of_type(said: Option, hint: Any) -> Option:
+    """A declaration with the kind and the choices of a type."""
+    union = get_origin(hint) in (types.UnionType, Union)
+    parts = [part for part in (get_args(hint) if union else (hint,)) if part is not types.NoneType]
+    choices = tuple(name for part in parts if get_origin(part) is Literal for name in get_args(part))
+    kind: Kind = "other"
+    if choices:
+        kind = "choice"
+    elif "FeatureSet" in str(hint):
+        kind = "set"
+    elif set(parts) <= {Path, str}:
+        kind = "path" if Path in parts else "text"
+    elif len(parts) == 1:
+        kind = _KINDS.get(parts[0], "other")
+    return replace(said, kind=kind, choices=choices)
+
+
+_KINDS: dict[Any, Kind] = {bool: "switch", int: "integer", float: "number", Sequence[float]: "numbers"}
+
+
+def takes(call: Callable[P, Call]) -> Callable[[Callable[[Call], Result]], Callable[P, Result]]:
+    """Make a function of a call a function of its options: `train(Training(features, epsilon=1))` becomes
+    `train(features, epsilon=1)`. Its signature and its docstring list the options.
+    """
+    kind: Any = call
+
+    def made(function: Callable[[Call], Result]) -> Callable[P, Result]:
+        @functools.wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> Result:
+            return function(call(*args, **kwargs))
+
+        shown: Any = called
+        known = inspect.signature(call).parameters
+        returned = function.__annotations__["return"]
+        shown.__signature__ = inspect.Signature([known[name] for name in declared(kind)], return_annotation=returned)
+        shown.__annotations__ = {name: known[name].annotation for name in declared(kind)} | {"return": returned}
+        summary, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\nReturns:")
+        shown.__doc__ = f"{summary}\nArgs:\n{_arguments(kind)}\n\nReturns:{rest}"
+        return called
+
+    return made
+
+
+def _arguments(call: type[Any]) -> str:
+    """The options as a section of a docstring."""
+    lines = []
+    for name, said in declared(call).items():
+        text = f"{name}: {spelled(said.text, lambda other: other)}".translate({ord("‹"): "`", ord("›"): "`"})
+        lines.append(textwrap.fill(text, 112, initial_indent="    ", subsequent_indent="        "))
+    return "\n".join(lines)
