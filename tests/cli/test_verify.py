@@ -58,7 +58,7 @@ def test_without_the_set_the_ledger_is_named_or_nothing_is_said_of_it(dpfc: Dpfc
     shutil.rmtree("features")
     alone = dpfc("verify", HEAD)
     assert alone.exit_code == 0, alone.output
-    assert "Nothing contradicts (not checked: ledger" in alone.stdout.splitlines()[0]
+    assert "Nothing contradicts (not checked: feature set, ledger)" in alone.stdout.splitlines()[0]
     strict = dpfc("verify", HEAD, "--strict")
     assert (strict.exit_code, strict.stdout) == (2, alone.stdout)
     assert "Not checked: " in strict.stderr
