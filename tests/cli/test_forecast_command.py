@@ -130,10 +130,10 @@ def test_other_private_records_with_the_same_facts_give_the_same_bytes(
     ("line", "said"),
     [
         ((), "State --records (or --persons) and --classes, or name the private set: --features"),
-        (("--records", "9", "--classes", "2", "--dimensions", "4", "--epsilon", "1,a"), "--epsilon '1,a' is no list"),
+        (("--records", "9", "--classes", "2", "--dimensions", "4", "--epsilon", "1,a"), "--epsilon '1,a' is not a"),
         (("--records", "9", "--classes", "2", "--dimensions", "4", "--plot", "a.svg"), "--plot needs --on"),
         (("--records", "9", "--classes", "2", "--dimensions", "4", "--on", "none"), "no feature set 'none'"),
-        (("--on", "none", "--plot", "a.gif"), "--plot 'a.gif' does not end in"),
+        (("--on", "none", "--plot", "a.gif"), "no feature set 'none'"),
         (("--records", "9", "--classes", "2", "--model", "scattering"), "State --dimensions instead of --model"),
     ],
 )

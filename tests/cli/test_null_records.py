@@ -17,6 +17,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.extraction import extract as extraction
 from dpfc_cli.images import broken
 from dpfc_cli.images.prefetch import AHEAD
+from dpfc_cli.sources import nulls
 from tests.cli.conftest import SCATTER, Dpfc, labels_of
 from tests.images.dicoms import written
 from tests.support import stored
@@ -196,7 +197,7 @@ def test_if_sizes_must_be_equal_a_broken_first_picture_hides_no_other(dpfc: Dpfc
 
 
 def test_a_long_list_goes_to_a_file_for_its_owner(dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broken, "MOST_SHOWN", 2)
+    monkeypatch.setattr(nulls, "MOST_SHOWN", 2)
     damaged = sorted(damage(range(5)))
     refused = dpfc(*LINE)
     assert [str(path) in refused.stderr for path in damaged] == [True, True, False, False, False]
@@ -218,7 +219,7 @@ def test_a_long_list_goes_to_a_file_for_its_owner(dpfc: Dpfc, pictures: Path, mo
 def test_a_list_that_cannot_be_written_stops_no_message(
     dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broken, "MOST_SHOWN", 1)
+    monkeypatch.setattr(nulls, "MOST_SHOWN", 1)
     damage(range(2))
     Path("features/set.broken.txt").mkdir(parents=True)
     refused = dpfc(*LINE)
@@ -236,7 +237,7 @@ def test_no_more_are_remembered_than_help_anybody(
 
 
 def test_names_in_the_list_command_no_terminal(dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broken, "MOST_SHOWN", 1)
+    monkeypatch.setattr(nulls, "MOST_SHOWN", 1)
     for name in ("\x1b[31mred", "two\nlines"):
         Path("pictures/train/c0", f"{name}.png").write_bytes(b"no picture")
     # The reason repeats what the file says.

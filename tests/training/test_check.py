@@ -40,7 +40,7 @@ from tests.training.starts import Quiet
 
 def test_answers_that_were_kept_need_no_more_room(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "PIECE_BYTES", 1)
-    before = charge(checked(features, method="dp-ls", options={}))
+    before = charge(checked(features, method="dp-ls", steps=None))
     assert before.answers is not None
     before.answers.path.write_bytes(bytes(100))
     found = Unfinished(path=before.answers.path, charge=before.receipt.charge, answered=0)

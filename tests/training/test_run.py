@@ -65,11 +65,13 @@ def test_a_ledger_that_is_gone_gets_no_outcome_and_the_answers_stay(features: Fe
 # The run
 
 
-@pytest.mark.parametrize("privacy", [Privacy(epsilon=1.0, delta=1e-6), Privacy(epsilon=1.0, seed=1)], ids=repr)
-def test_the_card_says_what_is_spent_at_the_delta_that_the_head_claims(privacy: Privacy, features: FeatureSet) -> None:
-    ready = charge(checked(features, privacy=privacy))
+@pytest.mark.parametrize("noise", [{"delta": 1e-6}, {"seed": 1}])
+def test_the_card_says_what_is_spent_at_the_delta_that_the_head_claims(
+    noise: dict[str, Any], features: FeatureSet
+) -> None:
+    ready = charge(checked(features, epsilon=1.0, **noise))
     said = run(ready, Observer()).head.card["ledger"]
-    private = privacy.claim == "private"
+    private = "seed" not in noise
     assert said["charge"] == ready.receipt.charge.id
     assert (said["trainings"], said["private"], said["unprotected"]) == (1, int(private), int(not private))
     assert said["epsilon"] == (pytest.approx(1.0) if private else None)
@@ -146,7 +148,7 @@ def test_a_ledger_that_cannot_be_read_any_more_is_told_and_the_head_is_kept(
 
 
 def test_a_card_says_whether_a_training_without_noise_reached_its_optimum(features: FeatureSet) -> None:
-    card = finish(checked(features, method="dp-fc", non_private=True), Observer()).head.card
+    card = finish(checked(features, epsilon=None, steps=None, non_private=True), Observer()).head.card
     assert card["converged"] is True
     assert "converged" not in finish(checked(features), Observer()).head.card
 
