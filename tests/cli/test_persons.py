@@ -25,7 +25,7 @@ RECORDS = (*LINE, "--each-record-is-a-person")
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """The backbone is one that takes no time."""
-    monkeypatch.setattr("dpfc_cli.extraction.backbones.load", lambda *_, **__: Means())
+    monkeypatch.setattr("dpfc_cli.extraction.extract.backbones.load", lambda *_, **__: Means())
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ HEAVY = (
         "rich.table",
         "sqlite3",
         "dp_accounting",
-        "dpfc_cli.extraction",
+        "dpfc_cli.extraction.extract",
     ),
     *("dpfc_cli.evaluation", "dpfc_cli.training.train", "dpfc_cli.planning.conversion", "dpfc_cli.trust.statement"),
     *("dpfc_cli.extraction.importing", "dpfc_cli.images.decoding", "dpfc_cli.backbones.scattering.transform"),
