@@ -9,6 +9,7 @@ import pytest
 from dpfc_cli.cli import budget
 from dpfc_cli.errors import UserError
 from dpfc_cli.privacy import curator
+from dpfc_cli.training import run
 from dpfc_cli.training import train as trainings
 from tests.cli.conftest import Dpfc, charges
 
@@ -81,7 +82,7 @@ def test_so_does_one_before_the_first_record(
     def broken(*given: object) -> None:
         raise raised
 
-    monkeypatch.setattr(trainings, "run", broken)
+    monkeypatch.setattr(run, "charged_standing", broken)
     assert GOES_ON in " ".join(dpfc(*TRAIN).stderr.split())
 
 
