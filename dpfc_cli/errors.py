@@ -13,7 +13,9 @@ a mark of direction.
 """
 
 import re
+import sys
 import unicodedata
+import warnings
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from numbers import Real
@@ -85,6 +87,14 @@ class Note(str):
 def notes(error: BaseException) -> list[str]:
     """The notes of an exception that may be shown, whoever raised it."""
     return [note for note in getattr(error, "__notes__", []) if isinstance(note, Note)]
+
+
+def warned(text: str, kind: type[Warning]) -> None:
+    """Warn of what the line of the caller outside of dpfc will do badly."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(printable(text), kind, stacklevel=level - 1)
 
 
 def printable(text: str) -> str:

@@ -18,8 +18,8 @@ import math
 import textwrap
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
-from numbers import Real
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
@@ -30,7 +30,7 @@ SMALLEST, LARGEST = 1e-12, 1e12
 
 _ANY = {"low": SMALLEST, "high": LARGEST}
 
-Kind = Literal["integer", "number", "numbers", "choice", "switch", "text", "path", "set", "other"]
+Kind = Literal["integer", "number", "numbers", "choice", "switch", "text", "path", "place", "set", "other"]
 Classes = int | Sequence[str] | Path
 """The classes of a set, a public fact: how many, their names, or a file with a name on each line."""
 P = ParamSpec("P")
@@ -52,7 +52,8 @@ class Option:
         low: the smallest value of a number.
         high: the largest value of a number.
         open: the bounds are none of the values.
-        kind: the type of its value, which `declared` takes from the field's.
+        kind: the type of its value, which `declared` takes from the field's. A place is a path, or a name: ./mine is
+            not mine.
         choices: the names to choose from, likewise.
 
     """
@@ -99,13 +100,14 @@ class Option:
             "switch": not isinstance(value, bool) and "true or false",
             "text": not isinstance(value, str) and "a text",
             "path": not isinstance(value, str | Path) and "a path",
+            "place": not isinstance(value, str | Path) and "a path",
             # Its class lies in a room above.
             "set": all(each.__name__ != "FeatureSet" for each in type(value).__mro__) and "a feature set",
         }.get(self.kind, False)
         if wrong:
             remedy = "Open it with open_features." if self.kind == "set" else f"Give {wrong}."
             raise UserError(f"{said} is a {type(value).__name__}, not {wrong}.", remedy, parameter=name)
-        return Path(value) if self.kind == "path" else value
+        return {"path": Path, "text": str}.get(self.kind, lambda given: given)(value)
 
     def _number(self, said: str, name: str, value: Any) -> float:
         """The value as an int or a float, because that is what a ledger keeps."""
@@ -122,7 +124,8 @@ class Option:
             within = within and number.is_integer()
         if not within:
             raise UserError(f"{said} must be {what}{self._range}, not {value}.", "Give another one.", parameter=name)
-        return int(number) if self.kind == "integer" else number
+        # An int beyond 2⁵³ is no float.
+        return (int(value) if isinstance(value, Integral) else int(number)) if self.kind == "integer" else number
 
     @property
     def _range(self) -> str:
@@ -159,10 +162,10 @@ class Options:
     """A call: a value for each of its options, all of them checked when it is made."""
 
     def __post_init__(self) -> None:
-        needed = {each.name for each in fields(self) if each.default is MISSING}
+        unset = {each.name for each in fields(self) if each.default is None}
         for name, said in declared(type(self)).items():
             value = getattr(self, name)
-            if value is not None or name in needed:
+            if value is not None or name not in unset:
                 object.__setattr__(self, name, said.taken(name, value))
 
 
@@ -242,7 +245,7 @@ def of_type(said: Option, hint: Any) -> Option:
     elif "FeatureSet" in str(hint):
         kind = "set"
     elif set(parts) <= {Path, str}:
-        kind = "path" if Path in parts else "text"
+        kind = "text" if Path not in parts else "place" if str in parts else "path"
     elif len(parts) == 1:
         kind = _KINDS.get(parts[0], "other")
     return replace(said, kind=kind, choices=choices)

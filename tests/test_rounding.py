@@ -68,7 +68,7 @@ def test_noise_and_what_is_left_are_not_shown_larger_than_they_are(value: float,
 
 
 def test_what_was_spent_and_what_is_left_are_said_on_the_safe_side() -> None:
-    assert rounding.cost(0.12341, 1 / 300_000) == "epsilon = 0.1235 at delta = 3.34e-06"
+    assert rounding.cost(0.123411, 1 / 300_000) == "epsilon = 0.12342 at delta = 3.34e-06"
     assert rounding.left(0.12349, 1e-5) == "epsilon = 0.1234 at delta = 1e-05"
     assert rounding.left(None, 1e-5) == "nothing"
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dpfc_cli import rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON
+from dpfc_cli.cli.typed import JSON, with_sets
 from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.options import Option
 from dpfc_cli.planning.request import Forecasting
@@ -44,7 +44,7 @@ def forecast(
             )
         canvas.check(plot)
     with display.stages("Calibrating the noise", "trainings") as progress:
-        found = forecasts.forecast(**asked, progress=progress)
+        found = forecasts.forecast(**with_sets(asked, Forecasting), progress=progress)
     for text in found.warnings:
         display.warn(text)
     if as_json:

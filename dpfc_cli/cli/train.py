@@ -9,6 +9,7 @@ from dpfc_cli.cli import display, places, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.trained import show_head, show_plan, show_so_far
+from dpfc_cli.cli.typed import with_sets
 from dpfc_cli.options import Option
 from dpfc_cli.training.observer import CHECKING, MATRICES, SOLVING, TUNING, Observer
 from dpfc_cli.training.request import RUN, Request
@@ -55,7 +56,13 @@ def train(
             serve(processes, found)
             return
         observer = _Observer(stack, found, others, asks=not (yes or dry_run))
-        request = Request(found, **asked, observer=observer, leader=None if processes is None else Leader(processes))
+        # The other processes wait already: what cannot be opened ends them, too.
+        request = Request(
+            found,
+            **with_sets(asked, Request),
+            observer=observer,
+            leader=None if processes is None else Leader(processes),
+        )
         if others:
             display.say(f"Features: {found.folder} (the newest of {others + 1} sets; --features names another)")
         checked = plan(request, observer)

@@ -21,6 +21,8 @@ VALUES: dict[str, tuple[Any, str]] = {
     "text": (str, "TEXT"),
     "choice": (str, "NAME"),
     "path": (Path, "PATH"),
+    "place": (str, "PATH"),
+    "set": (str, "SET"),
 }
 """The type of a kind of value on the command line, and what stands for it where an option names nothing better."""
 UNITS = {
@@ -51,7 +53,7 @@ class Typed(NamedTuple):
     @property
     def reader(self) -> Callable[[str, str], Any] | None:
         """What makes a value of its text; None where Typer does."""
-        return None if self.said.kind in ("text", "path") else READERS.get(self.said.metavar or "")
+        return None if self.said.kind in ("text", "path", "place") else READERS.get(self.said.metavar or "")
 
     def parameter(self, spell: Callable[[str], str]) -> inspect.Parameter:
         """As Typer wants it. spell: how a help text says the name of an option."""
@@ -101,6 +103,12 @@ def typed(function: Callable[..., None], call: type[Options] | None) -> dict[str
     return {**found, **own}
 
 
+def with_sets(asked: dict[str, Any], call: type[Options]) -> dict[str, Any]:
+    """What was typed, with the feature sets that it names opened: a command says when."""
+    named = [name for name, said in declared(call).items() if said.kind == "set" and asked.get(name) is not None]
+    return asked | {name: places.feature_set(asked[name])[0] for name in named}
+
+
 def flag_named(name: str) -> str:
     """'--learning-rate' of 'learning_rate'."""
     return "--" + name.replace("_", "-")
@@ -142,7 +150,6 @@ def _unread(name: str, text: str, what: str, remedy: str) -> UserError:
 
 
 READERS: dict[str, Callable[[str, str], Any]] = {
-    "SET": lambda _, text: places.feature_set(text)[0],
     "CLASSES": lambda _, text: typed_classes(text),
     "NAMES": lambda _, text: typed_classes(text),
     "FILE": lambda _, text: Path(text),

@@ -208,26 +208,27 @@ def release(ready: Ready, progress: Progress | None = None) -> PrivateEvaluation
     """
     assert ready.head.path is not None
     note = "It was stopped during the charge: 'dpfc budget' says whether it is charged. No figure was released."
-    paid = None
+    paid = found = None
     try:
         paid = pay(ready.planned, ready.features, ready.charge)
         note = f"The evaluation was charged to '{paid.receipt.ledger.path}' and stays charged. No figure was released."
         found = _figures(ready, _answers(paid, ready.queries, progress))
+        note = f"The evaluation was charged to '{paid.receipt.ledger.path}' and stays charged."
         unsettled = _settled(paid, found.sha256)
+        if unsettled is not None:
+            said = f"the ledger does not say that the figures were released. {unsettled.what}"
+            found = replace(found, warnings=(*found.warnings, said))
+        with suppress(UserError):
+            # Others may have charged something meanwhile.
+            found = replace(found, spent=read(paid.receipt.ledger.path).account_of(ready.charge.set))
+        return found
     except BaseException as stop:
-        if paid is not None:
+        if paid is not None and found is None:
             _settled(paid, None)
         # What stops the charge itself says whether it was charged.
         if paid is not None or not (isinstance(stop, UserError) or notes(stop)):
             stop.add_note(Note(printable(note)))
         raise
-    if unsettled is not None:
-        said = f"the ledger does not say that the figures were released. {unsettled.what}"
-        found = replace(found, warnings=(*found.warnings, said))
-    with suppress(UserError):
-        # Others may have charged something meanwhile.
-        found = replace(found, spent=read(paid.receipt.ledger.path).account_of(ready.charge.set))
-    return found
 
 
 def fraction(right: float, wrong: float, a: float, b: float, n: int) -> tuple[float | None, Interval, float | None]:

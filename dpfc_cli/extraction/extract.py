@@ -114,7 +114,7 @@ def extract(wanted: Extraction) -> Extracted:
     task = task or distributed()
     tell = wanted.progress or _tell_nobody
     tell(OPENING, 0, None)
-    dark = _Dark(wanted.warn)
+    dark = _Dark(wanted.warned)
     pictures = images.open_images(
         source,
         folder_of_data,
@@ -128,7 +128,7 @@ def extract(wanted: Extraction) -> Extracted:
         group_by=rule,
     )
     for remark in pictures.remarks:
-        wanted.warn(remark)
+        wanted.warned(remark)
     check_classes(pictures.classes, pictures.origin == "inferred")
     noticed = None if rule is not None or wanted.each_record_is_a_person else pictures.noticed()
     if noticed is not None:

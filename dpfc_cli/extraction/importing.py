@@ -100,7 +100,7 @@ def import_features(wanted: Import) -> Imported:
         )
         if not single and group_column is None:
             _refuse_noticed(path, slides.noticed(pooling.table))
-        found_slides, person = slides.pooled(folder, pooling, asserted_names, out, progress, wanted.warn)
+        found_slides, person = slides.pooled(folder, pooling, asserted_names, out, progress, wanted.warned)
         found = nullcontext(found_slides)
         grouped_by = {"by": "table", "column": person}
         facts = {"feature": f"mean of the patches of each {pooling.pool_by}"}

@@ -1,12 +1,11 @@
 """What is wanted of an extraction or an import, before a byte is read."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from dpfc_cli.errors import UserError, parameter, printable, spelled
+from dpfc_cli.errors import UserError, parameter, spelled, warned
 from dpfc_cli.options import Classes, Options, option, said
 
 WHAT, HOW, WORK = "Records", "Features", "Work"
@@ -21,7 +20,7 @@ class ExtractionWarning(UserWarning):
 
 
 def _warn(text: str) -> None:
-    warnings.warn(printable(spelled(text, lambda name: name)), ExtractionWarning, stacklevel=3)
+    warned(spelled(text, lambda name: name), ExtractionWarning)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +74,14 @@ class Making(Options):
     )
     shards: int | None = option("Files (shards) per split. Default: by size.", WORK, low=1, high=MOST_SHARDS)
     progress: Progress | None = option("Called as progress(stage, done, total).", typed=False)
-    warn: Callable[[str], None] = option(
-        "Told what will go badly. Default: an `ExtractionWarning`.", typed=False, default=_warn
+    warn: Callable[[str], None] | None = option(
+        "Told what will go badly. Default: an `ExtractionWarning`.", typed=False
     )
+
+    @property
+    def warned(self) -> Callable[[str], None]:
+        """What is told what will go badly."""
+        return self.warn or _warn
 
     @property
     def tolerant(self) -> bool:

@@ -75,10 +75,13 @@ def opened(
 
             found = open_columns(str(path), column, label_column, group_column)
         else:
+            named = arrays
             if kind == NPY and not path.is_dir():
+                # Others that lie beside one file may be of other records: only those that are named are taken.
                 column, splits = column or path.stem, ["train"]
                 label_column = label_column or _beside(path, arrays)
-            tables = _named(path, arrays, splits, column, label_column, group_column)
+                named = {name: arrays[name] for name in (path.stem, label_column, group_column or "") if name in arrays}
+            tables = _named(path, named, splits, column, label_column, group_column)
             found = Tables(splits=tables, noticed=lambda: array_of_persons(arrays))
         if "train" not in found.splits:
             raise UserError(
@@ -120,7 +123,7 @@ def _arrays(path: Path, kind: str, stack: ExitStack) -> Arrays | None:
     if kind == ".parquet":
         return None
     if kind == NPY:
-        return _in_folder(path.parent)
+        return {**_in_folder(path.parent), path.stem: partial(_npy, path)}
     if kind not in _FORMATS:
         what = f"'{path}' is of no format that dpfc knows."
         raise UserError(what, f"Give {ACCEPTED}.", code="unsupported", path=str(path))

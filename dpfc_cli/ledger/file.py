@@ -179,7 +179,7 @@ def _size_of(path: Path) -> int:
 
 def _strange(path: Path, what: str) -> UserError:
     """The refusal of a file that is no ledger as dpfc writes them."""
-    remedy = "Do not delete it. Compare it with a backup, or restore it from one."
+    remedy = "Do not delete it. Use the dpfc that wrote it, or compare it with a backup, or restore it from one."
     return UserError(f"The ledger '{path}' {what}.", remedy, code="damaged", path=str(path))
 
 

@@ -60,7 +60,7 @@ class Calibrated(Planned):
 
     given: the options that the user set; options: all of them. tuning: what the card says of public records that
     options were chosen on. before: the card of the private head that the training starts from, if it does
-    (`training.calibrate`).
+    (`head_claim`).
     """
 
     method: AnyMethod

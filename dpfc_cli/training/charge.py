@@ -116,7 +116,8 @@ def charge(checked: Checked) -> Charged:
     A training that was charged and stopped goes on under its own charge.
 
     Raises:
-        UserError: it may not be charged, or the head's place or the ledger cannot be written. Then nothing is charged.
+        UserError: it may not be charged, or the head's place or the ledger cannot be written. Then nothing is charged,
+            unless the message says so.
 
     """
     calibrated, features, found = checked.calibrated, checked.features, checked.unfinished

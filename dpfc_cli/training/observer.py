@@ -1,8 +1,6 @@
 """Who is told how a training goes, and who is asked before it is charged."""
 
-import warnings
-
-from dpfc_cli.errors import printable
+from dpfc_cli.errors import warned
 
 CHECKING = "Checking the features"
 """The stage that counts files."""
@@ -23,7 +21,7 @@ class Observer:
 
     def warn(self, text: str) -> None:
         """Told what will go badly."""
-        warnings.warn(printable(text), TrainingWarning, stacklevel=4)
+        warned(text, TrainingWarning)
 
     def say(self, text: str) -> None:
         """Told what is worth knowing."""

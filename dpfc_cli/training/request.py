@@ -117,10 +117,8 @@ class Training(Noisy):
     seed: int | None = option("Reproducible noise, for research. The head then claims no guarantee.", RUN)
     by: str | None = option("Whose training it is, for the ledger. Default: your account.", RUN)
     purpose: str | None = option("What the training is for, for the ledger.", RUN)
-    observer: Observer = option(
-        "Told of warnings and progress. Default: warnings as Python warnings, and nothing else.",
-        typed=False,
-        default=Observer(),
+    observer: Observer | None = option(
+        "Told of warnings and progress. Default: warnings as Python warnings, and nothing else.", typed=False
     )
 
     def __post_init__(self) -> None:

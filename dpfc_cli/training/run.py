@@ -58,7 +58,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
         raise RuntimeError("the charge was for another training")
     if charged.paid.unused.locked():
         raise RuntimeError("this charge was used already")
-    digest, saved = None, None
+    oracle, digest, saved = None, None, None
     try:
         with _shelves_of(checked) as (shelf, stack):
             oracle = _oracle_of(charged, lambda stage, *far: observer.progress(_named(stage), *far), shelf, stack)
@@ -83,13 +83,16 @@ def run(charged: Charged, observer: Observer) -> Trained:
         if unsettled is not None:
             observer.warn(f"The head is written to '{path}', but the ledger does not say so. {unsettled.what}")
     except BaseException as stop:
+        if oracle is None and charged.paid.unused.locked():
+            # Another run has this charge, and says what becomes of it.
+            raise
         # Stopped while it was saved, the file may be there all the same.
         found = saved or (checked.path if digest and _holds(checked.path, digest) else None)
         _settled(charged, found, digest)
         stop.add_note(stands(charged, found))
-        raise
-    finally:
         let_go(charged)
+        raise
+    let_go(charged)
     return Trained(charged=charged, head=replace(head, path=path), path=path, sha256=digest, spent=spent)
 
 

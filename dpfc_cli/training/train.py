@@ -15,7 +15,7 @@ from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import TUNING, Observer
 from dpfc_cli.training.request import Request, Training
-from dpfc_cli.training.run import Trained, let_go, run
+from dpfc_cli.training.run import Trained, let_go, run, stands
 
 
 def plan(request: Request, observer: Observer) -> Checked:
@@ -81,20 +81,23 @@ def finish(checked: Checked, observer: Observer) -> Trained:
         KeyboardInterrupt, Exception: it was stopped. A note of the exception says whether it was charged.
 
     """
-    note = Note("Nothing was charged, and no head was written.")
+    note, charged = Note("Nothing was charged, and no head was written."), None
     try:
         if checked.unfinished is None and not observer.confirm(charge_of(checked)):
             raise UserError("Nothing was charged.", "No head was made.", code="declined")
         note = Note("It was stopped during the charge: 'dpfc budget' says whether it is charged. No head was written.")
         charged = charge(checked)
+        note = stands(charged, None)
         try:
-            return run(charged, observer)
+            trained = run(charged, observer)
+            note = stands(charged, trained.path)
+            return trained
         finally:
             # It may be stopped before `run` begins.
             let_go(charged)
     except BaseException as stop:
         # `run` says itself what became of the training, and so does an error of the charge.
-        if not notes(stop) and not isinstance(stop, UserError):
+        if not notes(stop) and not (charged is None and isinstance(stop, UserError)):
             stop.add_note(note)
         raise
 
@@ -132,4 +135,5 @@ def train(wanted: Training) -> Trained:
         print(trained.head.statement()["this head"], trained.path)
 
     """
-    return finish(plan(Request(**vars(wanted)), wanted.observer), wanted.observer)
+    observer = wanted.observer or Observer()
+    return finish(plan(Request(**vars(wanted)), observer), observer)

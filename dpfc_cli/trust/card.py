@@ -257,6 +257,8 @@ def _planned(card: Mapping[str, Any]) -> Plan:
         free = {name for name, option in method.declared.items() if option.kind == "number"} - shapes
         taken = method.taken({name: value for name, value in given.items() if name not in free})
         shaping = {name: value for name, value in taken.items() if name in shapes}
+        if any(isinstance(value, str) and taken[name] != value for name, value in given.items() if name in taken):
+            raise _UnlikeError("one of its options is spelled as dpfc does not write it")
         if not all(type(value) is float and value >= 0 for name, value in given.items() if name in free):
             raise _UnlikeError("one of its options is no positive number")
         mu = mu_of(own) if private and own else None

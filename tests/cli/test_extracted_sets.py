@@ -36,7 +36,8 @@ def test_classes_of_folders_are_asserted_or_inferred_and_the_card_says_which(dpf
     line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER)
     inferred = dpfc(*line)
     assert "3 (inferred from the data: assert with --classes)" in inferred.stdout.replace("\n", " ")
-    assert "inferred from the private records" in dpfc("train", "--epsilon", "8", "--infer-classes").stdout
+    assert dpfc("train", "--epsilon", "8", "--infer-classes", "--out", "head.safetensors").exit_code == 0
+    assert "inferred from the private records" in dpfc("statement", "head.safetensors").stdout
     asserted = dpfc(*line, "--classes", "c0,c1,c2,rare")
     assert "complete already" in asserted.stderr
     assert "4 (asserted by you)" in asserted.stdout

@@ -60,7 +60,6 @@ def test_one_file_of_tensors(dpfc: Dpfc, tmp_path: Path) -> None:
         (["nowhere.h5"], "There is no 'nowhere.h5'"),
         (["texts", "--column", "vector"], "no column 'vector'"),
         (["texts", "--label-column", "text"], "one class only"),
-        (["arrays", "--column", "x"], "known by their files' names"),
         (["texts", "--classes", "2"], "out of range"),
         (["texts", "--classes", "nofile.txt"], "There is no file 'nofile.txt'"),
         *((["texts", "--out", name], "uses itself") for name in ("ledger.sqlite", "ledger.digests", "a/b.partial")),

@@ -50,7 +50,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "noise of a seed": (f"{PRIVATE} --method dp-sgd --steps 2 --seed 3 --out heads/a.research.safetensors",),
     "label sets": (f"{SEVERAL} --steps 2", f"{SEVERAL} --method dp-sgd --steps 2 --loss softmax --json"),
     "what comes afterwards": (
-        "train --epsilon 1 --method dp-sgd --steps 2 --yes",
+        "train --epsilon 1 --method dp-sgd --steps 2 --yes --full",
         "train --epsilon 1 --method dp-sgd --steps 2 --json",
         "list",
         "list --json",
@@ -334,8 +334,6 @@ LEDGER = {
         "population": STATED,
         "unit": "a word",
         **dict.fromkeys(("epsilon", "delta"), STATED),
-        "mu": "a function of epsilon and delta",
-        "eta": "a constant",
         "note": TYPED,
     },
     "merge": {"apart": STATED, "same": STATED, "ignored": "ids of facts"},

@@ -81,7 +81,13 @@ def test_patients_are_held_out_as_a_whole_and_any_head_is_evaluated_on_them(dpfc
     # The head was trained on a set of the same backbone that knows no persons.
     card = {
         "classes": list(CLASSES),
-        "features": {"name": "apart", "split": "train", "fingerprint": load(Path("features/held")).fingerprint},
+        "facts": {"n": 12},
+        "features": {
+            "name": "apart",
+            "split": "train",
+            "hold_out": None,
+            "fingerprint": load(Path("features/held")).fingerprint,
+        },
     }
     head = Head(chain=(), weight=np.eye(3)[:, :2], bias=np.zeros(2), card=card)
     found = evaluate(head, FeatureSet("features/held"))

@@ -87,6 +87,11 @@ def clipped_by_the_records(asked: request.Request) -> request.Request:
     return replace(asked, feature_clip=float(np.nanmax(np.linalg.norm(x, axis=1))))
 
 
+def a_default_of_the_records(patch: pytest.MonkeyPatch) -> None:
+    real = training.plan
+    patch.setattr(training, "plan", lambda asked, observer: real(clipped_by_the_records(asked), observer))
+
+
 def early_stopping(patch: pytest.MonkeyPatch) -> None:
     real = run.run
 
@@ -155,7 +160,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         computed(Manifest, "fingerprint", lambda self, found: self.source["identity"]["listing"]["train"]),
     ),
     "weights in proportion to a mean of the records": ("heads/", after(run, "Head", scaled)),
-    "a default read off the records": ("heads/", after(request, "requested", clipped_by_the_records)),
+    "a default read off the records": ("heads/", a_default_of_the_records),
     "steps until the records are learned": ("heads/", early_stopping),
     "more noise for null records": ("heads/", after(curator, "draw_noise", lambda drawn: drawn << min(nulls(), 1))),
     "a file as long as the labelled records": ("heads/", after(heads, "encoded", lambda data: data + bytes(nulls()))),

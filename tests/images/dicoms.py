@@ -1,6 +1,7 @@
 """DICOM files for tests, written by pydicom."""
 
 import io
+import warnings
 
 import numpy as np
 from pydicom.dataset import Dataset, FileMetaDataset
@@ -36,8 +37,11 @@ def written(values: np.ndarray, syntax: UID = ExplicitVRLittleEndian, **elements
         found.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     found.PixelData = (values.byteswap() if syntax == ExplicitVRBigEndian else values).tobytes()
     found["PixelData"].VR = "OW" if values.dtype.itemsize == 2 else "OB"
-    for name, value in elements.items():
-        setattr(found, name, value)
+    with warnings.catch_warnings():
+        # pydicom says of some values that DICOM does not allow them. That is what they are for.
+        warnings.simplefilter("ignore")
+        for name, value in elements.items():
+            setattr(found, name, value)
     if syntax == RLELossless:
         found.compress(RLELossless)
     file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""The cell of a record whose scores are no numbers. (The other cells: `tests/training/test_evaluation_figures.py`.)"""
+"""The cell of a record whose scores are no numbers. (The other cells: `tests/evaluation/test_private_figures.py`.)"""
 
 import numpy as np
 import pytest

@@ -323,7 +323,7 @@ def test_weights_of_the_hub_need_not_be_named(
     [
         ({"model": None}, "'features/private' does not say its backbone"),
         ({"model": "resnet"}, "Unknown model 'resnet'"),
-        ({"model": "scattering", "weights": None}, "scattering has no classifier"),
+        ({"model": "scattering", "weights": None}, "no classifier of the model scattering"),
         ({"source": "names"}, "Unknown source 'names'"),
         ({"prompts": ["{}"]}, "prompts has no effect with source classifier"),
         ({"source": "text"}, "rows has no effect with source text"),
