@@ -94,7 +94,7 @@ def warned(text: str, kind: type[Warning]) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
         frame, level = frame.f_back, level + 1
-    warnings.warn(printable(text), kind, stacklevel=level - 1)
+    warnings.warn(printable(text), kind, stacklevel=level)
 
 
 def printable(text: str) -> str:

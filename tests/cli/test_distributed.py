@@ -117,6 +117,14 @@ def test_a_part_that_is_damaged_ends_all_processes_and_charges_nothing(made: Pat
     assert not (made / "never.safetensors").exists()
 
 
+def test_a_public_set_that_is_not_there_ends_all_processes(made: Path, tmp_path: Path) -> None:
+    """Only the first process reads public records. The second one has none, and need not have any."""
+    shutil.copytree(made / "features", tmp_path / "features", ignore=shutil.ignore_patterns("*.sqlite*"))
+    first, second = trained([made, tmp_path], "--public-features", "nowhere", "--out", "never.safetensors")
+    assert (first[0], second[0]) == (2, 2)
+    assert "nowhere" in first[2]
+
+
 def by_hand_over_ipv6(number: int, port: int) -> dict[str, str]:
     return {**by_hand(number, port), "JAX_COORDINATOR_ADDRESS": f"[::1]:{port}"}
 

@@ -62,6 +62,14 @@ def test_npy_files_under_the_names_that_people_give_them(
     np.testing.assert_array_equal(made.arrays("train")[1][:, 0], Y)
 
 
+@pytest.mark.parametrize("given", ["x.npy", "X.NPY"])
+def test_an_array_that_is_named_is_the_one_that_is_imported(tmp_path: Path, given: str) -> None:
+    """Whatever others have the usual names."""
+    source = arrays(tmp_path / "mine", x=X, y=Y, train_x=TEST_X, train_y=TEST_Y)
+    (source / "x.npy").rename(source / given)
+    assert import_features(source / given, tmp_path / "set", classes=3).features.splits == {"train": 60}
+
+
 def test_a_set_of_one_array_is_called_after_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     arrays(tmp_path / "mine", X=X, y=Y)

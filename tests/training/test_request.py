@@ -90,6 +90,16 @@ def test_what_contradicts_itself_is_refused(
     assert refused.value.fields.get("parameter") == which
 
 
+def test_a_seed_is_taken_as_it_is(one: FeatureSet) -> None:
+    assert Request(one, epsilon=1.0, seed=2**63 + 1).seed == 2**63 + 1
+
+
+@pytest.mark.parametrize("name", ["method", "non_private", "allow_large_delta"])
+def test_nothing_is_no_value_of_what_has_a_default(one: FeatureSet, name: str) -> None:
+    with pytest.raises(UserError, match=name):
+        Request(one, epsilon=1.0, **{name: None})
+
+
 def test_a_path_is_no_feature_set() -> None:
     path: Any = "features/one"
     with pytest.raises(UserError, match="features is a str, not a feature set"):

@@ -84,7 +84,7 @@ def test_all_that_is_given_is_asked_for(
     }
     observer = Observer()
     found = asked_by(monkeypatch, a, **given, **same, out="o.safetensors", ridge=0.5, observer=observer)
-    own: dict[str, Any] = {"out": Path("o.safetensors"), "ridge": 0.5}
+    own: dict[str, Any] = {"out": "o.safetensors", "ridge": 0.5}
     wanted = Request(features=a, folder=Path("elsewhere"), observer=observer, **given, **same, **own)
     assert found == (wanted, observer, observer)
     assert wanted.privacy == privacy
@@ -218,6 +218,23 @@ def test_errors_of_the_charge_say_themselves_what_is_charged(
         assert [note.split(":")[0] for note in getattr(end.value, "__notes__", [])] == said
 
 
+def test_a_stop_after_the_head_says_that_it_is_there(
+    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = trains.let_go, []
+
+    def stopped(charged: Any) -> None:
+        real(charged)
+        calls.append(charged.checked.path.exists())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trains, "let_go", stopped)
+    with pytest.raises(KeyboardInterrupt) as end:
+        finish(ready(sets["a"]), Observer())
+    assert calls == [True]
+    assert "The head was written" in " ".join(getattr(end.value, "__notes__", []))
+
+
 @pytest.mark.parametrize("epsilon", [1.0, 1.00004, 1.0000004])
 def test_no_name_and_no_question_says_less_than_is_spent(features: FeatureSet, epsilon: float) -> None:
     ready = checked(features, epsilon=epsilon)
@@ -242,8 +259,10 @@ def test_a_training_from_python_is_one_call(features: FeatureSet, tmp_path: Path
 
 
 def test_warnings_are_python_warnings(features: FeatureSet, tmp_path: Path) -> None:
-    with pytest.warns(dpfc_cli.TrainingWarning, match="noise"):
-        train(features, epsilon=0.01, method="dp-ls", out=tmp_path / "a.safetensors")
+    with pytest.warns(dpfc_cli.TrainingWarning, match="noise") as told:
+        train(features, epsilon=0.01, method="dp-ls", out=tmp_path / "a.safetensors", observer=None)
+    # They point to the line that asked, so each of several lines is warned of.
+    assert {warning.filename for warning in told} == {__file__}
 
 
 def test_numbers_of_numpy_are_numbers_in_ledger_and_card(features: FeatureSet, tmp_path: Path) -> None:
