@@ -32,6 +32,7 @@ def forecast(
     """
     from dpfc_cli.planning import forecast as forecasts
 
+    asked = with_sets(asked, Forecasting)
     if plot is not None:
         from dpfc_cli.figures import canvas
 
@@ -44,7 +45,7 @@ def forecast(
             )
         canvas.check(plot)
     with display.stages("Calibrating the noise", "trainings") as progress:
-        found = forecasts.forecast(**with_sets(asked, Forecasting), progress=progress)
+        found = forecasts.forecast(**asked, progress=progress)
     for text in found.warnings:
         display.warn(text)
     if as_json:

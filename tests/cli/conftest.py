@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
+from dpfc_cli.cli import stop
 from dpfc_cli.cli.app import app
 from dpfc_cli.cli.help import COMMANDS
 from dpfc_cli.features.reader import FeatureSet
@@ -31,6 +32,8 @@ def dpfc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dpfc:
     monkeypatch.chdir(tmp_path)
     for variable in ("DPFC_FEATURES", "DPFC_HEADS"):
         monkeypatch.delenv(variable, raising=False)
+    # A command with --distributed sets it, for a process that ends with the command. This one goes on.
+    monkeypatch.setattr(stop, "at_once", False)
 
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, list(arguments))

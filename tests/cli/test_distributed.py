@@ -14,7 +14,6 @@ from safetensors.numpy import load_file
 
 import dpfc_cli as library
 from dpfc_cli import processes
-from dpfc_cli.cli import stop
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.ledger.file import ledger_path
 from tests.cli.conftest import Dpfc
@@ -197,7 +196,6 @@ def test_ctrl_c_while_the_others_leave_changes_nothing_of_what_is_said(
     dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch, asks: str
 ) -> None:
     monkeypatch.setattr(processes, "joined", lambda: Leaving(asks))
-    monkeypatch.setattr(stop, "at_once", False)
     ended = dpfc("train", "--distributed", "--epsilon", "1", "--method", "dp-ls", "--out", "left.safetensors")
     whole = asks == "nothing"
     assert (ended.exit_code, Path("left.safetensors").exists()) == ((0, True) if whole else (2, False))
