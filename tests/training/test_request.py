@@ -97,7 +97,7 @@ def test_a_seed_is_taken_as_it_is(one: FeatureSet) -> None:
 @pytest.mark.parametrize("name", ["method", "non_private", "allow_large_delta"])
 def test_nothing_is_no_value_of_what_has_a_default(one: FeatureSet, name: str) -> None:
     with pytest.raises(UserError, match=name):
-        Request(one, epsilon=1.0, **{name: None})
+        Request(one, epsilon=1.0, **{name: None})  # type: ignore[arg-type]
 
 
 def test_a_path_is_no_feature_set() -> None:

@@ -26,6 +26,7 @@ from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request
+from dpfc_cli.training.run import let_go
 from dpfc_cli.training.train import account_with, charge_of, finish, plan, train
 from tests.support import blobs
 from tests.training.requests import account, charges, checked, ready, states
@@ -221,7 +222,7 @@ def test_errors_of_the_charge_say_themselves_what_is_charged(
 def test_a_stop_after_the_head_says_that_it_is_there(
     sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = trains.let_go, []
+    real, calls = let_go, []
 
     def stopped(charged: Any) -> None:
         real(charged)
