@@ -21,13 +21,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from html import escape
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, installing, parameter, printable
+from dpfc_cli.errors import GUARDED, UserError, installing, parameter
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
@@ -39,6 +38,7 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.options import MethodName
 from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.rounding import rounded_up
+from dpfc_cli.show.document import Told
 from dpfc_cli.sources.classes import check_classes
 from dpfc_cli.sources.groups import keys_of
 from dpfc_cli.training.observer import Observer
@@ -72,18 +72,12 @@ class InvalidInputError(UserError, ValueError):
     """Something that the user can correct, as the ValueError that scikit-learn expects."""
 
 
-class Told(dict[str, Any]):
+class Values(dict[str, Any], Told):
     """Facts by name. A notebook shows them as a table."""
 
-    def _repr_html_(self) -> str:
-        left = 'style="text-align: left; vertical-align: top"'
-        rows = (f"<tr><th {left}>{_shown(name)}</th><td {left}>{_shown(each)}</td></tr>" for name, each in self.items())
-        return f"<table>{''.join(rows)}</table>"
-
-
-def _shown(value: object) -> str:
-    # Floats are ε, δ and μ.
-    return escape(printable(rounded_up(value, 6) if isinstance(value, float) else str(value)))
+    def told(self) -> dict[str, str]:
+        # Floats are ε, δ and μ.
+        return {name: rounded_up(value, 6) if isinstance(value, float) else str(value) for name, value in self.items()}
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -184,7 +178,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = classes
         self.head_ = trained.head
         self.privacy_ = _privacy(trained)
-        self.statement_ = Told(trained.head.statement())
+        self.statement_ = Values(trained.head.statement())
         return self
 
     def _asserted(self) -> Sequence[Any] | int | None:
@@ -366,11 +360,11 @@ def _persons(groups: np.ndarray) -> np.ndarray:
     return np.asarray(np.array(found.names)[found.codes])
 
 
-def _privacy(trained: Trained) -> Told:
+def _privacy(trained: Trained) -> Values:
     """What the fit claims, and what was spent in all."""
     card, spent = trained.head.card, trained.spent
     claimed = trained.charged.checked.calibrated.claimed
-    found = Told(claim=card["claim"], unit=card["unit"], adjacency=card["adjacency"])
+    found = Values(claim=card["claim"], unit=card["unit"], adjacency=card["adjacency"])
     if claimed is not None:
         total = spent.epsilon(claimed.delta)
         found |= {"epsilon": claimed.epsilon, "delta": claimed.delta, "mu": claimed.mu, "spent": total}

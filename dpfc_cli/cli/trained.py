@@ -27,7 +27,7 @@ def show_so_far(checked: "Checked") -> None:
     if then.unit != before.unit:
         made += f" for one {then.unit}"
     left = shown.left(then, claimed.delta, checked.charge)
-    parts = [f"So far {shown.summed(before, claimed.delta)} is spent on {shown.whose(before)}", made]
+    parts = [f"So far {before.summed(claimed.delta)} is spent on {shown.whose(before)}", made]
     display.say("; ".join([*parts, *([] if left is None else [f"then {left}"]), *shown.not_in(before)]) + ".")
 
 
@@ -68,8 +68,8 @@ def show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     else:
         both = "" if calibrated.before is None else ", of both trainings together"
         rows.append(("guarantee", rounding.cost(claimed.epsilon, claimed.delta) + both))
-        rows.append(("spent before", shown.summed(checked.account, claimed.delta)))
-        rows.append(("spent with this", shown.summed(after, claimed.delta)))
+        rows.append(("spent before", checked.account.summed(claimed.delta)))
+        rows.append(("spent with this", after.summed(claimed.delta)))
         said = shown.left(after, claimed.delta, checked.charge)
         rows += [] if said is None else [("then", said)]
     plan = statement.released(releases, {"claim": calibrated.claim, "unit": calibrated.facts.unit})
@@ -92,7 +92,7 @@ def show_head(trained: "Trained", as_json: bool, full: bool, named: bool, featur
         display.warn("the optimum was not reached. The head is where the iteration ended.")
     rows = []
     if claimed is not None:
-        said = [f"{shown.summed(spent, claimed.delta)} by {counted(len(spent.private), 'private training')}"]
+        said = [f"{spent.summed(claimed.delta)} by {counted(len(spent.private), 'private training')}"]
         left = shown.left(spent, claimed.delta, trained.charged.receipt.charge)
         said += [] if left is None else [left]
         rows.append(("spent so far", "; ".join([*said, *shown.not_in(spent)])))

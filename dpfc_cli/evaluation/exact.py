@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.errors import GUARDED, UserError, printable
 from dpfc_cli.evaluation.statistics import Calibration, Difference, calibration, difference
 from dpfc_cli.features.reader import Blocks, FeatureSet
 from dpfc_cli.heads.head import Head, as_probabilities
 from dpfc_cli.heads.metrics import BEST, Interval, Scores, Tally, average_precisions, labelled, wilson
+from dpfc_cli.rounding import percentage
+from dpfc_cli.show.document import Told
 
 ROWS = 4_096
 """Records scored at a time."""
@@ -45,8 +47,8 @@ class Confused(NamedTuple):
     n: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Evaluation(Told):
     """How good a head is on a split. All figures are fractions of 1.
 
     n: labelled records. top1: the fraction of them of which the best class is a label; top5: of which one of the best
@@ -71,6 +73,10 @@ class Evaluation:
     warnings: tuple[str, ...]
     confusions: tuple[Confused, ...] | None = None
     calibration: Calibration | None = None
+
+    def told(self) -> dict[str, str]:
+        shown = percentage(self.top1, self.n, self.interval)
+        return {"split": printable(self.split), "records": f"{self.n:,}", "top-1": f"{shown}, exact and not protected"}
 
     @property
     def chance(self) -> tuple[float, float] | None:

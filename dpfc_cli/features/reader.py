@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, counted, parameter, printable
 from dpfc_cli.features.hdf5 import broken, opened_hdf5, plain_dataset, readable, rows_of
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load, unreadable
 from dpfc_cli.files import sha256_of
+from dpfc_cli.show.document import Told
 
 _INDICES = 2**16
 """Record numbers that are compared at a time."""
@@ -24,7 +25,7 @@ GroupedBlocks = Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]
 """The same with the group of each record: (number of the first record, features, labels, groups)."""
 
 
-class FeatureSet:
+class FeatureSet(Told):
     """A finished feature set.
 
         features = FeatureSet("features/digits-scattering")
@@ -48,8 +49,10 @@ class FeatureSet:
         self._file = _file(self.folder)
         self.manifest: Manifest = load(self.folder)
 
-    def __repr__(self) -> str:
-        return f"FeatureSet({str(self.folder)!r})"
+    def told(self) -> dict[str, str]:
+        records = ", ".join(f"{name} {n:,}" for name, n in self.splits.items())
+        counts = f"{self.dim} dimensions, {counted(len(self.classes), 'class')}"
+        return {"folder": printable(str(self.folder)), "records": records, "features": counts}
 
     @property
     def name(self) -> str:

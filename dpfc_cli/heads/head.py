@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, counted, parameter, printable
 from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_beside, write_synced, written_at
 from dpfc_cli.folders import heads_folder, moved_by
 from dpfc_cli.heads import hub
 from dpfc_cli.memory import check_fits
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
+from dpfc_cli.show.document import Told
 from dpfc_cli.sources.reading import unread
 from dpfc_cli.trust import card as card_values
 from dpfc_cli.trust import statement
@@ -38,8 +39,8 @@ _SMALL = 100_000
 """Bytes that the rest of a header may take beside the card."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Head:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Head(Told):
     """A linear classifier of feature vectors, with its card.
 
     chain: what is done to a feature vector first. weight: d × m. bias: m. Scores are chain(x)·weight + bias. card: how
@@ -70,6 +71,11 @@ class Head:
 
         """
         return _load(located(path))
+
+    def told(self) -> dict[str, str]:
+        file = {} if self.path is None else {"file": printable(shown(self.path))}
+        counts = f"{self.dim} dimensions to {counted(len(self.classes), 'class')}"
+        return {**file, **dict(statement.brief(self.card)), "method": self.card["method"], "takes": counts}
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -28,14 +28,17 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dpfc_cli.errors import printable
 from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, Fact, Merge, Outcome, Set, Unit
+from dpfc_cli.rounding import cost
+from dpfc_cli.show.document import Told
 from dpfc_cli.trust.claims import epsilon_of
 
 Kind = TypeVar("Kind", bound=Fact)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Account:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Account(Told):
     """What counts for one population.
 
     ledger: the file. population: its name; None: the sets of which nothing is said. charges: the oldest first. caps:
@@ -101,6 +104,17 @@ class Account:
             return math.inf
         made = [_for(unit, charge, release) for charge in self.counted(unit) for release in charge.releases]
         return epsilon_of(made, delta, self.eta) if made else 0.0
+
+    def summed(self, delta: float) -> str:
+        """What was spent, in a sentence."""
+        least = "at least " if self.at_least else ""
+        if not self.private:
+            return f"{least}nothing"
+        bound = "" if self.exact else " (an upper bound)"
+        return f"{least}{cost(self.epsilon(delta), delta)}{bound} for one {self.unit}, under zero-out adjacency"
+
+    def told(self) -> dict[str, str]:
+        return {"population": printable(self.population or "unsaid"), "spent": self.summed(1e-5)}
 
     @property
     def eta(self) -> float:

@@ -27,16 +27,6 @@ def whose(account: Account) -> str:
     return "sets of which nothing is said" if account.population is None else f"population {account.population}"
 
 
-def summed(account: Account, delta: float) -> str:
-    """What was spent, in a sentence."""
-    if not account.private:
-        return "at least nothing" if account.at_least else "nothing"
-    least = "at least " if account.at_least else ""
-    bound = "" if account.exact else " (an upper bound)"
-    total = rounding.cost(account.epsilon(delta), delta)
-    return f"{least}{total}{bound} for one {account.unit}, under zero-out adjacency"
-
-
 def left(account: Account, delta: float, of: Charge | None = None) -> str | None:
     """What the caps leave, in a sentence; None if there is none. of: see `caps.left`."""
     found = caps.left(account, delta, of)

@@ -1,8 +1,11 @@
 """A document as plain values."""
 
+import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from dpfc_cli.errors import printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,3 +139,20 @@ def _short(block: Block) -> Block:
 def page(title: str, *blocks: Block, values: Mapping[str, Any] | None = None) -> Document:
     """A document of one section."""
     return Document(title=title, sections=[Section("", blocks)], values=values or {})
+
+
+class Told:
+    """What Python shows in one line, and a notebook as a table."""
+
+    def told(self) -> Mapping[str, str]:
+        """What is said of it, by name."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'; '.join(f'{name} {said}' for name, said in self.told().items())}>"
+
+    def _repr_html_(self) -> str:
+        left = 'style="text-align: left; vertical-align: top"'
+        shown = ((html.escape(printable(name)), html.escape(printable(said))) for name, said in self.told().items())
+        rows = (f"<tr><th {left}>{name}</th><td {left}>{said}</td></tr>" for name, said in shown)
+        return f"<table>{''.join(rows)}</table>"

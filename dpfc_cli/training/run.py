@@ -18,6 +18,7 @@ from dpfc_cli.privacy.lattice import Reals
 from dpfc_cli.privacy.noise import SeededBits, SystemBits
 from dpfc_cli.privacy.oracle import MAKING, TAKING, Oracle, Stages
 from dpfc_cli.privacy.queries import Grid
+from dpfc_cli.show.document import Told
 from dpfc_cli.training.card import card_of, charge_of_training, charged_standing
 from dpfc_cli.training.charge import Charged, Receipt, settle
 from dpfc_cli.training.check import Checked, answers_beside
@@ -26,8 +27,8 @@ from dpfc_cli.training.observer import MATRICES, SOLVING, TRAINING, Observer
 from dpfc_cli.training.request import SPLIT
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trained:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Trained(Told):
     """A training that ended with a head.
 
     path: where the head was written; not always where it was to be, see `heads.save`. sha256: of that file. spent: what
@@ -39,6 +40,9 @@ class Trained:
     path: Path
     sha256: str
     spent: Account
+
+    def told(self) -> dict[str, str]:
+        return {**self.head.told(), "file": printable(str(self.path)), **self.spent.told()}
 
 
 def run(charged: Charged, observer: Observer) -> Trained:
