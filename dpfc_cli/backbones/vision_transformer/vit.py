@@ -29,7 +29,7 @@ from dpfc_cli.backbones.preprocess import antialiased, interpolated
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import Activation
 
-_FUSED = 256
+FUSED = 256
 """Tokens up to which all pictures at once are as fast on a processor (measured at 197, 256, 257, 577 and 1,370)."""
 
 
@@ -130,8 +130,9 @@ def _mix(q: jax.Array, k: jax.Array, v: jax.Array, dtype: Any, causal: bool = Fa
     """Scaled dot-product attention on float32 (B, heads, N, D / heads), computed and returned as dtype."""
     one = partial(_mix_one, dtype=dtype, causal=causal)
     # On processors XLA fuses a softmax over more columns badly. Picture by picture is faster there, to the same bits.
-    if jax.default_backend() == "cpu" and k.shape[-2] > _FUSED:
-        return jax.lax.map(lambda each: one(*each), (q, k, v))
+    if jax.default_backend() == "cpu" and k.shape[-2] > FUSED:
+        mixed: jax.Array = jax.lax.map(lambda each: one(*each), (q, k, v))
+        return mixed
     return one(q, k, v)
 
 
