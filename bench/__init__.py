@@ -2,9 +2,8 @@
 
 These make documents or parts of them: `reproduction` (docs/reproduction.md), `accuracy` (docs/accuracy.md), `ablation`,
 `public`, `starts` and `persons` (tables of docs/whitening.md), `costs` (a table of docs/design.md), `forecast` (a table
-of docs/choosing.md), `benchmarks` (docs/benchmarks.md, of `kernels`, `peers` and `throughput`). `zero_shot` times the
-text tower of a model of real size. These compare with PyTorch and need it: `parity`, `towers`, `torch_export`, and
-`references` and `text_references`, which make data for the tests. The others are parts: `cells` runs trainings once and
-keeps the results, `sets` and `synthetic` are the data, `recipe` is an early version of the default method, and `paper`
-has the paper's tables.
+of docs/choosing.md), `benchmarks` (docs/benchmarks.md, of `kernels`, `peers` and `throughput`). `references` and
+`text_references` make data for the tests, with PyTorch. The others are parts: `cells` runs trainings once and keeps the
+results, `sets` and `synthetic` are the data, `recipe` is an early version of the default method, and `paper` has the
+paper's tables.
 """

@@ -123,7 +123,6 @@ def main() -> None:
             "some": [clip(line).input_ids for line in all_lines[:40:8]],
         },
         "siglip": {
-            "spiece": base64.b64encode(spiece).decode(),
             "pieces": [
                 [pieces.id_to_piece(i), float(f"{pieces.get_score(i):.7g}")] for i in range(pieces.get_piece_size())
             ],

@@ -80,10 +80,15 @@ def sha256_of(path: Path) -> str:
 
 def json_in(path: Path) -> Any:
     """The values in a JSON file. Raises OSError where it cannot be read, and ValueError as `json_of` does."""
+    return json_of(bytes_in(path))
+
+
+def bytes_in(path: Path) -> bytes:
+    """The bytes of a file. Raises OSError where it cannot be read, and ValueError if there are too many."""
     check_plain(path)
     if path.stat().st_size > LARGEST_JSON:
         raise ValueError(f"it is larger than {LARGEST_JSON >> 20} MiB")
-    return json_of(path.read_bytes())
+    return path.read_bytes()
 
 
 def json_of(text: str | bytes) -> Any:

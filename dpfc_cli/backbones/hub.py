@@ -11,7 +11,6 @@ mirror. Where the table of models has a pin, commit and digest are those of the 
 
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -137,121 +136,152 @@ def check(weights: str) -> None:
     """Raise UserError for weights that cannot be read, before anything is fetched: there is no such file, or its name
     shows that it holds no weights.
     """
-    if weights.startswith("hf:"):
-        found = _REPOSITORY.fullmatch(weights)
-        if found is None:
-            raise UserError(
-                f"'{weights}' does not name a repository.",
-                "Write hf:OWNER/NAME, or hf:OWNER/NAME/FILE.",
-                parameter="weights",
-                value=weights,
-            )
-        if found["file"]:
-            _check_suffix(found["file"])
-        return
-    path = Path(weights).expanduser()
-    if path.is_dir():
-        _in_folder(path)
-    elif path.is_file():
-        _check_suffix(path.name)
-    else:
+    file = _Place(weights).file
+    if file and file.endswith(_PICKLES):
+        stem = file.rpartition("/")[2].rpartition(".")[0]
         raise UserError(
-            f"There are no weights at '{weights}'.",
-            "Name a file, its folder, or hf:OWNER/NAME.",
-            code="missing",
+            f"'{file}' is a pickle. Whoever opens a pickle runs the code in it.",
+            "Convert it on a machine where that code can do no harm: torch.load(FILE, weights_only=True), then "
+            f"safetensors.torch.save_file(tensors, '{stem}.safetensors').",
+            code="unsupported",
             parameter="weights",
-            path=str(path),
+            path=file,
+        )
+    if file and not file.endswith((*_KNOWN, ".index.json")):
+        raise UserError(
+            f"'{file}' is not a file of weights.",
+            f"Use a file with a name that ends in {' or '.join(_KNOWN)}.",
+            code="unsupported",
+            parameter="weights",
+            path=file,
         )
 
 
 def locate(weights: str, progress: Progress | None = None, pin: Pin | None = None) -> Located:
     """Find the files of weights, and fetch them if they are not on this machine. For the arguments see `find`."""
     check(weights)
-    if found := _REPOSITORY.fullmatch(weights):
-        return _fetch(found["repository"], found["file"], progress, pin)
-    path = Path(weights).expanduser()
-    files, config = (_in_folder(path), path) if path.is_dir() else (_files(path), path.parent)
+    place = _Place(weights, progress, pin)
+    usual = (place.file,) if place.file else ("model.safetensors", INDEX)
+    file, path = next(((name, path) for name in usual if (path := place.get(name))), (usual[0], None))
+    if path is None:
+        raise UserError(
+            f"'{place.where}' has no file {file}.",
+            f"If its weights have another name, write {place.where}/FILE. Pickles (.bin, .pt) are not opened.",
+            code="missing",
+            parameter="weights",
+        )
+    files = [path] if not file.endswith(".index.json") else [place.part(name) for name in _parts(path)]
+    config = place.get("config.json")
     return Located(
-        id=path.resolve().name,
-        files=files,
-        config=_json(config / "config.json") if (config / "config.json").is_file() else {},
-        expected=(None,) * len(files),
+        id=f"{place.where}/{place.ahead}{file}" if place.repository else Path(weights).expanduser().resolve().name,
+        files=tuple(files),
+        config=_json(config) if config else {},
+        expected=(pin.sha256,) if pin is not None else tuple(map(named_by, files)),
     )
 
 
-def beside(
-    weights: str, names: Sequence[str], progress: Progress | None = None, pin: Pin | None = None
-) -> Located | None:
-    """Find other files in the folder of weights, and fetch them if they are not on this machine.
+def beside(weights: str, name: str, progress: Progress | None = None, pin: Pin | None = None) -> Located | None:
+    """Find another file in the folder of weights, and fetch it if it is not on this machine.
 
     Args:
         weights: as for `find`.
-        names: of the files.
+        name: of the file.
         progress: it is told how many bytes of a file were downloaded.
-        pin: the version of the weights. The files are those of its commit.
+        pin: the version of the weights. The file is that of its commit.
 
     Returns:
-        The files; None if one of them is not there.
+        The file; None if it is not there.
 
     Raises:
         UserError: the hub cannot be reached.
 
     """
-    check(weights)
-    found = _REPOSITORY.fullmatch(weights)
-    if found is None:
+    place = _Place(weights, progress, pin)
+    try:
+        path = place.get(name)
+    except UserError as error:
+        remedy = "Check the network and try again. Or put the file and the weights into a folder of your own."
+        raise UserError(error.what, remedy, code=error.code, **error.fields) from error
+    if path is None:
+        return None
+    id = f"{place.where}/{place.ahead}{name}" if place.repository else name
+    return Located(id=id, files=(path,), config={}, expected=(named_by(path),))
+
+
+class _Place:
+    """A folder on this machine or in a repository of the hub.
+
+    Attributes:
+        where: it, as messages and ids name it.
+        file: the name of the file of weights, if it is known. In a repository it may begin with a folder (`ahead`).
+        repository: `owner/name` on the hub; None for a folder on this machine.
+
+    Raises:
+        UserError: there is no such folder or file, or it is not clear which file of a folder is meant.
+
+    """
+
+    def __init__(self, weights: str, progress: Progress | None = None, pin: Pin | None = None) -> None:
+        self._progress, self._commit = progress, None if pin is None else pin.commit
+        self.where, self.file, self.ahead = weights, "", ""
+        self.repository: str | None = None
+        if weights.startswith("hf:"):
+            found = _REPOSITORY.fullmatch(weights)
+            if found is None:
+                raise UserError(
+                    f"'{weights}' does not name a repository.",
+                    "Write hf:OWNER/NAME, or hf:OWNER/NAME/FILE.",
+                    parameter="weights",
+                    value=weights,
+                )
+            self.repository, named = found["repository"], found["file"] or ""
+            self.where = f"hf:{self.repository}"
+            self.ahead, self.file = named[: named.rfind("/") + 1], named[named.rfind("/") + 1 :]
+            return
         path = Path(weights).expanduser()
-        files = tuple((path if path.is_dir() else path.parent) / name for name in names)
-        whole = all(file.is_file() for file in files)
-        return Located(id=names[0], files=files, config={}, expected=(None,) * len(files)) if whole else None
-    repository, ahead, fetched = found["repository"], _folder_of(found["file"] or ""), list[Path]()
-    for name in names:
-        try:
-            file = download(repository, ahead + name, progress, None if pin is None else pin.commit, optional=True)
-        except UserError as error:
-            remedy = "Check the network and try again. Or put the file and the weights into a folder of your own."
-            raise UserError(error.what, remedy, code=error.code, **error.fields) from error
-        if file is None:
-            return None
-        fetched.append(file)
-    expected = tuple(map(named_by, fetched))
-    return Located(id=f"hf:{repository}/{ahead}{names[0]}", files=tuple(fetched), config={}, expected=expected)
+        if not path.is_file() and not path.is_dir():
+            raise UserError(
+                f"There are no weights at '{weights}'.",
+                "Name a file, its folder, or hf:OWNER/NAME.",
+                code="missing",
+                parameter="weights",
+                path=str(path),
+            )
+        self._folder, self.file = (path, _file_in(path)) if path.is_dir() else (path.parent, path.name)
+        self.where = str(self._folder)
+
+    def get(self, name: str) -> Path | None:
+        """A file of the folder, fetched if it is not on this machine; None if there is none."""
+        if self.repository is not None:
+            return download(self.repository, self.ahead + name, self._progress, self._commit)
+        path = self._folder / name
+        return path if path.is_file() else None
+
+    def part(self, name: str) -> Path:
+        """As `get`, for a file that an index names. Raises UserError if there is none."""
+        path = self.get(name)
+        if path is None:
+            what = f"The index of the weights in '{self.where}' names the file '{name}', which is not there."
+            raise UserError(what, "Get that file, too.", code="missing", path=name)
+        return path
 
 
-def _folder_of(file: str) -> str:
-    """The folder of a file in a repository, with a slash at its end; '' at the top."""
-    return file[: file.rfind("/") + 1]
-
-
-def _in_folder(folder: Path) -> tuple[Path, ...]:
-    index = folder / INDEX
-    if index.is_file():
-        return _files(index)
-    files = sorted(path for path in folder.iterdir() if path.suffix in _KNOWN)
-    if len(files) != 1:
-        pickled = next((path for path in sorted(folder.iterdir()) if path.suffix in _PICKLES), None)
-        if pickled is not None and not files:
-            _check_suffix(pickled.name)
-        raise UserError(
-            f"The folder '{folder}' holds {len(files)} files of weights ({', '.join(_KNOWN)}).",
-            f"Name one file with {parameter('weights')}.",
-            code="missing" if not files else "conflict",
-            parameter="weights",
-            path=str(folder),
-        )
-    return (files[0],)
-
-
-def _files(path: Path) -> tuple[Path, ...]:
-    """The file itself, or all files that an index names."""
-    if not path.name.endswith(".index.json"):
-        return (path,)
-    files = tuple(path.parent / name for name in _parts(path))
-    for file in files:
-        if not file.is_file():
-            what = f"The index '{path}' names the file '{file.name}', which is not in its folder."
-            raise UserError(what, "Get that file, too.", code="missing", path=str(file))
-    return files
+def _file_in(folder: Path) -> str:
+    """The name of the one file of weights in a folder, or of its index; of a pickle if there is nothing else."""
+    if (folder / INDEX).is_file():
+        return INDEX
+    names = sorted(path.name for path in folder.iterdir())
+    files = [name for name in names if name.endswith(_KNOWN)]
+    pickled = [name for name in names if name.endswith(_PICKLES)]
+    if len(files) == 1 or (pickled and not files):
+        return (files or pickled)[0]
+    raise UserError(
+        f"The folder '{folder}' holds {len(files)} files of weights ({', '.join(_KNOWN)}).",
+        f"Name one file with {parameter('weights')}.",
+        code="missing" if not files else "conflict",
+        parameter="weights",
+        path=str(folder),
+    )
 
 
 def _parts(index: Path) -> list[str]:
@@ -269,86 +299,33 @@ def _parts(index: Path) -> list[str]:
 def _json(path: Path) -> dict[str, Any]:
     try:
         content = json_in(path)
-    except ValueError as error:
-        what = f"'{path}' is not JSON: {error}."
-        raise UserError(what, "Get the file again.", code="damaged", path=str(path)) from error
-    except OSError as error:
-        what = f"'{path}' cannot be read: {error}."
-        raise UserError(what, "Check its permissions.", code="unreadable", path=str(path)) from error
+    except (OSError, ValueError) as error:
+        code: Code = "unreadable" if isinstance(error, OSError) else "damaged"
+        raise UserError(
+            f"'{path}' cannot be read as JSON: {error}.", "Get the file again.", code=code, path=str(path)
+        ) from error
     return content if isinstance(content, dict) else {}
-
-
-def _check_suffix(name: str) -> None:
-    if name.endswith(_PICKLES):
-        stem = name.rpartition("/")[2].rpartition(".")[0]
-        raise UserError(
-            f"'{name}' is a pickle. Whoever opens a pickle runs the code in it.",
-            "Convert it on a machine where that code can do no harm: torch.load(FILE, weights_only=True), then "
-            f"safetensors.torch.save_file(tensors, '{stem}.safetensors').",
-            code="unsupported",
-            parameter="weights",
-            path=name,
-        )
-    if not name.endswith((*_KNOWN, ".index.json")):
-        raise UserError(
-            f"'{name}' is not a file of weights.",
-            f"Use a file with a name that ends in {' or '.join(_KNOWN)}.",
-            code="unsupported",
-            parameter="weights",
-            path=name,
-        )
 
 
 # On the hub
 
 
-def _fetch(repository: str, file: str | None, progress: Progress | None, pin: Pin | None) -> Located:
-    commit = None if pin is None else pin.commit
-    if file is None:
-        usual = ("model.safetensors", INDEX)
-        file = next((each for each in usual if download(repository, each, progress, commit, optional=True)), None)
-    if file is None:
-        raise UserError(
-            f"The repository '{repository}' has no file model.safetensors.",
-            f"If its weights have another name, write hf:{repository}/FILE. Pickles (.bin, .pt) are not opened.",
-            code="missing",
-            parameter="weights",
-        )
-    ahead, path = _folder_of(file), _required(repository, file, progress, commit)
-    names = [file] if not file.endswith(".index.json") else [ahead + name for name in _parts(path)]
-    files = tuple(_required(repository, name, progress, commit) for name in names)
-    config = download(repository, f"{ahead}config.json", progress, commit, optional=True)
-    return Located(
-        id=f"hf:{repository}/{file}",
-        files=files,
-        config=_json(config) if config else {},
-        expected=tuple(map(named_by, files)) if pin is None else (pin.sha256,),
-    )
-
-
 def named_by(file: Path) -> str | None:
-    """The SHA-256 that the cache names a file by; None if it is a small one, which has the name of a git object."""
+    """The SHA-256 that the cache of the hub names a file by; None if it is another file, or a small one, which has the
+    name of a git object.
+    """
     name = file.resolve().name
     return name if re.fullmatch("[0-9a-f]{64}", name) else None
 
 
-def _required(repository: str, file: str, progress: Progress | None, commit: str | None) -> Path:
-    found = download(repository, file, progress, commit)
-    assert found is not None, "a file that is not optional is there, or there is an error"
-    return found
-
-
-def download(
-    repository: str, file: str, progress: Progress | None, commit: str | None, optional: bool = False
-) -> Path | None:
-    """A file of the hub in the cache, fetched if it is not there; None if it is optional and not in the repository.
+def download(repository: str, file: str, progress: Progress | None, commit: str | None) -> Path | None:
+    """A file of the hub in the cache, fetched if it is not there; None if it is not in the repository.
 
     Args:
         repository: `owner/name`.
         file: its path there.
         progress: it is told how many bytes were downloaded.
         commit: the revision: a commit, a branch or a tag. None: the newest.
-        optional: whether the repository may lack it.
 
     Raises:
         UserError: for everything else that goes wrong.
@@ -367,13 +344,11 @@ def download(
         if getattr(getattr(error.__cause__, "response", None), "status_code", None) in (401, 403):
             raise _gated(repository, file) from None
         # The cache also remembers which files the hub does not have.
-        if optional and try_to_load_from_cache(repository, file, revision=commit) is _CACHED_NO_EXIST:
+        if try_to_load_from_cache(repository, file, revision=commit) is _CACHED_NO_EXIST:
             return None
         problem = "it is not in the cache, and the hub cannot be reached (or HF_HUB_OFFLINE is set)"
     except hub.EntryNotFoundError:
-        if optional:
-            return None
-        problem, code = "the repository has no such file", "missing"
+        return None
     except hub.GatedRepoError:
         raise _gated(repository, file) from None
     except hub.RepositoryNotFoundError:

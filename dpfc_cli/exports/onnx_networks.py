@@ -195,7 +195,7 @@ def convnext(graph: Graph, pixels: str, backbone: Network) -> str:
     x = network.normed(x, outer, "stem_norm", EPSILON)
     for i, stage in enumerate(stages):
         if i:
-            x, side = network.strided(network.normed(x, outer, f"{i}.down_norm", EPSILON), side, outer, f"{i}.down")
+            x, side = network.strided(network.normed(x, outer, f"down_norm{i}", EPSILON), side, outer, f"down{i}")
         for block in stage:
             x = network.block(arrays(block), x)
     return network.normed(graph("ReduceMean", x, axes=[1, 2], keepdims=0), outer, "norm", epsilon)

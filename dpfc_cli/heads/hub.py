@@ -45,12 +45,12 @@ def fetch(name: str, suffixes: Sequence[str]) -> Path:
         )
     repository, revision = found["repository"], found["revision"]
     for file in [found["file"]] if found["file"] else [STEM + suffix for suffix in suffixes]:
-        path = _download(repository, file, revision, optional=found["file"] is None)
+        path = _download(repository, file, revision)
         if path is not None:
             break
     else:
         raise UserError(
-            f"The repository '{repository}' has no file {STEM}{suffixes[0]}.",
+            f"The repository '{repository}' has no file {found['file'] or STEM + suffixes[0]}.",
             f"If its head has another name, write hf:{repository}/FILE.",
             code="missing",
             parameter="head",
@@ -59,7 +59,7 @@ def fetch(name: str, suffixes: Sequence[str]) -> Path:
     commit = path.parents[len(PurePosixPath(file).parts) - 1].name
     # Offline, the cache may not know whether there is a signature. Who checks it misses it then.
     with suppress(UserError):
-        _download(repository, file + SUFFIX, commit, optional=True)
+        _download(repository, file + SUFFIX, commit)
     whole = hub.Located(id=f"{PREFIX}{repository}/{file}", files=(path,), config={}, expected=(named_by(path),))
     whole.digest()
     return path
@@ -73,9 +73,9 @@ def origin(path: Path) -> str | None:
     return f"{PREFIX}{found['owner']}/{found['name']}/{found['file']}@{found['commit']}"
 
 
-def _download(repository: str, file: str, revision: str | None, optional: bool) -> Path | None:
+def _download(repository: str, file: str, revision: str | None) -> Path | None:
     try:
-        return download(repository, file, None, revision, optional=optional)
+        return download(repository, file, None, revision)
     except UserError as error:
         remedy = "Check the name, the revision and the network, and try again. Or get the file in another way."
         fields = {**error.fields, "parameter": "head"}

@@ -59,7 +59,7 @@ def test_an_unknown_tensor_is_never_passed_over_even_inside_a_block(tmp_path: Pa
 
 def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
     wrong = weights_of("timm-vit") | {"blocks.1.mlp.fc2.bias": np.zeros(33, np.float32)}
-    with pytest.raises(UserError, match=r"'fc2\.bias'.*\(33,\)"):
+    with pytest.raises(UserError, match=r"'1\.fc2\.bias'.*\(33,\)"):
         build(write(wrong, tmp_path))
 
 
@@ -186,7 +186,7 @@ def test_a_configuration_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=message):
             build(write(weights_of("timm-vit"), tmp_path, config=config))
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(UserError, match="not JSON"):
+    with pytest.raises(UserError, match="cannot be read as JSON"):
         build(tmp_path / "model.safetensors")
 
 

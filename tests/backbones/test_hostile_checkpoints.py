@@ -13,7 +13,7 @@ import pytest
 
 from dpfc_cli import memory
 from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.tensors import opened
+from dpfc_cli.backbones.checkpoint import opened
 from dpfc_cli.errors import UserError
 from tests.backbones.tiny import build, random_weights, references, write
 from tests.hostile import altered, places

@@ -126,7 +126,9 @@ def test_bfloat16_is_near(tmp_path: Path) -> None:
 
 @pytest.mark.skipif("DPFC_REFERENCE_WEIGHTS" not in os.environ, reason="DPFC_REFERENCE_WEIGHTS names no folder")
 def test_real_weights_give_the_features_that_were_stored() -> None:
-    """ViT-Ti/16 and what PyTorch computed with it: see `bench/parity.py`."""
+    """ViT-Ti/16 (AugReg): vit_ti16_augreg.safetensors with timm's names, and vit_ti16_reference.npz with Pillow's
+    `resized_224` of some pictures and `features_224`, the class tokens that PyTorch computed of them.
+    """
     folder = Path(os.environ["DPFC_REFERENCE_WEIGHTS"])
     stored = np.load(folder / "vit_ti16_reference.npz")
     weights = str(folder / "vit_ti16_augreg.safetensors")

@@ -152,7 +152,7 @@ def test_a_fetched_head_is_found_offline(
         ("hf:some", "does not name a head"),
         ("hf:some/flu/../x.safetensors", "does not name a head"),
         ("hf:some/other", "no such public repository"),
-        ("hf:some/flu/x.safetensors", "no such file"),
+        ("hf:some/flu/x.safetensors", "has no file x"),
         ("hf:some/empty", r"has no file head\.safetensors"),
         ("hf:some/flu/README.md", "cannot be read as a head"),
     ],

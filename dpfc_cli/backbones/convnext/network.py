@@ -8,9 +8,7 @@ The convolution is written as 49 products of the picture, moved, with one number
 to thirty times as fast as the compiler's own convolution of single channels. It is computed in float32.
 """
 
-import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpfc_cli.backbones.batched import Group, Sharded, dense, gelu, norm, product, rows_that_fit
+from dpfc_cli.backbones.checkpoint import Arrays, Dialect, gathered
 from dpfc_cli.backbones.convnext import EPSILON, MEAN, MODELS, STD
 from dpfc_cli.backbones.family import Wanted
 from dpfc_cli.backbones.hub import find, place
 from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
-from dpfc_cli.backbones.tensors import check_shape, foreign, incomplete, tensors, unrecognised
 from dpfc_cli.errors import UserError
 
 KERNEL = 7
@@ -109,8 +107,8 @@ def _features(
     x = norm(_strided(seen(pixels, recipe, prepared), outer, "stem"), outer, "stem_norm", EPSILON)
     for i, stage in enumerate(blocks):
         if i:
-            planes = norm(x, outer, f"{i}.down_norm", EPSILON).transpose(0, 3, 1, 2)
-            x = _strided(planes, outer, f"{i}.down")
+            planes = norm(x, outer, f"down_norm{i}", EPSILON).transpose(0, 3, 1, 2)
+            x = _strided(planes, outer, f"down{i}")
         for block in stage:
             x = _transform(block, x)
     return norm(x.mean((1, 2)), outer, "norm", epsilon)
@@ -149,9 +147,7 @@ def _depthwise(block: Group, x: jax.Array) -> jax.Array:
     return whole
 
 
-# Checkpoints: from the names of timm and of transformers to those that are used here
-
-Arrays = dict[str, np.ndarray]
+# Checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,52 +161,32 @@ class Parameters:
     blocks: list[list[Arrays]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dialect:
-    """The naming of one library: what its names may begin with, a name that identifies it, patterns of its names with
-    their places here, and what the names of tensors that are not used begin with.
-    """
-
-    prefixes: tuple[str, ...]
-    mark: str
-    places: dict[str, str]
-    ignored: str
-
-
-DIALECTS = {
-    "timm": Dialect(
-        prefixes=("", "module.", "model."),
-        mark="stem.0.weight",
-        places={
-            r"stem\.0\.(\w+)": r"stem.\1",
-            r"stem\.1\.(\w+)": r"stem_norm.\1",
-            r"stages\.(\d+)\.downsample\.0\.(\w+)": r"\1.down_norm.\2",
-            r"stages\.(\d+)\.downsample\.1\.(\w+)": r"\1.down.\2",
-            r"stages\.(\d+)\.blocks\.(\d+)\.conv_dw\.(\w+)": r"\1.\2.depthwise.\3",
-            r"stages\.(\d+)\.blocks\.(\d+)\.norm\.(\w+)": r"\1.\2.norm.\3",
-            r"stages\.(\d+)\.blocks\.(\d+)\.mlp\.(fc[12]\.\w+)": r"\1.\2.\3",
-            r"stages\.(\d+)\.blocks\.(\d+)\.gamma": r"\1.\2.scale",
-            r"head\.norm\.(\w+)": r"norm.\1",
-        },
-        ignored="head.fc.",
-    ),
-    "transformers": Dialect(
-        prefixes=("", "convnext."),
-        mark="embeddings.patch_embeddings.weight",
-        places={
-            r"embeddings\.patch_embeddings\.(\w+)": r"stem.\1",
-            r"embeddings\.layernorm\.(\w+)": r"stem_norm.\1",
-            r"encoder\.stages\.(\d+)\.downsampling_layer\.0\.(\w+)": r"\1.down_norm.\2",
-            r"encoder\.stages\.(\d+)\.downsampling_layer\.1\.(\w+)": r"\1.down.\2",
-            r"encoder\.stages\.(\d+)\.layers\.(\d+)\.dwconv\.(\w+)": r"\1.\2.depthwise.\3",
-            r"encoder\.stages\.(\d+)\.layers\.(\d+)\.layernorm\.(\w+)": r"\1.\2.norm.\3",
-            r"encoder\.stages\.(\d+)\.layers\.(\d+)\.pwconv([12]\.\w+)": r"\1.\2.fc\3",
-            r"encoder\.stages\.(\d+)\.layers\.(\d+)\.layer_scale_parameter": r"\1.\2.scale",
-            r"layernorm\.(\w+)": r"norm.\1",
-        },
-        ignored="classifier.",
-    ),
-}
+TIMM = Dialect(
+    name="timm",
+    prefixes=("", "module.", "model."),
+    block=r"stages\.(\d+)\.blocks\.(\d+)\.(.+)",
+    outer={"stem.0": "stem", "stem.1": "stem_norm", "head.norm": "norm"}
+    | {f"stages.{i}.downsample.0": f"down_norm{i}" for i in (1, 2, 3)}
+    | {f"stages.{i}.downsample.1": f"down{i}" for i in (1, 2, 3)},
+    inner={"conv_dw": "depthwise", "norm": "norm", "mlp.fc1": "fc1", "mlp.fc2": "fc2", "gamma": "scale"},
+    ignored=("head.fc.*",),
+)
+TRANSFORMERS = Dialect(
+    name="transformers",
+    prefixes=("", "convnext."),
+    block=r"encoder\.stages\.(\d+)\.layers\.(\d+)\.(.+)",
+    outer={"embeddings.patch_embeddings": "stem", "embeddings.layernorm": "stem_norm", "layernorm": "norm"}
+    | {f"encoder.stages.{i}.downsampling_layer.0": f"down_norm{i}" for i in (1, 2, 3)}
+    | {f"encoder.stages.{i}.downsampling_layer.1": f"down{i}" for i in (1, 2, 3)},
+    inner={
+        "dwconv": "depthwise",
+        "layernorm": "norm",
+        "pwconv1": "fc1",
+        "pwconv2": "fc2",
+        "layer_scale_parameter": "scale",
+    },
+    ignored=("classifier.*",),
+)
 
 
 def read(
@@ -229,36 +205,13 @@ def read(
         UserError: a tensor is unknown, missing, of the wrong shape or damaged.
 
     """
-    wanted, found = dict(_shapes(depths, widths)), Arrays()
-    with ExitStack() as stack:
-        readers = tensors(files, stack)
-        known = ((name, prefix) for name, each in DIALECTS.items() for prefix in each.prefixes)
-        own = next(((name, prefix) for name, prefix in known if prefix + DIALECTS[name].mark in readers), None)
-        if own is None:
-            raise unrecognised(source, readers, "ConvNeXt", list(DIALECTS))
-        dialect, prefix = own
-        for name, reader in readers.items():
-            inner = name.removeprefix(prefix)
-            if inner.startswith(DIALECTS[dialect].ignored):
-                continue
-            matches = ((re.fullmatch(pattern, inner), to) for pattern, to in DIALECTS[dialect].places.items())
-            target = next((match.expand(to) for match, to in matches if match), None)
-            if target not in wanted:
-                raise foreign(source, name, f"{dialect} checkpoint of this ConvNeXt")
-            if target in found:
-                raise incomplete(source, f"holds the tensor '{target}' twice, once as '{name}'")
-            found[target] = _laid(target, reader(), source, name, wanted[target], dtype)
+    found = gathered(files, source, (TIMM, TRANSFORMERS), "ConvNeXt", dtype)
     # Weights without LayerScale were trained without it.
-    lacking = [name for name in wanted if name not in found and not name.endswith(".scale")]
-    if lacking:
-        raise incomplete(source, f"lacks the tensor '{lacking[0]}', in the names of dpfc")
-    blocks = [
-        [{name.split(".", 2)[2]: array for name, array in found.items() if name.startswith(f"{i}.{j}.")}
-         for j in range(depth)]
-        for i, depth in enumerate(depths)
-    ]  # fmt: skip
-    outer = {name: array for name, array in found.items() if not re.match(r"\d+\.\d+\.", name)}
-    return Parameters(dialect=dialect, outer=outer, blocks=blocks)
+    shapes = _shapes(depths, widths)
+    found.check({name: shape for name, shape in shapes if not name.endswith(".scale") or name in found.arrays})
+    outer = {name: array for name, array in found.arrays.items() if not name[0].isdigit()}
+    blocks = [[found.under(i, j) for j in range(depth)] for i, depth in enumerate(depths)]
+    return Parameters(dialect=found.dialect.name, outer=outer, blocks=blocks)
 
 
 def _shapes(depths: tuple[int, ...], widths: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -272,8 +225,8 @@ def _shapes(depths: tuple[int, ...], widths: tuple[int, ...]) -> Iterator[tuple[
     yield from both("stem_norm", widths[0])
     for i, (depth, width) in enumerate(zip(depths, widths, strict=True)):
         if i:
-            yield from both(f"{i}.down_norm", widths[i - 1])
-            yield from both(f"{i}.down", 2, 2, widths[i - 1], width)
+            yield from both(f"down_norm{i}", widths[i - 1])
+            yield from both(f"down{i}", 2, 2, widths[i - 1], width)
         for j in range(depth):
             block = f"{i}.{j}"
             yield from both(f"{block}.depthwise", KERNEL, KERNEL, width)
@@ -282,19 +235,3 @@ def _shapes(depths: tuple[int, ...], widths: tuple[int, ...]) -> Iterator[tuple[
             yield from both(f"{block}.fc2", 4 * width, width)
             yield f"{block}.scale", (width,)
     yield from both("norm", widths[-1])
-
-
-def _laid(
-    target: str, array: np.ndarray, source: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> np.ndarray:
-    """The tensor in the layout that is used here."""
-    if target.endswith("depthwise.weight") and array.ndim == 4:
-        array = array[:, 0].transpose(1, 2, 0) if array.shape[1] == 1 else array
-    elif target.endswith(("stem.weight", "down.weight")) and array.ndim == 4:
-        array = array.transpose(2, 3, 1, 0)
-    elif target.endswith(("fc1.weight", "fc2.weight")):
-        # timm's smallest models have convolutions of one place instead of matrices.
-        array = (array[..., 0, 0] if array.shape[2:] == (1, 1) else array).T
-    check_shape(source, name, array, shape)
-    product = len(shape) > 1 and "depthwise" not in target
-    return np.ascontiguousarray(array, dtype=dtype if product else np.float32)

@@ -12,7 +12,6 @@ its inner products divided by ‖P f‖, which is the same for all classes.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,13 +22,13 @@ import numpy as np
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.batched import Group, norm, product
+from dpfc_cli.backbones.checkpoint import gathered
 from dpfc_cli.backbones.family import Progress
 from dpfc_cli.backbones.hub import Located, check_width, find
-from dpfc_cli.backbones.tensors import check_shape, tensors
 from dpfc_cli.backbones.text.tokenizer import Encoded
 from dpfc_cli.backbones.vision_transformer import transformer, vit
-from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters, both, check_blocks, gathered
-from dpfc_cli.backbones.vision_transformer.dialects import OPENAI, TRANSFORMERS, Dialect
+from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters, checked
+from dpfc_cli.backbones.vision_transformer.dialects import OPENAI, TRANSFORMERS
 from dpfc_cli.backbones.vision_transformer.models import Model
 from dpfc_cli.errors import UserError
 
@@ -195,35 +194,33 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 #    visual       (width of the vision tower, joint): CLIP's projection of the features to the joint space
 #
 # OpenAI's own names, which OpenCLIP kept. Its projections are matrices without a bias.
-_OPENAI = replace(
-    OPENAI,
-    prefixes=("",),
-    marks=(("token_embedding.weight",), ("positional_embedding",)),
-    outer={
-        "token_embedding.weight": "tokens",
-        "positional_embedding": "position",
-        "ln_final": "norm",
-        "text_projection": "projection",
-        "visual.proj": "visual",
-    },
-    ignored=("visual.*", "logit_scale", "logit_bias", "context_length", "input_resolution", "vocab_size"),
-    kind="model with a text tower",
-)
-_TRANSFORMERS = replace(
-    TRANSFORMERS,
-    prefixes=("",),
-    marks=(("text_model.embeddings.token_embedding.weight",), ("text_model.embeddings.position_embedding.weight",)),
-    block=r"text_model\.encoder\.layers\.(?P<number>\d+)\.(?P<rest>.+)",
-    outer={
-        "text_model.embeddings.token_embedding.weight": "tokens",
-        "text_model.embeddings.position_embedding.weight": "position",
-        "text_model.final_layer_norm": "norm",
-        "text_model.head": "projection",
-        "text_projection": "projection",
-        "visual_projection": "visual",
-    },
-    ignored=("vision_model.*", "logit_scale", "logit_bias", "text_model.embeddings.position_ids"),
-    kind="model with a text tower",
+_DIALECTS = (
+    replace(
+        OPENAI,
+        prefixes=("",),
+        outer={
+            "token_embedding.weight": "tokens",
+            "positional_embedding": "position",
+            "ln_final": "norm",
+            "text_projection": "projection",
+            "visual.proj": "visual",
+        },
+        ignored=("visual.*", "logit_scale", "logit_bias", "context_length", "input_resolution", "vocab_size"),
+    ),
+    replace(
+        TRANSFORMERS,
+        prefixes=("",),
+        block=r"text_model\.encoder\.layers\.(\d+)\.(.+)",
+        outer={
+            "text_model.embeddings.token_embedding.weight": "tokens",
+            "text_model.embeddings.position_embedding.weight": "position",
+            "text_model.final_layer_norm": "norm",
+            "text_model.head": "projection",
+            "text_projection": "projection",
+            "visual_projection": "visual",
+        },
+        ignored=("vision_model.*", "logit_scale", "logit_bias", "text_model.embeddings.position_ids"),
+    ),
 )
 
 
@@ -231,51 +228,27 @@ def read(located: Located, model: Model) -> Parameters:
     """Read the text tower of a model of the table. Raises UserError if there is none, or a tensor of it is unknown,
     missing, of the wrong shape or damaged.
     """
-    source = located.id
-
-    def wanted(outer: dict[str, np.ndarray]) -> list[str]:
-        """The table says whether it is CLIP or SigLIP: their texts are prepared in different ways."""
-        own = ["projection", "visual"] if dialect is _OPENAI else ["projection.weight", "visual.weight"]
-        needed = ["tokens", "position", *both("norm")]
-        return needed + (own if model.text == "clip" else both("projection"))
-
-    with ExitStack() as stack:
-        readers = tensors(located.files, stack)
-        dialect = _dialect(set(readers), source)
-        found = gathered(readers, dialect, "", source, np.dtype(np.float32), wanted)
+    # The table says whether it is CLIP or SigLIP: their texts are prepared in different ways.
+    kind = f"file with the text tower of a {'CLIP' if model.text == 'clip' else 'SigLIP'}"
+    found = gathered(located.files, located.id, _DIALECTS, kind, np.dtype(np.float32))
     for name in ("projection", "visual"):
-        if f"{name}.weight" in found.outer:
-            found.outer[name] = found.outer.pop(f"{name}.weight")
-    _check_shapes(found, model, source)
-    return found
-
-
-def _dialect(names: set[str], source: str) -> Dialect:
-    for dialect in (_OPENAI, _TRANSFORMERS):
-        if any(name in names for mark in dialect.marks for name in mark):
-            return dialect
-    raise UserError(
-        f"'{source}' has no text tower that dpfc can read. Files of the vision tower alone are common.",
-        "Use a file with both towers: open_clip_model.safetensors of OpenCLIP, or model.safetensors of transformers' "
-        "CLIP and SigLIP.",
-        code="unsupported",
-        parameter="weights",
-    )
-
-
-def _check_shapes(found: Parameters, model: Model, source: str) -> None:
-    """Raise UserError if two tensors do not fit together, or the vectors do not fit the features."""
-    outer, (_, width) = found.outer, found.outer["tokens"].shape
-    joint = outer["projection"].shape[-1]
-    features = outer["visual"].shape[0] if "visual" in outer else joint
-    check_blocks(found.blocks, width, source)
-    shapes = {
-        "tokens": outer["tokens"].shape,
-        "position": (len(outer["position"]), width),
+        if f"{name}.weight" in found.arrays:
+            found.arrays[name] = found.arrays.pop(f"{name}.weight")
+    tokens, joint = found.need("tokens"), found.need("projection").shape[-1]
+    width = tokens.shape[1]
+    shapes: dict[str, tuple[int, ...]] = {
+        "tokens": tokens.shape,
+        "position": (len(found.need("position")), width),
+        "norm.weight": (width,),
+        "norm.bias": (width,),
         "projection": (width, joint),
-        "projection.bias": (joint,),
-        "visual": (features, joint),
     }
-    for name, array in outer.items():
-        check_shape(source, name, array, shapes.get(name, (width,)))
-    check_width(model, features, source)
+    if model.text == "clip":
+        features = len(found.need("visual"))
+        shapes["visual"] = (features, joint)
+    else:
+        features = joint
+        shapes["projection.bias"] = (joint,)
+    parameters = checked(found, shapes, width)
+    check_width(model, features, located.id)
+    return parameters

@@ -1,12 +1,4 @@
-"""The names of tensors in checkpoints: for each library one table, from its names to those of `vit`.
-
-A name in a file is a prefix of the dialect, and then the name of a tensor inside a block (`Dialect.block` finds the
-number of the block and the rest of the name) or outside. The tables name modules, which have a weight and a bias, or
-single tensors.
-
-Each tensor of a file must be in the table, or on the list of tensors that are not used here (classifiers, text towers,
-mask tokens). Each tensor that `vit` needs must be in the file. Otherwise there is an error that names the tensor.
-Without these checks, a backbone with half of its weights would run and silently give bad features.
+"""The names of tensors in checkpoints of Vision Transformers: for each library one table, to the names of `vit`.
 
 Two dense layers are never used, although they follow the final normalisation: `pre_logits` of the first ImageNet-21k
 checkpoints (timm removed it, and AugReg trained without it), and `pooler` of the transformers library, which is the
@@ -14,58 +6,13 @@ same layer or, for DINOv2, does nothing. The projections of CLIP are not used ei
 before them than after them.
 """
 
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from typing import Literal
-
-from dpfc_cli.backbones.tensors import foreign, unrecognised
-
-Layout = Literal["torch", "flax"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dialect:
-    """The naming of one library.
-
-    Attributes:
-        name: what messages and manifests call it.
-        layout: the order of a tensor's axes.
-        prefixes: what its names may begin with.
-        marks: the names of the patches' kernel and of the positions, with synonyms. They identify the dialect.
-        block: a regular expression for tensors inside blocks. Its groups are `number` (missing if all blocks are
-            stacked along a first axis) and `rest`.
-        outer: names in the file to names in `vit`, outside blocks.
-        inner: names in the file to names in `vit`, inside blocks.
-        ignored: patterns for names of tensors that are not used.
-        leaves: what the library calls weights and biases.
-        classifiers: the names of the layer that makes scores of the feature. Other layers that classify (of DeiT's
-            distillation token) take another vector.
-        kind: what messages call a model with these names.
-
-    """
-
-    name: str
-    layout: Layout
-    prefixes: tuple[str, ...]
-    marks: tuple[tuple[str, ...], tuple[str, ...]]
-    block: str
-    outer: dict[str, str]
-    inner: dict[str, str]
-    ignored: tuple[str, ...] = ()
-    leaves: dict[str, str] = field(default_factory=lambda: {"weight": "weight", "bias": "bias"})
-    classifiers: tuple[str, ...] = ()
-    kind: str = "Vision Transformer"
-
+from dpfc_cli.backbones.checkpoint import Dialect
 
 TIMM = Dialect(
     name="timm",
-    layout="torch",
     # open_clip names a vision tower of timm like this (BiomedCLIP).
     prefixes=("", "module.", "model.", "visual.trunk."),
-    marks=(("patch_embed.proj.weight",), ("pos_embed",)),
-    block=r"blocks\.(?:\d+\.)?(?P<number>\d+)\.(?P<rest>.+)",
+    block=r"blocks\.(?:\d+\.)?(\d+)\.(.+)",
     outer={
         "patch_embed.proj": "patch",
         "cls_token": "cls",
@@ -105,13 +52,8 @@ TIMM = Dialect(
 # One table for this library's ViT, DeiT, DINOv2, CLIP and SigLIP, both before its version 5 and since.
 TRANSFORMERS = Dialect(
     name="transformers",
-    layout="torch",
     prefixes=("", "vit.", "deit.", "dinov2.", "dinov2_with_registers.", "vision_model."),
-    marks=(
-        ("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight"),
-        ("embeddings.position_embeddings", "embeddings.position_embedding.weight"),
-    ),
-    block=r"(?:encoder\.layers?|layers?)\.(?P<number>\d+)\.(?P<rest>.+)",
+    block=r"(?:encoder\.layers?|layers?)\.(\d+)\.(.+)",
     outer={
         "embeddings.patch_embeddings.projection": "patch",
         "embeddings.patch_embedding": "patch",
@@ -181,10 +123,8 @@ TRANSFORMERS = Dialect(
 
 OPENAI = Dialect(
     name="OpenAI CLIP",
-    layout="torch",
     prefixes=("visual.",),
-    marks=(("conv1.weight",), ("positional_embedding",)),
-    block=r"transformer\.resblocks\.(?P<number>\d+)\.(?P<rest>.+)",
+    block=r"transformer\.resblocks\.(\d+)\.(.+)",
     outer={
         "conv1": "patch",
         "class_embedding": "cls",
@@ -224,8 +164,7 @@ def _google(name: str, position: str, attention: int, norm2: int, mlp: int, pref
         name=name,
         layout="flax",
         prefixes=prefixes,
-        marks=(("embedding/kernel",), (position,)),
-        block=r"Transformer/encoderblock(?:_(?P<number>\d+))?/(?P<rest>.+)",
+        block=r"Transformer/encoderblock(?:_(\d+))?/(.+)",
         outer={
             "embedding": "patch",
             "cls": "cls",
@@ -271,67 +210,3 @@ def classifiers(dialect: Dialect, prefix: str) -> tuple[str, ...]:
     if prefix in _TOWERS:
         return ()
     return tuple(dict.fromkeys(start + name for start in (prefix, "") for name in dialect.classifiers))
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a tensor of the file goes: its name in `vit`, and its block: a number, STACKED for all, or OUTER."""
-
-    name: str
-    block: int
-
-
-OUTER, STACKED = -1, -2
-_DIGITS = 6
-"""Of the number of a block. A name with more of them is no name of a tensor."""
-
-
-def recognise(names: Iterable[str], source: str) -> tuple[Dialect, str]:
-    """The dialect of these names, and their prefix. Raises UserError for a dialect that is not known."""
-    known = set(names)
-    speakers = [(d, p) for d in DIALECTS for p in d.prefixes]
-    marks = [sum(any(p + name in known for name in mark) for mark in d.marks) for d, p in speakers]
-    if not any(marks):
-        raise unrecognised(source, known, "Vision Transformer", [d.name for d in DIALECTS])
-    return speakers[marks.index(max(marks))]
-
-
-def places(dialect: Dialect, prefix: str, names: Iterable[str], source: str) -> dict[str, Place]:
-    """Where each tensor goes, without the unused ones. Raises UserError for a name that is not in the table."""
-    found = {}
-    for name in names:
-        place = _place(dialect, name.removeprefix(prefix)) if name.startswith(prefix) else None
-        if place is not None:
-            found[name] = place
-        elif not _ignored(dialect, prefix, name):
-            raise foreign(source, name, f"{dialect.name} checkpoint of a {dialect.kind}")
-    return found
-
-
-def _ignored(dialect: Dialect, prefix: str, name: str) -> bool:
-    """Whether a tensor is not used. A tensor inside a block is always used, even if a pattern matches it."""
-    inner = name.removeprefix(prefix)
-    if name.startswith(prefix) and re.fullmatch(dialect.block, inner):
-        return False
-    return any(fnmatchcase(form, pattern) for form in (name, inner) for pattern in dialect.ignored)
-
-
-def _place(dialect: Dialect, name: str) -> Place | None:
-    inside = re.fullmatch(dialect.block, name)
-    if inside is None:
-        target = _target(dialect, dialect.outer, name)
-        return None if target is None else Place(target, OUTER)
-    if len(inside["number"] or "") > _DIGITS:
-        return None
-    target = _target(dialect, dialect.inner, inside["rest"])
-    number = STACKED if inside["number"] is None else int(inside["number"])
-    return None if target is None else Place(target, number)
-
-
-def _target(dialect: Dialect, table: dict[str, str], name: str) -> str | None:
-    if name in table:
-        return table[name]
-    module, _, leaf = name.rpartition("/" if dialect.layout == "flax" else ".")
-    if module in table and leaf in dialect.leaves:
-        return f"{table[module]}.{dialect.leaves[leaf]}"
-    return None

@@ -16,6 +16,7 @@ import numpy as np
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.batched import Group, Sharded, rows_that_fit
+from dpfc_cli.backbones.checkpoint import Arrays
 from dpfc_cli.backbones.family import Wanted
 from dpfc_cli.backbones.geometry import Triple
 from dpfc_cli.backbones.hub import find, place
@@ -300,7 +301,7 @@ def _joined(parameters: Parameters, grid: int) -> dict[str, np.ndarray]:
     return result | {"prefix": prefix}
 
 
-def rows(tokens: int, block: checkpoint.Arrays, heads: int) -> int:
+def rows(tokens: int, block: Arrays, heads: int) -> int:
     """Rows per device. A row's intermediates are those of one block and the attention scores."""
     width, hidden = block["fc1.weight"].shape
     row = tokens * (4 * (2 * hidden + 6 * width) + 8 * heads * tokens)
