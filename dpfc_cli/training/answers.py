@@ -4,26 +4,26 @@ An answer that was released is paid for, and differentially private. If a traini
 is not on disk. So each answer is on disk before the method sees it. The same command finds the answers of its charge.
 It gives the method the answers that are there, in place of new ones, and releases the rest. Nothing is charged again.
 
-**A charge and its answers are one thing.** The file has the name of the charge's id, which is random, and lies beside
-the ledger. Its header (the id, the number of the file, a digest of the training) is on disk before the charge is. It is
-opened and removed under its lock. So:
+**A charge and its answers are one thing.** The file `ID.COUNT` lies beside the ledger: the id of the charge, which is
+random, and how many answers there are. Its header (the id, a digest of the training, the number that the file system
+gives to the file) is on disk before the charge is. It is opened and removed under its lock. So:
 
 - The file counts as charged exactly if the ledger has its id. One charge pays for one file.
-- A header without a charge is dead: it is removed.
+- A file without answers and without a charge is dead: it is removed.
 - Answers without a charge say that the ledger is too old a copy. Nothing more is charged until it is put back or
   merged.
 
 **Never two answers to one release.** A second answer, with other noise, would tell more than was paid for. An answer is
-written, synced to disk and marked as whole, and only then handed out. When a training goes on, a last answer without a
-mark is drawn anew and overwritten: nobody has seen it. The pieces of a large answer are kept one by one, and the method
-sees the first when all are there. A piece with a mark is not drawn again, although nobody has seen it. If anything else
-has changed, the disk has failed, or somebody has changed the file. Then the training cannot go on. The ledger says how
-many answers there were when a training was stopped or went on. A file that has fewer was put back from a copy. If an
-answer cannot be kept, the file is emptied or removed before the answer is handed out. The number of the file stands in
-it, so a copy that has another number does not count.
+written and synced to disk, then the file gets the name with the next count, and only then it is handed out. What is
+written behind the answers that the name counts was seen by nobody: it is drawn anew and overwritten. The pieces of a
+large answer are kept one by one, and the method sees the first when all are there. A piece that counts is not drawn
+again, although nobody has seen it. If the file has fewer answers than its name says, or others, it was changed, or an
+older copy was put over it: the training cannot go on. The ledger says how many answers there were when a training was
+stopped or went on, and the header which file it is. So an older copy under its own name does not count either. If an
+answer cannot be kept, the file is emptied or removed before the answer is handed out.
 
-Its owner alone may read the file. Whoever cuts it off, or puts an older copy over it after a kill, makes answers be
-drawn again: it needs the same protection as the ledger.
+Its owner alone may read the file. Whoever renames it by hand could make answers be drawn again. So could whoever puts
+back the state of a whole disk. It needs the same protection as the ledger.
 """
 
 import fcntl
@@ -32,7 +32,8 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -52,8 +53,6 @@ from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.training.observer import Observer
 
 _LARGEST_HEADER = 4096
-_HEADER = ("charge", "training", "file")
-_WHOLE = b"\n"
 _DIGEST = hashlib.sha256().digest_size
 """Bytes before each answer: its SHA-256. The plan says how long it is."""
 
@@ -62,12 +61,14 @@ _DIGEST = hashlib.sha256().digest_size
 class Unfinished:
     """A training that was charged and has no head.
 
-    path: its answers. charge: what was charged. answered: how many releases have their whole answer.
+    path: its answers. charge: what was charged. answered: how many releases have their whole answer. size: bytes of the
+    file.
     """
 
     path: Path
     charge: Charge
     answered: int
+    size: int
 
 
 class DamagedError(ValueError):
@@ -75,7 +76,11 @@ class DamagedError(ValueError):
 
 
 class Answers:
-    """The answers of one training, in the order of its releases. They are this process's until `close`."""
+    """The answers of one training, in the order of its releases. They are this process's until `close`.
+
+    path: the file. charge: its id. training: the digest of the training. answered: how many answers there are, and
+    parts of answers.
+    """
 
     def __init__(self, path: Path, file: int) -> None:
         """Read the header. OSError, ValueError where it cannot be read, or is that of another file: this is a copy.
@@ -83,12 +88,14 @@ class Answers:
         path: the file. file: a descriptor of it, which holds its lock.
         """
         self.path = path
+        self.charge, self.answered = _named(path)
         self._file: int | None = file
-        self.header, self._begin = _header_of(file)
-        self._end = self._begin
-        if self.header["file"] != _number_of(file):
+        line, end, _ = os.pread(file, _LARGEST_HEADER, 0).partition(b"\n")
+        self.training = json_of(line)["training"]
+        if line + end != _header(self.charge, self.training, file):
             raise ValueError("it is a copy")
-        self._places: list[tuple[int, int]] = []
+        self._end = len(line + end)
+        self._starts: list[int] = []
 
     def find(self, plan: Plan) -> None:
         """Find the answers that are there, of a training with this plan.
@@ -99,47 +106,34 @@ class Answers:
 
         """
         assert self._file is not None
-        size = os.fstat(self._file).st_size
-        for shape in (part for release in plan.releases for part in release.parts):
-            start, length = self._end + _DIGEST, 8 * math.prod(shape)
-            mark = b"" if start + length >= size else _read(self._file, start + length, 1)
-            if mark in (b"", b"\0"):
-                # It was being written. A disk may have put zeros where something was to be.
-                if start + length + 1 < size:
-                    raise DamagedError(f"answer {self.answered} has changed")
-                return
-            digest = hashlib.sha256(_read(self._file, start, length)).digest()
-            if mark != _WHOLE or digest != _read(self._file, self._end, _DIGEST):
-                raise DamagedError(f"answer {self.answered} has changed")
-            self._places.append((start, length))
-            self._end = start + length + 1
-        if self._end != size:
-            raise DamagedError("there are more answers than releases")
+        lengths = [8 * math.prod(shape) for release in plan.releases for shape in release.parts]
+        for number, length in enumerate(lengths[: self.answered]):
+            digest, answer = _read(self._file, self._end, _DIGEST), _read(self._file, self._end + _DIGEST, length)
+            if hashlib.sha256(answer).digest() != digest:
+                raise DamagedError(f"answer {number} has changed")
+            self._follows(length)
+        # One more may have been written, whole or in part.
+        begun = sum(_DIGEST + length for length in lengths[self.answered : self.answered + 1])
+        if self.answered > len(lengths) or os.fstat(self._file).st_size > self._end + begun:
+            raise DamagedError("it has other answers than its name says")
 
-    @property
-    def is_new(self) -> bool:
-        """Whether there is nothing behind the header."""
-        return self._file is not None and os.fstat(self._file).st_size == self._begin
+    def _follows(self, length: int) -> None:
+        """One more answer of so many bytes is there."""
+        self._starts.append(self._end + _DIGEST)
+        self._end += _DIGEST + length
 
     @property
     def held(self) -> bool:
         """Whether the answers are on disk, and this process has the file."""
         return self._file is not None
 
-    @property
-    def answered(self) -> int:
-        """How many answers there are, and parts of answers."""
-        return len(self._places)
-
     def recall(self, number: int, shape: tuple[int, ...]) -> np.ndarray | None:
         """An answer, or a part of one; None if there is none yet. shape: as the plan says, so as `find` read it."""
-        if number >= len(self._places):
+        if number >= len(self._starts):
             return None
         assert self._file is not None
-        answer = np.empty(shape, "<f8")
-        if not read_at(self._file, answer.data.cast("B"), self._places[number][0]):
-            raise OSError("the file ends early")
-        return answer.astype(np.float64, copy=False)
+        data = _read(self._file, self._starts[number], 8 * math.prod(shape))
+        return np.frombuffer(data, "<f8").reshape(shape).astype(np.float64, copy=False)
 
     def keep(self, number: int, answer: np.ndarray) -> None:
         """Keep the next answer, or the next part of one. It is on disk when this returns.
@@ -149,22 +143,20 @@ class Answers:
         """
         if self._file is None:
             return
-        if number != len(self._places):
+        if number != self.answered:
             raise RuntimeError(f"release {number} would have a second answer, or those before it have none")
         data = np.ascontiguousarray(answer, "<f8").data.cast("B")
-        start = self._end + _DIGEST
         try:
-            # An answer without a mark may lie there. Nobody has seen it.
             write_at(self._file, hashlib.sha256(data).digest(), self._end)
-            write_at(self._file, data, start)
+            write_at(self._file, data, self._end + _DIGEST)
             os.fsync(self._file)
-            write_at(self._file, _WHOLE, start + len(data))
-            os.fsync(self._file)
+            self.path = self.path.rename(_path_of(self.path.parent, self.charge, number + 1))
+            sync(self.path.parent)
         except OSError as error:
             self._give_up(error)
             return
-        self._places.append((start, len(data)))
-        self._end = start + len(data) + 1
+        self.answered += 1
+        self._follows(len(data))
 
     def _give_up(self, error: OSError) -> None:
         """Make sure that nobody can go on with what is there: later answers are handed out and not kept.
@@ -205,38 +197,38 @@ class Answers:
                 os.close(file)
 
 
-def _header_of(file: int) -> tuple[Mapping[str, str], int]:
-    """The header of a file, and where it ends. OSError, ValueError where there is none."""
-    head = os.pread(file, _LARGEST_HEADER, 0)
-    end = head.index(_WHOLE) + 1
-    found = json_of(head[:end])
-    if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in _HEADER):
-        raise ValueError("it has another header")
-    return found, end
+def _path_of(folder: Path, charge: str, answers: int) -> Path:
+    return folder / f"{charge}.{answers}"
 
 
-def _number_of(file: int) -> str:
-    """The number that the file system gives to a file. A copy has another one."""
-    return str(os.fstat(file).st_ino)
+def _named(path: Path) -> tuple[str, int]:
+    """The charge whose answers a file has, and how many, by its name."""
+    charge, _, count = path.name.partition(".")
+    return charge, int(count)
 
 
-def _read(file: int, at: int, length: int) -> bytes:
+def _header(charge: str, training: str, file: int) -> bytes:
+    """The first line of a file of answers. A copy of it has another number."""
+    said = {"charge": charge, "training": training, "file": str(os.fstat(file).st_ino)}
+    return json.dumps(said).encode() + b"\n"
+
+
+def _read(file: int, at: int, length: int) -> bytearray:
     found = bytearray(length)
     if not read_at(file, found, at):
         raise OSError("the file ends early")
-    return bytes(found)
+    return found
 
 
 def begun(charge: Charge, ledger: Path) -> Answers | None:
     """A new file for the answers of a training that is about to be charged. None if none can be kept there."""
-    path, file = ledger.parent / LEDGER_ANSWERS / charge.id, None
+    path, file = _path_of(ledger.parent / LEDGER_ANSWERS, charge.id, 0), None
     try:
         path.parent.mkdir(exist_ok=True)
         file = claimed(path)
         if file is None:
             return None
-        header = {"charge": charge.id, "training": charge.digest, "file": _number_of(file)}
-        write_at(file, json.dumps(header).encode() + _WHOLE, 0)
+        write_at(file, _header(charge.id, charge.digest, file), 0)
         os.fsync(file)
         sync(path.parent)
         return Answers(path, file)
@@ -275,10 +267,9 @@ def any_kept(ledger: Ledger) -> bool:
 def refuse_old(ledger: Ledger) -> None:
     """UserError where there are answers of a charge that the ledger lacks. Only a ledger that has it gives answers."""
     for path in _files(ledger.path):
-        # A file of somebody else, which we may not read, has the name of its charge.
-        charge = None if path.name in ledger.known else _charge_of(path)
-        if charge is None or charge in ledger.known or charge in read(ledger.path).known:
-            # The second reading is for what was charged since the first.
+        charge, answers = _named(path)
+        # The second reading is for what was charged since the first.
+        if not answers or charge in ledger.known or charge in read(ledger.path).known:
             continue
         raise UserError(
             f"The ledger '{ledger.path}' is too old a copy: there are answers of a training that it does not have "
@@ -322,15 +313,15 @@ class Wanted:
 
     def _found(self, answers: Answers, ledger: Ledger) -> Unfinished | None:
         """The training of these answers, which this process holds, if it is the one that is wanted."""
-        charge = ledger.known.get(answers.header["charge"])
+        charge = ledger.known.get(answers.charge)
         last = None if charge is None else ledger.outcome(charge.id)
         if not isinstance(charge, Charge) or (last is not None and last.state == "written"):
-            if charge is not None or answers.is_new:
+            if charge is not None or not answers.answered:
                 answers.remove()
             return None
         if charge.set != self.charge.set:
             return None
-        same = charge.digest == self.charge.digest == answers.header["training"]
+        same = charge.digest == self.charge.digest == answers.training
         if not same or self.named not in (None, charge.head):
             self.observer.say(
                 f"A training of {charge.at} on this set was stopped. It goes on when its own command is typed again, "
@@ -350,7 +341,8 @@ class Wanted:
                 f"the training of '{answers.path}' cannot go on: {error}. A new one will be charged. Delete that file."
             )
             return None
-        return Unfinished(path=answers.path, charge=charge, answered=sum(end <= answers.answered for end in ends))
+        answered = sum(end <= answers.answered for end in ends)
+        return Unfinished(path=answers.path, charge=charge, answered=answered, size=answers.path.stat().st_size)
 
 
 def reopened(found: Unfinished, plan: Plan) -> Answers:
@@ -378,7 +370,7 @@ def reopened(found: Unfinished, plan: Plan) -> Answers:
 
 
 def _files(ledger: Path) -> Iterator[Path]:
-    """The files of answers beside a ledger."""
+    """The files of answers beside a ledger. Other files that lie there are left alone."""
     folder = ledger.parent / LEDGER_ANSWERS
     try:
         names = sorted(os.listdir(folder))
@@ -386,24 +378,7 @@ def _files(ledger: Path) -> Iterator[Path]:
         return
     except OSError as error:
         raise unreadable(folder, error) from error
-    yield from (folder / name for name in names)
-
-
-def _charge_of(path: Path) -> str | None:
-    """The id of the charge whose answers a file has; None if it has none. Whoever holds the file is not waited for."""
-    try:
-        file = opened(path, os.O_RDONLY)
-    except PermissionError as error:
-        raise unreadable(path, error) from error
-    except OSError:
-        return None
-    try:
-        header, end = _header_of(file)
-        return header["charge"] if os.fstat(file).st_size > end else None
-    except (OSError, ValueError):
-        return None
-    finally:
-        os.close(file)
+    yield from (folder / name for name in names if re.fullmatch(r"[0-9a-f]{32}\.[0-9]+", name))
 
 
 def _opened(path: Path, say: Callable[[str], None] = lambda text: None) -> Answers | None:
@@ -416,12 +391,12 @@ def _opened(path: Path, say: Callable[[str], None] = lambda text: None) -> Answe
         file = opened(path, os.O_RDWR)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(file), os.lstat(path)):
-            if _WHOLE in os.pread(file, _LARGEST_HEADER, 0):
+            if b"\n" in os.pread(file, _LARGEST_HEADER, 0):
                 return Answers(path, file)
             path.unlink()
     except OSError:
         pass
-    except ValueError as error:
+    except (ValueError, LookupError, TypeError) as error:
         say(f"The answers in '{path}' cannot be used: {error}. Their training does not go on. Delete that file.")
     if file is not None:
         os.close(file)

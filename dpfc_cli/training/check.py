@@ -202,13 +202,8 @@ def answers_beside(calibrated: Calibrated, found: Unfinished | None) -> int:
 
     found: the training that goes on: what it has kept is there.
     """
-    if calibrated.claim != "private":
-        return 0
-    kept = 0
-    if found is not None:
-        with suppress(OSError):
-            kept = found.path.stat().st_size
-    return max(0, stack_bytes(calibrated.plan) - kept)
+    kept = 0 if found is None else found.size
+    return max(0, stack_bytes(calibrated.plan) - kept) if calibrated.claim == "private" else 0
 
 
 def rehearse(calibrated: Calibrated, features: FeatureSet, standing: Mapping[str, Any]) -> None:

@@ -266,7 +266,7 @@ def test_ctrl_c_ends_with_130_and_says_what_stands(dpfc: Dpfc, features: Path, m
     assert ended.exit_code == 130
     assert "stays charged" in ended.stderr
     assert "The same command goes on where it stopped" in ended.stderr
-    assert [path.name for path in Path("features/ledger.answers").iterdir()] == [charges()[0].id]
+    assert [path.stem for path in Path("features/ledger.answers").iterdir()] == [charges()[0].id]
     assert len(charges()) == 1
 
 

@@ -194,7 +194,7 @@ def plant_trace(place: Path, same_ids: bool = False) -> None:
         if isinstance(self._answers, Answers):
             with (place / "answers").open("a") as notes:
                 digest = hashlib.sha256(answer.tobytes()).hexdigest()
-                notes.write(f"{self._answers.path.name} {number} {digest}\n")
+                notes.write(f"{self._answers.charge} {number} {digest}\n")
         return answer
 
     Charged.opened = watched  # type: ignore[method-assign]

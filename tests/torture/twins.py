@@ -109,19 +109,19 @@ class World:
         self.charges |= {fact["id"]: fact for fact in seen.kind("charge")}
         return seen
 
-    def answers(self) -> dict[str, int]:
-        """The bytes of answers that are kept, by their charge. Copies and files without a whole header are left out."""
+    def answers(self) -> dict[str, Path]:
+        """The files of answers, by their charge. Copies and files without a whole header are left out."""
         found = {}
         for path in sorted((self.place / "work" / "features" / "ledger.answers").glob("*")):
-            head, end, rest = path.read_bytes().partition(b"\n")
+            head, end, _ = path.read_bytes().partition(b"\n")
             if end and json.loads(head)["file"] == str(path.stat().st_ino):
-                found[path.name] = len(rest)
+                found[path.stem] = path
         return found
 
     def note(self, what: str) -> None:
         """Note what happens next, and what there is now."""
         facts = [(f["kind"], f["id"][:4], f.get("state", "")) for f in witness.look(self.place / "work").facts[2:]]
-        there = {name[:4]: size for name, size in self.answers().items()}
+        there = [path.name for path in self.answers().values()]
         journal = self.ledger.with_name("ledger.sqlite-journal").exists()
         self.steps.append(f"{what}: {facts} {there}{' journal' * journal}")
 
@@ -154,7 +154,7 @@ class World:
         ended, after = self.end(running), self.look()
         charged = [fact["id"] for fact in after.kind("charge") if fact["id"] not in {f["id"] for f in before.facts}]
         known = {fact["id"] for fact in before.kind("charge")}
-        if charged and any(size for charge, size in there.items() if charge not in known):
+        if charged and any(path.suffix != ".0" for charge, path in there.items() if charge not in known):
             self.wrong.append("charged to a ledger that is too old a copy")
         waiting = [charge for charge in before.open if charge in there.keys() - self.touched]
         if alone and waiting and charged:
@@ -214,7 +214,7 @@ class World:
         if not there:
             return
         name = self.rng.choice(list(there))
-        path, how = self.ledger.with_name("ledger.answers") / name, self.rng.choice(["delete", "copy", "cut"])
+        path, how = there[name], self.rng.choice(["delete", "copy", "cut"])
         self.told[how] += 1
         self.note(f"{how} {name}")
         if how == "delete":
@@ -224,6 +224,7 @@ class World:
             os.replace(path.with_name("copy"), path)
         else:
             self.touched.add(name)
+            # It may be as it was some answers before.
             os.truncate(path, self.rng.randrange(path.stat().st_size + 1))
 
     def put_back(self) -> None:
@@ -287,7 +288,7 @@ def _judged(world: World) -> list[str]:
             and not any(path.name == fact["head"] for path in heads.values())
         ):
             wrong.append("a head was written, and it is not there")
-    wrong += _answers(world)
+    wrong += scenes.several_answers(world.place)
     wrong += _sums(world, list(charges.values()))
     ended = world.command("through")
     assert ended is not None
@@ -296,11 +297,6 @@ def _judged(world: World) -> list[str]:
     if ended.code != 0 and not world.older:
         wrong.append(f"the last command ended with {ended.code}: {scenes.first_lines(ended.err)}")
     return wrong
-
-
-def _answers(world: World) -> list[str]:
-    """No release has two answers, unless they were cut off after a kill."""
-    return [each for each in scenes.several_answers(world.place) if each.split()[-2] not in world.touched]
 
 
 def _sums(world: World, charges: list[dict[str, object]]) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-ANSWERS = re.compile(r"features/ledger\.answers(/[0-9a-f]{32})?")
+ANSWERS = re.compile(r"features/ledger\.answers(/[0-9a-f]{32}\.[0-9]+)?")
 """The answers of a training that was stopped."""
 LEFT_BY_KILLS = re.compile(
     # A head's place, the parts of an unfinished set, what SQLite undoes the next time, a ledger without facts, and the

@@ -3,7 +3,6 @@ charge pays for one training.
 """
 
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -38,7 +37,7 @@ from dpfc_cli.training import answers as answers_module
 from dpfc_cli.training import card as card_module
 from dpfc_cli.training import charge as charge_module
 from dpfc_cli.training import run
-from dpfc_cli.training.answers import Answers, DamagedError, digest_of
+from dpfc_cli.training.answers import Answers, DamagedError, begun, digest_of
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.card import charge_of_training
 from dpfc_cli.training.charge import charge
@@ -112,9 +111,8 @@ def test_each_time_that_it_goes_on_the_ledger_says_how_many_answers_there_were(
     assert len(charges(features)) == 1
 
 
-@pytest.mark.parametrize("made", range(5))
 def test_a_training_that_was_killed_between_two_pieces_goes_on_with_those_that_were_made(
-    made: int, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """dp-ls: a Gram matrix, three pieces of one class each, and class sums."""
     monkeypatch.setattr(forms, "PIECE_BYTES", 1)
@@ -134,21 +132,25 @@ def test_a_training_that_was_killed_between_two_pieces_goes_on_with_those_that_w
 
     monkeypatch.setattr(Answers, "keep", keeping)
     monkeypatch.setattr(Answers, "recall", recalling)
-    killed_at(made, monkeypatch, method="dp-ls")
-    before = dict(kept_)
-    # Before the first piece it is kept which query they are of.
-    assert sorted(before) == list(range(made + (made > 0)))
-    assert recalled == {}
-    monkeypatch.setattr(curator, "draw_noise", lambda *given: (drawn.append(1), draw_noise(*given))[1])
-    observer = Listener()
-    trained = train(features, observer, method="dp-ls")
-    assert len(drawn) == 5 - made
-    assert sorted(kept_) == list(range(6))
-    assert recalled.keys() == before.keys()
-    assert all(np.array_equal(recalled[number], before[number]) for number in before)
-    assert f"{[0, 1, 1, 1, 2][made]} of its 3 releases have their answers" in observer.said[-1]
-    assert states(features) == ["written"]
-    assert agrees(trained.path)
+    for made in range(5):
+        for each in (kept_, recalled, drawn):
+            each.clear()
+        killed_at(made, monkeypatch, method="dp-ls")
+        before = dict(kept_)
+        # Before the first piece it is kept which query they are of.
+        assert sorted(before) == list(range(made + (made > 0)))
+        assert recalled == {}
+        observer = Listener()
+        with monkeypatch.context() as patch:
+            patch.setattr(curator, "draw_noise", lambda *given: (drawn.append(1), draw_noise(*given))[1])
+            trained = train(features, observer, method="dp-ls")
+        assert len(drawn) == 5 - made
+        assert sorted(kept_) == list(range(6))
+        assert recalled.keys() == before.keys()
+        assert all(np.array_equal(recalled[number], before[number]) for number in before)
+        assert f"{[0, 1, 1, 1, 2][made]} of its 3 releases have their answers" in observer.said[-1]
+        assert states(features) == ["written"] * (made + 1)
+        assert agrees(trained.path)
 
 
 def test_an_answer_that_is_drawn_again_would_be_found(
@@ -439,7 +441,7 @@ def test_one_charge_pays_for_one_training_whatever_becomes_of_equal_commands_tha
     assert len(heads()) == len(charges(features)) == 2
 
 
-def test_a_file_without_a_charge_or_without_a_header_is_removed_and_one_of_another_kind_is_not(
+def test_a_file_without_a_charge_or_without_a_header_is_removed_and_one_of_another_name_is_not(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dying(*given: object) -> None:
@@ -454,23 +456,22 @@ def test_a_file_without_a_charge_or_without_a_header_is_removed_and_one_of_anoth
     assert (len(kept()), states(features)) == (2, ["charged"])
     folder = Path(LEDGER_ANSWERS)
     for number, data in enumerate((b"", b"{", b'{"charge": "x", "tr')):
-        (folder / f"dead{number}").write_bytes(data)
-    strange = [b"{}\n", b"[]\n", b"\xff\n", b'{"training": "x", "charge": 1}\n', b"\n\n"]
-    for number, data in enumerate(strange):
-        (folder / f"other{number}").write_bytes(data)
-    (folder / "link").symlink_to("other0")
+        (folder / f"{number:032x}.0").write_bytes(data)
+    left = [folder / "notes.txt", folder / f"{7:032x}", folder / f"{8:032x}.0"]
+    for path in left:
+        path.write_bytes(b"[]\n")
+    (folder / f"{9:032x}.0").symlink_to("notes.txt")
     train(features)
-    left = [folder / "link", *(folder / f"other{number}" for number in range(len(strange)))]
-    assert kept() == sorted([other, *left])
-    assert [path.read_bytes() for path in left[1:]] == strange
+    assert kept() == sorted([other, *left, folder / f"{9:032x}.0"])
+    assert [path.read_bytes() for path in left] == [b"[]\n"] * 3
     assert states(features) == ["charged", "written"]
     # It is not held any more.
-    held = claimed(left[1])
+    held = claimed(left[2])
     assert held is not None
     os.close(held)
 
 
-def test_answers_go_on_under_any_name_and_a_copy_or_no_file_does_not(
+def test_of_a_copy_and_without_a_file_no_training_goes_on(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a copy two processes would draw the rest of the answers, each its own."""
@@ -488,13 +489,45 @@ def test_answers_go_on_under_any_name_and_a_copy_or_no_file_does_not(
     path.unlink()
     train(features)
     assert states(features) == ["charged"] + ["written"] * 3
-    Path("elsewhere").rename(path.with_name("0" * 32))
+    other = path.with_name("0" * 32 + path.suffix)
+    Path("elsewhere").rename(other)
+    with pytest.raises(dpfc.UserError) as refused:
+        train(features)
+    assert refused.value.code == "damaged"
+    other.rename(path)
     train(features)
     assert (states(features), kept()) == (["written"] * 4, [])
 
 
+def test_an_older_file_that_is_put_over_a_newer_one_does_not_go_on(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill the ledger does not say how many answers there were. The name of the file does."""
+    killed_at(1, monkeypatch)
+    (path,) = kept()
+    older = path.read_bytes()
+    killed_at(2, monkeypatch)
+    (newer,) = kept()
+    whole = newer.read_bytes()
+    assert ledger(features).all(Outcome)[-1].answers == 1
+    # Only the bytes are older ones: the file has the number that the header says.
+    newer.write_bytes(older)
+    train(features)
+    assert states(features) == ["resumed", "written"]
+    # Under its own name it is another file.
+    newer.rename("newer")
+    path.write_bytes(older)
+    train(features)
+    assert states(features) == ["resumed", "written", "written"]
+    path.unlink()
+    Path("newer").rename(newer)
+    newer.write_bytes(whole)
+    train(features)
+    assert (states(features), kept()) == (["written"] * 3, [])
+
+
 def test_a_file_with_fewer_or_other_answers_than_before_does_not_go_on(
-    features: FeatureSet, seen: list[tuple[int, np.ndarray]], monkeypatch: pytest.MonkeyPatch
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New answers in their place would be second ones. So a new training is charged, and that is said."""
     killed_at(2, monkeypatch)
@@ -508,10 +541,13 @@ def test_a_file_with_fewer_or_other_answers_than_before_does_not_go_on(
             train(features)
     assert states(features) == ["stopped"]
     assert ledger(features).all(Outcome)[-1].answers == 3
+    (path,), name = kept(), kept()[0]
     after = path.read_bytes()
     changed = bytearray(after)
     changed[-30] ^= 1
-    for count, data in enumerate((before, bytes(changed)), start=1):
+    # Somebody has renamed the last one.
+    for count, (data, suffix) in enumerate(((before, ".3"), (bytes(changed), ".3"), (before, ".2")), start=1):
+        path = path.rename(path.with_suffix(suffix))
         path.write_bytes(data)
         observer = Listener()
         train(features, observer)
@@ -519,8 +555,9 @@ def test_a_file_with_fewer_or_other_answers_than_before_does_not_go_on(
         assert any("cannot go on" in text for text in observer.said)
         assert path.read_bytes() == data
     path.write_bytes(after)
+    path.rename(name)
     train(features)
-    assert states(features) == ["written"] * 3
+    assert states(features) == ["written"] * 4
 
 
 def test_while_the_ledger_lacks_the_charge_of_an_answer_nothing_is_charged(
@@ -604,20 +641,21 @@ def test_a_tuned_training_goes_on_under_a_cap_that_is_used_up(
 
 
 def test_an_answer_is_on_disk_before_it_is_seen(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is synced after digest and answer, marked, and synced again."""
+    """The file is synced after digest and answer, gets its name, and its folder is synced."""
     order: list[str] = []
-    sync, write, release = os.fsync, os.pwrite, curator.Curator.release
-    monkeypatch.setattr(os, "fsync", lambda file: (order.append("sync"), sync(file))[1])
-    monkeypatch.setattr(
-        os,
-        "pwrite",
-        lambda file, data, at: (order.append("mark" if data == b"\n" else "write"), write(file, data, at))[1],
-    )
+
+    def watch(place: Any, name: str) -> None:
+        real = getattr(place, name)
+        monkeypatch.setattr(place, name, lambda *given: (order.append(name), real(*given))[1])
+
+    for place, name in ((os, "fsync"), (os, "pwrite"), (Path, "rename"), (answers_module, "sync")):
+        watch(place, name)
+    release = curator.Curator.release
 
     def watched(self: curator.Curator, query: Query) -> np.ndarray:
         order.clear()
         answer = release(self, query)
-        assert order == ["write", "write", "sync", "mark", "sync"]
+        assert order == ["pwrite", "pwrite", "fsync", "rename", "sync", "fsync"]
         return answer
 
     monkeypatch.setattr(curator.Curator, "release", watched)
@@ -627,78 +665,72 @@ def test_an_answer_is_on_disk_before_it_is_seen(features: FeatureSet, monkeypatc
 
 ANSWERS = [np.arange(3.0), np.eye(2)]
 PLAN: Any = SimpleNamespace(releases=[SimpleNamespace(parts=[answer.shape]) for answer in ANSWERS])
+CHARGE: Any = SimpleNamespace(id="0" * 32, digest="")
 
 
-def filled(path: Path) -> list[int]:
-    """Fill a file with the answers. Where it ended before the first one, and after each."""
-    file = claimed(path)
-    assert file is not None
-    header = {"charge": "0" * 32, "training": "", "file": str(path.stat().st_ino)}
-    path.write_bytes(json.dumps(header).encode() + b"\n")
-    answers, ends = Answers(path, file), [path.stat().st_size]
+@pytest.fixture
+def filled(tmp_path: Path) -> tuple[Path, list[int]]:
+    """A file with all answers. Where it ended before the first one, and after each."""
+    answers = begun(CHARGE, tmp_path / LEDGER)
+    assert answers is not None
+    ends = [answers.path.stat().st_size]
     for number, answer in enumerate(ANSWERS):
         answers.keep(number, answer)
-        ends.append(path.stat().st_size)
+        ends.append(answers.path.stat().st_size)
     answers.close()
-    return ends
+    return answers.path, ends
 
 
-def opened(path: Path) -> Answers:
+@contextmanager
+def opened(path: Path) -> Iterator[Answers]:
     file = claimed(path)
     assert file is not None
-    return Answers(path, file)
+    answers = Answers(path, file)
+    yield answers
+    answers.close()
 
 
-def test_a_file_that_was_cut_anywhere_has_the_answers_that_were_marked(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    ends = filled(path)
+def test_a_file_has_the_answers_that_its_name_counts_wherever_the_next_one_was_cut(
+    filled: tuple[Path, list[int]],
+) -> None:
+    (path, ends) = filled
     data = path.read_bytes()
     for end in range(ends[0], len(data) + 1):
-        # A disk may have put zeros where something was to be, as far as the end of that answer.
-        upper = next((each for each in ends if each >= end), len(data))
-        for left in {data[:end], data[:end].ljust(upper, b"\0")} if end not in ends else {data[:end]}:
-            path.write_bytes(left)
-            again = opened(path)
-            again.find(PLAN)
-            whole = sum(end >= each for each in ends[1:])
-            assert again.answered == whole
-            for number, answer in enumerate(ANSWERS):
-                found = again.recall(number, answer.shape)
-                assert (found is None) == (number >= whole)
-                if found is None:
-                    again.keep(number, answer)
-                else:
-                    assert np.array_equal(found, answer)
-            again.close()
-            # What was cut is written again, and nothing of the rest is left.
-            assert path.read_bytes() == data
-
-
-def test_any_change_of_what_was_handed_out_is_found(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    ends = filled(path)
-    data = path.read_bytes()
-    for at in range(ends[0], len(data)):
-        for bit in (1, 128):
-            changed = bytearray(data)
-            changed[at] ^= bit
-            path.write_bytes(changed)
-            again = opened(path)
-            with pytest.raises(DamagedError, match=f"answer {int(at >= ends[1])} has changed"):
+        whole = sum(end >= each for each in ends[1:])
+        # The last answer may be there, and its name not yet.
+        for count in {whole, max(whole - (end in ends), 0)}:
+            path = path.rename(path.with_suffix(f".{count}"))
+            path.write_bytes(data[:end])
+            with opened(path) as again:
                 again.find(PLAN)
-            again.close()
-    for rest in (1, len(data)):
-        # A mark is gone, and something follows it: the answer was handed out.
-        path.write_bytes(data[: ends[1] - 1] + b"\0" + data[ends[1] :][:rest])
-        again = opened(path)
-        with pytest.raises(DamagedError, match="answer 0 has changed"):
+                for number, answer in enumerate(ANSWERS):
+                    found = again.recall(number, answer.shape)
+                    assert (found is None) == (number >= count)
+                    if found is None:
+                        again.keep(number, answer)
+                    else:
+                        assert np.array_equal(found, answer)
+                path = again.path
+            # What was cut is written again, and nothing of the rest is left.
+            assert (path.suffix, path.read_bytes()) == (f".{len(ANSWERS)}", data)
+
+
+def test_any_change_of_what_was_handed_out_is_found(filled: tuple[Path, list[int]]) -> None:
+    path, ends = filled
+    data = path.read_bytes()
+    changed = [bytearray(data) for _ in range(2 * (len(data) - ends[0]))]
+    for number, each in enumerate(changed):
+        each[ends[0] + number // 2] ^= (1, 128)[number % 2]
+    others = ((data + b"more", 2), (data, 0), (data, 3))
+    for left, count in (*((bytes(each), 2) for each in changed), *others):
+        path = path.rename(path.with_suffix(f".{count}"))
+        path.write_bytes(left)
+        with opened(path) as again, pytest.raises((DamagedError, OSError)):
             again.find(PLAN)
-        again.close()
-    path.write_bytes(data + b"more")
-    again = opened(path)
-    with pytest.raises(DamagedError, match="more answers than releases"):
-        again.find(PLAN)
-    again.close()
+    for end in range(ends[0], len(data)):
+        path.write_bytes(data[:end])
+        with opened(path) as again, pytest.raises((DamagedError, OSError)):
+            again.find(PLAN)
 
 
 @contextmanager
@@ -717,34 +749,33 @@ def failing_from(number: int, monkeypatch: pytest.MonkeyPatch, *calls: tuple[Any
         yield
 
 
-def test_an_answer_that_is_gone_since_it_was_found_is_no_answer(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    ends = filled(path)
-    again = opened(path)
-    again.find(PLAN)
-    os.truncate(path, ends[1])
-    with pytest.raises(OSError, match="ends early"):
-        again.recall(1, ANSWERS[1].shape)
-    again.close()
+def test_an_answer_that_is_gone_since_it_was_found_is_no_answer(filled: tuple[Path, list[int]]) -> None:
+    path, ends = filled
+    with opened(path) as again:
+        again.find(PLAN)
+        os.truncate(path, ends[1])
+        with pytest.raises(OSError, match="ends early"):
+            again.recall(1, ANSWERS[1].shape)
 
 
 def test_what_cannot_be_kept_is_given_up_on_disk_before_it_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    filled: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a power cut the file must not come back: the answers that follow are not in it."""
-    path = tmp_path / "file"
-    filled(path)
-    again, done = opened(path), list[str]()
-    again.find(PLAN)
+    done = list[str]()
     truncate, unlink = os.ftruncate, Path.unlink
-    monkeypatch.setattr(os, "pwrite", failing)
-    monkeypatch.setattr(os, "fsync", lambda file: done.append("sync the file"))
-    monkeypatch.setattr(answers_module, "sync", lambda folder: done.append(f"sync {folder.name}"))
-    monkeypatch.setattr(os, "ftruncate", lambda file, size: (done.append(f"cut at {size}"), truncate(file, size))[1])
-    monkeypatch.setattr(Path, "unlink", lambda self, **more: (done.append("unlink"), unlink(self, **more))[1])
-    again.keep(len(ANSWERS), ANSWERS[0])
-    assert done == ["cut at 0", "sync the file", "unlink", f"sync {tmp_path.name}"]
-    assert not again.held
+    with opened(filled[0]) as again:
+        again.find(PLAN)
+        monkeypatch.setattr(os, "pwrite", failing)
+        monkeypatch.setattr(os, "fsync", lambda file: done.append("sync the file"))
+        monkeypatch.setattr(answers_module, "sync", lambda folder: done.append(f"sync {folder.name}"))
+        monkeypatch.setattr(
+            os, "ftruncate", lambda file, size: (done.append(f"cut at {size}"), truncate(file, size))[1]
+        )
+        monkeypatch.setattr(Path, "unlink", lambda self, **more: (done.append("unlink"), unlink(self, **more))[1])
+        again.keep(len(ANSWERS), ANSWERS[0])
+        assert done == ["cut at 0", "sync the file", "unlink", f"sync {LEDGER_ANSWERS}"]
+        assert not again.held
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty file", "no file"])

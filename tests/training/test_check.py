@@ -42,8 +42,7 @@ def test_answers_that_were_kept_need_no_more_room(features: FeatureSet, monkeypa
     monkeypatch.setattr(forms, "PIECE_BYTES", 1)
     before = charge(checked(features, method="dp-ls", steps=None))
     assert before.answers is not None
-    before.answers.path.write_bytes(bytes(100))
-    found = Unfinished(path=before.answers.path, charge=before.receipt.charge, answered=0)
+    found = Unfinished(path=before.answers.path, charge=before.receipt.charge, answered=0, size=100)
     made = before.checked.calibrated
     whole = stack_bytes(made.plan)
     assert whole > 100
