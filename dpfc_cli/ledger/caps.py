@@ -46,8 +46,6 @@ What counts how:
 
 **A cap that is changed** is no longer fixed in advance. The theorem then holds for the largest cap that could have been
 set, whatever had been released. The ledger keeps all of them, with who and why.
-
-H is 2⁵⁰ samples of noise. That is more than all trainings draw, and less than any δ can show.
 """
 
 import math
@@ -200,11 +198,11 @@ def left(account: Account, delta: float, of: Charge | None = None) -> tuple[floa
 
     """
     at = None if of is None else (of.set, of.split)
-    found: list[tuple[float, Cap]] = []
-    for each in account.meant:
-        for cap in each.caps:
-            room = each.room(cap, at)
-            found.append((room / (1.0 if of is None else of.weight(cap.unit)) ** 2 if room > 0 else room, cap))
+    found = [
+        (max(each.room(cap, at), 0.0) / (1.0 if of is None else of.weight(cap.unit)) ** 2, cap)
+        for each in account.meant
+        for cap in each.caps
+    ]
     if not found:
         return None
     room, cap = min(found, key=lambda each: each[0])

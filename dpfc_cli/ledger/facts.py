@@ -33,7 +33,7 @@ MOST_NAME, MOST_NOTE = 100, 500
 RESERVED = "dataset:"
 """How the names of populations begin that are not the user's to give: those of public data sets."""
 RESERVE = 2.0**-190
-"""H of every cap (`caps`): 2⁵⁰ times the η of one sample of noise."""
+"""H of every cap (`caps`): the η of 2⁵⁰ samples of noise. No training draws so many, and no δ shows so little."""
 _ROUNDING = 1e-12
 """For sums of 1/σ² in float64. The μ² of a cap is by 2e-9 of it too small, so this much more does no harm."""
 

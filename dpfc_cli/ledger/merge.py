@@ -4,9 +4,8 @@ It can be done again, and in both directions. **No total becomes smaller, and no
 and a fact of the other ledger replaces nothing that this one had before (`Merge.ignored`). So a set that is unsaid in
 one of them stays unsaid, and caps of both hold. A charge that went on in two copies counts twice (`Ledger.charges`).
 
-So what a ledger that is offered says of people makes totals larger at most. Whether a population that only one of the
-two has heard of has people in common with others, neither can know. So it is asked for: a population is apart from the
-others, or it is the same as one that has another name.
+Whether a population that only one of the two has heard of has people in common with others, neither can know. So it is
+asked for: a population is apart from the others, or it is the same as one that has another name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from dpfc_cli.errors import parameter
 from dpfc_cli.folders import LEDGER, LEDGER_DIGESTS
-from dpfc_cli.ledger.facts import RESERVED, Fact, Merge, account_name, noted
+from dpfc_cli.ledger.facts import RESERVED, Cap, Fact, Merge, Set, account_name, noted
 from dpfc_cli.ledger.file import append, read
 from dpfc_cli.ledger.populations import check_name, keep_digests, refused
 from dpfc_cli.ledger.totals import Ledger
@@ -36,9 +35,6 @@ def merge_ledgers(
         apart: names of populations that only one of the two has, and that have nobody in common with the others.
         same: names of populations here, by their names in the other ledger.
         by: who says so. Default: the name of the account that runs the program.
-
-    Returns:
-        The ledger.
 
     Raises:
         UserError: a ledger is damaged or not there, they contradict each other, nothing is said of a population that
@@ -75,7 +71,8 @@ def merge_ledgers(
 
 def _said(ledger: Ledger, offered: Ledger, apart: Sequence[str], same: Mapping[str, str]) -> dict[str, str]:
     """Which populations are the same. UserError where nothing is said of one that only one ledger has heard of."""
-    here, there = ({name for name in each.populations if not name.startswith(RESERVED)} for each in (ledger, offered))
+    heard = (each.names([*each.all(Set), *each.all(Cap)]) for each in (ledger, offered))
+    here, there = ({name for name in names if not name.startswith(RESERVED)} for names in heard)
     strange = next((name for other, name in same.items() if other not in there or name not in here), None)
     if strange is not None:
         known = f"Here: {', '.join(sorted(here)) or 'none'}. There: {', '.join(sorted(there)) or 'none'}."

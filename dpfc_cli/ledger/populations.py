@@ -25,7 +25,7 @@ from dpfc_cli.features.manifest import MANIFEST, Manifest, load
 from dpfc_cli.folders import LEDGER_DIGESTS, PARTIAL
 from dpfc_cli.ledger.facts import MOST_NAME, RESERVED, Fact, Set, account_name, is_note, noted
 from dpfc_cli.ledger.file import append, ledger_path, read
-from dpfc_cli.ledger.totals import Ledger
+from dpfc_cli.ledger.totals import Account, Ledger
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -73,11 +73,11 @@ def check_begin(folder: Path, ledger: Ledger | None = None) -> None:
 
 def _digests_of_finished(place: Path) -> set[str]:
     """The ids of which digests are kept, but for sets that were stopped before they had a name."""
-    found = {each.name for each in (place / LEDGER_DIGESTS).glob("[!.]*")}
+    begun = set[str]()
     for each in place.glob(f"*{PARTIAL}"):
         with suppress(UserError):
-            found.discard(load(each).id)
-    return found
+            begun.add(load(each).id)
+    return {each.name for each in (place / LEDGER_DIGESTS).glob("[!.]*")} - begun
 
 
 def register(folder: Path, place: Path, manifest: Manifest, population: str | None) -> None:
@@ -101,7 +101,7 @@ def register(folder: Path, place: Path, manifest: Manifest, population: str | No
 
 def set_population(
     features: "FeatureSet", population: str | None, *, adopt: bool = False, by: str | None = None
-) -> Ledger:
+) -> Account:
     """Say whose records a set has. All charges on it count there from then on.
 
     It is an assertion: nobody is in two named populations. It is written down with who says so, and when, and is never
@@ -113,6 +113,9 @@ def set_population(
         adopt: write down a set that the ledger lacks, although what was spent on it is not known. Totals then say "at
             least", and no cap holds where it counts. If its ledger is at hand, unite it instead (`merge_ledgers`).
         by: who says so. Default: the name of the account that runs the program.
+
+    Returns:
+        What is spent by the population, and its caps.
 
     Raises:
         UserError: it is no name; the ledger lacks the set, or has it already; the set has a record of another named
@@ -142,7 +145,7 @@ def set_population(
         keep_digests(ledger, [fact], {fact.set: features.folder / digests.FILE})
         return [fact]
 
-    return append(ledger_path(features.folder), said, "The population")
+    return append(ledger_path(features.folder), said, "The population").account_of(features.manifest.id)
 
 
 def _check_caps(after: Ledger, of: str) -> None:

@@ -234,11 +234,14 @@ class Ledger:
         mine, theirs = (self.populations_of(each) or frozenset() for each in (one, other))
         return one == other or bool(mine & theirs)
 
+    def names(self, facts: Iterable[Set | Cap]) -> set[str]:
+        """The names of the populations that facts are about."""
+        return {name for fact in facts if (name := self.named(fact.population)) is not None}
+
     @cached_property
     def populations(self) -> tuple[str, ...]:
         """The names of all populations of which there is a set or a cap."""
-        said = (fact.population for fact in self.facts if isinstance(fact, Set | Cap))
-        return tuple(sorted({name for each in said if (name := self.named(each)) is not None}))
+        return tuple(sorted(self.names([*self.holding(Set), *self.caps])))
 
     @cached_property
     def charges(self) -> tuple[Charge, ...]:

@@ -1,8 +1,8 @@
 """What was spent on a population: one sum over the facts, which no fact makes smaller."""
 
-import dataclasses
 import math
 import random
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -88,7 +88,7 @@ def test_what_is_unsaid_counts_for_everybody(draw: random.Random, count: int) ->
     population = draw.choice(POPULATIONS)
     said = ledger_of(*facts, a_cap(8.0, population))
     for each in [each for each in facts if isinstance(each, Set)]:
-        unsaid = [dataclasses.replace(one, population=None) if one is each else one for one in said.facts]
+        unsaid = [replace(one, population=None) if one is each else one for one in said.facts]
         for unit in UNITS:
             assert squares(ledger_of(*unsaid), population, unit) >= squares(said, population, unit) * (1 - 1e-12)
         for ledger in (said, ledger_of(*unsaid)):
@@ -110,6 +110,8 @@ def test_a_set_of_which_nothing_is_said_has_the_largest_of_all_totals() -> None:
     alone = ledger_of(UNSAID, a_charge(UNSAID), other := a_set(), a_charge(other))
     assert alone.account_of(other.set).epsilon(DELTA) == pytest.approx(spent_by(1.0, 1.0), rel=1e-6)
     assert ledger_of(*alone.facts, a_cap(9.0, "c")).account_of(other.set).population == "c"
+    # One that all sets have left, as one does that was made anew, is none.
+    assert ledger_of(A, replace(A, id=new_id(), population="b", replaces=(A.id,))).populations == ("b",)
     # A sample may cost less than full passes with more noise.
     sampled = ledger_of(*facts[:3], a_charge(A, 2.5, rate=0.1), a_charge(B, 1.0))
     assert sampled.account_of(UNSAID.set).population == "b"
@@ -164,10 +166,10 @@ def test_a_total_knows_no_record_and_no_name_of_a_set() -> None:
     others: list[Fact] = []
     for fact in facts:
         if isinstance(fact, Set):
-            other = dataclasses.replace(fact, records=DIGEST[::-1], listing={"train": "other"}, name="x")
-            others.append(dataclasses.replace(other, set=new[fact.set]))
+            other = replace(fact, records=DIGEST[::-1], listing={"train": "other"}, name="x")
+            others.append(replace(other, set=new[fact.set]))
         elif isinstance(fact, Charge):
-            others.append(dataclasses.replace(fact, set=new[fact.set], digest=DIGEST[::-1], n=7, head="x"))
+            others.append(replace(fact, set=new[fact.set], digest=DIGEST[::-1], n=7, head="x"))
     twin = ledger_of(*reversed(others))
     for name, unit in product(NAMES, UNITS):
         assert squares(twin, name, unit) == squares(ledger, name, unit)
