@@ -9,11 +9,11 @@ ends. What the sums share has its room on the disk from the first block on, as f
 is a number of public facts. How much of it is used depends on which records are null, and on how many labels they have.
 """
 
-import errno
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,12 +39,8 @@ MEMORY_LEFT = 0.5
 """The part of the free memory that is left to others, if nobody said how much a training may take."""
 
 
-UNABLE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-"""What a file system answers that cannot allocate."""
 FILLED = 2**20
 """Bytes that are written at once where the system cannot allocate."""
-
-
 WORKING_BYTES = 600 * 2**20
 """Beside a method's state: the blocks that are worked on, the compiled kernels and the interpreter."""
 PERSONS_BYTES = 300 * 2**20
@@ -135,17 +131,14 @@ class InFile:
             assert self._file is not None
             at, block = self._blocks[number]
             arrays = tuple(np.empty(shape, dtype) for shape, dtype in block)
-            for array in arrays:
-                self._read(self._file.fileno(), _bytes_of(array), at)
-                at += array.nbytes
+            try:
+                for array in arrays:
+                    if not read_at(self._file.fileno(), _bytes_of(array), at):
+                        raise OSError("a file of this training has ended early")
+                    at += array.nbytes
+            except OSError as error:
+                raise unreadable(self._folder, error) from error
             yield arrays
-
-    def _read(self, file: int, buffer: memoryview, at: int) -> None:
-        try:
-            if not read_at(file, buffer, at):
-                raise OSError("a file of this training has ended early")
-        except OSError as error:
-            raise unreadable(self._folder, error) from error
 
     def clear(self) -> None:
         self._blocks.clear()
@@ -160,25 +153,15 @@ def _bytes_of(array: np.ndarray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _allocate(file: int, size: int) -> bool:
-    """Give a file so many bytes of the disk, from its begin on. False where the system cannot. Raises OSError."""
-    if not hasattr(os, "posix_fallocate"):
-        return False
-    try:
-        os.posix_fallocate(file, 0, size)
-    except OSError as error:
-        if error.errno in UNABLE:
-            return False
-        raise
-    return True
-
-
 def _fill(file: int, size: int) -> None:
-    """The same, with zeros where the system cannot: a file that is only long takes no room."""
-    if size and not _allocate(file, size):
-        zeros = memoryview(bytes(FILLED))
-        for at in range(0, size, FILLED):
-            write_at(file, zeros[: size - at], at)
+    """Give a file so many bytes of the disk. One that is only long takes no room."""
+    if hasattr(os, "posix_fallocate"):
+        if size:
+            os.posix_fallocate(file, 0, size)
+        return
+    zeros = memoryview(bytes(FILLED))
+    for at in range(0, size, FILLED):
+        write_at(file, zeros[: size - at], at)
 
 
 class Stack(InFile):
@@ -187,29 +170,13 @@ class Stack(InFile):
     def put(self, block: tuple[np.ndarray, ...]) -> bool:
         """Add a block. UserError where there is no room for it."""
         if not super().put(block):
-            raise _unwritable(self._folder)
+            raise UserError(
+                f"The answers of this training cannot be written to '{self._folder}'.",
+                "Make room there, or give it more memory, and type the same command again.",
+                code="unwritable",
+                path=str(self._folder),
+            )
         return True
-
-
-def _unwritable(folder: Path) -> UserError:
-    return UserError(
-        f"The answers of this training cannot be written to '{folder}'.",
-        "Make room there, or give it more memory, and type the same command again.",
-        code="unwritable",
-        path=str(folder),
-    )
-
-
-def _try_file(folder: Path, size: int) -> None:
-    """UserError where a file of so many bytes without a name cannot be made in a folder: nobody may write there, or a
-    quota does not allow it. Nothing is left.
-    """
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            # Some file systems cannot tell.
-            _allocate(file.fileno(), size)
-    except OSError as error:
-        raise _unwritable(folder) from error
 
 
 def stack_for(plan: Plan, others: int, memory: float | None, folder: Path, beside: int = 0) -> Shelf:
@@ -230,10 +197,7 @@ def stack_for(plan: Plan, others: int, memory: float | None, folder: Path, besid
     if not needed or needed <= _allowed(memory) - others:
         return InMemory()
     needed += beside
-    try:
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        raise unreadable(folder, error) from error
+    free = _free(folder)
     if needed > free:
         raise UserError(
             f"The answers of this training take {needed / 1e9:.1f} GB, and '{folder}' has room for "
@@ -243,7 +207,12 @@ def stack_for(plan: Plan, others: int, memory: float | None, folder: Path, besid
             needed=needed,
             allowed=free,
         )
-    _try_file(folder, needed)
+    tried = Stack(folder, needed)
+    try:
+        # Perhaps nobody may write there, or a quota does not allow so much.
+        tried.put((np.zeros(0),))
+    finally:
+        tried.clear()
     return Stack(folder)
 
 
@@ -296,7 +265,15 @@ def shelf_for(
     needed = direction_bytes(facts, records, side, grid)
     if needed <= _allowed(memory) - others:
         return InMemory()
+    with suppress(UserError):
+        if needed <= DISK_LEFT * (_free(folder) - promised):
+            return InFile(folder, needed)
+    return None
+
+
+def _free(folder: Path) -> int:
+    """The free bytes of the disk where a folder lies."""
     try:
-        return InFile(folder, needed) if needed <= DISK_LEFT * (shutil.disk_usage(folder).free - promised) else None
-    except OSError:
-        return None
+        return shutil.disk_usage(folder).free
+    except OSError as error:
+        raise unreadable(folder, error) from error

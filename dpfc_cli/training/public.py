@@ -16,7 +16,7 @@ compared: how many of a public set are private ones would be a fact about privat
 `evaluate` asserts nothing: it says of each split what its figures mean.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,6 @@ from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.methods.whitened import NORMALISE, Public
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.oracle import Progress
-from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.trust.statement import hold_out_of
@@ -40,25 +39,11 @@ from dpfc_cli.trust.statement import hold_out_of
 ROWS = 8192
 
 
-def inform(
-    calibrated: Calibrated,
-    private: FeatureSet,
-    public: FeatureSet,
-    progress: Progress | None = None,
-) -> Calibrated:
-    """The same training with public features beside the private ones. Plan and guarantee stay.
+def inform(calibrated: Calibrated, public: FeatureSet, progress: Progress | None = None) -> Calibrated:
+    """The same training with public features beside the private ones, after `check`. Plan and guarantee stay.
 
-    Args:
-        calibrated: the training.
-        private: the private records.
-        public: records that nobody needs to protect.
-        progress: progress(done, total) counts records.
-
-    Raises:
-        UserError: as `check`, and where the public set is damaged.
-
+    progress(done, total) counts records. UserError where the public set is damaged.
     """
-    check(calibrated, private, public)
     public.verify(SPLIT)
     manifest, n = public.manifest, public.split(SPLIT).n
     origin = {"name": public.name, "rows": n, "fingerprint": manifest.fingerprint, "backbone": manifest.backbone}
@@ -131,30 +116,27 @@ def warnings_of(public: FeatureSet) -> list[str]:
 
 
 def mean_of(on: FeatureSet, split: str, progress: Progress | None = None) -> np.ndarray:
-    """The mean of the records of a split, each scaled to length 1. UserError where none of them is finite."""
-    n = on.split(split).n
-    try:
-        return unit_mean(on.stream(split), on.dim, lambda done: progress(done, n) if progress else None)
-    except ValueError as error:
-        raise UserError(
-            f"'{on.folder}' holds no finite features.", "Name another set.", code="damaged", path=str(on.folder)
-        ) from error
-
-
-def unit_mean(stream: BlockStream, dim: int, told: Callable[[int], object]) -> np.ndarray:
-    """The mean of records, each scaled to length 1. ValueError where none is finite. told: how many were read.
+    """The mean of the records of a split, each scaled to length 1. UserError where none of them is finite.
 
     A record of zeros is one that could not be decoded.
     """
-    used, total = 0, np.zeros(dim)
-    for start, x, _ in stream(ROWS):
-        x = x.astype(np.float32)
-        z = chains.run((NORMALISE,), x[np.isfinite(x).all(axis=1) & x.any(axis=1)], np)
+    used, total = 0, np.zeros(on.dim)
+    for start, x, _ in on.stream(split)(ROWS):
+        z = unit_rows(x)
         used, total = used + len(z), total + z.sum(axis=0)
-        told(start + len(x))
+        if progress:
+            progress(start + len(x), on.split(split).n)
     if not used:
-        raise ValueError("no finite record")
+        raise UserError(
+            f"'{on.folder}' holds no finite features.", "Name another set.", code="damaged", path=str(on.folder)
+        )
     return total / used
+
+
+def unit_rows(x: np.ndarray) -> np.ndarray:
+    """The finite records, each scaled to length 1, without those of zeros."""
+    x = x.astype(np.float32)
+    return np.asarray(chains.run((NORMALISE,), x[np.isfinite(x).all(axis=1) & x.any(axis=1)], np))
 
 
 def differing(one: FeatureSet, other: FeatureSet) -> list[str]:

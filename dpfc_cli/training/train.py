@@ -53,16 +53,12 @@ def plan(request: Request, observer: Observer) -> Checked:
     for text in [*said, *([] if trials is None else tuning.warnings_of(trials))]:
         observer.warn(text)
     if informing is not None:
-        calibrated = public.inform(
-            calibrated,
-            private,
-            informing,
-            lambda done, total: observer.progress("Reading the public features", done, total),
-        )
+        stage = "Reading the public features"
+        calibrated = public.inform(calibrated, informing, lambda *far: observer.progress(stage, *far))
     checked = check(request, calibrated, observer)
     if trials is not None:
-        stage = f"{TUNING}{trials.known.name}"
-        chosen = tuning.tune(calibrated, trials, lambda done, n: observer.progress(stage, done, n))
+        tuning_stage = f"{TUNING}{trials.known.name}"
+        chosen = tuning.tune(calibrated, trials, lambda *far: observer.progress(tuning_stage, *far))
         checked = check(request, chosen, observer)
     if checked.unfinished is not None:
         before, releases = checked.unfinished, len(calibrated.plan.releases)

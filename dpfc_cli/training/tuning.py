@@ -14,7 +14,6 @@ only steady a release (`public`) take no part in trials: they may be the same on
 import hashlib
 import json
 import math
-import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +25,7 @@ import numpy as np
 
 from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.features.reader import Blocks, FeatureSet, cut
-from dpfc_cli.files import check_plain, json_of
+from dpfc_cli.files import json_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import average_precisions, score
 from dpfc_cli.methods.method import factors, scaled
@@ -52,8 +51,6 @@ ROWS = 8192
 IN_MEMORY = 2**30
 """Bytes of records that a draw may hold at once; more are read again for every pass."""
 SUFFIX = ".tuning.jsonl"
-LONGEST = 1_000
-"""Characters of a line that is read at once."""
 _TRIAL = record({"trial": text, "score": number(0, LARGEST)})
 """A score is a number of hits, or a mean average precision."""
 Progress = Callable[[int, int], None]
@@ -351,21 +348,15 @@ def _stream(known: FeatureSet, split: str, rows: np.ndarray, table: np.ndarray, 
     return blocks
 
 
-def _splits(known: FeatureSet) -> list[str]:
-    """Those that are read: to train on, and to test on if there is one for it."""
-    known.split(SPLIT)
-    return [split for split in (SPLIT, "test") if split in known.manifest.splits]
-
-
 def labels_of(known: FeatureSet) -> list[np.ndarray]:
-    """The labels of the splits that trials read, after these were verified."""
-    for split in _splits(known):
+    """The labels of the splits that trials read, after these were verified: to train on, and to test on if there is one
+    for it.
+    """
+    known.split(SPLIT)
+    splits = [split for split in (SPLIT, "test") if split in known.manifest.splits]
+    for split in splits:
         known.verify(split)
-    return [_labels(known, split) for split in _splits(known)]
-
-
-def _labels(known: FeatureSet, split: str) -> np.ndarray:
-    return np.concatenate([_valid(y, known) for _, _, y in known.stream(split)(ROWS)])
+    return [np.concatenate([_valid(y, known) for _, _, y in known.stream(split)(ROWS)]) for split in splits]
 
 
 def _valid(y: np.ndarray, known: FeatureSet) -> np.ndarray:
@@ -375,23 +366,18 @@ def _valid(y: np.ndarray, known: FeatureSet) -> np.ndarray:
 
 def _keep(path: Path, trial: str, score: float) -> None:
     """Add a trial to those that are finished. A place that cannot be written costs the way back after a stop."""
-    with suppress(OSError):
-        # Whoever opens a pipe to write may wait for its reader.
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
-        with open(file, "a") as lines:
-            # The line begins with its end, for the one before it may have been cut short.
-            lines.write("\n" + json.dumps({"trial": trial, "score": score}) + "\n")
+    with suppress(OSError), path.open("a") as lines:
+        # The line begins with its end, for the one before it may have been cut short.
+        lines.write("\n" + json.dumps({"trial": trial, "score": score}) + "\n")
 
 
 def _read(path: Path) -> dict[str, float]:
     """Scores of finished trials. Other lines are left out, such as one that a kill cut short."""
     kept: dict[str, float] = {}
     with suppress(OSError):
-        check_plain(path)
-        with path.open(errors="replace") as file:
-            while line := file.readline(LONGEST):
-                with suppress(ValueError):
-                    row = json_of(line)
-                    if fault(row, _TRIAL) is None:
-                        kept[row["trial"]] = float(row["score"])
+        for line in path.read_text(errors="replace").splitlines():
+            with suppress(ValueError):
+                row = json_of(line)
+                if fault(row, _TRIAL) is None:
+                    kept[row["trial"]] = float(row["score"])
     return kept

@@ -7,6 +7,7 @@ import stat
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from dpfc_cli.privacy.directions import Directions, InMemory, Shelf, direction_b
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.queries import ClassGrams, Gradient
+from dpfc_cli.training import check as check_module
 from dpfc_cli.training import machine as shelf_module
 from dpfc_cli.training import run as run_module
 from dpfc_cli.training.calibrate import calibrate
@@ -42,7 +44,7 @@ from dpfc_cli.training.machine import (
 from dpfc_cli.training.request import Privacy
 from tests.closed import closed, failing
 from tests.support import exact_sum, stream_of
-from tests.training.requests import checked, states
+from tests.training.requests import states
 
 FACTS = Facts(n=1000, m=3, d=4)
 
@@ -62,13 +64,20 @@ def on(shelf: Shelf) -> list[tuple[np.ndarray, ...]]:
     return list(shelf.blocks())
 
 
-@pytest.mark.parametrize("make", [lambda folder: InMemory(), InFile], ids=["memory", "file"])
-def test_a_shelf_gives_back_what_was_put_there(make: Callable[[Path], Shelf], tmp_path: Path) -> None:
-    shelf = make(tmp_path)
-    for _ in range(2):
-        for found, block in zip(on(shelf), BLOCKS, strict=True):
-            assert [array.dtype for array in found] == [array.dtype for array in block]
-            assert all(np.array_equal(one, other) for one, other in zip(found, block, strict=True))
+def same(one: list[tuple[np.ndarray, ...]], other: list[tuple[np.ndarray, ...]]) -> bool:
+    pairs = [pair for blocks in zip(one, other, strict=True) for pair in zip(*blocks, strict=True)]
+    return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in pairs)
+
+
+def test_a_shelf_gives_back_what_was_put_there_also_where_writes_and_reads_stop_half_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, read = os.pwrite, os.preadv
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: whole(fd, data[:5], at))
+    monkeypatch.setattr(os, "preadv", lambda fd, into, at: read(fd, [into[0][:3]], at))
+    shelves: tuple[Shelf, ...] = (InMemory(), InFile(tmp_path), InFile(tmp_path, 1000))
+    for shelf in shelves * 2:
+        assert same(on(shelf), BLOCKS)
         shelf.clear()
         assert list(shelf.blocks()) == []
 
@@ -93,8 +102,6 @@ RECORDS: dict[str, tuple[Callable[[np.ndarray], Any], list[int]]] = {
     "the first block is null": (lambda i: np.where(i[:, None] < 64, -1, [4, -1, -1]), [201] + [1] * 99),
     "all are null": (lambda i: np.full((len(i), 3), -1), [3] * 100),
 }
-
-
 """Labels, and how many records each of a hundred persons has."""
 
 
@@ -136,38 +143,27 @@ def test_the_size_of_a_file_says_nothing_of_the_records(
     assert sizes == {direction_bytes(facts, n, 12 if method == "dp-ls" else 5, grid)}
 
 
-@pytest.mark.parametrize("fault", [None, errno.EOPNOTSUPP], ids=["not there", "not supported"])
-def test_where_the_system_does_not_allocate_a_file_is_filled(
-    fault: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file that is only long takes no room until it is written."""
-    if fault is None:
-        monkeypatch.delattr(os, "posix_fallocate", raising=False)
-    else:
-        monkeypatch.setattr(os, "posix_fallocate", failing(fault), raising=False)
-    filled, write = np.zeros(3 * 2**20 + 5, bool), os.pwrite
+def test_the_room_of_a_file_is_taken_from_its_first_block_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the system, or where it cannot allocate by zeros: a file that is only long takes no room."""
+    asked, filled, write = list[tuple[int, int]](), np.zeros(3 * 2**20 + 5, bool), os.pwrite
 
     def counted(file: int, data: Any, at: int) -> int:
         filled[at : at + len(data)] = True
         return write(file, data, at)
 
     monkeypatch.setattr(os, "pwrite", counted)
-    shelf = InFile(tmp_path, len(filled))
-    for found, block in zip(on(shelf), BLOCKS, strict=True):
-        assert all(np.array_equal(one, other) for one, other in zip(found, block, strict=True))
-    assert filled.all()
-    shelf.clear()
-
-
-def test_where_the_system_allocates_nothing_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[tuple[int, int]]()
     monkeypatch.setattr(os, "posix_fallocate", lambda file, *given: asked.append(given), raising=False)
-    monkeypatch.setattr(os, "pwrite", lambda *given: pytest.fail("something was written"))
     for room in (0, 100):
         shelf = InFile(tmp_path, room)
         assert shelf.put((np.zeros(0),))
         shelf.clear()
     assert asked == [(0, 100)]
+    assert not filled.any()
+    monkeypatch.delattr(os, "posix_fallocate")
+    shelf = InFile(tmp_path, len(filled))
+    assert same(on(shelf), BLOCKS)
+    assert filled.all()
+    shelf.clear()
 
 
 def test_without_room_for_all_of_a_file_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,16 +196,6 @@ def test_a_full_disk_is_no_error_and_a_failing_one_is_the_users(
         assert not InFile(folder).put(BLOCKS[0])
 
 
-def test_a_write_that_stops_half_way_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, read = os.pwrite, os.preadv
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: whole(fd, data[:5], at))
-    monkeypatch.setattr(os, "preadv", lambda fd, into, at: read(fd, [into[0][:3]], at))
-    shelf = InFile(tmp_path)
-    for found, block in zip(on(shelf), BLOCKS, strict=True):
-        assert all(np.array_equal(one, other) for one, other in zip(found, block, strict=True))
-    shelf.clear()
-
-
 def chosen(method: str = "dp-fc", memory: float | None = 10 * GB, folder: Path = Path(), **given: Any) -> str:
     entry = METHODS[method]
     facts = replace(FACTS, n=10**6, d=1000)
@@ -232,9 +218,7 @@ def test_memory_is_taken_if_there_is_enough_and_else_a_file(tmp_path: Path, monk
     assert chosen(memory=None, folder=tmp_path) == "InFile"
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: free._replace(free=2 * needed - 2))
     assert chosen(memory=None, folder=tmp_path) == "nothing"
-
-
-def test_a_folder_that_is_not_there_keeps_nothing(tmp_path: Path) -> None:
+    monkeypatch.undo()
     assert chosen(memory=GB, folder=tmp_path / "missing") == "nothing"
 
 
@@ -257,79 +241,64 @@ def test_what_pieces_share_has_room_for_the_vector_of_each_label(monkeypatch: py
     assert [side_of(plan, grid, k) for grid in (Lattice(14), Reals()) for k in (1, 3)] == [4, 12, 4, 12]
 
 
-@pytest.mark.parametrize("given", [{"epsilon": 1.0, "seed": 3}, {"non_private": True}], ids=["noise", "none"])
-@pytest.mark.parametrize("method", ["dp-whitened", "dp-fc", "dp-newton", "dp-adam"])
 def test_the_head_is_the_same_wherever_directions_are_kept(
-    features: FeatureSet, method: MethodName, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[InMemory | InFile] = []
-    heads = []
-    for shelf in (None, InMemory, lambda: InFile(features.folder)):
-        monkeypatch.setattr(
-            run_module, "shelf_for", lambda *a, shelf=shelf: shelf and (made.append(shelf()), made[-1])[1]
-        )
-        trained = dpfc.train(features, method=method, steps=3, **given)
-        heads.append((trained.head.weight.tobytes(), trained.head.bias.tobytes()))
-    assert heads[0] == heads[1] == heads[2]
-    # Nothing stays there.
-    assert len(made) == 2
-    assert [list(shelf.blocks()) for shelf in made] == [[], []]
+    methods: tuple[MethodName, ...] = ("dp-whitened", "dp-fc", "dp-newton", "dp-adam")
+    givens: tuple[dict[str, Any], ...] = ({"epsilon": 1.0, "seed": 3}, {"non_private": True})
+    for method, given in product(methods, givens):
+        made, heads = list[InMemory | InFile](), []
+        for shelf in (None, InMemory, lambda: InFile(features.folder)):
+            monkeypatch.setattr(
+                run_module,
+                "shelf_for",
+                lambda *a, shelf=shelf, made=made: shelf and (made.append(shelf()), made[-1])[1],
+            )
+            trained = dpfc.train(features, method=method, steps=3, **given)
+            heads.append((trained.head.weight.tobytes(), trained.head.bias.tobytes()))
+        assert heads[0] == heads[1] == heads[2], (method, given)
+        # Nothing stays there.
+        assert [list(shelf.blocks()) for shelf in made] == [[], []]
     assert sorted(path.suffix for path in features.folder.iterdir()) == [".digests", ".h5", ".json"]
 
 
-@pytest.mark.parametrize(("room", "fits"), [(100, [True, False]), (159, [True, False]), (160, [True, True])])
-def test_a_file_does_not_grow_beyond_its_room(room: int, fits: list[bool], tmp_path: Path) -> None:
+def test_a_file_does_not_grow_beyond_its_room(tmp_path: Path) -> None:
     """No more of the disk was promised. What does not fit is computed anew."""
-    shelf = InFile(tmp_path, room)
-    for _ in range(2):
-        assert [shelf.put((np.zeros(10, np.int64),)) for _ in range(2)] == fits
-        assert shelf._file is not None
-        assert os.fstat(shelf._file.fileno()).st_size == room
-        shelf.clear()
+    for room, fits in ((100, [True, False]), (159, [True, False]), (160, [True, True])):
+        shelf = InFile(tmp_path, room)
+        for _ in range(2):
+            assert [shelf.put((np.zeros(10, np.int64),)) for _ in range(2)] == fits
+            assert shelf._file is not None
+            assert os.fstat(shelf._file.fileno()).st_size == room
+            shelf.clear()
 
 
-def test_a_training_takes_600_mebibytes_beside_the_state_of_its_method(features: FeatureSet) -> None:
-    calibrated = checked(features).calibrated
-    needed = state_bytes(calibrated.method, calibrated.plan) + 600 * 2**20
-    check_memory(calibrated.method, calibrated.plan, calibrated.facts, needed)
-    with pytest.raises(UserError, match=r"needs about 629 MB \(3 classes, 5 dimensions\)") as refused:
-        check_memory(calibrated.method, calibrated.plan, calibrated.facts, needed - 1)
+def needed_by(name: str, facts: Facts) -> int:
+    """The bytes of a training beside the state of its method."""
+    calibrated = calibrate(METHODS[name], facts, {}, Privacy(epsilon=1.0))
+    needed = training_bytes(calibrated.method, calibrated.plan, facts)
+    check_memory(calibrated.method, calibrated.plan, facts, needed)
+    with pytest.raises(UserError) as refused:
+        check_memory(calibrated.method, calibrated.plan, facts, needed - 1)
     assert refused.value.code == "memory"
     assert (refused.value.fields["needed"], refused.value.fields["allowed"]) == (needed, needed - 1)
+    # Only class matrices have a way out.
+    assert ("dp-fc" in refused.value.remedy) is (name == "dp-ls")
+    return needed - state_bytes(calibrated.method, calibrated.plan)
 
 
-def test_persons_take_300_mebibytes_more_and_only_class_matrices_have_a_way_out() -> None:
-    facts, privacy = Facts(n=20, m=3, d=5, rows=60), Privacy(epsilon=1.0)
-    for name, way_out in (("dp-fc", False), ("dp-ls", True)):
-        alone, persons = (calibrate(METHODS[name], each, {}, privacy) for each in (replace(facts, rows=None), facts))
-        needed = state_bytes(persons.method, persons.plan) + 900 * 2**20
-        check_memory(alone.method, alone.plan, alone.facts, needed - 300 * 2**20)
-        check_memory(persons.method, persons.plan, persons.facts, needed)
-        with pytest.raises(UserError, match="This training needs") as refused:
-            check_memory(persons.method, persons.plan, persons.facts, needed - 1)
-        assert ("dp-fc" in refused.value.remedy) is way_out
-
-
-# Room
-
-
-def test_several_labels_take_350_mebibytes_more_where_there_are_class_grams() -> None:
-    one, two = Facts(n=1000, m=3, d=4), Facts(n=1000, m=3, d=4, k=2)
-    for name, more in (("dp-ls", 350 * 2**20), ("dp-fc", 0)):
-        method = METHODS[name]
-        plan = method.plan(one, method.planned(one, {}, True))
-        assert training_bytes(method, plan, one) == state_bytes(method, plan) + working_bytes(one)
-        assert training_bytes(method, plan, two) == training_bytes(method, plan, one) + more
-
-
-def test_answers_in_pieces_take_500_mebibytes_and_four_times_what_a_matrix_is_larger_than_a_piece(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    method, facts, matrix = METHODS["dp-ls"], Facts(n=1000, m=3, d=4), 8 * 4**2
-    for piece, more in ((3 * matrix, 0), (2 * matrix, 500 * 2**20), (matrix - 28, 500 * 2**20 + 4 * 28)):
+def test_a_training_takes_what_was_measured_beside_the_state_of_its_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More for persons, for class Grams of several labels, and for answers in pieces."""
+    mebibyte, matrix = 2**20, 8 * 4**2
+    persons, several = replace(FACTS, rows=2000), replace(FACTS, k=2)
+    for name, labels in (("dp-fc", 0), ("dp-ls", 350)):
+        assert needed_by(name, FACTS) == 600 * mebibyte == working_bytes(FACTS)
+        assert needed_by(name, persons) == 900 * mebibyte == working_bytes(persons)
+        assert needed_by(name, several) == (600 + labels) * mebibyte
+    # And four times what a matrix is larger than a piece.
+    for piece, more in ((3 * matrix, 0), (2 * matrix, 500 * mebibyte), (matrix - 28, 500 * mebibyte + 4 * 28)):
         monkeypatch.setattr(forms, "PIECE_BYTES", piece)
-        plan = method.plan(facts, method.planned(facts, {}, True))
-        assert training_bytes(method, plan, facts) == state_bytes(method, plan) + working_bytes(facts) + more
+        assert needed_by("dp-ls", FACTS) == 600 * mebibyte + more
 
 
 @pytest.fixture
@@ -340,47 +309,39 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_memory")
-@pytest.mark.parametrize("given", [{"epsilon": 1.0}, {"non_private": True}], ids=["noise", "none"])
 def test_answers_that_have_no_room_are_refused_before_the_charge(
-    given: dict[str, Any], features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A full disk, a folder that is read-only, a quota."""
     full = shutil.disk_usage(features.folder)._replace(free=0)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: full)
-    with pytest.raises(UserError, match=r"has room for 0\.0 GB"):
-        dpfc.train(features, method="dp-ls", **given)
-    assert states(features) == []
-
-
-@pytest.mark.usefixtures("no_memory")
-@pytest.mark.parametrize(
-    ("where", "name", "number"),
-    [(tempfile, "TemporaryFile", errno.EROFS), (os, "posix_fallocate", errno.EDQUOT)],
-    ids=["read-only", "quota"],
-)
-def test_a_folder_without_room_for_the_answers_is_found_out_before_the_charge(
-    where: Any, name: str, number: int, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(where, name, failing(number), raising=False)
-    with pytest.raises(UserError, match="answers of this training cannot be written") as refused:
-        dpfc.train(features, method="dp-ls", epsilon=1.0)
-    assert refused.value.code == "unwritable"
+    faults: tuple[tuple[Any, str, Any, str], ...] = (
+        (shutil, "disk_usage", lambda folder: full, "memory"),
+        (tempfile, "TemporaryFile", failing(errno.EROFS), "unwritable"),
+        (os, "posix_fallocate", failing(errno.EDQUOT), "unwritable"),
+    )
+    for place, name, fault, code in faults:
+        for given in ({"epsilon": 1.0}, {"non_private": True}):
+            with monkeypatch.context() as patch:
+                patch.setattr(place, name, fault, raising=False)
+                with pytest.raises(UserError) as refused:
+                    dpfc.train(features, method="dp-ls", **given)
+            assert refused.value.code == code
     assert states(features) == []
 
 
 @pytest.mark.usefixtures("no_memory")
 def test_the_same_disk_is_promised_once(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answers in pieces lie there twice, and the vectors of the records get what is left."""
-    tried, promised = list[int](), list[int]()
-    monkeypatch.setattr(shelf_module, "_try_file", lambda folder, size: tried.append(size))
+    beside, promised = list[int](), list[int]()
+    for module in (check_module, run_module):
+        monkeypatch.setattr(module, "stack_for", lambda *given: (beside.append(given[-1]), stack_for(*given))[1])
     monkeypatch.setattr(run_module, "shelf_for", lambda *given: (promised.append(given[-1]), shelf_for(*given))[1])
-    entry = METHODS["dp-ls"]
     made = dpfc.train(features, method="dp-ls", epsilon=1.0)
-    facts = made.charged.checked.calibrated.facts
-    size = stack_bytes(entry.plan(facts, entry.planned(facts, {}, True)))
-    assert (tried, promised) == ([2 * size, 2 * size], [2 * size])
+    size = stack_bytes(made.charged.checked.calibrated.plan)
+    assert (beside, promised) == ([size, size], [2 * size])
     # Nobody goes on with a training whose seed is known, so its answers are not kept.
     dpfc.train(features, method="dp-ls", epsilon=1.0, seed=1)
-    assert (tried[2:], promised[1:]) == ([size, size], [size])
+    assert (beside[2:], promised[1:]) == ([0, 0], [size])
 
 
 def test_what_is_promised_to_answers_is_not_given_to_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,16 +350,6 @@ def test_what_is_promised_to_answers_is_not_given_to_vectors(tmp_path: Path, mon
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
     for promised, kept in ((1000, InFile), (1002, type(None))):
         assert isinstance(shelf_for(4, FACTS.n, FACTS, Lattice(14), GB, GB, tmp_path, promised), kept)
-
-
-@pytest.mark.usefixtures("no_memory")
-def test_a_file_system_that_cannot_tell_is_tried_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = METHODS["dp-ls"]
-    plan = entry.plan(FACTS, entry.planned(FACTS, {}, True))
-    monkeypatch.setattr(os, "posix_fallocate", failing(errno.EOPNOTSUPP), raising=False)
-    assert isinstance(stack_for(plan, 0, None, tmp_path), Stack)
-    gradients = METHODS["dp-fc"].plan(FACTS, METHODS["dp-fc"].planned(FACTS, {}, True))
-    assert isinstance(stack_for(gradients, 1, None, tmp_path / "missing"), InMemory)
 
 
 def pieces(folder: Path, *beside: int, memory: float | None = GB) -> str:
@@ -428,6 +379,8 @@ def test_answers_lie_in_memory_if_there_is_room_and_else_in_a_file(
     assert (refused.value.code, refused.value.fields) == ("memory", {"needed": size + 11, "allowed": size + 10})
     free = free._replace(free=size)
     assert pieces(tmp_path) == "Stack"
+    gradients = METHODS["dp-fc"].plan(FACTS, METHODS["dp-fc"].planned(FACTS, {}, True))
+    assert isinstance(stack_for(gradients, 1, None, tmp_path / "missing"), InMemory)
 
 
 def test_answers_are_refused_where_the_disk_cannot_be_asked_or_written(

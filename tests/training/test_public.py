@@ -104,18 +104,15 @@ def test_what_only_the_operator_can_know_is_said(other: FeatureSet) -> None:
     assert public.warnings_of(other) == []
 
 
-@pytest.mark.parametrize("use", [public.check, public.inform])
-def test_what_has_no_use_for_public_features_is_refused(
-    private: FeatureSet, other: FeatureSet, tmp_path: Path, use: Callable[[Calibrated, FeatureSet, FeatureSet], object]
-) -> None:
+def test_what_has_no_use_for_public_features_is_refused(private: FeatureSet, other: FeatureSet, tmp_path: Path) -> None:
     def refused(calibrated: Calibrated, features: FeatureSet) -> UserError:
         with pytest.raises(UserError) as error:
-            use(calibrated, private, features)
+            public.check(calibrated, private, features)
         return error.value
 
     facts, whitened, by_epsilon = facts_of(private), METHODS["dp-whitened"], Privacy(epsilon=1.0)
     calibrated = calibrate(whitened, facts, {}, by_epsilon)
-    use(calibrated, private, other)
+    public.check(calibrated, private, other)
     assert "the private records themselves" in refused(calibrated, private).what
     assert "dimensions (7, not 6)" in refused(calibrated, made(tmp_path, "wide", *blobs(90, 7, 3))).what
     for k, remedy in ((1, "or use dp-whitened"), (2, "dp-whitened is for records with one label")):
@@ -228,7 +225,7 @@ def test_the_mean_is_that_of_all_finite_records_whatever_the_blocks(
 def test_the_plan_and_the_guarantee_stay(private: FeatureSet, other: FeatureSet) -> None:
     method = METHODS["dp-whitened"]
     plain = calibrate(method, facts_of(private), {}, Privacy(epsilon=1.0))
-    informed = public.inform(plain, private, other)
+    informed = public.inform(plain, other)
     assert (informed.plan, informed.guarantee) == (plain.plan, plain.guarantee)
     assert informed.options.public.origin["rows"] == other.split("train").n
     assert method.plan(informed.facts, informed.options) == plain.plan
@@ -240,7 +237,7 @@ def test_a_damaged_set_is_refused(private: FeatureSet, other: FeatureSet) -> Non
     shard = other.folder / other.split("train").shards[0].file
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     with pytest.raises(UserError, match="are not those of the manifest"):
-        public.inform(plain, private, other)
+        public.inform(plain, other)
 
 
 def test_every_stage_before_the_charge_is_told(

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -79,11 +78,7 @@ def tune(c: Calibrated, private: FeatureSet, known: FeatureSet, progress=None): 
     return tuning.tune(c, tuning.prepare(c, private, known), progress)
 
 
-@pytest.mark.parametrize("memory", [0, 2**30])
-def test_a_draw_has_as_many_classes_and_records_as_there_are_and_labels_of_its_own(
-    known: FeatureSet, memory: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tuning, "IN_MEMORY", memory)
+def test_a_draw_has_as_many_classes_and_records_as_there_are_and_labels_of_its_own(known: FeatureSet) -> None:
     labels = labels_of(known, "train", "test")
     draw = tuning.drawn(known, labels, Facts(n=250, m=3, d=6, adjacency="replace-one"), seed=1)
     assert draw.facts == Facts(n=250, m=3, d=6, adjacency="replace-one")
@@ -98,13 +93,6 @@ def test_a_draw_has_as_many_classes_and_records_as_there_are_and_labels_of_its_o
     tested, answers = held_of(known, draw)
     assert len(tested) == (np.isin(labels[1], np.unique(labels[0][rows]))).sum()
     assert set(np.unique(answers)) == {0, 1, 2}
-
-
-def test_runs_draw_other_classes_and_records_and_the_same_run_the_same(known: FeatureSet) -> None:
-    labels, facts = labels_of(known, "train", "test"), Facts(n=100, m=2, d=6)
-    first, again, other = (trained_of(known, tuning.drawn(known, labels, facts, seed))[0] for seed in (1, 1, 2))
-    assert (first == again).all()
-    assert (first != other).any()
 
 
 def test_what_is_chosen_beats_the_defaults_by_more_than_chance() -> None:
@@ -247,8 +235,6 @@ def test_what_makes_no_sense_is_refused(private: FeatureSet, known: FeatureSet, 
     hidden.manifest = replace(hidden.manifest, source={"identity": {"listing": listing}})
     with pytest.raises(UserError, match="the private records themselves"):
         tuning.prepare(c, private, hidden)
-    with pytest.raises(UserError, match=r"up to 1 labels per record, .* up to 2"):
-        tune(replace(c, facts=replace(c.facts, k=2)), private, known)
 
 
 def test_label_sets_are_judged_by_mean_average_precision(tmp_path: Path) -> None:
@@ -266,13 +252,12 @@ def test_label_sets_are_judged_by_mean_average_precision(tmp_path: Path) -> None
     assert 0.6 < max(tried["score"] for tried in tuned["tried"]) <= 1
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_has_a_grid_around_its_defaults_that_its_plan_does_not_hang_on(method: str) -> None:
-    facts, m = Facts(n=1000, m=3, d=6), METHODS[method]
-    points = list(itertools.product(*m.grid.values()))
-    assert tuple(1.0 for _ in m.grid) in points
-    plans = {m.plan(facts, m.defaults(facts, 1.0, scaled(m, facts, 1.0, {}, p))) for p in factors(m, {})}
-    assert len(plans) == 1
+def test_every_method_has_a_grid_around_its_defaults_that_its_plan_does_not_hang_on() -> None:
+    facts = Facts(n=1000, m=3, d=6)
+    for m in METHODS.values():
+        points = list(itertools.product(*m.grid.values()))
+        assert tuple(1.0 for _ in m.grid) in points
+        assert len({m.plan(facts, m.defaults(facts, 1.0, scaled(m, facts, 1.0, {}, p))) for p in factors(m, {})}) == 1
 
 
 def test_trials_take_the_memory_that_was_allowed(
@@ -452,11 +437,6 @@ def test_an_optimum_is_not_looked_for_beside_trials(sets: PAIR) -> None:
     assert trials_of(sets, "dp-fc", steps=2).noiseless(0) is not None
 
 
-def test_a_pipe_where_trials_are_kept_is_not_waited_for(sets: PAIR) -> None:
-    os.mkfifo(sets[1].folder.with_name("public.tuning.jsonl"))
-    assert trials_of(sets).run({}, 0) > 0
-
-
 @pytest.fixture(scope="module")
 def labelled_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """100 records of three classes to train on and 40 to test on. Each fourth one has a second label."""
@@ -576,22 +556,17 @@ def test_a_damaged_set_and_one_without_training_records_are_refused(labelled_fol
         tuning.labels_of(FeatureSet(copy))
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours", "fits"),
-    [(1, 1, True), (2, 2, True), (2, 3, True), (3, 2, False), (1, 2, False), (2, 1, False)],
-)
-def test_a_stand_in_has_labels_of_the_same_kind_and_no_more_of_them(
-    labelled: FeatureSet, tmp_path: Path, theirs: int, ours: int, fits: bool
-) -> None:
+def test_a_stand_in_has_labels_of_the_same_kind_and_no_more_of_them(labelled: FeatureSet, tmp_path: Path) -> None:
     np.savez(tmp_path / "p.npz", train_x=np.ones((9, 4), np.float32), train_y=np.arange(9) % 3)
     private = import_features(tmp_path / "p.npz", tmp_path / "p", classes=("a", "b", "c")).features
-    labelled.manifest = replace(labelled.manifest, labels_per_record=theirs)
-    if fits:
-        tuning.check_stand_in(private, labelled, ours, "on")
-        return
-    with pytest.raises(UserError, match=f"up to {theirs} labels per record, .* up to {ours}") as refused:
-        tuning.check_stand_in(private, labelled, ours, "on")
-    assert (refused.value.code, refused.value.fields) == ("conflict", {"path": str(labelled.folder)})
+    for theirs, ours, fits in ((1, 1, True), (2, 2, True), (2, 3, True), (3, 2, False), (1, 2, False), (2, 1, False)):
+        labelled.manifest = replace(labelled.manifest, labels_per_record=theirs)
+        if fits:
+            tuning.check_stand_in(private, labelled, ours, "on")
+            continue
+        with pytest.raises(UserError, match=f"up to {theirs} labels per record, .* up to {ours}") as refused:
+            tuning.check_stand_in(private, labelled, ours, "on")
+        assert (refused.value.code, refused.value.fields) == ("conflict", {"path": str(labelled.folder)})
 
 
 TRIAL = {"trial": "a" * 64, "score": 0.5}
@@ -614,7 +589,9 @@ def test_labels_without_a_class_are_none(tmp_path: Path) -> None:
     known, _ = import_features(tmp_path / "a.npz", tmp_path / "known", classes=("a", "b"))
     with h5py.File(tmp_path / "known" / "train-00000-of-00001.h5", "r+") as file:
         file["labels"][:4] = [2, 2**31 - 1, -7, -(2**31)]
-    labels = tuning._labels(known, "train")
+    # The shard is not the one that was verified any more.
+    known.verify = lambda *given: None  # type: ignore[method-assign]
+    (labels,) = tuning.labels_of(known)
     assert labels[:, 0].tolist() == [-1] * 4 + y[4:].tolist()
     draw = drawn(known, [labels], Facts(n=20, m=2, d=2), seed=0)
     blocks = tuning._stream(known, "train", np.arange(20), draw.table, 1)(7)
