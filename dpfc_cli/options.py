@@ -75,7 +75,7 @@ class Option:
     def text(self) -> str:
         """The help, with the choices that it does not name itself."""
         named = all(each in self.help for each in self.choices)
-        return self.help if named else f"{self.help} One of {', '.join(self.choices[:-1])} or {self.choices[-1]}."
+        return self.help if named else f"{self.help} One of {listed(self.choices)}."
 
     def taken(self, name: str, value: Any) -> Any:
         """A value as plain Python: an int, a float, a str, a bool, a Path or a tuple of floats.
@@ -137,6 +137,11 @@ class Option:
         return f" {'above' if self.open else 'between'} {self.low:g} and {'below ' * self.open}{self.high:g}"
 
 
+def listed(names: Sequence[str]) -> str:
+    """'a, b or c'."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
 def floats(values: Any) -> tuple[float, ...]:
     """Numbers as floats; () where one of them is no number. NumPy's count, true and false do not."""
     try:
@@ -179,43 +184,72 @@ Loss = Literal["sigmoid", "softmax"]
 class MethodOptions(Options):
     """The options of methods. Each method says which of them it has, and their defaults (`methods.options`)."""
 
-    steps: int | None = option("Number of gradient steps T.", METHOD, low=1, high=10_000)
-    budget_split: Sequence[float] | None = option(
-        "Fractions of the budget, one for each kind of release.", METHOD, metavar="FRACTIONS"
+    steps: int | None = option(
+        "Number of gradient steps T. Default: 12 (dp-whitened), 20 (dp-fc), 10 (dp-newton), 100 (the others). Not for "
+        "dp-ls.",
+        METHOD,
+        low=1,
+        high=10_000,
     )
-    learning_rate: float | None = option("Learning rate η: the factor of the gradient in a step.", METHOD, **_ANY)
+    budget_split: Sequence[float] | None = option(
+        "Fractions of the budget, one for each kind of release, such as 0.03,0.1,0.87 (the default of "
+        "dp-whitened). For dp-whitened, dp-fc, dp-ls and dp-newton.",
+        METHOD,
+        metavar="FRACTIONS",
+    )
+    learning_rate: float | None = option(
+        "Learning rate η: the factor of the gradient in a step; for dp-whitened and dp-newton, of the step that the "
+        "method computes. Default: 1 for these, computed for the others. Not for dp-ls.",
+        METHOD,
+        **_ANY,
+    )
     damping: float | None = option(
         "Damping λ: the number that is added to the diagonal of a noisy matrix before it is inverted. More damping "
-        "means less sensitivity to noise and shorter steps.",
+        "means less sensitivity to noise and shorter steps. Default: the size of the noise in the matrix, for "
+        "dp-whitened 0.25 of it. For dp-whitened, dp-fc and dp-newton.",
         METHOD,
         **_ANY,
     )
     gradient_clip: float | None = option(
-        "Norm C_g that the gradient of each record is clipped to, in units of the length of a clipped feature vector.",
+        "Norm C_g that the gradient of each record is clipped to, in units of the length of a clipped feature vector. "
+        "Default: 0.5; 0.36 for dp-fc. Not for dp-ls and dp-newton.",
         METHOD,
         **_ANY,
     )
-    loss: Loss | None = option("Loss function.", METHOD)
+    loss: Loss | None = option(
+        "Loss function: sigmoid or softmax. Default: sigmoid. For dp-fc, dp-sgd, dp-momentum and dp-adam.", METHOD
+    )
     feature_clip: float | None = option(
-        "Norm C that feature vectors are clipped to. The default is smaller than almost every vector, so all vectors "
-        "get the same length.",
+        "Norm C that feature vectors are clipped to. Default: 0.005, which is smaller than almost every vector, so all "
+        "vectors get the same length. Not for dp-whitened.",
         METHOD,
         **_ANY,
     )
     negative_weight: float | None = option(
-        "Weight α: each class is fitted to its own records and, with this weight, to all records.",
+        "Weight α: each class is fitted to its own records and, with this weight, to all records. Default: 0.1 without "
+        "noise, larger with more noise. For dp-ls.",
         METHOD,
         low=0.0,
         high=LARGEST,
     )
-    ridge: float | None = option("Ridge λ: the penalty on the squared weights, per record.", METHOD, **_ANY)
+    ridge: float | None = option(
+        "Ridge λ: the penalty on the squared weights, per record. Default: computed from the size of the noise. For "
+        "dp-ls.",
+        METHOD,
+        **_ANY,
+    )
     sampling_rate: float | None = option(
-        "Probability with which each record (or person) takes part in a step (Poisson sampling). 1: all take part.",
+        "Probability with which each record (or person) takes part in a step (Poisson sampling). Default: 1, all take "
+        "part. For dp-sgd, dp-momentum and dp-adam.",
         METHOD,
         low=SMALLEST,
         high=1.0,
     )
-    average: bool | None = option("Use the mean weights of the second half of the steps, not the last weights.", METHOD)
+    average: bool | None = option(
+        "Use the mean weights of the second half of the steps, not the last weights. For dp-sgd, dp-momentum and "
+        "dp-adam.",
+        METHOD,
+    )
     bias_feature: float | None = option(
         "Value of the constant feature that stands for the bias.", METHOD, typed=False, **_ANY
     )

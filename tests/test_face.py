@@ -3,6 +3,7 @@
 import inspect
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
@@ -68,7 +69,13 @@ def test_a_wrong_option_is_an_error_for_type_checkers_too(tmp_path: Path) -> Non
 
 def test_the_options_of_methods_are_those_that_methods_have() -> None:
     assert {"auto", *METHODS} == set(get_args(MethodName))
-    assert {name for method in METHODS.values() for name in method.declared} == set(declared(MethodOptions))
+    known = declared(MethodOptions)
+    assert {name for method in METHODS.values() for name in method.declared} == set(known)
+    for method in METHODS.values():
+        for each in fields(method.options):
+            # What a help says of a default is the default.
+            if isinstance(each.default, float) and known[each.name].typed:
+                assert f"{each.default:g}" in known[each.name].help, (method.name, each.name)
 
 
 def test_importing_the_library_loads_nothing_that_computes() -> None:
@@ -86,7 +93,7 @@ def test_the_whole_path_from_pictures_to_names(tmp_path: Path, monkeypatch: pyte
     found = dpfc.evaluate(trained.head, made.features)
     low, high = found.interval
     assert 0.5 < low < found.top1 < high < 1
-    released = dpfc.evaluate(trained.head, made.features, epsilon=4.0)
+    released = dpfc.evaluate_privately(trained.head, made.features, epsilon=4.0)
     assert released.top1 is not None
     assert released.interval[0] < released.top1 < released.interval[1]
     x, y = made.features.arrays("test")
@@ -164,9 +171,9 @@ def test_a_head_takes_any_kind_of_number_and_no_rows_at_all(head: dpfc.Head) -> 
 
 def test_what_is_no_head_and_no_set_is_called_so(head: dpfc.Head, tmp_path: Path) -> None:
     with pytest.raises(dpfc.UserError, match="head is a str, not a Head"):
-        dpfc.evaluate("heads/a.safetensors", "digits")  # type: ignore[call-overload]
+        dpfc.evaluate("heads/a.safetensors", "digits")  # type: ignore[arg-type]
     with pytest.raises(dpfc.UserError, match="features is a str, not a FeatureSet"):
-        dpfc.evaluate(head, "digits")  # type: ignore[call-overload]
+        dpfc.evaluate(head, "digits")  # type: ignore[arg-type]
     with pytest.raises(dpfc.UserError, match="source is a PosixPath, not a text"):
         dpfc.extract(tmp_path)  # type: ignore[arg-type]
 

@@ -19,6 +19,7 @@ import pytest
 import dpfc_cli as dpfc
 from dpfc_cli.estimator import PrivateClassifier
 from dpfc_cli.evaluation.private import prepare, release
+from dpfc_cli.evaluation.request import PrivateScoring
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
@@ -210,7 +211,7 @@ def test_each_word_of_a_private_evaluation_comes_from_the_system_once(
     head = alone(request(TRAININGS["gram and gradients"]))[1]
     for of in ("set", "persons"):
         asked = FeatureSet(Path(of))
-        ready = prepare(head, asked, "test", epsilon=8.0)
+        ready = prepare(PrivateScoring(head, asked, "test", epsilon=8.0))
         system = System(2, monkeypatch)
         found = release(ready)
         bits, mechanism = Given(system.handed), ready.planned.mechanism

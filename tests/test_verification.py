@@ -12,7 +12,7 @@ from model_signing import verifying
 
 from dpfc_cli import verification as checks
 from dpfc_cli.errors import UserError
-from dpfc_cli.evaluation.evaluate import evaluate
+from dpfc_cli.evaluation.evaluate import evaluate_privately
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, encoded
@@ -423,7 +423,7 @@ def test_a_total_that_is_an_upper_bound_and_trainings_that_came_later_are_told(s
 @pytest.mark.usefixtures("heads")
 def test_a_card_that_leaves_out_an_evaluation_contradicts(tmp_path: Path, private: FeatureSet) -> None:
     first = head_of(private, epsilon=1.0)
-    evaluate(first.head, private, "train", epsilon=3.0)
+    evaluate_privately(first.head, private, "train", epsilon=3.0)
     later = head_of(private, epsilon=1.0)
     card = json.loads(json.dumps(Head.load(later.path).card))
     assert (card["ledger"]["trainings"], card["ledger"]["private"]) == (3, 3)

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dpfc_cli import rounding
-from dpfc_cli.cli import display, places, stop
+from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import JSON
+from dpfc_cli.cli.typed import JSON, feature_set
 from dpfc_cli.errors import UserError, parameter, sentence
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 from dpfc_cli.options import Option
@@ -92,7 +92,7 @@ def budget(
     deltas = _deltas(delta, sigma, epsilon, steps)
     wanted = None if cap is None else _cap(cap)
     pairs = _pairs(same)
-    found = None if features is None else places.feature_set(features)[0]
+    found = None if features is None else feature_set(features)[0]
     if given:
         from dpfc_cli.ledger.caps import set_cap
         from dpfc_cli.ledger.merge import merge_ledgers

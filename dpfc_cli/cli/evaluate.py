@@ -1,27 +1,30 @@
 """`dpfc evaluate`: how good heads are, beside what they cost."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from dpfc_cli.cli import display, drawn, places, stop
+from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
+from dpfc_cli.cli.typed import feature_set
 from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.evaluation.request import PRIVATE, PrivateScoring
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.options import Option
 
 if TYPE_CHECKING:
+    from dpfc_cli.evaluation.exact import Evaluation
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.figures.canvas import Drawing
     from dpfc_cli.heads.head import Head
 
-OUTPUT, PRIVATE = "Output", "Private records"
+OUTPUT = "Output"
 
 
-@command("evaluate")
+@command("evaluate", PrivateScoring)
 def evaluate(
     heads: Annotated[
         list[Path] | None,
@@ -39,7 +42,6 @@ def evaluate(
             metavar="SET",
         ),
     ] = None,
-    split: Annotated[str, Option("The split to score.", metavar="NAME")] = "test",
     epsilon: Annotated[
         float | None,
         Option(
@@ -47,15 +49,6 @@ def evaluate(
             "charged to the ledger. Default: exact figures, which protect nothing.",
             PRIVATE,
         ),
-    ] = None,
-    delta: Annotated[float | None, Option("δ, with --epsilon. Default: min(1e-5, 1/n).", PRIVATE)] = None,
-    by: Annotated[
-        str | None,
-        Option("With --epsilon: whose evaluation it is, for the ledger. Default: your account.", PRIVATE),
-    ] = None,
-    purpose: Annotated[
-        str | None,
-        Option("With --epsilon: what it is for, for the ledger.", PRIVATE),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -67,15 +60,13 @@ def evaluate(
         ),
     ] = None,
     full: Full = False,
-    calibration: Annotated[
-        bool,
-        Option("Show whether the probabilities are right, too.", OUTPUT),
-    ] = False,
+    calibration: Annotated[bool, Option("Show whether the probabilities are right, too.", OUTPUT)] = False,
     as_json: Annotated[
         bool, Option("Print one JSON object, with all figures in full.", OUTPUT, flags=("--json",))
     ] = False,
     as_csv: Annotated[bool, Option("Print CSV: a row for each head.", OUTPUT, flags=("--csv",))] = False,
     as_markdown: Annotated[bool, Option("Print what is shown as Markdown.", OUTPUT, flags=("--markdown",))] = False,
+    **asked: Any,
 ) -> None:
     """Score heads on a labelled split, and say what their training cost.
 
@@ -86,51 +77,43 @@ def evaluate(
     With --epsilon it protects the records of the split: it shows what a noisy count says, and what was spent.
     """
     from dpfc_cli.evaluation import evaluate as evaluation
-    from dpfc_cli.evaluation.exact import Evaluation
     from dpfc_cli.heads.head import Head, newest
     from dpfc_cli.ledger.file import ledger_path
     from dpfc_cli.report import evaluated
     from dpfc_cli.show.markdown import markdown
 
     as_values = {"as_json": as_json, "as_csv": as_csv, "as_markdown": as_markdown}
-    _check_one(*(name for name, wanted in as_values.items() if wanted))
+    _check_options([name for name, wanted in as_values.items() if wanted], heads or [], epsilon, asked)
     given = heads or [newest(heads_folder())]
     if not heads:
         display.say(f"Head: {given[0]} (the newest private one)")
     loaded = [Head.load(path) for path in given]
-    if len(loaded) > 1 and epsilon is not None:
-        raise UserError(
-            f"{parameter('epsilon')} is spent on one head at a time: each evaluation costs it anew.",
-            "Evaluate the heads one by one, or name one.",
-            code="conflict",
-            parameter="epsilon",
-        )
     found = _features(features, str(loaded[0].card["features"]["name"]), epsilon is not None)
+    scored, split = {"features": found, "split": asked["split"]}, asked["split"]
     if plot is not None:
-        drawn.check(plot, found, split, [head.card for head in loaded], epsilon is not None)
+        _check_plot(plot, found, split, [head.card for head in loaded], epsilon is not None)
     draw: Callable[[], Drawing] | None = None
     paths, cards = [_path(head) for head in loaded], [head.card for head in loaded]
     with display.stages("Evaluating", "records") as progress:
         if len(loaded) > 1:
-            compared = evaluation.compare(loaded, found, split, progress=progress)
+            compared = evaluation.compare(loaded, **scored, progress=progress)
             gains = (None, *compared.differences)
             rows = [
                 evaluated.row_of(*each[:2], found, *each[2:])
                 for each in zip(paths, cards, compared.evaluations, gains, strict=True)
             ]
             document = evaluated.several(paths, cards, found, compared)
-            draw = partial(drawn.several, cards, evaluated.heads_named(paths), found, compared.evaluations)
+            draw = partial(_drawn_several, cards, evaluated.heads_named(paths), found, compared.evaluations)
+        elif epsilon is None:
+            exact = evaluation.evaluate(loaded[0], **scored, progress=progress)
+            rows = [evaluated.row_of(paths[0], cards[0], found, exact)]
+            document = evaluated.one(paths[0], cards[0], found, exact, calibration)
+            draw = partial(_drawn_one, paths[0], found, exact)
         else:
-            result = evaluation.evaluate(
-                loaded[0], found, split, epsilon=epsilon, delta=delta, by=by, purpose=purpose, progress=progress
-            )
-            rows = [evaluated.row_of(paths[0], cards[0], found, result)]
-            if isinstance(result, Evaluation):
-                document = evaluated.one(paths[0], cards[0], found, result, calibration)
-                draw = None if plot is None else partial(drawn.one, plot, found, result)
-            else:
-                stop.stands = f"The evaluation was charged to '{ledger_path(found.folder)}' and stays charged."
-                document = evaluated.private(paths[0], found, result)
+            noisy = evaluation.evaluate_privately(loaded[0], found, **asked, epsilon=epsilon, progress=progress)
+            stop.stands = f"The evaluation was charged to '{ledger_path(found.folder)}' and stays charged."
+            rows = [evaluated.row_of(paths[0], cards[0], found, noisy)]
+            document = evaluated.private(paths[0], found, noisy)
     if as_json or as_csv:
         for warning in document.values["warnings"]:
             display.warn(warning)
@@ -161,7 +144,7 @@ def _features(given: str | None, own: str, charged: bool) -> "FeatureSet":
     charged: whether the evaluation costs privacy.
     """
     if given is not None:
-        return places.feature_set(given)[0]
+        return feature_set(given)[0]
     from dpfc_cli.features.lookup import set_of_training
 
     found = set_of_training(own)
@@ -176,7 +159,7 @@ def _features(given: str | None, own: str, charged: bool) -> "FeatureSet":
             code="missing",
             parameter="features",
         )
-    found, _ = places.feature_set(None)
+    found, _ = feature_set(None)
     display.say(
         f"Features: {found.folder} (the newest set. The head was trained on '{own}', which is not in "
         f"'{features_folder()}'; name another with --features)"
@@ -184,11 +167,105 @@ def _features(given: str | None, own: str, charged: bool) -> "FeatureSet":
     return found
 
 
-def _check_one(*chosen: str) -> None:
-    if len(chosen) > 1:
-        raise UserError(
-            f"{' and '.join(map(parameter, chosen))} are two ways to print the same.",
-            "Give one of them.",
-            code="conflict",
-            parameter=chosen[0],
+def _check_options(ways: Sequence[str], heads: Sequence[Path], epsilon: float | None, asked: Mapping[str, Any]) -> None:
+    """UserError for options that do not go together. ways: to print."""
+    if len(ways) > 1:
+        raise _conflict(ways[0], f"and {parameter(ways[1])} are two ways to print the same.", "Give one of them.")
+    idle = next((name for name in ("delta", "by", "purpose") if asked[name] is not None), None)
+    if epsilon is None and idle is not None:
+        raise _conflict(
+            idle,
+            f"has no meaning without {parameter('epsilon')}: exact figures spend nothing and are not charged to the "
+            "ledger.",
+            f"Give {parameter('epsilon')}, or leave it out.",
         )
+    if epsilon is not None and len(heads) > 1:
+        what = "is spent on one head at a time: each evaluation costs it anew."
+        raise _conflict("epsilon", what, "Evaluate the heads one by one, or name one.")
+
+
+def _conflict(name: str, what: str, remedy: str) -> UserError:
+    return UserError(f"{parameter(name)} {what}", remedy, code="conflict", parameter=name)
+
+
+def _check_plot(
+    plot: Path, features: "FeatureSet", split: str, cards: Sequence[Mapping[str, Any]], noisy: bool
+) -> None:
+    """Refuse a figure that cannot be drawn, or must not be, before any record is read. noisy: whether the figures are
+    released with noise.
+    """
+    from dpfc_cli.figures import canvas
+
+    canvas.check(plot)
+    why = None
+    if noisy:
+        why = f"with {parameter('epsilon')} neither confusions nor probabilities are released"
+    elif any(card["features"]["split"] == split for card in cards):
+        why = f"a head was trained on a split of this name, '{split}', and a figure would show more than its accuracy"
+    elif len(cards) == 1 and features.manifest.labels_per_record > 1:
+        why = "confusions and the reliability of one head are known for records with one label"
+    if why is not None:
+        raise UserError(
+            f"There is nothing to draw: {why}.", f"Leave out {parameter('plot')}.", code="conflict", parameter="plot"
+        )
+
+
+def _drawn_one(path: Path, features: "FeatureSet", found: "Evaluation") -> "Drawing":
+    """What one head confuses, and whether its probabilities are right."""
+    from dpfc_cli.figures import canvas, confusion, reliability
+
+    assert found.confusions is not None
+    assert found.calibration is not None
+    names = [each.name for each in found.per_class]
+    numbers = {name: i for i, name in enumerate(names)}
+    cells = [(numbers[each.label], numbers[each.predicted], each.n) for each in found.confusions]
+    bins = [
+        reliability.Bin(each.low, each.high, each.n / found.n, each.probability, each.right, *each.interval or ())
+        for each in found.calibration.bins
+    ]
+    error, chance = (100 * each for each in (found.calibration.error, found.calibration.by_chance))
+    return canvas.draw(
+        confusion.panel(names, cells),
+        reliability.panel(bins, title=f"Reliability (error {error:.1f} %, by chance {chance:.1f} %)"),
+        title=_title(canvas.shortened(path.name), features, found),
+    )
+
+
+def _drawn_several(
+    cards: Sequence[Mapping[str, Any]], names: Sequence[str], features: "FeatureSet", found: Sequence["Evaluation"]
+) -> "Drawing":
+    """Accuracy against ε: a line for each method, and a level for each head without a guarantee."""
+    from dpfc_cli.figures import accuracy, canvas
+
+    lines: dict[tuple[str, int], list[int]] = {}
+    for i, card in enumerate(cards):
+        if card["epsilon"] is not None:
+            # Heads of one method at one ε are of several lines.
+            run = next(
+                k
+                for k in range(len(cards))
+                if all(cards[j]["epsilon"] != card["epsilon"] for j in lines.get((card["method"], k), []))
+            )
+            lines.setdefault((card["method"], run), []).append(i)
+    series = [
+        accuracy.Series(
+            method if not run else f"{method}, {run + 1}",
+            [cards[i]["epsilon"] for i in held],
+            [found[i].top1 for i in held],
+            [found[i].interval[0] for i in held],
+            [found[i].interval[1] for i in held],
+        )
+        for (method, run), held in lines.items()
+    ]
+    levels = [
+        accuracy.Level(f"{name}: no guarantee", each.top1, *each.interval)
+        for name, card, each in zip(names, cards, found, strict=True)
+        if card["epsilon"] is None
+    ]
+    return canvas.draw(accuracy.panel(series, levels), title=_title("Accuracy", features, found[0]))
+
+
+def _title(what: str, features: "FeatureSet", found: "Evaluation") -> str:
+    from dpfc_cli.figures import canvas
+
+    return f"{what} on the {found.split} split of {canvas.shortened(features.name)} ({found.n:,} records)"

@@ -1,26 +1,27 @@
-"""`dpfc extract`: pictures through a frozen backbone into a feature set."""
+"""`dpfc extract` and `dpfc import`: pictures, or features from elsewhere, to a feature set."""
 
-from typing import Annotated, Any
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.extracted import report, unless_persons
-from dpfc_cli.cli.help import listed
-from dpfc_cli.cli.typed import JSON, flag_named
-from dpfc_cli.extraction.request import WHAT, Extraction
-from dpfc_cli.options import Option
+from dpfc_cli.cli.typed import JSON, flag_named, set_named
+from dpfc_cli.errors import GUARDED, UserError, counted, spelled
+from dpfc_cli.extraction.request import WHAT, Extraction, Import
+from dpfc_cli.options import Option, declared
+
+if TYPE_CHECKING:
+    from dpfc_cli.extraction.extract import Extracted
+    from dpfc_cli.features.reader import FeatureSet
+
+Made = TypeVar("Made")
 
 
 @command("extract", Extraction, when_stopped="This run made nothing. What earlier runs finished is kept.")
 def extract(
-    source: Annotated[
-        str | None,
-        Option(
-            "The pictures: ‹images.DATASETS›. parquet and webdataset also take patterns, such as "
-            "'train-{0000..0099}.tar'.",
-            argument=True,
-        ),
-    ] = None,
+    source: Annotated[str | None, declared(Extraction)["source"]] = None,
     dataset: Annotated[str | None, Option("The same as SOURCE.", WHAT, metavar="SOURCE")] = None,
     as_json: Annotated[bool, JSON] = False,
     **asked: Any,
@@ -40,15 +41,26 @@ def extract(
         with display.stages(extraction.OPENING, lambda stage: units[stage.partition(":")[0]]) as progress:
             return extraction.extract(wanted, **asked | more, progress=progress, warn=_warn)
 
-    made = unless_persons(make)
+    made = _unless_persons(make)
     _remark(made)
-    report(made.folder, made.features, made=not made.was_complete, as_json=as_json)
+    _report(made.folder, made.features, made=not made.was_complete, as_json=as_json)
+
+
+@command("import", Import, when_stopped="This run made nothing. What earlier runs finished is kept.")
+def import_(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
+    """Make a feature set of features that another program computed, of pictures, of texts or of anything."""
+    from dpfc_cli.extraction.importing import Imported, import_features
+
+    def make(**more: bool) -> Imported:
+        with display.stages("Opening", "records") as progress:
+            return import_features(**asked | more, progress=progress, warn=display.warn)
+
+    features, made = _unless_persons(make)
+    _report(features.folder, features, made=made, as_json=as_json)
 
 
 def _the_source(source: str | None, dataset: str | None) -> str:
     """SOURCE or --dataset SOURCE."""
-    from dpfc_cli.errors import UserError
-
     if source is not None and dataset is not None:
         raise UserError(
             f"The pictures are named twice, as '{source}' and as --dataset '{dataset}'.",
@@ -56,29 +68,19 @@ def _the_source(source: str | None, dataset: str | None) -> str:
             code="conflict",
             parameter="source",
         )
-    found = source if source is not None else dataset
+    found = source or dataset
     if found is None:
-        from dpfc_cli.images import DATASETS
-
-        raise UserError(
-            "No pictures are named.",
-            f"Write dpfc extract SOURCE. SOURCE is {listed(DATASETS)}.",
-            code="missing",
-            parameter="source",
-        )
+        remedy = "Write dpfc extract SOURCE, such as digits or imagefolder:PATH."
+        raise UserError("No pictures are named.", remedy, code="missing", parameter="source")
     return found
 
 
 def _warn(text: str) -> None:
-    from dpfc_cli.errors import spelled
-
     display.warn(spelled(text, flag_named))
 
 
-def _remark(made: Any) -> None:
+def _remark(made: "Extracted") -> None:
     """What an extraction did, on stderr."""
-    from dpfc_cli.errors import counted
-
     if made.was_complete:
         return
     if made.resumed is not None:
@@ -91,3 +93,106 @@ def _remark(made: Any) -> None:
         display.say(line)
     if made.features is None:
         display.say("This part is done. The other parts are not: the last to end completes the set.")
+
+
+def _unless_persons(make: Callable[..., Made]) -> Made:
+    """What make() makes. If some records seem to be of one person, a user at a terminal is asked first."""
+    from dpfc_cli.sources.noticed import PersonsNoticedError
+
+    try:
+        return make()
+    except PersonsNoticedError as noticed:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise
+        question = f"{noticed.what} Go on, with each record as a person of its own?"
+        if not display.confirmed(question, default=False):
+            raise
+    return make(each_record_is_a_person=True)
+
+
+def _report(folder: Path, features: "FeatureSet | None", *, made: bool, as_json: bool) -> None:
+    """What a feature set is. features: None if other processes still make it. made: whether it was made now."""
+    if as_json:
+        display.as_json(_json(folder, features, made))
+    if features is None:
+        return
+    if not made:
+        display.say(f"'{folder}' is complete already; delete it to make it anew.")
+    if not as_json:
+        _show(features)
+    _advise(features)
+
+
+def _json(folder: Path, features: "FeatureSet | None", made: bool) -> dict[str, Any]:
+    """A feature set for programs. sha256: of the manifest's file. It depends on the records, as the manifest does."""
+    from dpfc_cli.features.manifest import MANIFEST
+    from dpfc_cli.files import sha256_of
+
+    if features is None:
+        return {"path": str(folder), "name": folder.name, "complete": False, "made": made}
+    manifest = features.manifest
+    return {
+        "path": str(folder),
+        "name": features.name,
+        "complete": True,
+        "made": made,
+        "sha256": sha256_of(folder / MANIFEST),
+        "fingerprint": manifest.fingerprint,
+        "records": {name: split.n for name, split in manifest.splits.items()},
+        "persons": {name: split.groups for name, split in manifest.splits.items()} if manifest.grouped else None,
+        "classes": list(manifest.classes),
+        "classes_from": manifest.origin,
+        "labels_per_record": manifest.labels_per_record,
+        "dim": manifest.dim,
+        "dtype": manifest.dtype,
+    }
+
+
+def _show(features: "FeatureSet") -> None:
+    """A feature set as a table."""
+    manifest = features.manifest
+    imported = manifest.backbone.get("name") == "imported"
+    splits = []
+    for name, split in sorted(manifest.splits.items(), reverse=True):
+        persons = "" if split.groups is None else f" of {counted(split.groups, 'person')}"
+        splits.append(f"{name} {split.n:,}{persons} in {counted(len(split.shards), 'shard')}")
+    said = {
+        "asserted": "asserted by you",
+        "inferred": "inferred from the data: assert with --classes" + (" and --labels-per-record" if imported else ""),
+    }
+    feature = manifest.backbone.get("feature") or f"pooling {manifest.backbone.get('pooling', 'unknown')}"
+    origin = said.get(manifest.origin, "the data set's own")
+    labels = counted(manifest.labels_per_record, "label")
+    display.facts(
+        f"Feature set {features.folder}",
+        [
+            ("backbone", str(manifest.backbone.get("name"))),
+            ("feature", f"{feature}, {manifest.dim:,} dimensions, {manifest.dtype}"),
+            ("records", "; ".join(splits)),
+            ("classes", f"{len(manifest.classes)} ({origin}); {labels} per record"),
+        ],
+    )
+
+
+def _advise(features: "FeatureSet") -> None:
+    """Warnings about a feature set, and the next command."""
+    from dpfc_cli.sources.classes import first_names
+    from dpfc_cli.training.calibrate import warnings_of_width
+
+    for warning in warnings_of_width(features.manifest.dim):
+        display.warn(warning)
+    if "test" not in features.manifest.splits:
+        remedy = "Extract with --hold-out 0.1."
+        if features.manifest.backbone.get("name") == "imported":
+            remedy = "Import test_x and test_y beside train_x and train_y, or with --hold-out 0.1."
+        if features.manifest.backbone.get("from") == "slides":
+            remedy = "Say in a column 'split' of the table which slides are for it, or import with --hold-out 0.1."
+        display.warn(f"there is no test split for dpfc evaluate. {remedy}")
+    if features.manifest.origin == "inferred":
+        display.warn(
+            f"nobody stated the classes. They follow from the records: {first_names(features.manifest.classes)}. Their "
+            f"names will be in every head. 'dpfc train' refuses them, unless you insist. {GUARDED}"
+        )
+        display.say("Next: the same command with --classes. In this order nothing is computed anew.")
+        return
+    display.say(f"Next: dpfc train --epsilon 1 --features {set_named(features.folder)}")

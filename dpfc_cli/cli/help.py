@@ -5,8 +5,6 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +20,7 @@ Full = Annotated[bool, Option("Show all, and not the short form.")]
 """The option of commands that show a document."""
 COMMANDS = {
     "extract": "extract",
-    "import": "import_",
+    "import": "extract",
     "zero-shot": "zero_shot",
     "forecast": "forecast",
     "train": "train",
@@ -40,36 +38,14 @@ COMMANDS = {
 """The commands in the order in which they are used, each with its module in `dpfc_cli.cli`."""
 
 
-def _defaults(name: str) -> str:
-    """Which methods have an option, and with which default."""
-    from dpfc_cli.methods import METHODS
-
-    having: dict[str, list[str]] = {}
-    for method in METHODS.values():
-        if name in method.declared:
-            having.setdefault(method.declared[name].default, []).append(method.name)
-    if len(having) == 1:
-        ((default, methods),) = having.items()
-        return f"For {', '.join(methods)}. Default: {default}."
-    each = [f"{default} ({', '.join(methods)})" for default, methods in having.items()]
-    return f"Default: {'; '.join(each)}."
-
-
 _LineError: Any = typer.BadParameter.__mro__[1]
 """What is wrong with a line: the class that Typer takes from click, or has itself in its later versions."""
 _PARSED = re.compile(", unable to parse string as an? [a-z]+")
 """What the library that reads values adds to its messages, and what says nothing more."""
-_LATER = re.compile("‹([a-z_.]+)[.]([A-Z]+)›|‹defaults of ([a-z_]+)›")
-"""What takes long to import: a help text says ‹images.DATASETS›, and the names stand there when it is shown."""
 WIDEST, NARROWEST = 28, 20
 """The most columns for an option and its value (longer ones have a line of their own), and the fewest for what is said
 of it.
 """
-
-
-def listed(names: Sequence[str]) -> str:
-    """'a, b or c'."""
-    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 class Command(TyperCommand):
@@ -169,13 +145,8 @@ def _record(option: Any) -> tuple[str, str]:
 
 def _said(param: Any) -> str:
     """A parameter's help, with its default unless that is nothing."""
-    said = _LATER.sub(_looked_up, str(param.help or ""))
+    said = str(param.help or "")
     return said if param.default in (None, False) else f"{said} Default: {param.default}."
-
-
-def _looked_up(match: re.Match[str]) -> str:
-    module, table, option = match.groups()
-    return _defaults(option) if option else listed(list(getattr(import_module(f"dpfc_cli.{module}"), table)))
 
 
 def _write_text(formatter: Any, text: str | None) -> None:

@@ -1,18 +1,22 @@
-"""From declared options (`dpfc_cli.options`) to what Typer parses, and from what is typed to values."""
+"""From declared options (`dpfc_cli.options`) to what Typer parses, from what is typed to values, and back."""
 
 import inspect
+import os
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from dpfc_cli.cli import places
-from dpfc_cli.cli.classes import typed_classes
 from dpfc_cli.errors import UserError, parameter, spelled
-from dpfc_cli.options import MethodOptions, Option, Options, declared, of_type
+from dpfc_cli.folders import features_folder, heads_folder
+from dpfc_cli.options import Option, Options, declared, of_type
+
+if TYPE_CHECKING:
+    from dpfc_cli.features.reader import FeatureSet
 
 VALUES: dict[str, tuple[Any, str]] = {
     "integer": (int, "N"),
@@ -67,7 +71,6 @@ class Typed(NamedTuple):
             info: Any = typer.Argument(help=text, metavar=said.metavar or self.name.upper())
         else:
             flags = said.flags or (flag_named(self.name),)
-            text += f" ‹defaults of {self.name}›" if self.name in declared(MethodOptions) and not self.own else ""
             panel = said.group or None
             info = typer.Option(*flags, help=text, metavar=said.metavar or metavar or None, rich_help_panel=panel)
         default = False if optional and said.kind == "switch" else self.default
@@ -106,12 +109,42 @@ def typed(function: Callable[..., None], call: type[Options] | None) -> dict[str
 def with_sets(asked: dict[str, Any], call: type[Options]) -> dict[str, Any]:
     """What was typed, with the feature sets that it names opened: a command says when."""
     named = [name for name, said in declared(call).items() if said.kind == "set" and asked.get(name) is not None]
-    return asked | {name: places.feature_set(asked[name])[0] for name in named}
+    return asked | {name: feature_set(asked[name])[0] for name in named}
 
 
 def flag_named(name: str) -> str:
     """'--learning-rate' of 'learning_rate'."""
     return "--" + name.replace("_", "-")
+
+
+def set_named(folder: Path) -> str:
+    """How the user names a feature set in that folder on the command line."""
+    return shlex.quote(folder.name if folder.parent == features_folder() else str(folder))
+
+
+def head_named(path: Path) -> str:
+    """How the user names the file of a head."""
+    return shlex.quote(path.name.removesuffix(".safetensors") if path.parent == heads_folder() else str(path))
+
+
+def feature_set(given: str | None) -> tuple["FeatureSet", int]:
+    """The feature set given by path or name, or the newest one: (set, how many others there were to choose from)."""
+    from dpfc_cli.features.lookup import finished, open_features
+
+    others = 0 if given is not None else len(finished(features_folder())) - 1
+    return open_features(given), others
+
+
+def typed_classes(text: str | None) -> int | tuple[str, ...] | Path | None:
+    """'10' is a number. A file's path, and a single word, is a path. Anything else is names, between commas."""
+    if text is None:
+        return None
+    if text.isdecimal():
+        return int(text)
+    # Names may be longer together than a path can be. Then `os.path.isfile` says no, and `Path.is_file` raises.
+    if os.path.isfile(text) or ("," not in text and text.strip()):
+        return Path(text)
+    return tuple(name.strip() for name in text.split(","))
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:

@@ -1,14 +1,12 @@
 """`dpfc zero-shot`: what is public about the classes, as a start for trainings."""
 
-from pathlib import Path
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
-from dpfc_cli.backbones import BACKBONES
-from dpfc_cli.cli import display, places
+from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.classes import typed_classes
-from dpfc_cli.cli.typed import JSON
-from dpfc_cli.options import Option
+from dpfc_cli.cli.typed import JSON, feature_set, set_named, with_sets
+from dpfc_cli.public_starts.request import ClassVectors
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -16,129 +14,28 @@ if TYPE_CHECKING:
 
 NAMED = 100
 """Of more classes without a vector than this the first are named. --json names all."""
-CLASSIFIER, TEXT, SCORE = "From the classifier", "From text", "Score"
 
 
-@command("zero-shot", when_stopped="If the file is there, it is whole.")
-def zero_shot(
-    source: Annotated[
-        str,
-        Option(
-            "What the vectors are made of. text: the names of the classes, by the text tower of the backbone "
-            "(CLIP, SigLIP). classifier: the classifier that the backbone was trained with (AugReg, DeiT).",
-            metavar="SOURCE",
-            flags=("--from",),
-        ),
-    ],
-    features: Annotated[
-        str | None,
-        Option(
-            "The feature set that will be trained on, by path or name. It says backbone and classes, and no "
-            "record of it is read. Default: the newest one; none with --model.",
-            metavar="SET",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        Option(
-            f"The backbone, for features that do not say it (dpfc import): {', '.join(BACKBONES[1:])}.", metavar="NAME"
-        ),
-    ] = None,
-    weights: Annotated[
-        str | None,
-        Option(
-            "The weights of the features: a file, a folder, or hf:OWNER/NAME. Default: those that SET names.",
-            metavar="CHECKPOINT",
-        ),
-    ] = None,
-    classes: Annotated[
-        str | None,
-        Option(
-            "What to call the classes of SET, in their order, if their own names are codes or numbers: names "
-            "between commas, or a file with a name on each line. Default: their own names.",
-            metavar="NAMES",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        Option("The file to be made. Default: SET-SOURCE.safetensors in this folder.", metavar="FILE"),
-    ] = None,
-    prompts: Annotated[
-        Path | None,
-        Option(
-            "A sentence on each line, with {} in the place of the name, such as 'a photo of a {}.'. The vectors "
-            "of all sentences are averaged.",
-            TEXT,
-            metavar="FILE",
-        ),
-    ] = None,
-    rows: Annotated[
-        Path | None,
-        Option(
-            'Which rows of the classifier a class has: JSON {"cat": [281, 282]}, counted from 0.',
-            CLASSIFIER,
-            metavar="FILE",
-        ),
-    ] = None,
-    labels: Annotated[
-        Path | None,
-        Option(
-            "What the rows stand for, a line for each: names between commas, or a WordNet id (n02084071). A class "
-            "has the rows of its name. Default: what the weights say.",
-            CLASSIFIER,
-            metavar="FILE",
-        ),
-    ] = None,
-    wordnet: Annotated[
-        Path | None,
-        Option(
-            "WordNet's index.noun and data.noun, such as /usr/share/wordnet. A class has all rows below a meaning "
-            "of its name.",
-            CLASSIFIER,
-            metavar="FOLDER",
-        ),
-    ] = None,
-    on: Annotated[
-        str | None,
-        Option(
-            "Score the vectors on this feature set. It reads records, without noise. That costs nothing only if "
-            "these records are public.",
-            SCORE,
-            metavar="SET",
-        ),
-    ] = None,
-    split: Annotated[str, Option("The split of it to score.", SCORE, metavar="NAME")] = "test",
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+@command("zero-shot", ClassVectors, when_stopped="If the file is there, it is whole.")
+def zero_shot(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
     """Make class vectors of what is public about the classes, for dpfc train --public-head.
 
-    A class of which nothing is known is named. No private record is read, unless --on names one.
+    A class of which nothing is known is named. No private record is read, unless --on names one. Without --features and
+    --model, the newest feature set is taken.
     """
     from dpfc_cli.public_starts.zero_shot import zero_shot as make
 
-    found = None
-    if features is not None or model is None:
-        found, others = places.feature_set(features)
-        if others:
-            display.say(f"Features: {found.folder} (the newest of {others + 1} sets; --features names another)")
-    scored = None if on is None else places.feature_set(on)[0]
+    others = 0
+    if asked["features"] is None and asked["model"] is None:
+        newest, others = feature_set(None)
+        asked["features"] = str(newest.folder)
+    asked = with_sets(asked, ClassVectors)
+    found, scored = asked["features"], asked["on"]
+    if others:
+        display.say(f"Features: {found.folder} (the newest of {others + 1} sets; --features names another)")
     units = {"Reading the records": "records", "Evaluating": "records", "texts": "texts"}
     with display.stages("Reading the weights", lambda stage: units.get(stage, "B")) as progress:
-        made = make(
-            found,
-            source=source,
-            model=model,
-            weights=weights,
-            classes=typed_classes(classes),
-            prompts=prompts,
-            rows=rows,
-            labels=labels,
-            wordnet=wordnet,
-            on=scored,
-            split=split,
-            out=out,
-            progress=progress,
-        )
+        made = make(**asked, progress=progress)
     for warning in made.warnings:
         display.warn(warning)
     if as_json:
@@ -151,8 +48,8 @@ def zero_shot(
         )
     if not made.made:
         display.say(f"'{made.path}' was there already, with the same bytes.")
-    named = "" if found is None else f" --features {places.said(found.folder)}"
-    display.say(f"Next: dpfc train --epsilon 1{named} --public-head {places.quoted(made.path)}")
+    named = "" if found is None else f" --features {set_named(found.folder)}"
+    display.say(f"Next: dpfc train --epsilon 1{named} --public-head {shlex.quote(str(made.path))}")
 
 
 def _json(made: "ZeroShot", on: "FeatureSet | None") -> dict[str, Any]:

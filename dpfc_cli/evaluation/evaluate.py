@@ -1,6 +1,7 @@
 """How good a head is on a feature set, with what stands in the way of believing the figures.
 
-`evaluate` and `compare` are what `dpfc evaluate` calls, with one head and with several. They refuse heads and features
+`evaluate` is what `dpfc evaluate` calls with one head, `evaluate_privately` with --epsilon, and `compare` with several
+heads. They refuse heads and features
 that do not fit together, and warn where the figures mean less than they seem to, or must not be published.
 
 Of a split of the training's name there is no more than the accuracy: no confusions, no calibration and no differences
@@ -9,117 +10,80 @@ between heads. Its records may be those that were to be protected.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, overload
+from functools import partial
+from typing import TYPE_CHECKING
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.evaluation.exact import Comparison, Evaluation, Progress, figures
-from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.evaluation.request import PrivateScoring, Scoring
+from dpfc_cli.features.reader import FeatureSet, check_sets
 from dpfc_cli.heads.head import Head
+from dpfc_cli.options import takes
 from dpfc_cli.trust.statement import hold_out_of
 
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.private import PrivateEvaluation
 
 
-@overload
-def evaluate(
-    head: Head, features: FeatureSet, split: str = "test", *, progress: Progress | None = None
-) -> Evaluation: ...
-
-
-@overload
-def evaluate(
-    head: Head,
-    features: FeatureSet,
-    split: str = "test",
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    by: str | None = None,
-    purpose: str | None = None,
-    progress: Progress | None = None,
-) -> "PrivateEvaluation": ...
-
-
-@overload
-def evaluate(
-    head: Head,
-    features: FeatureSet,
-    split: str = "test",
-    *,
-    epsilon: float | None,
-    delta: float | None = None,
-    by: str | None = None,
-    purpose: str | None = None,
-    progress: Progress | None = None,
-) -> "Evaluation | PrivateEvaluation": ...
-
-
-def evaluate(
-    head: Head,
-    features: FeatureSet,
-    split: str = "test",
-    *,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    by: str | None = None,
-    purpose: str | None = None,
-    progress: Progress | None = None,
-) -> "Evaluation | PrivateEvaluation":
+@takes(Scoring)
+def evaluate(wanted: Scoring) -> Evaluation:
     """Score a head on a labelled split.
 
-    Without `epsilon` the figures come from the raw records, without noise: they are no part of the head's guarantee.
-    With it they are noisy, and they protect the records of the split. They are charged to the ledger of the set.
-
-    Args:
-        head: the head, as `Head.load` or a training gives it.
-        features: a feature set of the same backbone and classes.
-        split: which of its splits.
-        epsilon: ε to spend on the records of the split, 1e-4 to 100. Default: exact figures, which protect nothing.
-        delta: δ. Default: min(1e-5, 1/n).
-        by: whose evaluation it is, for the ledger. Default: the name of the account that runs the program.
-        purpose: what it is for, for the ledger.
-        progress: told the stage, the records scored so far, and how many there are.
+    The figures come from the raw records, without noise: they are no part of the head's guarantee.
 
     Returns:
         The figures, and warnings about them.
 
     Raises:
         UserError: the head and the features do not fit together; the card of the head contradicts itself; the set has
-            no such split, or a damaged one; or no record of it has a label. With `epsilon` also: a value is out of
-            range, a cap does not allow it, the ledger cannot be written, or the head was trained on these records
-            without a guarantee. Nothing was charged then, unless a note says so.
+            no such split, or a damaged one; or no record of it has a label.
 
     Examples:
         >>> found = evaluate(Head.load("heads/eps1.safetensors"), open_features("digits-scattering"))
         >>> print(f"{found.top1:.0%}, between {found.interval[0]:.0%} and {found.interval[1]:.0%}")
 
     """
-    _check_kinds((head,), features)
-    charged = {"delta": delta, "by": by, "purpose": purpose}
-    idle = next((name for name, value in charged.items() if value is not None and epsilon is None), None)
-    if idle is not None:
-        raise UserError(
-            f"{parameter(idle)} has no meaning without {parameter('epsilon')}: exact figures spend nothing and are "
-            "not charged to the ledger.",
-            f"Give {parameter('epsilon')}, or leave it out.",
-            code="conflict",
-            parameter=idle,
-        )
+    warnings, private_split = _checked(wanted, noisy=False)
+    found, _ = figures(
+        (wanted.head,), wanted.features, wanted.split, private_split, wanted.progress, detailed=not private_split
+    )
+    return replace(found[0], warnings=warnings)
+
+
+@takes(PrivateScoring)
+def evaluate_privately(wanted: PrivateScoring) -> "PrivateEvaluation":
+    """Score a head on a labelled split that is private, too.
+
+    The figures are noisy, and they protect the records of the split. They are charged to the ledger of the set.
+
+    Returns:
+        The figures, and warnings about them.
+
+    Raises:
+        UserError: as for `evaluate`; or a value is out of range, a cap does not allow it, the ledger cannot be written,
+            or the head was trained on these records without a guarantee. Nothing was charged then, unless a note says
+            so.
+
+    Examples:
+        >>> evaluate_privately(head, features, epsilon=1.0).top1
+
+    """
+    from dpfc_cli.evaluation import private
+
+    warnings, _ = _checked(wanted, noisy=True)
+    told = partial(wanted.progress, "Evaluating") if wanted.progress else None
+    return private.release(private.prepare(wanted, warnings), told)
+
+
+def _checked(wanted: Scoring, noisy: bool) -> tuple[tuple[str, ...], bool]:
+    """Warnings, and whether the split has the name of the one that the head was trained on."""
+    head, features, split = wanted.head, wanted.features, wanted.split
+    _check_heads((head,))
     _check_fit((head,), features, split)
     private_split = _private(head, split)
-    warnings = _warnings(head, features, split, private_split, noisy=epsilon is not None)
+    warnings = _warnings(head, features, split, private_split, noisy=noisy)
     features.verify(split)
-    if epsilon is not None:
-        from dpfc_cli.evaluation import private
-
-        ready = private.prepare(
-            head, features, split, epsilon=epsilon, delta=delta, by=by, purpose=purpose, warnings=warnings
-        )
-        told = (lambda done, total: progress("Evaluating", done, total)) if progress else None
-        return private.release(ready, told)
-    found, _ = figures((head,), features, split, private_split, progress, detailed=not private_split)
-    return replace(found[0], warnings=warnings)
+    return warnings, private_split
 
 
 def compare(
@@ -148,7 +112,8 @@ def compare(
 
     """
     heads = tuple(heads)
-    _check_kinds(heads, features)
+    _check_heads(heads)
+    check_sets(features=features)
     if len(heads) < 2:
         raise UserError("There are not two heads to compare.", "Give two or more.", parameter="heads")
     _check_fit(heads, features, split)
@@ -169,14 +134,11 @@ def compare(
     return Comparison(evaluations=evaluations, differences=differences)
 
 
-def _check_kinds(heads: Sequence[Head], features: FeatureSet) -> None:
-    for name, value, kind in (*(("head", head, Head) for head in heads), ("features", features, FeatureSet)):
-        if not isinstance(value, kind):
-            raise UserError(
-                f"{parameter(name)} is a {type(value).__name__}, not a {kind.__name__}.",
-                "Use Head.load and open_features to open what is on disk.",
-                parameter=name,
-            )
+def _check_heads(heads: Sequence[object]) -> None:
+    for head in heads:
+        if not isinstance(head, Head):
+            what = f"{parameter('head')} is a {type(head).__name__}, not a Head."
+            raise UserError(what, "Open it with Head.load.", parameter="head")
 
 
 def _check_fit(heads: Sequence[Head], features: FeatureSet, split: str) -> None:

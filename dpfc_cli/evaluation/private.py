@@ -36,7 +36,8 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import Note, UserError, notes, number, parameter, printable
+from dpfc_cli.errors import Note, UserError, notes, parameter, printable
+from dpfc_cli.evaluation.request import PrivateScoring
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
@@ -131,31 +132,21 @@ class Ready:
     warnings: tuple[str, ...]
 
 
-def prepare(
-    head: Head,
-    features: FeatureSet,
-    split: str,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    by: str | None = None,
-    purpose: str | None = None,
-    warnings: tuple[str, ...] = (),
-) -> Ready:
+def prepare(wanted: PrivateScoring, warnings: tuple[str, ...] = ()) -> Ready:
     """Everything of an evaluation that costs no privacy. The head fits the features, and the split was verified.
 
     Raises:
         UserError: whatever can be refused.
 
     """
-    given, delta = number("epsilon", epsilon), number("delta", delta)
-    by, purpose = noted("by", by) or account_name(), noted("purpose", purpose)
+    head, features, split, delta = wanted.head, wanted.features, wanted.split, wanted.delta
+    by, purpose = noted("by", wanted.by) or account_name(), noted("purpose", wanted.purpose)
     if head.path is None:
         raise UserError("This head was not read from a file.", "Read it with Head.load.", code="missing")
     facts = facts_of(features, split=split)
     if delta is not None:
         check_delta(delta, facts, "Choose a smaller one, or leave it out.")
-    asked, plan = _planned(head, facts, Privacy(epsilon=given, delta=delta))
+    asked, plan = _planned(head, facts, Privacy(epsilon=wanted.epsilon, delta=delta))
     digest = sha256_of(head.path)
     book = read(ledger_path(features.folder))
     _refuse_leaking(head, digest, features, split, book)

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS
 from dpfc_cli.errors import UserError, parameter, spelled, warned
-from dpfc_cli.options import Classes, Options, option, said
+from dpfc_cli.options import Classes, Options, listed, option, said
 
 WHAT, HOW, WORK = "Records", "Features", "Work"
 """Panels of the help."""
@@ -106,7 +107,8 @@ class Extraction(Making):
     source: str = field(
         kw_only=False,
         metadata=said(
-            "The pictures: ‹images.DATASETS›. parquet and webdataset also take patterns, such as "
+            "The pictures: digits, mnist, fashion-mnist, cifar10, cifar100, imagenet, imagefolder:PATH, parquet:PATH, "
+            "arrow:PATH or webdataset:PATH. parquet and webdataset also take patterns, such as "
             "'train-{0000..0099}.tar'.",
             argument=True,
         ),
@@ -131,20 +133,20 @@ class Extraction(Making):
         WHAT,
         metavar="RULE",
     )
-    model: str = option("The backbone: ‹backbones.BACKBONES›.", HOW, metavar="NAME", default="scattering")
+    model: str = option(f"The backbone: {listed(BACKBONES)}.", HOW, metavar="NAME", default="scattering")
     weights: str | None = option(
         "A checkpoint: a file, a folder, or hf:OWNER/NAME. Default: the model's published weights.",
         HOW,
         metavar="CHECKPOINT",
     )
     pool: str | None = option(
-        "Which vector is the feature: ‹backbones.POOLINGS›. Default: the model's own. For scattering: none for small "
+        f"Which vector is the feature: {listed(POOLINGS)}. Default: the model's own. For scattering: none for small "
         "pictures, mean for larger ones.",
         HOW,
         metavar="NAME",
     )
     preprocess: str | None = option(
-        "How pictures are resized and cropped for the model: ‹backbones.PREPROCESS›. Default: the model's own: native "
+        f"How pictures are resized and cropped for the model: {listed(PREPROCESS)}. Default: the model's own: native "
         "for models of clinical fields and convnext, paper for all others.",
         HOW,
         metavar="NAME",
@@ -165,7 +167,7 @@ class Extraction(Making):
         "Turn pictures as their EXIF orientation says. Backbones were trained without that.", HOW, default=False
     )
     precision: str = option(
-        "Precision of the computation: ‹backbones.PRECISIONS›.", HOW, metavar="NAME", default="float32"
+        f"Precision of the computation: {listed(PRECISIONS)}.", HOW, metavar="NAME", default="float32"
     )
     dtype: Literal["float16", "float32"] = option("Precision of the stored features.", HOW, default="float16")
     batch: int | None = option("Pictures per call of the model. Default: the model chooses.", WORK, low=1)

@@ -34,7 +34,7 @@ class Planned:
     """The options that shape the plan. steps: None means no privacy, and steps until the optimum."""
 
     steps: int | None = declare.default(STEPS, optimum=True)
-    budget_split: tuple[float, ...] = declare.split("equal for all releases", "the Gram matrix", "the gradients")
+    budget_split: tuple[float, ...] = declare.split("the Gram matrix", "the gradients")
     loss: Loss = declare.default("sigmoid", optimum=True)
 
 
@@ -42,10 +42,10 @@ class Planned:
 class Options(Planned):
     """Lengths are in units of the feature clipping norm C."""
 
-    learning_rate: float = declare.computed("max(20, 2.2·√d)·(20/T)·(0.36/C_g)", grid=(0.3, 1.0, 3.0))
-    damping: float = declare.computed("the size of the noise in the Gram matrix", grid=(0.25, 1.0, 4.0))
+    learning_rate: float = declare.computed(grid=(0.3, 1.0, 3.0))
+    damping: float = declare.computed(grid=(0.25, 1.0, 4.0))
     feature_clip: float = declare.default(0.005, optimum=True)
-    gradient_clip: float = declare.computed(f"{GRADIENT_CLIP:g}", private=True)
+    gradient_clip: float = declare.computed(private=True)
     bias_feature: float = declare.default(BIAS_FEATURE, optimum=True)
 
 

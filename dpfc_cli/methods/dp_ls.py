@@ -33,7 +33,7 @@ class Planned:
     """The options that shape the plan."""
 
     budget_split: tuple[float, ...] = declare.split(
-        ",".join(map(str, SHARES)), "the Gram matrix", "the class Grams", "the class sums", value=SHARES
+        "the Gram matrix", "the class Grams", "the class sums", value=SHARES
     )
 
 
@@ -41,8 +41,8 @@ class Planned:
 class Options(Planned):
     """Lengths are in units of the feature clipping norm C."""
 
-    negative_weight: float = declare.computed("0.1 without noise, larger with more noise", grid=(0.3, 1.0, 3.0))
-    ridge: float = declare.computed("computed from the size of the noise", grid=(0.25, 1.0, 4.0))
+    negative_weight: float = declare.computed(grid=(0.3, 1.0, 3.0))
+    ridge: float = declare.computed(grid=(0.25, 1.0, 4.0))
     feature_clip: float = declare.default(0.005, optimum=True)
 
 

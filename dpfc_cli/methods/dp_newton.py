@@ -36,17 +36,15 @@ class Planned:
     """The options that shape the plan. steps: None means no privacy, and steps until the optimum."""
 
     steps: int | None = declare.default(STEPS, optimum=True)
-    budget_split: tuple[float, ...] = declare.split(
-        ",".join(map(str, SPLIT)), "the gradients", "the Hessians", value=SPLIT
-    )
+    budget_split: tuple[float, ...] = declare.split("the gradients", "the Hessians", value=SPLIT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Planned):
     """Lengths are in units of the feature clipping norm C. learning_rate: 1 is the full Newton step."""
 
-    learning_rate: float = declare.default(1.0, "1, the full Newton step", grid=(0.5, 1.0))
-    damping: float = declare.computed("the size of the noise in a Hessian matrix", grid=(0.3, 1.0, 3.0))
+    learning_rate: float = declare.default(1.0, grid=(0.5, 1.0))
+    damping: float = declare.computed(grid=(0.3, 1.0, 3.0))
     feature_clip: float = declare.default(0.005, optimum=True)
     bias_feature: float = declare.default(BIAS_FEATURE, optimum=True)
 

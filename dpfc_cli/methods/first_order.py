@@ -112,10 +112,10 @@ class Planned:
 class Options(Planned):
     """Lengths are in units of the feature clipping norm C."""
 
-    learning_rate: float = declare.computed("computed from T and C_g", grid=(0.1, 0.3, 1.0, 3.0))
+    learning_rate: float = declare.computed(grid=(0.1, 0.3, 1.0, 3.0))
     feature_clip: float = declare.default(0.005, optimum=True)
     gradient_clip: float = declare.default(GRADIENT_CLIP, private=True)
-    average: bool = declare.default(False)
+    average: bool = False
     bias_feature: float = declare.default(1.0, optimum=True)
 
 

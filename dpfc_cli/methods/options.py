@@ -3,13 +3,13 @@
 A method states its options as fields of a dataclass. A field has the name and the type of the option:
 
     steps: int | None = default(20, optimum=True)
-    learning_rate: float = computed("1/T", grid=(0.3, 1.0, 3.0))
+    learning_rate: float = computed(grid=(0.3, 1.0, 3.0))
 
-What the option is, and its bounds, are said once, there. `methods.method` checks given values against them. Tuning
-takes its grid from these fields, and `dpfc train --help` the defaults.
+What the option is, its bounds and its defaults in words are said once, there. `methods.method` checks given values
+against them. Tuning takes its grid from these fields.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from dpfc_cli import options
@@ -21,7 +21,6 @@ class Option(options.Option):
     """An option as one method has it.
 
     Attributes:
-        default: its default in words.
         parts: for fractions, the kind of release that each one is for.
         private: it has an effect only with noise.
         optimum: it also has an effect if a training without noise runs to the optimum.
@@ -29,7 +28,6 @@ class Option(options.Option):
 
     """
 
-    default: str
     parts: tuple[str, ...] = ()
     private: bool = False
     optimum: bool = False
@@ -50,26 +48,23 @@ class Option(options.Option):
         return found
 
 
-def default(value: Any, words: str | None = None, **more: Any) -> Any:
-    """A field with a constant for its default. words: how `--help` says it."""
-    said = words or ("off" if value is False else value if isinstance(value, str) else f"{value:g}")
-    return field(default=value, metadata={"default": said, **more})
+def default(value: Any, **more: Any) -> Any:
+    """A field with a constant for its default."""
+    return field(default=value, metadata=more)
 
 
-def computed(words: str, **more: Any) -> Any:
+def computed(**more: Any) -> Any:
     """A field whose default the method computes."""
-    return field(metadata={"default": words, **more})
+    return field(metadata=more)
 
 
-def split(words: str, *parts: str, value: Any = None) -> Any:
+def split(*parts: str, value: Any = MISSING) -> Any:
     """The fractions of μ² for the kinds of release `parts`, in plan order. They have no effect without noise."""
-    said = f"{words} for {', '.join(parts[:-1])} and {parts[-1]}"
-    metadata = {"default": said, "parts": parts, "private": True}
-    return field(metadata=metadata) if value is None else field(default=value, metadata=metadata)
+    return field(default=value, metadata={"parts": parts, "private": True})
 
 
 def declared(of: Any) -> dict[str, Option]:
     """The options that a dataclass of a method has, by name. Other fields are left out."""
     shared = options.declared(options.MethodOptions)
-    own = [each for each in fields(of) if each.metadata]
+    own = [each for each in fields(of) if each.name in shared]
     return {each.name: Option(**{**vars(shared[each.name]), **each.metadata}) for each in own}

@@ -70,10 +70,8 @@ SPLIT = (0.03, 0.10, 0.87)
 class Planned:
     """The options that shape the plan."""
 
-    steps: int = declare.default(12)
-    budget_split: tuple[float, ...] = declare.split(
-        ",".join(map(str, SPLIT)), "the mean", "the Gram matrix", "the gradients", value=SPLIT
-    )
+    steps: int = 12
+    budget_split: tuple[float, ...] = declare.split("the mean", "the Gram matrix", "the gradients", value=SPLIT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +89,9 @@ class Options(Planned):
 
     """
 
-    learning_rate: float = declare.default(
-        1.0, "1, as a factor of the step that the method computes", grid=(0.5, 1.0, 2.0, 4.0)
-    )
-    damping: float = declare.default(0.25, "0.25, in units of the noise in the matrix", private=True)
-    gradient_clip: float = declare.default(0.5)
+    learning_rate: float = declare.default(1.0, grid=(0.5, 1.0, 2.0, 4.0))
+    damping: float = declare.default(0.25, private=True)
+    gradient_clip: float = 0.5
     bias_feature: float = declare.default(0.6, optimum=True, grid=(0.5, 1.0, 2.0))
     mu: float
     public: Public | None = None

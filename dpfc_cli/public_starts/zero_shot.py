@@ -19,9 +19,10 @@ from dpfc_cli import backbones
 from dpfc_cli.backbones import BACKBONES, text
 from dpfc_cli.errors import UserError, check_new_name, counted, parameter, printable, unknown
 from dpfc_cli.evaluation.exact import Evaluation, Progress
-from dpfc_cli.features.reader import FeatureSet, check_sets
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import make, sha256_of, temporary_beside
 from dpfc_cli.heads.head import ordered
+from dpfc_cli.options import takes
 from dpfc_cli.public_starts import score
 from dpfc_cli.public_starts.classifier_rows import (
     Chosen,
@@ -33,12 +34,9 @@ from dpfc_cli.public_starts.classifier_rows import (
     lines_in,
     stated,
 )
+from dpfc_cli.public_starts.request import ClassVectors
 from dpfc_cli.public_starts.wordnet import DATA, INDEX, WordNet
 from dpfc_cli.sources.classes import class_names
-
-SOURCES = ("text", "classifier")
-_OF: dict[str, str] = {"prompts": "text", "rows": "classifier", "labels": "classifier", "wordnet": "classifier"}
-"""Parameters that one source alone has."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -84,42 +82,9 @@ class _Network:
     dim: int | None
 
 
-def zero_shot(
-    features: FeatureSet | None = None,
-    *,
-    source: str,
-    model: str | None = None,
-    weights: str | None = None,
-    classes: int | Sequence[str] | Path | None = None,
-    prompts: Sequence[str] | Path | None = None,
-    rows: Path | str | None = None,
-    labels: Path | str | None = None,
-    wordnet: Path | str | None = None,
-    on: FeatureSet | None = None,
-    split: str = "test",
-    out: Path | str | None = None,
-    progress: Progress | None = None,
-) -> ZeroShot:
+@takes(ClassVectors)
+def zero_shot(wanted: ClassVectors) -> ZeroShot:
     """Make a file of class vectors, from which a training can start at no cost in privacy.
-
-    Args:
-        features: the set that will be trained on. Only its manifest is read: backbone and classes. None: `model` and
-            `classes` say them.
-        source: "text": the names of the classes, by the text tower of the backbone (CLIP, SigLIP). "classifier": the
-            classifier that the backbone was trained with.
-        model: the backbone. For features that were computed elsewhere, which do not say it.
-        weights: its checkpoint: a file, a folder or `hf:owner/name[/file]`. They must be those of the features.
-            Default: those that the set names, or the published ones.
-        classes: names, or a file with a name on each line. With `features`: what to call its classes, in their order,
-            if their own names are codes or numbers.
-        prompts: for text: sentences with {} in the place of the name, or a file with one on each line.
-        rows: for classifier: a JSON file {class: [row, …]}.
-        labels: for classifier: a file that says on each line what a row stands for. Default: what the weights say.
-        wordnet: for classifier: a folder with WordNet's nouns. A class then has all rows below its name.
-        on: a feature set with labels, to score the vectors on. Its records must be public.
-        split: which split of it.
-        out: the file to be made. It must end in .safetensors.
-        progress: told the stage, how much of it is done, and how much it is in all.
 
     Returns:
         The vectors and their file.
@@ -132,10 +97,10 @@ def zero_shot(
         dpfc.train(features, epsilon=0.1, public_head=start.path)
 
     """
-    _check(features, source, on, {"prompts": prompts, "rows": rows, "labels": labels, "wordnet": wordnet})
-    network = _network(features, model, weights)
-    names = _names(features, classes)
-    path = place_of(out, features, network.model, source)
+    features, source, on, split, progress = wanted.features, wanted.source, wanted.on, wanted.split, wanted.progress
+    network = _network(features, wanted.model, wanted.weights)
+    names = _names(features, wanted.classes)
+    path = place_of(wanted.out, features, network.model, source)
     own = tuple(names)
     warnings = [] if on is None else score.check(on, split, features)
     if features is not None and features.manifest.origin == "inferred":
@@ -144,11 +109,11 @@ def zero_shot(
             f"which classes there are. If the list of classes is public, assert it when the set is made."
         )
     if source == "text":
-        vectors, origin, notes = _of_text(network, names, prompts, progress)
+        vectors, origin, notes = _of_text(network, names, wanted.prompts, progress)
         known = own
         warnings += notes
     else:
-        found, chosen, origin = _of_classifier(network, names, rows, labels, wordnet, progress)
+        found, chosen, origin = _of_classifier(network, names, wanted)
         known, vectors = tuple(found), np.array(list(found.values()))
         warnings += _told(chosen)
     if len(known) < 2:
@@ -184,29 +149,6 @@ def zero_shot(
         evaluation=scored,
         warnings=tuple(warnings),
     )
-
-
-def _check(features: FeatureSet | None, source: str, on: FeatureSet | None, given: Mapping[str, Any]) -> None:
-    """UserError for parameters that cannot be, before anything is read."""
-    check_sets(features=features, on=on)
-    if source not in SOURCES:
-        raise unknown("source", source, SOURCES)
-    for name, value in given.items():
-        if value is not None and _OF[name] != source:
-            raise UserError(
-                f"{parameter(name)} has no effect with {parameter('source')} {source}.",
-                f"Leave it out, or use {parameter('source')} {_OF[name]}.",
-                code="conflict",
-                parameter=name,
-            )
-    beside = next((name for name in ("labels", "wordnet") if given[name] is not None), None)
-    if given["rows"] is not None and beside is not None:
-        raise UserError(
-            f"{parameter('rows')} says which rows the classes have, and so does {parameter(beside)}.",
-            "Give one of them.",
-            code="conflict",
-            parameter=beside,
-        )
 
 
 def _network(features: FeatureSet | None, model: str | None, weights: str | None) -> _Network:
@@ -304,16 +246,13 @@ def _prompts(given: Sequence[str] | Path) -> tuple[str, ...]:
 def _of_classifier(
     network: _Network,
     names: Mapping[str, str],
-    rows: Path | str | None,
-    labels: Path | str | None,
-    wordnet: Path | str | None,
-    progress: Progress | None,
+    wanted: ClassVectors,
 ) -> tuple[dict[str, np.ndarray], Chosen, dict[str, Any]]:
     """The vectors of the classes that have rows, which rows they are, and how they were made.
 
     The mean of all rows is subtracted from each: it says nothing about a class. A class has the mean of its rows.
     """
-    called = list(names.values())
+    rows, labels, wordnet, called = wanted.rows, wanted.labels, wanted.wordnet, list(names.values())
     # These files are small. If one is missing, nothing large was fetched.
     chosen = None if rows is None else stated(Path(rows), called)
     said = None if labels is None else labels_in(Path(labels))
@@ -326,7 +265,7 @@ def _of_classifier(
     if nouns is not None:
         by["wordnet"] = {name: sha256_of(nouns.folder / name) for name in (INDEX, DATA)}
     found = backbones.classifier(
-        network.model, network.pool, weights=network.weights, expected=network.sha256, progress=progress
+        network.model, network.pool, weights=network.weights, expected=network.sha256, progress=wanted.progress
     )
     origin: dict[str, Any] = {
         "pooling": found.pool,

@@ -302,7 +302,7 @@ def test_after_ctrl_c_it_is_said_what_is_on_disk(dpfc: Dpfc, features: Path, wha
         "merge": ("budget", "--merge", "elsewhere"),
         "charge": (*LS, "1", "--features", "blobs"),
     }[what]
-    places = ("ledger/file.py", "report/account.py", "cli/trained.py", "training/charge.py")
+    places = ("ledger/file.py", "report/account.py", "cli/train.py", "training/charge.py")
     kept, count = BOOK.read_bytes(), 0
     answers: dict[bool | None, int] = {True: 0, False: 0, None: 0}
     while True:

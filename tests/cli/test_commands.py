@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from dpfc_cli.heads.head import Head
-from dpfc_cli.methods import AUTO, METHODS, optimum
+from dpfc_cli.methods import optimum
 from dpfc_cli.privacy import poisson
 from dpfc_cli.privacy.accounting import mu_for
-from dpfc_cli.privacy.facts import Facts
 from tests.cli.conftest import Dpfc, charges, heads
 from tests.support import blobs
 
@@ -142,27 +141,6 @@ def test_a_twin_that_does_not_reach_its_optimum_says_so(
     assert "the optimum was not reached" in dpfc("train", "--non-private", "--method", "dp-newton").stderr
     assert Head.load(sorted(Path("heads").iterdir())[0]).card["converged"] is False
     assert "the optimum" not in dpfc("train", "--non-private", "--method", "dp-newton", "--steps", "2").stderr
-
-
-def test_the_help_states_every_option_of_every_method_with_its_default(dpfc: Dpfc) -> None:
-    said = " ".join(dpfc("train", "--help").stdout.split())
-    assert f"One of {', '.join([AUTO, *METHODS][:-1])} or {list(METHODS)[-1]}." in said
-    for method in METHODS.values():
-        options = method.defaults(Facts(n=1000, m=3, d=8), 1.0, {})
-        for name, option in method.declared.items():
-            flag = "--" + name.replace("_", "-")
-            if not option.typed:
-                assert flag not in said
-                continue
-            entry = said[said.index(f"{flag} ") :].split(" --")[0]
-            assert option.default in entry
-            assert method.name in entry
-            # A default that is a number is the one that the method uses.
-            value = getattr(options, name)
-            if re.fullmatch(r"[0-9.]+", option.default):
-                assert float(option.default) == value
-            elif option.default.startswith("0.") and option.kind == "numbers":
-                assert tuple(map(float, option.default.split()[0].split(","))) == value
 
 
 def test_a_sampled_training_is_accounted_as_such(dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch) -> None:

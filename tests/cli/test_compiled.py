@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfc_cli.cli import compiled
+from dpfc_cli.cli import app
 
 NAMES = ("JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
 
@@ -23,7 +23,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def kept() -> str | None:
-    compiled.keep()
+    app.keep_compiled()
     return os.environ.pop(NAMES[0], None)
 
 
@@ -37,14 +37,14 @@ def test_it_is_a_folder_for_this_user_and_this_processor(cache: Path, monkeypatc
     assert Path(first).parent == cache / "compiled"
     assert {folder.stat().st_mode & 0o777 for folder in (Path(first), Path(first).parent)} == {0o700}
     assert kept() == first
-    monkeypatch.setattr(compiled, "_processor", lambda: b"another one")
+    monkeypatch.setattr(app, "_processor", lambda: b"another one")
     assert kept() not in (first, None)
 
 
 def test_a_folder_that_the_user_names_is_left_alone(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     for named in ("/mine", ""):
         monkeypatch.setenv(NAMES[0], named)
-        compiled.keep()
+        app.keep_compiled()
         assert os.environ[NAMES[0]] == named
     assert not cache.exists()
 
@@ -99,8 +99,8 @@ def test_where_nothing_can_be_written_nothing_is_kept(monkeypatch: pytest.Monkey
 
 
 PROGRAM = """
-from dpfc_cli.cli import compiled
-compiled.keep()
+from dpfc_cli.cli import app
+app.keep_compiled()
 import jax, os, pathlib, sys
 folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
 if sys.argv[1:]:

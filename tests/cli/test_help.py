@@ -12,9 +12,10 @@ import typer
 from typer.testing import CliRunner
 
 from dpfc_cli.cli import app as application
-from dpfc_cli.cli import audit, budget, evaluate, extract, import_, statement, train  # noqa: F401
+from dpfc_cli.cli import audit, budget, evaluate, extract, statement, train  # noqa: F401
 from dpfc_cli.cli.help import COMMANDS as MODULES
 from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.images import DATASETS
 from dpfc_cli.options import Option
 
 COMMANDS = sorted(MODULES)
@@ -69,6 +70,10 @@ def test_the_same_thing_has_the_same_words_in_every_help(help_of: Help) -> None:
     assert heads == {"The head's file, its name in ./heads, or hf:OWNER/NAME."}
     taken = {re.search(r"--weights ([A-Z]+)", shown) for shown in every.values()} - {None}
     assert {each[1] for each in taken if each} == {"CHECKPOINT"}
+
+
+def test_the_help_of_extract_names_all_data_sets(help_of: Help) -> None:
+    assert all(usage in help_of("extract", 1_000) for usage in DATASETS)
 
 
 def test_the_commands_are_listed_in_their_order_of_use(help_of: Help) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.evaluation import private as private_evaluation
-from dpfc_cli.evaluation.evaluate import evaluate
+from dpfc_cli.evaluation.evaluate import evaluate, evaluate_privately
 from dpfc_cli.evaluation.private import PrivateEvaluation, fraction
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
@@ -78,7 +78,7 @@ def test_the_noise_that_is_drawn_is_what_is_charged(
     features: FeatureSet, head: Head, epsilon: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = drawn_sigmas(monkeypatch)
-    found = evaluate(head, features, epsilon=epsilon, delta=1e-6, by="me", purpose="paper")
+    found = evaluate_privately(head, features, epsilon=epsilon, delta=1e-6, by="me", purpose="paper")
     row = charges(features)[-1]
     sigmas = [s / 4**MOST_BITS for s in drawn]
     assert sigmas == pytest.approx([r["sigma"] for r in row.releases for _ in range(r["times"])], rel=1e-9)
@@ -97,7 +97,7 @@ def test_intervals_are_told_of_the_noise_that_was_drawn(
 ) -> None:
     told: list[tuple[float, ...]] = []
     monkeypatch.setattr(private_evaluation, "fraction", lambda *given: (told.append(given), fraction(*given))[1])
-    evaluate(head, features, epsilon=50.0)
+    evaluate_privately(head, features, epsilon=50.0)
     total, each = (release["sigma"] for release in charges(features)[-1].releases for _ in range(release["times"]))
     # Two cells make the wrong records of the first figure, and the right ones of the second.
     expected = [(total, total * math.sqrt(2)), (total * math.sqrt(2), total), *[(each, each)] * M]
@@ -108,7 +108,7 @@ def test_with_little_noise_the_figures_are_those_of_an_exact_evaluation(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeded(monkeypatch)
-    exact, found = evaluate(head, features), evaluate(head, features, epsilon=100.0)
+    exact, found = evaluate(head, features), evaluate_privately(head, features, epsilon=100.0)
     assert found.per_class is not None
     assert found.top5 is not None
     assert exact.top5 is not None
@@ -136,7 +136,7 @@ def test_the_records_are_read_after_the_row_is_written(
         return real(*given)
 
     monkeypatch.setattr(sums, "exact_sum", watched)
-    evaluate(head, features, epsilon=1.0)
+    evaluate_privately(head, features, epsilon=1.0)
     assert seen == [["written", "charged"]]
 
 
@@ -149,7 +149,7 @@ def test_an_evaluation_that_is_stopped_stays_charged_and_says_so(
 
     monkeypatch.setattr(curators, "draw_noise", stopped)
     with pytest.raises(how) as end:
-        evaluate(head, features, epsilon=1.0)
+        evaluate_privately(head, features, epsilon=1.0)
     assert "stays charged. No figure was released." in end.value.__notes__[0]
     assert states(features)[1:] == ["stopped"]
 
@@ -159,7 +159,7 @@ def test_one_charge_pays_for_the_records_of_its_split_once(
 ) -> None:
     paid: list[Any] = []
     monkeypatch.setattr(private_evaluation, "pay", lambda *given: paid.append(pay(*given)) or paid[-1])
-    evaluate(head, features, epsilon=1.0)
+    evaluate_privately(head, features, epsilon=1.0)
     mechanism = paid[0].planned.mechanism
     assert isinstance(mechanism, Mechanism)
     with pytest.raises(RuntimeError, match="was used already"):
@@ -173,22 +173,22 @@ def test_what_cannot_be_evaluated_is_refused_before_the_charge(features: Feature
     exposed = train(features, non_private=True, method="dp-ls", out="heads/plain.nonprivate.safetensors").head
     before = len(charges(features))
     refused: dict[str, Callable[[], object]] = {
-        "larger than 1/n": lambda: evaluate(head, features, epsilon=1.0, delta=0.5),
-        "epsilon must be a number": lambda: evaluate(head, features, epsilon="1"),  # type: ignore[call-overload]
-        "100": lambda: evaluate(head, features, epsilon=1000.0),
-        "delta has no meaning without epsilon": lambda: evaluate(head, features, epsilon=None, delta=1e-5),
-        "by has no meaning": lambda: evaluate(head, features, epsilon=None, by="me"),
-        "by must be a text": lambda: evaluate(head, features, epsilon=1.0, by=""),
-        "not read from a file": lambda: evaluate(replace(head, path=None), features, epsilon=1.0),
-        "no split 'other'": lambda: evaluate(head, features, "other", epsilon=1.0),
-        "trained on these records without a guarantee": lambda: evaluate(exposed, features, "train", epsilon=1.0),
+        "larger than 1/n": lambda: evaluate_privately(head, features, epsilon=1.0, delta=0.5),
+        "epsilon must be a number": lambda: evaluate_privately(head, features, epsilon="1"),  # type: ignore[arg-type]
+        "100": lambda: evaluate_privately(head, features, epsilon=1000.0),
+        "by must be a text": lambda: evaluate_privately(head, features, epsilon=1.0, by=""),
+        "not read from a file": lambda: evaluate_privately(replace(head, path=None), features, epsilon=1.0),
+        "no split 'other'": lambda: evaluate_privately(head, features, "other", epsilon=1.0),
+        "trained on these records without a guarantee": lambda: evaluate_privately(
+            exposed, features, "train", epsilon=1.0
+        ),
     }
     for said, what in refused.items():
         with pytest.raises(UserError, match=said):
             what()
     assert len(charges(features)) == before
     # On other records a head without a guarantee may be evaluated.
-    assert isinstance(evaluate(exposed, features, epsilon=1.0), PrivateEvaluation)
+    assert isinstance(evaluate_privately(exposed, features, epsilon=1.0), PrivateEvaluation)
 
 
 def test_a_head_without_a_guarantee_is_evaluated_on_records_of_which_it_is_known_that_it_did_not_see_them(
@@ -204,14 +204,14 @@ def test_a_head_without_a_guarantee_is_evaluated_on_records_of_which_it_is_known
         for each in named:
             set_population(each, "ward")
         with pytest.raises(UserError, match="without a guarantee") as refused:
-            evaluate(exposed, features, epsilon=1.0)
+            evaluate_privately(exposed, features, epsilon=1.0)
         assert refused.value.fields["parameter"] == "epsilon"
     assert len(charges(features)) == 1
     np.savez("third.npz", train_x=x + 9, train_y=y)
     third = import_features("third.npz", tmp_path / "features" / "third", classes=CLASSES, labels_per_record=1).features
     set_population(third, "others")
     exposed = train(third, non_private=True, method="dp-ls").head
-    assert evaluate(exposed, features, epsilon=1.0).epsilon == 1.0
+    assert evaluate_privately(exposed, features, epsilon=1.0).epsilon == 1.0
 
 
 # The account
@@ -219,26 +219,26 @@ def test_a_head_without_a_guarantee_is_evaluated_on_records_of_which_it_is_known
 
 def test_of_the_splits_of_a_set_the_one_counts_on_which_most_was_spent(features: FeatureSet, head: Head) -> None:
     """A record lies in one of them."""
-    found = evaluate(head, features, epsilon=2.0).spent
+    found = evaluate_privately(head, features, epsilon=2.0).spent
     assert found.epsilon(1e-5) == pytest.approx(8.0, rel=1e-6)
     assert found.exact
-    found = evaluate(head, features, epsilon=9.0).spent
+    found = evaluate_privately(head, features, epsilon=9.0).spent
     both = math.hypot(mu_for(2.0, 1e-5), mu_for(9.0, 1e-5))
     assert found.epsilon(1e-5) == pytest.approx(epsilon_for(both, 1e-5), rel=1e-6)
     assert found.exact
-    again = evaluate(head, features, "train", epsilon=8.0).spent
+    again = evaluate_privately(head, features, "train", epsilon=8.0).spent
     assert again.epsilon(1e-5) == pytest.approx(epsilon_for(mu_for(8.0, 1e-5) * 2**0.5, 1e-5), rel=1e-6)
 
 
 def test_a_card_counts_evaluations(features: FeatureSet, head: Head) -> None:
     """Those of the training split with the trainings, and those of another split where they cost more."""
-    evaluate(head, features, "train", epsilon=8.0)
+    evaluate_privately(head, features, "train", epsilon=8.0)
     later = train(features, epsilon=1.0, method="dp-ls")
     standing = later.head.card["ledger"]
     assert (standing["trainings"], standing["private"], standing["unprotected"]) == (3, 3, 0)
     together = math.hypot(*(mu_for(each, 1e-5) for each in (8.0, 8.0, 1.0)))
     assert standing["epsilon"] == pytest.approx(epsilon_for(together, 1e-5), rel=1e-6)
-    evaluate(head, features, epsilon=20.0)
+    evaluate_privately(head, features, epsilon=20.0)
     later = train(features, epsilon=1.0, method="dp-ls")
     assert later.head.card["ledger"]["epsilon"] == pytest.approx(20.0, rel=1e-6)
     for path in (later.path, head.path or ""):
@@ -247,13 +247,13 @@ def test_a_card_counts_evaluations(features: FeatureSet, head: Head) -> None:
 
 def test_a_cap_holds_for_each_split(features: FeatureSet, head: Head) -> None:
     set_cap(features, 9.0)
-    evaluate(head, features, epsilon=8.0)
+    evaluate_privately(head, features, epsilon=8.0)
     with pytest.raises(UserError) as refused:
-        evaluate(head, features, epsilon=8.0)
+        evaluate_privately(head, features, epsilon=8.0)
     assert refused.value.code == "over-cap"
     fits = refused.value.fields["left"]
     assert isinstance(fits, float)
-    after = evaluate(head, features, epsilon=fits).spent
+    after = evaluate_privately(head, features, epsilon=fits).spent
     remains = left(after, 1e-5, charges(features)[-1])
     assert remains is not None
     assert remains[0] < 0.1
@@ -285,7 +285,7 @@ def test_each_person_has_the_same_weight(tmp_path: Path, monkeypatch: pytest.Mon
     made = train(found, epsilon=8.0, method="dp-ls", out="heads/p.safetensors").head
     ideal = replace(made, chain=(), weight=np.eye(M), bias=np.zeros(M))
     assert evaluate(ideal, found).top1 < 0.2
-    result = evaluate(ideal, found, epsilon=100.0)
+    result = evaluate_privately(ideal, found, epsilon=100.0)
     assert (result.unit, result.n) == ("person", 100)
     assert result.top1 == pytest.approx((60 + 39 / 2) / 100, abs=0.02)
     row = charges(found)[-1]
@@ -302,8 +302,11 @@ def test_a_cap_for_persons_holds_for_each_split(tmp_path: Path, monkeypatch: pyt
     held = persons(tmp_path, [3] * 40, [1.0] * 40)
     head = train(held, epsilon=2.0, method="dp-ls").head
     set_cap(held, 3.0)
-    evaluate(head, held, epsilon=2.0)
-    for charged in (lambda: evaluate(head, held, epsilon=2.5), lambda: train(held, epsilon=2.5, method="dp-ls")):
+    evaluate_privately(head, held, epsilon=2.0)
+    for charged in (
+        lambda: evaluate_privately(head, held, epsilon=2.5),
+        lambda: train(held, epsilon=2.5, method="dp-ls"),
+    ):
         with pytest.raises(UserError) as refused:
             charged()
         assert refused.value.code == "over-cap"

@@ -14,6 +14,7 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.evaluation import private as private_evaluation
 from dpfc_cli.evaluation.private import PrivateEvaluation, Ready, fraction, prepare, release
+from dpfc_cli.evaluation.request import PrivateScoring
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -98,30 +99,30 @@ def test_what_can_be_refused_is_refused_before_the_charge(
     needed = working_bytes(facts_of(features, split="test"))
     monkeypatch.setattr(private_evaluation, "free_memory", lambda: needed - 1)
     with pytest.raises(UserError, match=r"needs about \d+ MB, and \d+ MB are free") as memory:
-        prepare(head, features, "test", epsilon=2.0)
+        prepare(PrivateScoring(head, features, "test", epsilon=2.0))
     assert memory.value.code == "memory"
     assert memory.value.fields == {"needed": needed, "allowed": needed - 1}
     monkeypatch.setattr(private_evaluation, "free_memory", lambda: needed)
-    prepare(head, features, "test", epsilon=2.0)
+    prepare(PrivateScoring(head, features, "test", epsilon=2.0))
     own = [(private_evaluation, name) for name in ("check_devices", "lattice_of", "_refuse_leaking")]
     for place, name in (*own, (forms, "check")):
         with monkeypatch.context() as patched:
             patched.setattr(place, name, refused)
             with pytest.raises(UserError, match="cannot be done"):
-                prepare(head, features, "test", epsilon=2.0)
+                prepare(PrivateScoring(head, features, "test", epsilon=2.0))
     set_cap(features, 1.0)
     with pytest.raises(UserError, match="does not fit under the cap"):
-        prepare(head, features, "test", epsilon=2.0)
-    prepare(head, features, "test", epsilon=0.9)
+        prepare(PrivateScoring(head, features, "test", epsilon=2.0))
+    prepare(PrivateScoring(head, features, "test", epsilon=0.9))
     with pytest.raises(UserError, match="larger than 1/n") as large:
-        prepare(head, features, "test", epsilon=0.9, delta=1.01 / N)
+        prepare(PrivateScoring(head, features, "test", epsilon=0.9, delta=1.01 / N))
     assert "add" not in large.value.remedy, "an evaluation has no option for it"
     with pytest.raises(UserError, match="not read from a file"):
-        prepare(replace(head, path=None), features, "test", epsilon=0.9)
-    assert prepare(head, features, "test", epsilon=0.9, delta=1e-7).planned.privacy.delta == 1e-7
+        prepare(PrivateScoring(replace(head, path=None), features, "test", epsilon=0.9))
+    assert prepare(PrivateScoring(head, features, "test", epsilon=0.9, delta=1e-7)).planned.privacy.delta == 1e-7
     for wrong in ({"epsilon": "1"}, {"epsilon": 0.5, "delta": "1"}, {"epsilon": 0.5, "purpose": ""}):
         with pytest.raises(UserError) as bad:
-            prepare(head, features, "test", **wrong)
+            prepare(PrivateScoring(head, features, "test", **wrong))
         assert bad.value.fields["parameter"] == list(wrong)[-1]
 
 
@@ -162,7 +163,7 @@ def test_a_head_leaks_if_its_card_says_that_it_saw_the_records(
 
 def test_noise_that_is_larger_than_chance_is_told(features: FeatureSet, head: Head) -> None:
     def said(epsilon: float) -> tuple[str, ...]:
-        return prepare(head, features, "test", epsilon=epsilon, warnings=("before",)).warnings
+        return prepare(PrivateScoring(head, features, "test", epsilon=epsilon), ("before",)).warnings
 
     first, loud = said(0.1)
     assert first == "before"
@@ -175,7 +176,7 @@ def test_noise_that_is_larger_than_chance_is_told(features: FeatureSet, head: He
 
 def test_the_records_are_told_as_they_are_read(features: FeatureSet, head: Head) -> None:
     told: list[tuple[int, int | None]] = []
-    ready = prepare(head, features, "test", epsilon=50.0, by="Ada", purpose="paper")
+    ready = prepare(PrivateScoring(head, features, "test", epsilon=50.0, by="Ada", purpose="paper"))
     assert len(ready.queries) == 2
     found = release(ready, lambda done, total: told.append((done, total)))
     assert told == sorted(told)
@@ -214,13 +215,13 @@ def test_a_charge_that_could_not_be_settled_is_told_with_the_figures(
         raise UserError("The disk is full.", "Make room.")
 
     monkeypatch.setattr(private_evaluation, "settle", full)
-    found = release(prepare(head, features, "test", epsilon=50.0, warnings=("before",)))
+    found = release(prepare(PrivateScoring(head, features, "test", epsilon=50.0), ("before",)))
     assert found.top1 is not None
     before, said = found.warnings
     assert (before, "does not say that the figures were released. The disk is full." in said) == ("before", True)
     assert len(found.spent.charges) == 1
     # A ledger that cannot be read any more does not take the figures away.
-    ready = prepare(head, features, "test", epsilon=50.0)
+    ready = prepare(PrivateScoring(head, features, "test", epsilon=50.0))
     monkeypatch.setattr(private_evaluation, "read", full)
     assert len(release(ready).spent.charges) == 2
 
@@ -234,7 +235,7 @@ def stop_of(ready: Ready) -> BaseException:
 def test_a_note_says_whether_an_evaluation_that_stopped_is_charged(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready = prepare(head, features, "test", epsilon=1.0)
+    ready = prepare(PrivateScoring(head, features, "test", epsilon=1.0))
 
     def stopping(how: BaseException) -> Any:
         def stopped(*given: object) -> None:
@@ -262,7 +263,7 @@ def test_a_note_says_whether_an_evaluation_that_stopped_is_charged(
 
 def told(features: FeatureSet, head: Head, *answers: tuple[list[float], float]) -> PrivateEvaluation:
     """The figures of these counts with noise of these standard deviations."""
-    ready = prepare(head, features, "test", epsilon=1.0, warnings=("a warning",))
+    ready = prepare(PrivateScoring(head, features, "test", epsilon=1.0), ("a warning",))
     found = [np.stack([counts, np.full(len(counts), noise)]) for counts, noise in answers]
     return private_evaluation._figures(ready, found)
 

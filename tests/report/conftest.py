@@ -48,7 +48,7 @@ def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
         first = dpfc.train(features, epsilon=1.0, method="dp-ls", out="heads/first.safetensors", by=WHO, purpose=WHY)
         dpfc.set_cap(features, 6.0, delta=1e-5, by="the board", note="section 4")
         second = dpfc.train(features, epsilon=2.0, method="dp-ls", out="heads/second.safetensors", by=WHO)
-        found = dpfc.evaluate(second.head, features, epsilon=2.0, by=WHO)
+        found = dpfc.evaluate_privately(second.head, features, epsilon=2.0, by=WHO)
         Path("released.json").write_text(
             json.dumps({"figures": found.figures, "sha256": found.sha256, "features": "features/clinic"})
         )

@@ -578,7 +578,7 @@ def test_while_the_ledger_lacks_the_charge_of_an_answer_nothing_is_charged(
 
     uses = (
         lambda: train(features), lambda: train(features, purpose="another"), lambda: train(features, seed=1),
-        lambda: dpfc.evaluate(head, features, "train", epsilon=1.0),
+        lambda: dpfc.evaluate_privately(head, features, "train", epsilon=1.0),
     )  # fmt: skip
     for mend in (put_back, merge):
         Path(LEDGER).write_bytes(older)

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from dpfc_cli import memory
 from dpfc_cli.errors import UserError
-from dpfc_cli.evaluation.evaluate import evaluate
+from dpfc_cli.evaluation.evaluate import evaluate_privately
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, encoded
@@ -430,7 +430,7 @@ def test_a_private_head_is_continued_on_the_very_set_that_it_was_charged_to(
         "another file": (private, changed(first)),
         "evaluated on it": (both, first),
     }
-    evaluate(Head.load(first), both, epsilon=1.0)
+    evaluate_privately(Head.load(first), both, epsilon=1.0)
     for name, (features, path) in cases.items():
         with pytest.raises(UserError, match="not be in the claim of the new one") as refused:
             read(features, path)

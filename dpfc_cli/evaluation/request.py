@@ -1,0 +1,36 @@
+"""What is wanted of an evaluation."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dpfc_cli.options import Options, option, said
+
+if TYPE_CHECKING:
+    from dpfc_cli.features.reader import FeatureSet
+    from dpfc_cli.heads.head import Head
+
+PRIVATE = "Private records"
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring(Options):
+    """An evaluation as it is asked for."""
+
+    head: "Head" = field(kw_only=False, metadata=said("The head, as Head.load or a training gives it.", typed=False))
+    features: "FeatureSet" = field(
+        kw_only=False, metadata=said("A feature set of the same backbone and classes.", metavar="SET")
+    )
+    split: str = field(default="test", kw_only=False, metadata=said("The split of it to score.", metavar="NAME"))
+    progress: Progress | None = option("Called as progress(stage, done, total), in records.", typed=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateScoring(Scoring):
+    """An evaluation whose figures are noisy, and protect the records."""
+
+    epsilon: float = field(metadata=said("ε to spend on the records of the split, 1e-4 to 100.", PRIVATE))
+    delta: float | None = option("δ, with ‹epsilon›. Default: min(1e-5, 1/n).", PRIVATE)
+    by: str | None = option("With ‹epsilon›: whose evaluation it is, for the ledger. Default: your account.", PRIVATE)
+    purpose: str | None = option("With ‹epsilon›: what it is for, for the ledger.", PRIVATE)
