@@ -300,10 +300,10 @@ def takes(call: Callable[P, Call]) -> Callable[[Callable[[Call], Result]], Calla
             return function(call(*args, **kwargs))
 
         shown: Any = called
-        known = inspect.signature(call).parameters
-        returned = function.__annotations__["return"]
-        shown.__signature__ = inspect.Signature([known[name] for name in declared(kind)], return_annotation=returned)
-        shown.__annotations__ = {name: known[name].annotation for name in declared(kind)} | {"return": returned}
+        known, returned = inspect.signature(call).parameters, function.__annotations__["return"]
+        listed = sorted((known[name] for name in declared(kind)), key=lambda each: each.kind)
+        shown.__signature__ = inspect.Signature(listed, return_annotation=returned)
+        shown.__annotations__ = {each.name: each.annotation for each in listed} | {"return": returned}
         summary, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\nReturns:")
         shown.__doc__ = f"{summary}\nArgs:\n{_arguments(kind)}\n\nReturns:{rest}"
         return called

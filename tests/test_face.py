@@ -171,8 +171,8 @@ def test_a_head_takes_any_kind_of_number_and_no_rows_at_all(head: dpfc.Head) -> 
 
 def test_what_is_no_head_and_no_set_is_called_so(head: dpfc.Head, tmp_path: Path) -> None:
     with pytest.raises(dpfc.UserError, match="head is a str, not a Head"):
-        dpfc.evaluate("heads/a.safetensors", "digits")  # type: ignore[arg-type]
-    with pytest.raises(dpfc.UserError, match="features is a str, not a FeatureSet"):
+        dpfc.compare(["heads/a.safetensors"], "digits")  # type: ignore[list-item, arg-type]
+    with pytest.raises(dpfc.UserError, match="features is a str, not a feature set"):
         dpfc.evaluate(head, "digits")  # type: ignore[arg-type]
     with pytest.raises(dpfc.UserError, match="source is a PosixPath, not a text"):
         dpfc.extract(tmp_path)  # type: ignore[arg-type]

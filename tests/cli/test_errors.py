@@ -98,7 +98,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["zero-shot", "--from", "text"], "'features/blobs' does not say its backbone"),
     (["zero-shot", "--from", "text", "--model", "vit-b16"], "No classes are named"),
     (["zero-shot", "--from", "text", "--features", "blobs", "--model", "vit-b16"], "vit-b16 has no text tower"),
-    (["zero-shot", "--from", "photos"], "Unknown source 'photos'"),
+    (["zero-shot", "--from", "photos"], "Unknown --from 'photos'"),
     (["zero-shot", "--from", "text", "--on", "nowhere"], "There is no feature set 'nowhere'"),
     (["zero-shot", "--from", "text", "--rows", "a"], "--rows has no effect with --from text"),
     (["evaluate"], "No private head found"),
