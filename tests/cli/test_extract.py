@@ -57,7 +57,7 @@ def snapshot() -> dict[str, bytes]:
         (["--dataset", "imagefolder:pictures/train", "--hold-out", "0.9"], "--hold-out must be a number above 0 and"),
         (["--dataset", "imagefolder:pictures", "--classes", "nofile.txt"], "There is no file 'nofile.txt'"),
         (["--dataset", "digits", "--out", "a.partial"], "a name that dpfc uses itself"),
-        ([], "No pictures are named. Write dpfc extract SOURCE. SOURCE is digits, mnist"),
+        ([], "No pictures are named."),
         (["digits", "--dataset", "digits"], "The pictures are named twice, as 'digits' and as --dataset 'digits'"),
         (
             ["--dataset", "imagefolder:one"],
@@ -313,7 +313,7 @@ def test_help_is_what_typer_would_show(option: str) -> None:
     start = f"import sys; sys.argv = ['dpfc', 'extract', '{option}']; from dpfc_cli.cli import app, extract; "
     shown = [
         subprocess.run([sys.executable, "-c", start + call], check=True, capture_output=True, text=True).stdout
-        for call in ("app.main()", "from dpfc_cli.cli import audit, budget, evaluate, import_, train; app.app()")
+        for call in ("app.main()", "from dpfc_cli.cli import audit, budget, evaluate, train; app.app()")
     ]
     assert shown[0] == shown[1]
     assert "--dataset" in shown[0]

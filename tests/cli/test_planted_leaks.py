@@ -190,7 +190,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "a line of a library with that number": ("stderr", before(training, "run", said_to_a_library)),
     "progress of the labelled records alone": ("stderr", total_of_labelled),
     "a result with the number of null records": ("stdout", before(training, "run", lambda: print(nulls()))),  # noqa: T201
-    "an exit code": ("code", after(command, "show_head", lambda shown: sys.exit(3 if nulls() else 0))),
+    "an exit code": ("code", after(command, "_show_head", lambda shown: sys.exit(3 if nulls() else 0))),
     "a refusal": ("code", before(check, "check_memory", refuse)),
     "an evaluation that looks at the training split": (
         "evaluate --json: stderr",
