@@ -4,11 +4,12 @@ A file is written under a temporary name in its own folder, synced to disk, and 
 sees half a file, and a file that was published survives a power cut.
 
 A link under the name of a temporary file is never followed. Otherwise another user who may write to the folder could
-make us overwrite a file elsewhere. Files that hold values of records are for their owner alone (shards of features:
-`locks.claimed`). Heads, manifests and ledgers hold none. They get the modes that the umask allows.
+make us overwrite a file elsewhere. Files that hold values of records are for their owner alone (`claimed`). Heads,
+manifests and ledgers hold none. They get the modes that the umask allows. Locks are flock's.
 """
 
 import errno
+import fcntl
 import hashlib
 import json
 import math
@@ -232,3 +233,70 @@ def publish(temporary: Path, path: Path) -> bool:
             temporary.unlink()
     sync(path.parent)
     return True
+
+
+def locked(folder: Path, kind: int) -> int:
+    """Lock a folder.
+
+    Args:
+        folder: the folder.
+        kind: `fcntl.LOCK_SH` or `fcntl.LOCK_EX`.
+
+    Returns:
+        A descriptor of the folder. It holds the lock until it is closed or the process ends.
+
+    Raises:
+        BlockingIOError: another process holds the lock.
+        FileNotFoundError: there is no such folder, or it was removed or renamed meanwhile.
+        NotADirectoryError: its name leads elsewhere, or to a file.
+
+    """
+    descriptor = opened(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        # If the folder was renamed between these two calls, we have locked the wrong one.
+        if not os.path.samestat(os.fstat(descriptor), os.lstat(folder)):
+            raise FileNotFoundError
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def claimed(path: Path) -> int | None:
+    """Lock a file that holds values of records. It is made if it is not there, for its owner alone.
+
+    A link under that name is removed and not followed.
+
+    Returns:
+        A descriptor of the file, which holds the lock; None if another process holds it.
+
+    """
+    while True:
+        try:
+            descriptor = opened(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            path.unlink(missing_ok=True)
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
+                # A file that an earlier version began may be open to others.
+                os.fchmod(descriptor, 0o600)
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except FileNotFoundError:
+            pass
+        # The process that held the lock has renamed the file: what we locked is a finished shard now.
+        os.close(descriptor)
+
+
+def let_go(*descriptors: int) -> None:
+    """Let go of locks. Nothing is written through these descriptors, so nothing is lost if that fails."""
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)

@@ -17,7 +17,6 @@ from dpfc_cli import backbones
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction import extract as extraction
-from dpfc_cli.extraction import making
 from dpfc_cli.extraction.request import ExtractionWarning
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
@@ -75,22 +74,13 @@ def extracted(
 ) -> Manifest | None:
     source = source or open_images(f"imagefolder:{pictures}", geometry=SQUARE)
     backbone = backbone or Means()
-    identity = extraction.identity_of(source, backbone, "float16", AS_SQUARE, on_error="null" if tolerant else None)
+    identity = extraction.identity_of(source, backbone, "float16", AS_SQUARE)
+    manifest = extraction.manifest_of(source, backbone, "float16", identity)
     rows = {name: split.n for name, split in source.splits.items()}
-    writer = FeatureWriter(
-        out,
-        rows=rows,
-        dim=backbone.dim,
-        dtype="float16",
-        labels_per_record=1,
-        identity=identity,
-        shards=5,
-        task=task,
-        tolerant=tolerant,
-    )
+    writer = FeatureWriter(out, manifest, rows=rows, shards=5, task=task, tolerant=tolerant)
     allowed = {name: split.n - 1 for name, split in source.splits.items()} if tolerant else None
-    making.run(writer, source, backbone, Broken(source, out.with_name("broken.txt"), allowed))
-    return writer.finish(extraction.manifest_of(source, backbone, "float16", identity))
+    extraction.make_shards(writer, source, backbone, Broken(source, out.with_name("broken.txt"), allowed))
+    return writer.finish()
 
 
 @pytest.fixture
@@ -125,35 +115,6 @@ def test_interrupted_again_and_again_it_ends_with_the_same_bytes(
     assert interruptions >= 4
     assert stored(out) == undisturbed
     assert not out.with_name("set.partial").exists()
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from dpfc_cli import files
-from tests.test_extraction import extracted
-real, calls, kill_at = files.sync, 0, int(sys.argv[3])
-def sync(path):
-    global calls
-    calls += path.name.endswith(".h5.tmp")
-    if calls == kill_at:
-        os.kill(os.getpid(), signal.SIGKILL)
-    real(path)
-files.sync = sync
-extracted(Path(sys.argv[1]), Path(sys.argv[2]))
-"""
-
-
-def test_killed_while_a_shard_is_closed_it_goes_on_to_the_same_bytes(
-    pictures: Path, tmp_path: Path, undisturbed: dict[str, bytes]
-) -> None:
-    out = tmp_path / "set"
-    for kill_at in (1, 3, 2):
-        command = [sys.executable, "-c", KILLED, str(pictures), str(out), str(kill_at)]
-        assert subprocess.run(command, check=False).returncode == -9
-        assert not out.exists()
-    extracted(pictures, out)
-    assert stored(out) == undisturbed
 
 
 @pytest.mark.parametrize("parts", [2, 3])
@@ -191,7 +152,6 @@ def test_a_broken_picture_is_named_or_kept_as_a_null_record(
     manifest = extracted(pictures, tmp_path / "kept", tolerant=True)
     assert manifest is not None
     assert manifest.splits["train"].n == 60
-    assert manifest.source["identity"]["on_error"] == "null"
     x, y = {}, {}
     for name in ("undisturbed", "kept"):
         _, x[name], y[name] = next(iter(FeatureSet(tmp_path / name).stream("train")(100)))

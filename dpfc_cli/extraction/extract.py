@@ -1,15 +1,16 @@
 """Extraction: pictures in, a feature set out.
 
-`extract` is what `dpfc extract` calls. `checks` has what is refused before a byte is read. `making` has the shards:
-while the device computes a batch, the next ones are decoded and the last one is written. The bytes of a shard depend
-only on its own pictures and on the number of its first record. So a run that was killed, or several processes that
-share the work, end with the same files as one undisturbed run on the same kind of device.
+`extract` is what `dpfc extract` calls. The bytes of a shard depend only on its own pictures and on the number of its
+first record. So a run that was killed, or several processes that share the work, end with the same files as one
+undisturbed run on the same kind of device.
 """
 
+import itertools
 import os
+import re
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -19,22 +20,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpfc_cli import backbones, images
-from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter, printable
-from dpfc_cli.extraction import making
-from dpfc_cli.extraction.checks import (
-    check_population,
-    default_name,
-    geometry_of,
-    named_after,
-    population_of,
-)
+from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter
 from dpfc_cli.extraction.request import Extraction, Progress
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.unfinished import already_complete, asserted, kept
-from dpfc_cli.features.writer import FeatureWriter, Task
-from dpfc_cli.ledger.populations import check_begin, register
+from dpfc_cli.features.shards import PlannedShard
+from dpfc_cli.features.writer import FeatureWriter, Task, complete, saying_what_is_kept
+from dpfc_cli.ledger.facts import RESERVED
+from dpfc_cli.ledger.populations import check_begin, check_name, check_same, register
 from dpfc_cli.options import takes
 from dpfc_cli.sources.classes import check_classes, class_names
 from dpfc_cli.sources.groups import rule_of
@@ -44,6 +38,9 @@ from dpfc_cli.sources.nulls import LISTED, most_allowed
 if TYPE_CHECKING:
     from dpfc_cli.backbones import Backbone
 
+Advance = Callable[[int, int], None]
+Decoded = Iterator[tuple[PlannedShard, images.Batch]]
+Wanted = Iterator[tuple[PlannedShard, images.Split, int, int]]
 LIBRARIES = ("jax", "numpy", "pillow", "h5py")
 OPENING, LOADING, EXTRACTING = "Opening the data set", "Loading the model", "Extracting"
 LOOKING = "Looking for more broken pictures"
@@ -101,8 +98,8 @@ def extract(wanted: Extraction) -> Extracted:
     rule = None if wanted.group_by is None else rule_of(wanted.group_by)
     refuse_both(wanted.each_record_is_a_person, rule is not None, "group_by")
     images.check(source, folder_of_data, named, window=window, exif=exif, label_column=label_column, group_by=rule)
-    whose = population_of(wanted.population, images.catalogued(source, folder_of_data))
-    geometry = geometry_of(source, model, preprocess, wanted.image_size)
+    whose = _population_of(wanted.population, images.catalogued(source, folder_of_data))
+    geometry = _geometry_of(source, model, preprocess, wanted.image_size)
     if tolerant and geometry is None and not images.small(source):
         raise UserError(
             "Pictures that have another size than the first one would become null records.",
@@ -112,7 +109,7 @@ def extract(wanted: Extraction) -> Extracted:
         )
 
     task = task or distributed()
-    tell = wanted.progress or _tell_nobody
+    tell = wanted.progress or (lambda stage, done, total: None)
     tell(OPENING, 0, None)
     dark = _Dark(wanted.warned)
     pictures = images.open_images(
@@ -150,7 +147,7 @@ def extract(wanted: Extraction) -> Extracted:
     )
     # The listing is that of the source. So the ledger knows the pictures, with persons and without.
     who = {name: grouping.digest for name, grouping in groupings.items()} or None
-    options = {"spread": limit, "hold_out": hold_out, "on_error": wanted.on_error if tolerant else None, "groups": who}
+    options = {"spread": limit, "hold_out": hold_out, "groups": who}
     preparation = images.Preparation(geometry=geometry, window=window, exif=exif)
     identity = identity_of(pictures, backbone, dtype, preparation, **options)
     manifest = replace(
@@ -159,28 +156,25 @@ def extract(wanted: Extraction) -> Extracted:
     out = wanted.out
     if out is None:
         own = pool in (None, backbones.own_pool(model, first.image_shape))
-        what = named_after(source) if rule is None else f"{named_after(source)}-persons"
+        what = _named_after(source) if rule is None else f"{_named_after(source)}-persons"
         recipe = None if preprocess in (None, backbones.own_recipe(model)) else preprocess
-        out = default_name(what, model, None if own else pool, recipe, hold_out, limit)
+        out = _default_name(what, model, None if own else pool, recipe, hold_out, limit)
     folder = new_folder(out)
-    if already_complete(folder, identity):
-        asserted(folder, manifest)
-        features = FeatureSet(folder)
-        check_population(features, whose)
+    features = complete(folder, manifest)
+    if features is not None:
+        check_same(features, whose)
         return Extracted(folder=folder, features=features, was_complete=True)
     check_begin(folder)
     writer = FeatureWriter(
         folder,
+        manifest,
         rows={name: split.n for name, split in pictures.splits.items()},
-        dim=backbone.dim,
-        dtype=dtype,
-        labels_per_record=1,
-        identity=identity,
         shards=wanted.shards,
         task=task,
         tolerant=tolerant,
         groups={name: grouping.ids for name, grouping in groupings.items()} or None,
         kind=first.kind,
+        population=whose,
     )
     shares = {name: most_allowed(split.n, wanted.most_null) for name, split in pictures.splits.items()}
     allowed = shares if tolerant else None
@@ -195,22 +189,18 @@ def extract(wanted: Extraction) -> Extracted:
         said = images.said_of(nulls, pictures)
         told.extend([] if said is None else [said, *broken.lines()])
 
-    try:
-        with closing(writer):
-            left = len(writer.missing) if writer.resumed else None
-            stage = EXTRACTING if left is None else f"{EXTRACTING}: {counted(left, 'shard')} left"
-            started = time.monotonic()
+    with saying_what_is_kept(folder), closing(writer):
+        left = len(writer.missing) if writer.resumed else None
+        stage = EXTRACTING if left is None else f"{EXTRACTING}: {counted(left, 'shard')} left"
+        started = time.monotonic()
 
-            def advance(done: int, total: int) -> None:
-                dark.check()
-                tell(stage, done, total)
+        def advance(done: int, total: int) -> None:
+            dark.check()
+            tell(stage, done, total)
 
-            count = making.run(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
-            seconds = time.monotonic() - started
-            finished = writer.finish(manifest, approve, partial(register, population=whose))
-    except KeyboardInterrupt as stopped:
-        stopped.add_note(Note(printable(kept(folder))))
-        raise
+        count = make_shards(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
+        seconds = time.monotonic() - started
+        finished = writer.finish(approve, partial(register, population=whose))
     made = None if finished is None else FeatureSet(folder)
     null = tuple(told)
     return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left, null=null)
@@ -251,6 +241,67 @@ def manifest_of(source: images.ImageSet, backbone: "Backbone", dtype: str, ident
         source=description,
         versions=versions,
     )
+
+
+def _geometry_of(source: str, model: str, preprocess: str | None, image_size: int | None) -> images.Geometry | None:
+    """How pictures of many sizes are resized and cropped; None if they are not."""
+    if image_size is None:
+        return None if images.small(source) else backbones.geometry_of(model, preprocess)
+    if images.small(source):
+        raise UserError(
+            f"The pictures of '{source}' all have one size already.",
+            f"Leave out {parameter('image_size')}: it is for pictures of many sizes. The model resizes these itself.",
+            code="conflict",
+            parameter="image_size",
+        )
+    own = backbones.geometry_of(model, preprocess)
+    if own is not None:
+        raise UserError(
+            f"'{model}' looks at squares of {own.crop} pixels.",
+            f"Leave out {parameter('image_size')}: it is for models that take any size. Or choose another "
+            f"{parameter('preprocess')}.",
+            code="conflict",
+            parameter="image_size",
+        )
+    return images.Geometry(resize=image_size, crop=image_size)
+
+
+def _named_after(source: str) -> str:
+    """The data set's name. If the source is a format and a path, the name of the folder or file."""
+    kind, colon, path = source.partition(":")
+    if not colon:
+        return kind
+    place = Path(path).expanduser()
+    # A pattern takes its name from the folder, as in an import.
+    place = place if place.exists() else place.parent
+    name = place.resolve().stem if place.is_file() else place.resolve().name
+    return re.sub(r"[^\w.]+", "-", name).strip("-.") or kind
+
+
+def _default_name(
+    after: str, model: str, pool: str | None, preprocess: str | None, hold_out: float | None, limit: int | None
+) -> str:
+    """A set's default name: its data set, its model, and what is not the default."""
+    parts = [after, model]
+    parts += [pool] if pool is not None else []
+    parts += [preprocess] if preprocess is not None else []
+    parts += [f"holdout{hold_out:g}"] if hold_out is not None else []
+    parts += [f"limit{limit}"] if limit is not None else []
+    return "-".join(parts)
+
+
+def _population_of(given: str | None, catalogued: str | None) -> str | None:
+    """The population of a set that is to be made. catalogued: the name of the public data set that it is made of.
+
+    Raises:
+        UserError: the name cannot be that of a population, or the data set has one of its own.
+
+    """
+    check_name(given)
+    if given is not None and catalogued is not None:
+        what = f"{catalogued} is a public data set with a population of its own."
+        raise UserError(what, "Leave it out.", code="conflict", parameter="population")
+    return given if catalogued is None else RESERVED + catalogued
 
 
 def distributed() -> Task | None:
@@ -298,10 +349,6 @@ class _Dark:
             )
 
 
-def _tell_nobody(stage: str, done: int, total: int | None) -> None:
-    """Progress where nobody asked for it."""
-
-
 def _within(stage: str, tell: Progress) -> Progress:
     """Progress of what goes on inside a stage, told as 'stage: what'."""
     return lambda what, done, total: tell(f"{stage}: {what}", done, total)
@@ -311,3 +358,103 @@ def _limited(source: images.ImageSet, limit: int | None) -> images.ImageSet:
     if limit is None:
         return source
     return replace(source, splits={name: split.spread(limit) for name, split in source.splits.items()})
+
+
+# The shards: while the device computes a batch, the next ones are decoded and the last one is written
+
+
+class _UnfinishedError(Exception):
+    """A shard is not to be finished."""
+
+
+def make_shards(
+    writer: FeatureWriter,
+    source: images.ImageSet,
+    backbone: "Backbone",
+    broken: images.Broken,
+    advance: Advance | None = None,
+    look: Advance | None = None,
+) -> int:
+    """Make the shards that the writer still lacks.
+
+    If too many pictures are broken, the set cannot be made. Then nothing more is computed: features are expensive, and
+    would be made in vain if the pictures are corrected. The pictures that are left are decoded, so that the user learns
+    of all broken ones at once. The shards that were finished stay.
+
+    Args:
+        writer: of the set. It must be tolerant if `broken` allows any null record.
+        source: the pictures.
+        backbone: what computes the features.
+        broken: the pictures that cannot be decoded are added to it.
+        advance: told the pictures done and those to be done.
+        look: told the same while the pictures are only decoded.
+
+    Returns:
+        How many pictures were computed.
+
+    Raises:
+        UserError: too many pictures are broken. It names them.
+
+    """
+    missing = writer.missing
+    total, done = sum(planned.rows for planned in missing), 0
+    with closing(images.batches(_wanted(writer, missing, source, backbone.batch, broken))) as decoded:
+        for planned, computed in itertools.groupby(_computed(decoded, backbone, broken), key=lambda found: found[0]):
+            split = source.splits[planned.split]
+            with suppress(_UnfinishedError), writer.shard(planned) as sink:
+                for _, batch, features in computed:
+                    stop = batch.start + len(features)
+                    digests = split.digests(batch.start, stop)
+                    sink.append(features, split.labels[batch.start : stop], batch.null, digests)
+                    done += len(features)
+                    if advance:
+                        advance(done, total)
+                if broken.too_many and sink.filled < planned.rows:
+                    raise _UnfinishedError
+        if broken.too_many:
+            _look(decoded, broken, done, total, look)
+            raise broken.refusal()
+    return done
+
+
+def _look(decoded: Decoded, broken: images.Broken, done: int, total: int, look: Advance | None) -> None:
+    """Decode what is left, to find all broken pictures."""
+    try:
+        for planned, batch in decoded:
+            broken.add(planned.split, batch)
+            done += len(batch.pixels)
+            if look:
+                look(done, total)
+            if broken.full:
+                break
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(Note(broken.first))
+        raise
+
+
+def _wanted(
+    writer: FeatureWriter, missing: list[PlannedShard], source: images.ImageSet, rows: int, broken: images.Broken
+) -> Wanted:
+    """The batches of the shards that this process makes. It claims a shard when the first batch is to be decoded. It
+    claims none for a mere look at the pictures.
+    """
+    for planned in missing:
+        if broken.too_many or writer.claim(planned):
+            for start in range(planned.start, planned.stop, rows):
+                yield planned, source.splits[planned.split], start, min(start + rows, planned.stop)
+
+
+def _computed(
+    decoded: Decoded, backbone: "Backbone", broken: images.Broken
+) -> Iterator[tuple[PlannedShard, images.Batch, np.ndarray]]:
+    """Each batch with its features, until too many pictures are broken."""
+
+    def sound() -> Iterator[tuple[tuple[PlannedShard, images.Batch], np.ndarray]]:
+        for planned, batch in decoded:
+            broken.add(planned.split, batch)
+            if broken.too_many:
+                break
+            yield (planned, batch), batch.pixels
+
+    for (planned, batch), features in backbones.computed(backbone, sound()):
+        yield planned, batch, features

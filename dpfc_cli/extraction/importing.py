@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, Note, UserError, parameter, printable
-from dpfc_cli.extraction.checks import check_population
+from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.extraction.request import Import, Progress
 from dpfc_cli.features import slides
 from dpfc_cli.features.lookup import new_folder
@@ -24,10 +23,9 @@ from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.table import ROWS, Table, Tables, reordered
 from dpfc_cli.features.tables import NPY, opened
-from dpfc_cli.features.unfinished import already_complete, asserted, kept
-from dpfc_cli.features.writer import FeatureWriter
+from dpfc_cli.features.writer import FeatureWriter, complete, saying_what_is_kept
 from dpfc_cli.folders import PARTIAL
-from dpfc_cli.ledger.populations import check_begin, check_name, register
+from dpfc_cli.ledger.populations import check_begin, check_name, check_same, register
 from dpfc_cli.memory import check_fits
 from dpfc_cli.options import takes
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes, numbers_of_names
@@ -150,7 +148,6 @@ def import_features(wanted: Import) -> Imported:
             "k": k,
             "dtype": dtype,
             **({"classes": list(names)} if renumbered else {}),
-            **({"on_error": wanted.on_error} if tolerant else {}),
             **({} if hold_out is None else {"hold_out": hold_out}),
         }
         # The listing is that of the source. So the ledger knows the records, with groups and without.
@@ -172,31 +169,24 @@ def import_features(wanted: Import) -> Imported:
             versions={"numpy": np.__version__},
             grouped_by=grouped_by if groupings else None,
         )
-        if already_complete(out, identity):
-            asserted(out, manifest)
-            features = FeatureSet(out)
-            check_population(features, wanted.population)
+        features = complete(out, manifest)
+        if features is not None:
+            check_same(features, wanted.population)
             return Imported(features, made=False)
         writer = FeatureWriter(
             out,
+            manifest,
             rows={split: table.n for split, table in tables.items()},
-            dim=manifest.dim,
-            dtype=dtype,
-            labels_per_record=k,
-            identity=identity,
             shards=wanted.shards,
             groups={split: grouping.ids for split, grouping in groupings.items()} or None,
             tolerant=tolerant,
             kind="row",
+            population=wanted.population,
         )
-        try:
-            with closing(writer):
-                _write(writer, tables, k, progress)
-                approve = partial(_check_nulls, tables, wanted.most_null) if tolerant else None
-                finished = writer.finish(manifest, approve, partial(register, population=wanted.population))
-        except KeyboardInterrupt as stopped:
-            stopped.add_note(Note(printable(kept(out))))
-            raise
+        with saying_what_is_kept(out), closing(writer):
+            _write(writer, tables, k, progress)
+            approve = partial(_check_nulls, tables, wanted.most_null if tolerant else 0)
+            finished = writer.finish(approve, partial(register, population=wanted.population))
     assert finished is not None, "a writer that works alone finishes the set"
     return Imported(FeatureSet(out), made=True)
 
@@ -261,7 +251,7 @@ def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Pr
                 x, y = table.rows(at, stop), table.y[at:stop]
                 null = np.asarray((y < 0).all(axis=1))
                 named = np.where(null, np.uint64(NONE), digests_of_rows(x))
-                sink.append(x, _as_stored(y, k), null if null.any() else None, digests=named)
+                sink.append(x, _as_stored(y, k), null, named)
                 if progress:
                     progress(f"Importing {planned.split}", stop, table.n)
 

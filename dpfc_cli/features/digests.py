@@ -64,13 +64,7 @@ def read(path: Path) -> tuple[str, Digests] | None:
         if wrong is not None or (said["count"] * SIZE, said["sha256"]) != (len(data), hashlib.sha256(data).hexdigest()):
             raise ValueError(wrong or "digests")
     except ValueError as error:
-        raise UserError(
-            f"'{path}' is damaged. It says which records a feature set has.",
-            "Put it back from a backup. If there is none, delete it: nothing then tells whether a record is in two "
-            "populations.",
-            code="damaged",
-            path=str(path),
-        ) from error
+        raise _damaged(path) from error
     return said["kind"], np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
 
 
@@ -95,16 +89,26 @@ def common(one: Path, other: Path) -> int:
 
 
 def noted(path: Path, rows: int) -> Digests | None:
-    """The digests in a note beside a shard; None if there is none. ValueError if it has another size."""
+    """The digests in a note beside a shard; None if there is none. UserError if it has another size."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
     if len(data) != rows * SIZE:
-        raise ValueError("a note has another number of digests")
+        raise _damaged(path)
     return np.frombuffer(data, "<u8").astype(np.uint64)
 
 
 def note(path: Path, parts: Sequence[Digests]) -> None:
     """Write the digests of a shard beside it. They count once the shard is finished. Raises OSError."""
     files.replace(path, np.concatenate(parts).astype("<u8").tobytes(), mode=0o600)
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(
+        f"'{path}' is damaged. It says which records a feature set has.",
+        "Put it back from a backup. If there is none, delete it: nothing then tells whether a record is in two "
+        "populations.",
+        code="damaged",
+        path=str(path),
+    )

@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.folders import moved_by
 from dpfc_cli.sources.digests import Digests
 
@@ -155,14 +156,12 @@ class ShardSink:
         self,
         file: h5py.File,
         planned: PlannedShard,
-        dim: int,
-        dtype: str,
-        k: int,
-        tolerant: bool = False,
-        check: Callable[[], None] = lambda: None,
-        groups: np.ndarray | None = None,
+        manifest: Manifest,
+        tolerant: bool,
+        check: Callable[[], None],
+        groups: np.ndarray | None,
     ) -> None:
-        rows = planned.rows
+        rows, dim, dtype, k = planned.rows, manifest.dim, manifest.dtype, manifest.labels_per_record
         chunk = min(rows, CHUNK_ROWS)
         labels = (rows,) if k == 1 else (rows, k)
         with uninterrupted():
@@ -203,10 +202,6 @@ class ShardSink:
             rows = features.astype(self._dtype)
         bad = ~np.isfinite(rows).all(axis=1)
         if null is not None:
-            if null.shape != bad.shape or null.dtype != np.bool_:
-                raise ValueError(f"null is {null.dtype} {null.shape}, not bool {bad.shape}")
-            if null.any() and not self._tolerant:
-                raise ValueError("this set was begun as one without null records")
             bad |= null
         if bad.any():
             if not self._tolerant:

@@ -43,8 +43,7 @@ import numpy as np
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import unreadable
-from dpfc_cli.features.unfinished import claimed
-from dpfc_cli.files import json_of, opened, read_at, sync, write_at
+from dpfc_cli.files import claimed, json_of, opened, read_at, sync, write_at
 from dpfc_cli.folders import LEDGER_ANSWERS
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import read

@@ -103,8 +103,7 @@ def write_set(folder: Path, x: np.ndarray, y: np.ndarray, sizes: list[int] | Non
         source={"dataset": "raw", "identity": identity},
         grouped_by=None if groups is None else {"by": "column", "column": "person"},
     )
-    shape: dict[str, Any] = {"dim": D, "dtype": "float32", "labels_per_record": k}
-    writer = FeatureWriter(folder, rows=rows, identity=identity, shards=2, groups=groups, **shape)
+    writer = FeatureWriter(folder, manifest, rows=rows, shards=2, groups=groups)
     shards = writer.missing
 
     def rewritten(lies: Path, now: Path, made: Manifest) -> None:
@@ -123,7 +122,7 @@ def write_set(folder: Path, x: np.ndarray, y: np.ndarray, sizes: list[int] | Non
             with writer.shard(planned) as sink:
                 labels = splits[planned.split][1][planned.start : planned.stop]
                 sink.append(np.zeros((planned.rows, D)), labels[:, 0] if k == 1 else labels)
-        writer.finish(manifest, register=rewritten)
+        writer.finish(register=rewritten)
 
 
 SHARED = {"ordinary": (0, N), "strange": (1, N - 1)}

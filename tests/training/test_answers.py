@@ -22,7 +22,7 @@ import pytest
 import dpfc_cli as dpfc
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.unfinished import claimed
+from dpfc_cli.files import claimed
 from dpfc_cli.folders import LEDGER, LEDGER_ANSWERS
 from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.ledger.facts import Outcome, new_id

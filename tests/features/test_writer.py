@@ -1,0 +1,485 @@
+"""Sets are made shard by shard, by one process or several: killed, stopped or on a full disk, they end with the same
+bytes.
+"""
+
+import errno
+import itertools
+import json
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfc_cli import files
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features.digests import note
+from dpfc_cli.features.manifest import MANIFEST, load
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.features.shards import PlannedShard, Storage
+from dpfc_cli.features.writer import SETTINGS, FeatureWriter, Task, complete
+from tests.hostile import altered
+from tests.support import bare_manifest, blobs, stored
+
+IDENTITY = {"listing": {"train": "", "test": ""}}
+WANTED = bare_manifest({"identity": IDENTITY})
+OTHER = bare_manifest({"identity": {**IDENTITY, "spread": 3}})
+
+
+def writer(folder: Path, task: Task | None = None, **changes: Any) -> FeatureWriter:
+    return FeatureWriter(
+        folder, **{"manifest": WANTED, "rows": {"train": 20, "test": 6}, "shards": 5, **changes}, task=task
+    )
+
+
+def make(w: FeatureWriter, some: list[PlannedShard] | None = None) -> list[str]:
+    made = []
+    for planned in w.missing if some is None else some:
+        if w.claim(planned):
+            rows = np.arange(planned.start, planned.stop)
+            with w.shard(planned) as sink:
+                sink.append(np.stack([rows, -rows], axis=1).astype(np.float32), rows % 2)
+            made.append(planned.file)
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "set"
+
+
+@pytest.fixture
+def partial(tmp_path: Path) -> Path:
+    return tmp_path / "set.partial"
+
+
+@pytest.fixture
+def undisturbed(tmp_path: Path) -> dict[str, bytes]:
+    w = writer(tmp_path / "undisturbed")
+    make(w)
+    w.finish()
+    return stored(tmp_path / "undisturbed")
+
+
+def bytes_in(partial: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in partial.iterdir()}
+
+
+# Several processes
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
+def test_the_last_to_end_completes_the_set(
+    folder: Path, undisturbed: dict[str, bytes], order: tuple[int, int, int]
+) -> None:
+    workers = {i: writer(folder, (i, 3)) for i in (1, 2, 3)}
+    made = [file for i in (1, 2, 3) for file in make(workers[i])]
+    assert sorted(made) == sorted(set(made))
+    finished = [workers[i].finish() for i in order]
+    assert finished[:-1] == [None, None]
+    assert finished[-1] == load(folder)
+    assert stored(folder) == undisturbed
+    FeatureSet(folder).verify("train")
+
+
+def test_one_that_ends_after_the_set_was_completed_finds_it(folder: Path) -> None:
+    first, second = writer(folder, (1, 2)), writer(folder, (2, 2))
+    make(first)
+    make(second)
+    first.close()
+    assert second.finish() == first.finish() == load(folder)
+
+
+def test_no_shard_is_made_twice_at_a_time_even_by_another_division(folder: Path, partial: Path) -> None:
+    first, second = writer(folder, (1, 2)), writer(folder, (1, 3))
+    planned = first.missing[0]
+    assert planned in second.missing
+    assert first.claim(planned)
+    assert not second.claim(planned)
+    make(first, [planned])
+    assert not second.claim(planned)
+    assert not list(partial.glob("*.tmp"))
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.features.test_writer import make, writer
+w = writer(Path(sys.argv[1]), (1, 2))
+make(w, w.missing[:1])
+with w.shard(w.missing[0]) as sink:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_part_of_a_killed_process_is_made_by_whoever_comes_next(
+    folder: Path, undisturbed: dict[str, bytes]
+) -> None:
+    """Killed in the middle of a shard, it leaves a lock on nothing and a file that does not look finished."""
+    subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False)
+    second = writer(folder, (2, 2))
+    make(second)
+    assert second.finish() is None
+    last = writer(folder)
+    assert last.resumed
+    assert make(last)
+    last.finish()
+    assert stored(folder) == undisturbed
+
+
+def test_there_is_a_shard_for_each_part_and_who_goes_on_alone_keeps_them(folder: Path) -> None:
+    first = writer(folder, (1, 4), shards=None)
+    assert [planned.file for planned in first.missing] == ["train-00000-of-00004.h5", "test-00000-of-00004.h5"]
+    make(first)
+    first.close()
+    alone = writer(folder, shards=None)
+    assert len(alone.missing) == 6
+    make(alone)
+    finished = alone.finish()
+    assert finished is not None
+    assert len(finished.splits["train"].shards) == 4
+
+
+def test_one_by_itself_and_one_that_shares_do_not_mix(folder: Path) -> None:
+    for first, second in ((None, (1, 2)), ((1, 2), None)):
+        with closing(writer(folder, first)), pytest.raises(UserError, match="Another process") as caught:
+            writer(folder, second)
+        assert parameter("task") in caught.value.remedy
+        assert caught.value.code == "busy"
+
+
+def test_who_says_otherwise_of_what_is_made_joins_neither_a_process_nor_a_finished_shard(
+    folder: Path, partial: Path
+) -> None:
+    """Of the population: else the process that ends last would decide."""
+    changes: list[dict[str, Any]] = [{"manifest": OTHER}, {"population": "ward7"}, {"shards": 4}]
+    with closing(writer(folder, (1, 2))) as first:
+        for task in ((2, 2), None):
+            before = bytes_in(partial)
+            for changed in changes:
+                with pytest.raises(UserError, match="another source") as caught:
+                    writer(folder, task, **changed)
+                assert caught.value.code == "conflict"
+            assert bytes_in(partial) == before
+            make(first)
+            first.close()
+
+
+@pytest.mark.parametrize("task", [None, (1, 2)])
+def test_what_was_begun_without_a_finished_shard_gives_way(
+    folder: Path, partial: Path, undisturbed: dict[str, bytes], task: Task | None
+) -> None:
+    killed = writer(folder, manifest=OTHER, shards=7)
+    assert killed.claim(killed.missing[0])
+    (partial / f".{SETTINGS}.0123.tmp").touch()
+    del killed
+    assert partial.is_dir()
+    with closing(writer(folder, task, shards=None)) as first:
+        # Nor are its numbers of shards taken over.
+        assert len(first.missing) == 2
+        assert not first.resumed
+        assert [p.name for p in partial.iterdir()] == [SETTINGS]
+    last = writer(folder)
+    make(last)
+    last.finish()
+    assert stored(folder) == undisturbed
+
+
+def test_one_that_ends_without_a_shard_leaves_nothing_and_one_with_a_shard_leaves_it(
+    folder: Path, partial: Path
+) -> None:
+    first, second = writer(folder, (1, 2)), writer(folder, (2, 2))
+    assert first.claim(first.missing[0])
+    first.close()
+    # The other is still at work in it.
+    assert partial.is_dir()
+    second.close()
+    assert not partial.exists()
+    third = writer(folder)
+    make(third, third.missing[:1])
+    third.close()
+    assert writer(folder).resumed
+
+
+@pytest.mark.parametrize("task", [None, (1, 2)])
+def test_one_that_begins_while_another_ends_begins_anew_or_finds_the_set(
+    folder: Path, partial: Path, task: Task | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between making the folder and locking it, the other may have removed it, or given it its name."""
+    real, ends = files.locked, [partial.rmdir, partial.rmdir]
+
+    def locked(place: Path, kind: int) -> int:
+        if ends:
+            ends.pop()()
+        return real(place, kind)
+
+    monkeypatch.setattr(files, "locked", locked)
+    w = writer(folder, task)
+    assert not w.resumed
+    make(w)
+    w.close()
+    ends.append(lambda: partial.rename(folder))
+    with pytest.raises(UserError, match="was completed by another process") as caught:
+        writer(folder, task)
+    assert caught.value.code == "exists"
+    assert not partial.exists()
+
+
+def test_whatever_stands_in_the_settings_of_a_set_that_was_begun_it_goes_on_or_is_refused(
+    folder: Path, partial: Path
+) -> None:
+    first = writer(folder)
+    make(first, first.missing[:1])
+    first.close()
+    good = json.loads((partial / SETTINGS).read_text())
+    for place in ((), ("identity",), ("shards",), ("shards", "train"), ("population",)):
+        for text in altered(good, place):
+            (partial / SETTINGS).write_text(text)
+            try:
+                w = writer(folder, shards=None)
+            except UserError as error:
+                assert error.code == "conflict"  # noqa: PT017
+                continue
+            assert 1 <= len(w.missing) <= 25
+            w.close()
+    (partial / SETTINGS).unlink()
+    with pytest.raises(UserError, match="another source"):
+        writer(folder)
+
+
+# What is stored
+
+
+def test_what_float16_cannot_hold_is_refused_or_made_a_null_record(tmp_path: Path) -> None:
+    features = np.array([[1, 2], [65_504, 0], [65_520, 0], [np.nan, 1], [3, 4]], np.float32)
+    settings: dict[str, Any] = {"rows": {"train": 5}, "manifest": replace(WANTED, dtype="float16"), "shards": 1}
+    strict = writer(tmp_path / "strict", **settings)
+    with pytest.raises(UserError, match=r"first in row 2.*do not publish"), strict.shard(strict.missing[0]) as sink:
+        sink.append(features, np.zeros(5, np.int32))
+    tolerant = writer(tmp_path / "tolerant", **settings, tolerant=True)
+    with tolerant.shard(tolerant.missing[0]) as sink:
+        sink.append(features, np.ones(5, np.int32))
+    tolerant.finish()
+    x, y = FeatureSet(tmp_path / "tolerant").arrays("train")
+    assert x.tolist() == [[1, 2], [65_504, 0], [0, 0], [0, 0], [3, 4]]
+    assert y[:, 0].tolist() == [1, 1, -1, -1, 1]
+
+
+def test_rows_are_made_null_records_by_a_mask_and_keep_their_groups(tmp_path: Path) -> None:
+    x = np.array([[1, 2], [np.nan, np.inf], [3, 4], [5, np.nan]], np.float32)
+    grouped = {"identity": {**IDENTITY, "groups": {"train": "0" * 64, "test": "0" * 64}}}
+    ids, told = np.array([0, 0, 1, 1]), list[dict[str, np.ndarray]]()
+    for k, labels in ((1, np.ones(4, np.int32)), (2, np.array([[1, -1], [0, 1], [0, 1], [1, 0]]))):
+        manifest = replace(WANTED, labels_per_record=k, source=grouped, grouped_by={"by": "name"})
+        w = writer(
+            tmp_path / f"{k}", manifest=manifest, rows={"train": 4}, shards=1, tolerant=True, groups={"train": ids}
+        )
+        with w.shard(w.missing[0]) as sink:
+            sink.append(x, labels, np.array([False, True, True, False]))
+        w.finish(told.append)
+        [(_, found, y, groups)] = FeatureSet(tmp_path / f"{k}").grouped("train")(9)
+        # The last row is not finite, and the mask does not name it. It is a null record all the same.
+        assert found.tolist() == [[1, 2], [0, 0], [0, 0], [0, 0]]
+        assert y.tolist() == [labels[0].tolist() if k > 1 else [1], *[[-1] * k] * 3]
+        assert groups.tolist() == ids.tolist()
+        assert told.pop()["train"].tolist() == [1, 2, 3]
+
+
+def test_a_place_that_holds_something_else_is_refused(folder: Path, tmp_path: Path) -> None:
+    folder.mkdir()
+    with pytest.raises(UserError, match="no feature set"):
+        complete(folder, WANTED)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link.partial").symlink_to(folder)
+    for place in (tmp_path / "file" / "set", tmp_path / "link"):
+        with pytest.raises(UserError, match="cannot be written"):
+            writer(place)
+    assert not list(folder.iterdir())
+
+
+# Who may read
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_shards_and_digests_are_their_owners_from_the_first_byte_on_and_the_manifest_can_be_shown(
+    tmp_path: Path,
+) -> None:
+    for umask in (0o022, 0o002, 0o077):
+        before = os.umask(umask)
+        try:
+            folder = tmp_path / oct(umask)
+            left = folder.with_name(f"{folder.name}.partial") / "train-00000-of-00005.h5.tmp"
+            with closing(writer(folder)) as made:
+                assert made.claim(made.missing[0])
+                # An earlier process may have left it open to others.
+                left.chmod(0o644)
+            w = writer(folder, kind="row")
+            for planned in w.missing:
+                with w.shard(planned) as sink:
+                    assert mode_of(left.with_name(f"{planned.file}.tmp")) == 0o600
+                    sink.append(np.ones((planned.rows, 2)), np.zeros(planned.rows, int), None, np.ones(planned.rows))
+            w.finish()
+            private = {path.name for path in folder.iterdir() if mode_of(path) == 0o600}
+            assert {path.name for path in folder.iterdir()} - private == ({MANIFEST} if umask != 0o077 else set())
+            assert mode_of(folder / MANIFEST) == 0o666 & ~umask
+        finally:
+            os.umask(before)
+
+
+def test_what_others_have_planted_gets_no_value_of_a_record(folder: Path, partial: Path, tmp_path: Path) -> None:
+    """A link at the name of a shard is replaced, and a file that others have open is not written to."""
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"kept")
+    w = writer(folder)
+    for planned in w.missing:
+        (partial / f"{planned.file}.tmp").symlink_to(precious)
+    make(w)
+    assert precious.read_bytes() == b"kept"
+    assert not any(path.is_symlink() for path in partial.iterdir())
+    planted = tmp_path / "train-00000-of-00001.h5.digests"
+    planted.touch(0o644)
+    with planted.open() as theirs:
+        note(planted, [np.ones(3, np.uint64)])
+        assert theirs.read() == ""
+    assert mode_of(planted) == 0o600
+
+
+# Kills, stops and full disks
+
+Import = Callable[[str], FeatureSet]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Import:
+    """Imports 3,000 records of 64 dimensions into a set of that name, in three shards."""
+    x, y = blobs(3000, 64, 3)
+    np.savez(tmp_path / "arrays.npz", train_x=x, train_y=y)
+    return lambda name: import_features(tmp_path / "arrays.npz", tmp_path / name, classes=3, shards=3).features
+
+
+KILLED_ANYWHERE = """
+import os, signal, sys
+from pathlib import Path
+from dpfc_cli.extraction.importing import import_features
+calls = kill_at = 0
+def counted(real):
+    def call(*given):
+        global calls
+        calls += 1
+        if calls == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*given)
+    return call
+os.replace, os.fsync = counted(os.replace), counted(os.fsync)
+for kill_at in range(1, 100):
+    child = os.fork()
+    if not child:
+        import_features(Path(sys.argv[1]), f"killed-{kill_at}", classes=3, shards=3)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        break
+"""
+
+
+def test_killed_at_any_rename_or_sync_a_second_run_ends_with_the_same_bytes(
+    run: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPFC_FEATURES", str(tmp_path))
+    run("undisturbed")
+    expected = stored(tmp_path / "undisturbed")
+    subprocess.run([sys.executable, "-c", KILLED_ANYWHERE, str(tmp_path / "arrays.npz")], check=True)
+    killed = sorted({path.name.partition(".")[0] for path in tmp_path.glob("killed-*")})
+    assert len(killed) > 15
+    whole = 0
+    for name in killed:
+        whole += (tmp_path / name).exists()
+        run(name)
+        assert stored(tmp_path / name) == expected
+        assert not (tmp_path / f"{name}.partial").exists()
+    assert 0 < whole < 5
+
+
+@contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    """What a full disk does to a file that grows. The error is another one (EFBIG)."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_fills_up_is_told_and_the_next_run_goes_on(run: Import, tmp_path: Path) -> None:
+    """HDF5 ends the process if a write fails while it closes a file. Room runs out in header, values and at the end."""
+    run("whole")
+    largest = max(path.stat().st_size for path in (tmp_path / "whole").glob("*.h5"))
+    for size in (700, 1_500, largest // 2, *range(largest - 13_000, largest, 4_000)):
+        with no_file_larger_than(size), pytest.raises(UserError) as caught:
+            run("set")
+        assert caught.value.code == "unwritable"
+        assert str(tmp_path / "set") in caught.value.what
+        assert os.strerror(errno.EFBIG) in caught.value.what
+        assert not (tmp_path / "set").exists()
+    run("set").verify("train")
+
+
+def test_ctrl_c_while_hdf5_writes_is_raised_after_it_and_the_next_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctrl_c: None
+) -> None:
+    """HDF5 goes on after an exception in a file's method, and Python finds no inherited method while one is pending."""
+    x, y = blobs(40, 8, 3)
+    np.savez(tmp_path / "arrays.npz", train_x=x, train_y=y)
+    moment, calls = 0, itertools.count(1)
+
+    def stopped(name: str) -> Callable[..., Any]:
+        real = getattr(Storage, name)
+
+        def method(self: Storage, *arguments: Any) -> Any:
+            now = next(calls) == moment
+            if now and moment % 2:
+                signal.raise_signal(signal.SIGINT)
+            result = real(self, *arguments)
+            if now and not moment % 2:
+                signal.raise_signal(signal.SIGINT)
+            return result
+
+        return method
+
+    def run() -> FeatureSet:
+        return import_features(tmp_path / "arrays.npz", tmp_path / f"set{moment}", classes=3).features
+
+    handler = signal.getsignal(signal.SIGINT)
+    for name in ("write", "readinto", "truncate"):
+        monkeypatch.setattr(Storage, name, stopped(name))
+    run()
+    last = next(calls) - 1
+    assert last > 5
+    for number in range(1, last + 1):
+        moment, calls = number, itertools.count(1)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+        run().verify("train")
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_notes_that_a_killed_run_left_in_a_finished_set_are_removed(run: Import, tmp_path: Path) -> None:
+    run("set")
+    whole = sorted(path.name for path in (tmp_path / "set").iterdir())
+    for name in (SETTINGS, "train-00000-of-00001.h5.digests", ".manifest.json.0123456789abcdef.tmp"):
+        (tmp_path / "set" / name).write_text("{}")
+    run("set")
+    assert sorted(path.name for path in (tmp_path / "set").iterdir()) == whole
