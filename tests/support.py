@@ -224,7 +224,7 @@ def trained(features: FeatureSet, calibrated: Calibrated, folder: Path) -> Train
     return run(charge(checked), Observer())
 
 
-def bare_manifest(source: dict[str, Any] | None = None) -> Manifest:
+def bare_manifest(source: dict[str, Any] | None = None, **more: Any) -> Manifest:
     """The least that a manifest says, before its shards are made: two classes, two dimensions."""
     return Manifest(
         classes=("a", "b"),
@@ -235,6 +235,7 @@ def bare_manifest(source: dict[str, Any] | None = None) -> Manifest:
         splits={},
         backbone={},
         source=source or {},
+        **more,
     )
 
 

@@ -16,9 +16,11 @@ the import.
 
 import math
 import os
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import h5py
@@ -37,26 +39,18 @@ from dpfc_cli.sources.classes import USUAL_NAMES, inferred_classes
 from dpfc_cli.sources.metadata import Value, rows
 from dpfc_cli.sources.noticed import column_of
 from dpfc_cli.sources.nulls import LISTED, listed, most_allowed
-from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, inside
+from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
 
 SLIDE_COLUMNS = ("slide_id", "slide", "slide_name", "file_name", "filename", "wsi")
 """Usual names of columns, without regard to capitals. The first one that is there is taken."""
 SPLIT_COLUMN = "split"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Slide:
-    """A line of the table. record: the number of its record, in its split."""
-
-    name: str
-    split: str
-    label: str
-    record: int
-
-
 PREFIX = "slides:"
 FEATURES = ("features", "feats", "patch_embeddings")
 """What pipelines call the matrix. The first one that is there is taken."""
+ENDINGS = (".h5", ".hdf5")
+Line = tuple[int, dict[str, Value]]
 PoolBy = Literal["slide", "patient"]
 OnError = Literal["refuse", "null"]
 _BLOCK = 2**24
@@ -143,44 +137,59 @@ def pooled(
         UserError: the table or a slide cannot be used.
 
     """
-    slides, keys, person = _listed(wanted.table, wanted.label_column, wanted.group_column, wanted.pool_by == "patient")
-    found = _files(folder, slides, wanted.table)
-    names = classes or _inferred({slide.label for slide in slides})
-    counts = {split: 1 + max(s.record for s in slides if s.split == split) for split in {s.split for s in slides}}
-    sums: dict[str, np.ndarray] = {}
-    patches = {split: np.zeros(count, np.int64) for split, count in counts.items()}
+    listed = _listed(wanted)
+    found = _files(folder, listed.slides, wanted.table)
+    names = classes or _inferred(set(listed.labels))
+    number = {name: label for label, name in enumerate(names)}
+    foreign = next((label for label in listed.labels if label not in number), None)
+    if foreign is not None:
+        raise UserError(
+            f"'{wanted.table}' has the label '{foreign}', which is not among the classes. {GUARDED}",
+            f"Name it with {parameter('classes')}, or leave its slides out of the table.",
+            code="conflict",
+            parameter="classes",
+            path=str(wanted.table),
+        )
+    n = len(listed.labels)
+    sums, patches = np.zeros((n, 0)), np.zeros(n, np.int64)
     broken: dict[str, str] = {}
-    for done, (slide, path) in enumerate(zip(slides, found, strict=True), 1):
+    for done, (slide, path, record) in enumerate(zip(listed.slides, found, listed.records, strict=True), 1):
         try:
+            if path is None:
+                raise UserError(f"There is no file for it in '{folder}'.", "Make it.", code="missing")
             count, total = _sum(path, wanted.column)
         except UserError as error:
             if error.code in _LATER:
                 raise
-            broken[slide.name] = error.what
+            broken[slide] = error.what
         else:
-            if not sums:
-                check_fits(folder, "one vector for each record", 8 * len(total) * sum(counts.values()), copies=3)
-                sums = {split: np.zeros((n, len(total))) for split, n in counts.items()}
-            _check_width(path, len(total), sums)
-            sums[slide.split][slide.record] += total
-            patches[slide.split][slide.record] += count
+            if not patches.any():
+                check_fits(folder, "one vector for each record", 8 * len(total) * n, copies=3)
+                sums = np.zeros((n, len(total)))
+            if len(total) != sums.shape[1]:
+                raise UserError(
+                    f"'{path}' has features of {len(total)} numbers, and the slides before it have {sums.shape[1]}.",
+                    "All slides must come from the same encoder.",
+                    code="conflict",
+                    path=str(path),
+                    dimensions=[sums.shape[1], len(total)],
+                )
+            sums[record] += total
+            patches[record] += count
         if progress:
-            progress("Reading slides", done, len(slides))
-    _judge(broken, patches, wanted, bool(sums), out, warn)
-    number = {name: label for label, name in enumerate(names)}
+            progress("Reading slides", done, len(found))
+    of_split = {split: np.flatnonzero(listed.splits == split) for split in dict.fromkeys(listed.splits.tolist())}
+    _judge(broken, {split: patches[own] for split, own in of_split.items()}, wanted, out, warn)
+    with np.errstate(invalid="ignore"):
+        x = (sums / patches[:, None]).astype(np.float32)
+    y = np.where(patches == 0, -1, [number[label] for label in listed.labels])[:, None]
     splits = {}
-    for split, count in counts.items():
-        with np.errstate(invalid="ignore"):
-            x = (sums[split] / patches[split][:, None]).astype(np.float32)
-        y = np.full((count, 1), -1, np.int64)
-        for slide in (s for s in slides if s.split == split):
-            if slide.label not in number:
-                raise _foreign(wanted.table, slide.label)
-            y[slide.record] = number[slide.label]
-        y[patches[split] == 0] = -1
-        own = None if keys is None else keys[split]
-        splits[split] = Table(n=count, d=x.shape[1], dtype=x.dtype, rows=sliced(x), y=y, nulls=True, keys=own)
-    return Tables(splits=splits, classes=names, inferred=classes is None), person
+    for split, own in of_split.items():
+        keys = None if listed.keys is None else listed.keys.part(own)
+        splits[split] = Table(
+            n=len(own), d=x.shape[1], dtype=x.dtype, rows=sliced(x[own]), y=y[own], nulls=True, keys=keys
+        )
+    return Tables(splits=splits, classes=names, inferred=classes is None), listed.person
 
 
 def _inferred(labels: set[str]) -> tuple[str, ...]:
@@ -190,21 +199,14 @@ def _inferred(labels: set[str]) -> tuple[str, ...]:
     return tuple(sorted(labels))
 
 
-def _foreign(table: Path, label: str) -> UserError:
-    return UserError(
-        f"'{table}' has the label '{label}', which is not among the classes. {GUARDED}",
-        f"Name it with {parameter('classes')}, or leave its slides out of the table.",
-        code="conflict",
-        parameter="classes",
-        path=str(table),
-    )
+def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None]:
+    """The file of each slide in the folder or in folders of it; None if there is none.
 
-
-def _files(folder: Path, slides: list[Slide], table: Path) -> list[Path]:
-    """The file of each slide; where there is none, the place where it should lie.
+    A file has the name of its slide and the ending of HDF5, perhaps in place of the slide's own ending. If there are
+    several, the one in the folder that the table names counts. A name never leads elsewhere.
 
     Raises:
-        UserError: there is no such folder, a name leads out of it, or two lines name one file.
+        UserError: there is no such folder, or it cannot be listed; or two lines name one file, or one line two.
 
     """
     if not folder.is_dir():
@@ -218,31 +220,31 @@ def _files(folder: Path, slides: list[Slide], table: Path) -> list[Path]:
     skipped: list[OSError] = []
     for at, _, names in os.walk(folder, onerror=skipped.append):
         for name in sorted(names):
-            if name.endswith((".h5", ".hdf5")) and not name.startswith("."):
-                path = Path(at, name)
-                below.setdefault(path.stem, []).append(path)
-    found = []
+            if name.endswith(ENDINGS) and not name.startswith("."):
+                below.setdefault(_plain(Path(name).stem), []).append(Path(at, name))
+    found: list[Path | None] = []
     for slide in slides:
-        place = inside(folder, slide.name)
-        if place is None:
+        named = PurePosixPath(_plain(slide))
+        stems = (named.stem,) if named.suffix in ENDINGS else (named.name, named.stem)
+        several = next((below[stem] for stem in stems if stem in below), [])
+        several = [path for path in several if path.parent == folder / named.parent] or several
+        if len(several) > 1:
             raise UserError(
-                f"'{table}' names the slide '{slide.name}', which is no name of a file in '{folder}'. {GUARDED}",
-                "Write names without a path that leads out of the folder.",
-                code="bad-record",
-                path=str(table),
+                f"'{folder}' has {len(several)} files for the slide '{slide}': "
+                f"{', '.join(os.path.relpath(path, folder) for path in several[:4])}. {GUARDED}",
+                "Name the folder of one run of one encoder.",
+                code="conflict",
+                path=str(folder),
             )
-        found.append(_file(place, slide.name, below, folder))
-    # Slides in a folder that cannot be listed are not missing. A folder that is not for us may hold none of them.
-    whole = all(path.exists() for path in found)
-    stop = next((error for error in skipped if not (whole and isinstance(error, PermissionError))), None)
-    if stop is not None:
-        raise unreadable(Path(stop.filename), stop)
-    named: set[Path] = set()
-    twice = next((path for path in found if path in named or named.add(path)), None)  # type: ignore[func-returns-value]
-    twice = twice or files.named_twice([path for path in found if path.exists()])
+        found.append(several[0] if several else None)
+    if skipped and None in found:
+        # Slides in a folder that cannot be listed are not missing.
+        raise unreadable(Path(skipped[0].filename), skipped[0])
+    same = [slide for slide, count in Counter(slides).items() if count > 1]
+    twice = same[0] if same else files.named_twice(path for path in found if path is not None)
     if twice is not None:
         raise UserError(
-            f"'{table}' names the file '{twice}' twice. It would count as two records, and the guarantee is for one.",
+            f"'{table}' names '{twice}' twice. It would count as two records, and the guarantee is for one.",
             f"Leave one line for each slide. {GUARDED}",
             code="bad-record",
             path=str(table),
@@ -250,29 +252,9 @@ def _files(folder: Path, slides: list[Slide], table: Path) -> list[Path]:
     return found
 
 
-def _file(place: Path, name: str, below: dict[str, list[Path]], folder: Path) -> Path:
-    """The file of a slide: under its name as it is, with the ending of HDF5, or in place of the slide's own ending.
-
-    Raises UserError if the folder has two files of that name.
-    """
-    whole = place.with_name(f"{place.name}.h5")
-    tried = [place] if place.suffix in (".h5", ".hdf5") else [whole, place.with_suffix(".h5")]
-    for path in tried:
-        if path.is_file():
-            return path
-    for stem in (Path(name).name, Path(name).stem):
-        several = below.get(stem, [])
-        if len(several) > 1:
-            raise UserError(
-                f"'{folder}' has {len(several)} files for the slide '{name}': "
-                f"{', '.join(os.path.relpath(path, folder) for path in several[:4])}. {GUARDED}",
-                "Name the folder of one run of one encoder.",
-                code="conflict",
-                path=str(folder),
-            )
-        if several:
-            return several[0]
-    return tried[0]
+def _plain(name: str) -> str:
+    """A name in the form of Unicode in which names are compared."""
+    return unicodedata.normalize("NFC", name)
 
 
 def _sum(path: Path, column: str | None) -> tuple[int, np.ndarray]:
@@ -323,23 +305,10 @@ def _blocks(dataset: h5py.Dataset, count: int, width: int) -> Iterator[np.ndarra
         yield np.asarray(dataset[at : at + step] if dataset.ndim == 2 else dataset[0, at : at + step])
 
 
-def _check_width(path: Path, width: int, sums: dict[str, np.ndarray]) -> None:
-    wanted = next(iter(sums.values())).shape[1]
-    if width != wanted:
-        raise UserError(
-            f"'{path}' has features of {width} numbers, and the slides before it have {wanted}.",
-            "All slides must come from the same encoder.",
-            code="conflict",
-            path=str(path),
-            dimensions=[wanted, width],
-        )
-
-
 def _judge(
     broken: dict[str, str],
     patches: dict[str, np.ndarray],
     wanted: Wanted,
-    any_read: bool,
     out: Path,
     warn: Callable[[str], None],
 ) -> None:
@@ -351,7 +320,7 @@ def _judge(
     nulls = {split: int((found == 0).sum()) for split, found in patches.items()}
     allowed = {split: most_allowed(len(found), wanted.most_null) for split, found in patches.items()}
     over = next((split for split, count in nulls.items() if count > allowed[split]), None)
-    if wanted.on_error == "refuse" or over is not None or not any_read:
+    if wanted.on_error == "refuse" or over is not None:
         what = f"{counted(len(broken), 'slide')} cannot be read."
         if wanted.on_error == "null" and over is not None:
             what += f" At most {allowed[over]:,} of the {len(patches[over]):,} {over} records may become null records."
@@ -374,29 +343,29 @@ def _judge(
 # The table
 
 
-def _listed(
-    table: Path, label_column: str | None, group_column: str | None, by_patient: bool
-) -> tuple[list[Slide], dict[str, persons.Keys] | None, str | None]:
-    """The slides of a table, and whose they are.
+@dataclass(frozen=True, kw_only=True)
+class _Listed:
+    """What a table says. person: the column of persons, if there is one.
 
-    Args:
-        table: a CSV or JSON-lines file with a line for each slide.
-        label_column: the column of the labels, if it has no usual name.
-        group_column: the column of the persons, if it has no usual name.
-        by_patient: all slides of a patient are one record.
-
-    Returns:
-        The slides, the persons of the records of each split, and the column of the persons.
-
-    Raises:
-        UserError: the table cannot be used.
-
+    Of each slide: slides: its name. records: the number of its record. Of each record: splits, labels, keys.
     """
+
+    slides: list[str]
+    records: list[int]
+    splits: np.ndarray
+    labels: list[str]
+    keys: persons.Keys | None
+    person: str | None
+
+
+def _listed(wanted: Wanted) -> _Listed:
+    """The slides of a table, and whose they are. Raises UserError if the table cannot be used."""
+    table, by_patient = wanted.table, wanted.pool_by == "patient"
     lines = list(rows(table, "slide"))
     columns = list(dict.fromkeys(column for _, line in lines for column in line))
     slide_column = _column(table, columns, None, SLIDE_COLUMNS, "slides")
-    labels = _column(table, columns, label_column, USUAL_NAMES, "label_column")
-    person = _column(table, columns, group_column, persons.USUAL_NAMES, "group_column", optional=True)
+    label_column = _column(table, columns, wanted.label_column, USUAL_NAMES, "label_column")
+    person = _column(table, columns, wanted.group_column, persons.USUAL_NAMES, "group_column", optional=True)
     if by_patient and person is None:
         raise UserError(
             f"'{table}' does not say which slides are of one patient.",
@@ -406,9 +375,9 @@ def _listed(
             path=str(table),
             known=columns,
         )
-    lines = _of_splits(table, lines, next((c for c in columns if c.lower() == SPLIT_COLUMN), None))
+    lines, splits = _of_splits(table, lines, next((c for c in columns if c.lower() == SPLIT_COLUMN), None))
     for number, line in lines:
-        for column in (slide_column, labels):
+        for column in (slide_column, label_column):
             if line.get(column) is None or not str(line[column]).strip():
                 raise UserError(
                     f"Line {number} of '{table}' has nothing under '{column}'. {GUARDED}",
@@ -417,29 +386,33 @@ def _listed(
                     path=str(table),
                     line=number,
                 )
-    slides: list[Slide] = []
-    keys: dict[str, persons.Keys] = {}
-    for split in dict.fromkeys(str(line[SPLIT_COLUMN]) for _, line in lines):
-        own = [(number, line) for number, line in lines if line[SPLIT_COLUMN] == split]
-        texts = [(str(line[slide_column]).strip(), str(line[labels]).strip()) for _, line in own]
-        records = list(range(len(own)))
-        if person is not None:
-            known = _keys(table, own, person)
-            if by_patient:
-                _, first, codes = np.unique(known.codes, return_index=True, return_inverse=True)
-                # Patients are numbered as they appear in the table.
-                rank = np.argsort(np.argsort(first))
-                records = rank[codes].tolist()
-                known = known.part(np.sort(first))
-            keys[split] = known
-        slides += [
-            Slide(name=name, split=split, label=label, record=record)
-            for (name, label), record in zip(texts, records, strict=True)
-        ]
-    persons.check_apart(keys, str(table))
-    if by_patient:
-        _check_patients(table, slides)
-    return slides, keys or None, person
+    slides, labels = ([str(line[column]).strip() for _, line in lines] for column in (slide_column, label_column))
+    keys, first = None, np.arange(len(lines))
+    records = first
+    if person is not None:
+        values = [line.get(person) for _, line in lines]
+        keys = persons.keys_of(values, str(table), lambda i: f"line {lines[i][0]}", "Each slide needs a person.")
+        persons.check_apart(
+            {split: keys.part(np.flatnonzero(splits == split)) for split in ("train", "test")}, str(table)
+        )
+        if by_patient:
+            # Patients are numbered as they appear in the table.
+            _, first, codes = np.unique(keys.codes, return_index=True, return_inverse=True)
+            records, first = np.argsort(np.argsort(first))[codes], np.sort(first)
+        keys = keys.part(first)
+    of_record = [labels[i] for i in first]
+    for slide, label, record in zip(slides, labels, records, strict=True):
+        if label != of_record[record]:
+            raise UserError(
+                f"'{table}' gives slides of one patient two labels. One of them is '{slide}'. {GUARDED}",
+                "Give all slides of a patient one label. Or make a record of each slide: leave out "
+                f"{parameter('pool_by')}.",
+                code="bad-record",
+                path=str(table),
+            )
+    return _Listed(
+        slides=slides, records=records.tolist(), splits=splits[first], labels=of_record, keys=keys, person=person
+    )
 
 
 def noticed(table: Path) -> str | None:
@@ -481,12 +454,10 @@ def _column(
     )
 
 
-def _of_splits(
-    table: Path, lines: list[tuple[int, dict[str, Value]]], column: str | None
-) -> list[tuple[int, dict[str, Value]]]:
-    """The lines for training and for testing, each with its split under one name. Others are left out."""
-    words = {str(line.get(column) or "").strip().lower() for _, line in lines} if column else set()
-    foreign = words.difference(TRAIN_SPLITS, TEST_SPLITS)
+def _of_splits(table: Path, lines: list[Line], column: str | None) -> tuple[list[Line], np.ndarray]:
+    """The lines for training and for testing, and the split of each: "train" or "test". Others are left out."""
+    words = [str(line.get(column) or "").strip().lower() if column else "train" for _, line in lines]
+    foreign = set(words).difference(TRAIN_SPLITS, TEST_SPLITS)
     if foreign:
         raise UserError(
             f"'{table}' names a split '{min(foreign)}'. {GUARDED}",
@@ -496,13 +467,8 @@ def _of_splits(
             path=str(table),
         )
     test = next((word for word in TEST_SPLITS if word in words), None)
-    kept = []
-    for number, line in lines:
-        word = str(line.get(column) or "").strip().lower() if column else "train"
-        split = "train" if word in TRAIN_SPLITS else "test" if word == test else None
-        if split is not None:
-            kept.append((number, {**line, SPLIT_COLUMN: split}))
-    if not any(line[SPLIT_COLUMN] == "train" for _, line in kept):
+    splits = np.array(["train" if word in TRAIN_SPLITS else "test" if word == test else "" for word in words])
+    if "train" not in splits:
         raise UserError(
             f"'{table}' names no slide for training.",
             "Give it a line for each slide.",
@@ -510,23 +476,4 @@ def _of_splits(
             path=str(table),
             split="train",
         )
-    return kept
-
-
-def _keys(table: Path, lines: list[tuple[int, dict[str, Value]]], column: str) -> persons.Keys:
-    values = [line.get(column) for _, line in lines]
-    return persons.keys_of(values, str(table), lambda i: f"line {lines[i][0]}", "Each slide needs a person.")
-
-
-def _check_patients(table: Path, slides: list[Slide]) -> None:
-    """Raise UserError if slides of a patient have two labels."""
-    labels: dict[tuple[str, int], str] = {}
-    for slide in slides:
-        if labels.setdefault((slide.split, slide.record), slide.label) != slide.label:
-            raise UserError(
-                f"'{table}' gives slides of one patient two labels. One of them is '{slide.name}'. {GUARDED}",
-                "Give all slides of a patient one label. Or make a record of each slide: leave out "
-                f"{parameter('pool_by')}.",
-                code="bad-record",
-                path=str(table),
-            )
+    return [line for line, split in zip(lines, splits, strict=True) if split], splits[splits != ""]

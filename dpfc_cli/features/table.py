@@ -75,6 +75,7 @@ class Tables:
     noticed: Callable[[], str | None] = lambda: None
 
 
+FIXED = "Texts have a fixed length (in NumPy: y.astype('U'); for HDF5: np.char.encode(y.astype('U'), 'utf-8'))."
 FLOATS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
 
 
@@ -133,8 +134,7 @@ def with_groups(table: Table, source: str, groups: Array, name: str) -> Table:
     if groups.shape != (table.n,) or kind not in "iuSU":
         raise UserError(
             f"'{source}': {name} has shape {groups.shape} and dtype {groups.dtype} beside {table.n} rows of features.",
-            "Groups are n integers or n texts: for each record the person to whom it belongs. Texts have a fixed "
-            "length (for HDF5: np.char.encode(texts, 'utf-8')).",
+            f"Groups are n integers or n texts: for each record the person to whom it belongs. {FIXED}",
             code="damaged",
             path=source,
             array=name,
@@ -180,7 +180,7 @@ def _of_texts(labels: np.ndarray, source: str, name: str) -> tuple[np.ndarray, t
     except UnicodeDecodeError as error:
         raise UserError(
             f"'{source}': {name} has texts that are not UTF-8.",
-            "Write them in UTF-8 (in NumPy: np.char.encode(texts, 'utf-8')).",
+            FIXED,
             code="damaged",
             path=source,
             array=name,
@@ -193,16 +193,14 @@ def _check_features(source: str, shape: tuple[int, ...], dtype: Any, name: str) 
     there are none.
     """
     native = np.dtype(dtype).newbyteorder("=") if isinstance(dtype, np.dtype | type) else None
-    if len(shape) != 2:
-        remedy = "Features are an n × d array: a row for each record, and a column for each dimension."
-    elif min(shape) < 1:
-        remedy = "There must be at least one record, and a feature of at least one dimension. Was the array filled?"
-    elif native is None or native not in FLOATS:
-        remedy = "Features are an n × d array of float16, 32 or 64. Convert them (in NumPy: x.astype('float32'))."
-    else:
+    if len(shape) == 2 and min(shape) > 0 and native is not None and native in FLOATS:
         return native
     raise UserError(
-        f"'{source}': {name} has shape {shape} and dtype {dtype}.", remedy, code="damaged", path=source, array=name
+        f"'{source}': {name} has shape {shape} and dtype {dtype}.",
+        "Features are an n × d array of float16, 32 or 64 (in NumPy: x.astype('float32')), with at least one record.",
+        code="damaged",
+        path=source,
+        array=name,
     )
 
 
@@ -211,22 +209,11 @@ def _check_labels(source: str, shape: tuple[int, ...], dtype: Any, n: int, name:
     the memory.
     """
     kind = dtype.kind if isinstance(dtype, np.dtype) else "?"
-    remedy = None
-    if kind in "OT":
-        remedy = (
-            "Labels are integers, or texts of a fixed length (in NumPy: y.astype('U'); for HDF5: "
-            "np.char.encode(y.astype('U'), 'utf-8'))."
-        )
-    elif kind in "SU":
-        remedy = None if shape == (n,) else "Labels that are texts are n texts: the name of each record's class."
-    elif kind not in "iu":
-        remedy = "Labels are n, or n × k, integers: the number of the class, from 0 (in NumPy: y.astype('int64'))."
-    elif len(shape) not in (1, 2) or shape[0] != n or 0 in shape:
-        remedy = "Labels are n, or n × k, integers: one row for each record, in the order of the features."
-    if remedy is not None:
+    if not (shape == (n,) and kind in "iuSU") and not (len(shape) == 2 and shape[0] == n and shape[1] and kind in "iu"):
         raise UserError(
             f"'{source}': {name} has shape {shape} and dtype {dtype} beside {n} rows of features.",
-            remedy,
+            "Labels are n, or n × k, integers (in NumPy: y.astype('int64')): the numbers of the classes, from "
+            f"0. Or they are n texts, the names of the classes. {FIXED}",
             code="damaged",
             path=source,
             array=name,

@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -122,17 +123,22 @@ def _arrays(path: Path, kind: str, stack: ExitStack) -> Arrays | None:
         return arrays if usual or not tables else None
     if kind == ".parquet":
         return None
-    if kind == NPY:
-        return {**_in_folder(path.parent), path.stem: partial(_npy, path)}
-    if kind not in _FORMATS:
+    if kind not in ARRAYS:
         what = f"'{path}' is of no format that dpfc knows."
         raise UserError(what, f"Give {ACCEPTED}.", code="unsupported", path=str(path))
-    return _FORMATS[kind](path, stack)
+    found = arrays_in(path, stack)
+    beside = _in_folder(path.parent) if kind == NPY else {}
+    return {**beside, **{name: partial(found.__getitem__, name) for name in found}}
 
 
 def _in_folder(folder: Path) -> Arrays:
+    """The arrays of a folder. Those that are not asked for are not opened."""
     files = sorted(file for file in folder.glob(f"*{NPY}") if not file.name.startswith("."))
-    return {file.stem: partial(_npy, file) for file in files}
+    return {file.stem: partial(_first, file) for file in files}
+
+
+def _first(file: Path) -> Array:
+    return arrays_in(file, ExitStack())[file.stem]
 
 
 def _usual(split: str, labels: bool) -> list[str]:
@@ -213,90 +219,74 @@ def arrays_in(path: Path, stack: ExitStack) -> dict[str, Array]:
     stack: it closes the file. Raises UserError if the file cannot be read.
     """
     kind = path.suffix.lower()
-    arrays = {path.stem: partial(_npy, path)} if kind == NPY else _FORMATS[kind](path, stack)
-    return {name: opened() for name, opened in arrays.items()}
-
-
-# Formats
-
-
-def _npy(path: Path) -> Array:
-    try:
+    with _reading(path, kind.removeprefix(".")):
         check_plain(path)
-        # np.load would accept other formats under this name, too.
-        with path.open("rb") as file:
-            npz.header(file)
-        array = np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, *npz.BROKEN) as error:
-        raise unread(
-            path, "a .npy array", error, "Both {split}_x.npy and {split}_y.npy must be complete, plain arrays."
-        ) from error
-    return Array(array.shape, array.dtype, sliced(array))
+        found = _FORMATS[kind](path, stack)
+    return {name: replace(array, read=_guarded(array.read, path)) for name, array in found.items()}
 
 
-def _npz(path: Path, stack: ExitStack) -> Arrays:
+@contextmanager
+def _reading(path: Path, kind: str) -> Iterator[None]:
+    """Turn whatever a library raises for a damaged file into a UserError."""
     try:
-        found = npz.opened(path, stack)
-    except (OSError, *npz.BROKEN) as error:
-        raise unread(
-            path, "an .npz of features", error, "It must hold train_x and train_y (and test_x, test_y)."
-        ) from error
-    made = {name: Array(each.shape, each.dtype, _guarded(each.rows, path)) for name, each in found.items()}
-    return {name: partial(made.__getitem__, name) for name in made}
-
-
-def _safetensors(path: Path, stack: ExitStack) -> Arrays:
-    from safetensors import SafetensorError, safe_open
-
-    widths = {"F": (16, 32, 64), "I": (8, 16, 32, 64), "U": (8, 16, 32, 64)}
-    kinds = {f"{kind}{bits}": np.dtype(f"{kind.lower()}{bits // 8}") for kind, own in widths.items() for bits in own}
-    try:
-        check_plain(path)
-        file = stack.enter_context(safe_open(path, framework="numpy"))
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise unread(path, "safetensors", error, "Write it again.") from error
-    # A type that is not in `kinds` stays a name: the error about it then says which type it is.
-    types: dict[str, Any] = {name: kinds.get(part.get_dtype(), part.get_dtype()) for name, part in slices.items()}
-    made = {
-        name: Array(tuple(part.get_shape()), types[name], _guarded(sliced(part), path)) for name, part in slices.items()
-    }
-    return {name: partial(made.__getitem__, name) for name in made}
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise unread(path, kind, error, "Write it again.") from error
 
 
 def _guarded(read: Rows, path: Path) -> Rows:
     """Rows of a file that may be damaged."""
 
     def rows(start: int, stop: int) -> np.ndarray:
-        try:
+        with _reading(path, "features"):
             return read(start, stop)
-        except UserError:
-            raise
-        # The library may raise anything for a damaged file.
-        except Exception as error:
-            raise unread(path, "features", error, "Write it again.") from error
 
     return rows
 
 
-def _hdf5(path: Path, stack: ExitStack) -> Arrays:
-    from dpfc_cli.features.hdf5 import DAMAGED, local_dataset, opened_hdf5
+# Formats
+
+
+def _npy(path: Path, _: ExitStack) -> dict[str, Array]:
+    # np.load would accept other formats under this name, too.
+    with path.open("rb") as file:
+        npz.header(file)
+    array = np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    return {path.stem: Array(array.shape, array.dtype, sliced(array))}
+
+
+def _npz(path: Path, stack: ExitStack) -> dict[str, Array]:
+    return {name: Array(each.shape, each.dtype, each.rows) for name, each in npz.opened(path, stack).items()}
+
+
+def _safetensors(path: Path, stack: ExitStack) -> dict[str, Array]:
+    from safetensors import safe_open
+
+    widths = {"F": (16, 32, 64), "I": (8, 16, 32, 64), "U": (8, 16, 32, 64)}
+    kinds = {f"{kind}{bits}": np.dtype(f"{kind.lower()}{bits // 8}") for kind, own in widths.items() for bits in own}
+    file = stack.enter_context(safe_open(path, framework="numpy"))
+    slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+    # A type that is not in `kinds` stays a name: the error about it then says which type it is.
+    types: dict[str, Any] = {name: kinds.get(part.get_dtype(), part.get_dtype()) for name, part in slices.items()}
+    return {name: Array(tuple(part.get_shape()), types[name], sliced(part)) for name, part in slices.items()}
+
+
+def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
+    from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5
 
     found: dict[str, Array] = {}
-    try:
-        file = stack.enter_context(opened_hdf5(path))
-        places = [(file, "")] + [(file[split], f"{split}/") for split in SPLITS if _is_group(file, split)]
-        for group, prefix in places:
-            for name in group:
-                if not _is_group(group, name):
-                    dataset = local_dataset(group, path, name)
-                    check_stored(dataset, path, name)
-                    # A data set without a data space has no shape.
-                    rows = _guarded(_stored_rows(dataset, path), path)
-                    found[prefix + name] = Array(dataset.shape or (), dataset.dtype, rows)
-    except (OSError, *DAMAGED) as error:
-        raise unread(path, "HDF5", error, "Write it again.") from error
-    return {name: partial(found.__getitem__, name) for name in found}
+    file = stack.enter_context(opened_hdf5(path))
+    places = [(file, "")] + [(file[split], f"{split}/") for split in SPLITS if _is_group(file, split)]
+    for group, prefix in places:
+        for name in group:
+            if not _is_group(group, name):
+                dataset = local_dataset(group, path, name)
+                check_stored(dataset, path, name)
+                # A data set without a data space has no shape.
+                found[prefix + name] = Array(dataset.shape or (), dataset.dtype, _stored_rows(dataset, path))
+    return found
 
 
 def _stored_rows(dataset: Any, path: Path) -> Rows:
@@ -341,14 +331,15 @@ def _is_group(group: Any, name: str) -> bool:
     return isinstance(group.get(name, getlink=True), h5py.HardLink) and isinstance(group[name], h5py.Group)
 
 
-_FORMATS: dict[str, Callable[[Path, ExitStack], Arrays]] = {
+NPY = ".npy"
+_FORMATS: dict[str, Callable[[Path, ExitStack], dict[str, Array]]] = {
+    NPY: _npy,
     ".npz": _npz,
     ".safetensors": _safetensors,
     ".h5": _hdf5,
     ".hdf5": _hdf5,
 }
-NPY = ".npy"
-ARRAYS = (NPY, *_FORMATS)
+ARRAYS = tuple(_FORMATS)
 """How the names of files of arrays end."""
 
 

@@ -1,9 +1,16 @@
 """Slides as TRIDENT, CLAM and STAMP write them become one record each, or one for each patient."""
 
+import errno
 import fcntl
+import itertools
+import os
+import resource
 import stat
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -12,8 +19,10 @@ import pytest
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import slides
+from dpfc_cli.features.hdf5 import _Whole
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.sources import nulls
+from tests.closed import closed
 
 D = 5
 LABELS = ("tumour", "normal", "tumour", "normal", "normal", "tumour")
@@ -96,18 +105,18 @@ def mean(*members: int) -> tuple[float, ...]:
     return tuple(np.concatenate([patches(i) for i in members]).astype(np.float64).mean(0).astype(np.float32).tolist())
 
 
-@pytest.mark.parametrize("write", [trident, clam, stamp, batched])
-def test_a_slide_is_the_mean_of_its_patches_whoever_wrote_it(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+WHOLE = {(mean(i), label) for i, label in enumerate(LABELS)}
+
+
+def test_a_slide_is_the_mean_of_its_patches_whoever_wrote_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slides, "_BLOCK", 8 * D * 4)  # four patches at once
-    found = imported(tmp_path, written(tmp_path, write))
-    assert rows_of(found) == {(mean(i), label) for i, label in enumerate(LABELS)}
-    assert found.classes == ("normal", "tumour")
-    assert found.manifest.origin == "inferred"
-    assert found.manifest.splits["train"].groups == 4
-    assert found.manifest.grouped_by == {"by": "table", "column": "case_id"}
-    assert found.manifest.backbone["feature"] == "mean of the patches of each slide"
+    for write in (trident, clam, stamp, batched):
+        found = imported(tmp_path / write.__name__, written(tmp_path / write.__name__, write))
+        assert rows_of(found) == WHOLE
+        assert (found.classes, found.manifest.origin) == (("normal", "tumour"), "inferred")
+        assert found.manifest.splits["train"].groups == 4
+        assert found.manifest.grouped_by == {"by": "table", "column": "case_id"}
+        assert found.manifest.backbone["feature"] == "mean of the patches of each slide"
 
 
 def test_a_patient_is_the_mean_of_all_patches_of_all_slides(tmp_path: Path) -> None:
@@ -119,12 +128,26 @@ def test_a_patient_is_the_mean_of_all_patches_of_all_slides(tmp_path: Path) -> N
     assert found.manifest.origin == "asserted"
 
 
-@pytest.mark.parametrize("name", ["slide_{}.h5", "h5_files/slide_{}.h5", "20x/features_uni/slide_{}.hdf5"])
-@pytest.mark.parametrize("ending", ["", ".svs", ".h5"])
-def test_a_file_is_found_by_the_name_of_its_slide(name: str, ending: str, tmp_path: Path) -> None:
-    place = written(tmp_path, name=name)
-    table(tmp_path, **{f"line{i}": f"{PATIENTS[i]},slide_{i}{ending},{LABELS[i]}" for i in range(len(LABELS))})
-    assert rows_of(imported(tmp_path, place)) == {(mean(i), label) for i, label in enumerate(LABELS)}
+def test_a_file_is_found_by_the_name_of_its_slide(tmp_path: Path) -> None:
+    """Wherever it lies in the folder, whatever its ending, and in either form of Unicode."""
+    files = ("slide_{}.h5", "h5_files/slide_{}.h5", "20x/features_uni/slide_{}.hdf5")
+    names = ("slide_{}", "slide_{}.svs", "slide_{}.h5", "/elsewhere/slide_{}.svs")
+    pairs = [(file, name) for file in files for name in names]
+    for i, (file, name) in enumerate([*pairs, ("Mu\u0308ller é {}.h5", "Müller é {}")]):
+        place = written(tmp_path / f"{i}", name=file)
+        lines = {f"line{j}": f"{PATIENTS[j]},{name.format(j)},{LABELS[j]}" for j in range(len(LABELS))}
+        table(place.parent, **lines)
+        assert rows_of(imported(place.parent, place)) == WHOLE
+
+
+def test_of_two_files_of_one_name_the_table_says_which(tmp_path: Path) -> None:
+    place = written(tmp_path, name="a/slide_{}.h5")
+    (place / "b").mkdir()
+    trident(place / "b" / "slide_1.h5", patches(2))
+    with pytest.raises(UserError, match="has 2 files for the slide 'slide_1'"):
+        imported(tmp_path, place)
+    table(tmp_path, line1="p2,a/slide_1,normal")
+    assert rows_of(imported(tmp_path, place)) == WHOLE
 
 
 def test_a_column_of_splits_makes_a_test_split_and_numbers_are_classes(tmp_path: Path) -> None:
@@ -139,10 +162,6 @@ def test_a_column_of_splits_makes_a_test_split_and_numbers_are_classes(tmp_path:
 
 
 # Slides that cannot be read
-
-
-def _missing(path: Path) -> None:
-    path.unlink()
 
 
 def _cut(path: Path) -> None:
@@ -169,12 +188,22 @@ def _infinite(path: Path) -> None:
     stamp(path, np.full((3, D), np.inf, np.float32))
 
 
+def _damaged(path: Path) -> None:
+    """A chunk that cannot be expanded."""
+    with h5py.File(path, "w") as file:
+        file.create_dataset("features", data=np.ones((64, D)), chunks=(64, D), compression="gzip")
+        at = file["features"].id.get_chunk_info(0)
+    data = bytearray(path.read_bytes())
+    data[at.byte_offset : at.byte_offset + at.size] = bytes(at.size)
+    path.write_bytes(data)
+
+
 def _linked(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["features"] = h5py.ExternalLink("slide_0.h5", "features")
 
 
-BROKEN = [_missing, _cut, _empty, _unwritten, _declared, _infinite, _linked]
+BROKEN = [Path.unlink, _cut, _empty, _unwritten, _declared, _infinite, _linked, _damaged]
 
 
 @pytest.mark.parametrize("spoil", BROKEN)
@@ -255,33 +284,32 @@ def test_features_that_the_stored_precision_cannot_hold_count_among_the_null_rec
 # Tables that cannot be used
 
 
-@pytest.mark.parametrize(
-    ("changed", "options", "message"),
-    [
-        ({"line1": "p2,slide_0,normal"}, {}, "twice"),
-        ({"line1": "p2,../slides.csv,normal"}, {}, "no name of a file in"),
-        ({"line1": "p2,slide_1,"}, {}, "Line 3 .* nothing under 'label'"),
-        ({"line1": ",slide_1,normal"}, {}, "no person. The first is 'line 3'"),
-        ({"head": "case_id,slide_id,diagnosis"}, {}, "no column of labels"),
-        ({"head": "case_id,image,label"}, {}, "no column of slides"),
-        ({}, {"label_column": "grade"}, "no column 'grade'"),
-        ({}, {"group_column": "mrn"}, "no column 'mrn'"),
-        ({}, {"classes": ["a", "b"]}, "the label '(tumour|normal)', which is not among the classes"),
-        ({}, {"pool_by": "patch"}, "Unknown pool_by 'patch'"),
-        ({}, {"most_null": 0.1}, "on_error null"),
-        ({"line2": "p1,slide_2,normal"}, {"pool_by": "patient"}, "two labels"),
-        ({"head": "nobody,slide_id,label"}, {"pool_by": "patient"}, "which slides are of one patient"),
-        ({"head": "x,slide_id,split", "line0": "a,slide_0,all"}, {"label_column": "x"}, "names a split 'all'"),
-    ],
-)
-def test_a_table_that_cannot_be_used_is_refused_before_a_slide_is_read(
-    changed: dict[str, str], options: dict[str, object], message: str, tmp_path: Path
-) -> None:
+BAD: list[tuple[dict[str, str], dict[str, object], str]] = [
+    ({"line1": "p2,slide_0,normal"}, {}, "twice"),
+    ({"line1": "p2,../slides.csv,normal"}, {}, "1 slide cannot be read"),
+    ({"line1": "p2,slide_9,normal", "line2": "p1,slide_9,tumour"}, {}, "twice"),
+    ({"line1": "p2,slide_1,"}, {}, "Line 3 .* nothing under 'label'"),
+    ({"line1": ",slide_1,normal"}, {}, "no person. The first is 'line 3'"),
+    ({"head": "case_id,slide_id,diagnosis"}, {}, "no column of labels"),
+    ({"head": "case_id,image,label"}, {}, "no column of slides"),
+    ({}, {"label_column": "grade"}, "no column 'grade'"),
+    ({}, {"group_column": "mrn"}, "no column 'mrn'"),
+    ({}, {"classes": ["a", "b"]}, "the label '(tumour|normal)', which is not among the classes"),
+    ({}, {"pool_by": "patch"}, "Unknown pool_by 'patch'"),
+    ({}, {"most_null": 0.1}, "on_error null"),
+    ({"line2": "p1,slide_2,normal"}, {"pool_by": "patient"}, "two labels"),
+    ({"head": "nobody,slide_id,label"}, {"pool_by": "patient"}, "which slides are of one patient"),
+    ({"head": "x,slide_id,split", "line0": "a,slide_0,all"}, {"label_column": "x"}, "names a split 'all'"),
+]
+
+
+def test_a_table_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     place = written(tmp_path)
-    table(tmp_path, **changed)
-    with pytest.raises(UserError, match=rf"(?s){message}"):
-        imported(tmp_path, place, **options)
-    assert not list(tmp_path.glob("set*"))
+    for changed, options, message in BAD:
+        table(tmp_path, **changed)
+        with pytest.raises(UserError, match=rf"(?s){message}"):
+            imported(tmp_path, place, **options)
+        assert not list(tmp_path.glob("set*"))
 
 
 def test_a_patient_in_both_splits_is_no_single_record(tmp_path: Path) -> None:
@@ -299,3 +327,66 @@ def test_what_is_for_slides_is_refused_elsewhere_and_slides_need_a_table(tmp_pat
             import_features(tmp_path / "a.npz", tmp_path / "set", **option)
     with pytest.raises(UserError, match="Nothing says which slides there are"):
         import_features(f"slides:{tmp_path}", tmp_path / "set")
+
+
+# A machine that fails makes no null records: the import stops
+
+LARGE = 2**20
+"""Patches of one slide: 40 MiB in one chunk, which zeros compress to a hundredth."""
+
+
+@contextmanager
+def little_memory(extra: int) -> Iterator[None]:
+    """So many bytes more, and none beyond."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    now = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmSize"))
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now + extra, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS has no effect elsewhere")
+def test_a_slide_that_memory_cannot_hold_is_not_damaged(tmp_path: Path) -> None:
+    """HDF5 says of both that a filter failed."""
+    place = written(tmp_path)
+    with h5py.File(place / "slide_3.h5", "w") as file:
+        x = np.zeros((LARGE, D))
+        file.create_dataset("features", data=x, chunks=x.shape, compression="gzip", compression_opts=1)
+    # Enough for a block of patches, and not for the chunk.
+    with little_memory(LARGE * 30), pytest.raises(MemoryError):
+        imported(tmp_path, place, on_error="null", most_null=0.2)
+    assert not (tmp_path / "set").exists()
+    assert imported(tmp_path, place, on_error="null", most_null=0.2, warn=pytest.fail).splits == {"train": 6}
+
+
+def test_a_disk_that_fails_stops_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each read of a slide, from its opening to its last value."""
+    place, real = written(tmp_path), _Whole.readinto
+    reads = itertools.count()
+    failing = -1
+
+    def readinto(self: Any, buffer: Any) -> int:
+        if next(reads) == failing:
+            number = errno.EIO if failing % 2 else errno.ENOMEM
+            raise OSError(number, os.strerror(number))
+        return real(self, buffer)
+
+    monkeypatch.setattr(_Whole, "readinto", readinto)
+    imported(tmp_path, place)
+    # Of the whole folder; the slides are alike.
+    for at in range(next(reads) // 6):
+        failing, reads = at, itertools.count()
+        (tmp_path / "set" / "manifest.json").unlink(missing_ok=True)
+        with pytest.raises(UserError) as stopped:
+            imported(tmp_path, place, on_error="null", most_null=0.9, warn=pytest.fail)
+        assert stopped.value.code == "unreadable"
+
+
+def test_slides_in_a_folder_that_cannot_be_listed_are_not_missing(tmp_path: Path) -> None:
+    place = written(tmp_path, name="deeper/slide_{}.h5")
+    with closed(place / "deeper"), pytest.raises(UserError) as stopped:
+        imported(tmp_path, place, on_error="null", most_null=0.9)
+    assert stopped.value.code == "unreadable"

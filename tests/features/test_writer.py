@@ -216,7 +216,8 @@ def test_one_that_begins_while_another_ends_begins_anew_or_finds_the_set(
     folder: Path, partial: Path, task: Task | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between making the folder and locking it, the other may have removed it, or given it its name."""
-    real, ends = files.locked, [partial.rmdir, partial.rmdir]
+    ends: list[Callable[[], object]] = [partial.rmdir, partial.rmdir]
+    real = files.locked
 
     def locked(place: Path, kind: int) -> int:
         if ends:
@@ -330,7 +331,9 @@ def test_shards_and_digests_are_their_owners_from_the_first_byte_on_and_the_mani
             for planned in w.missing:
                 with w.shard(planned) as sink:
                     assert mode_of(left.with_name(f"{planned.file}.tmp")) == 0o600
-                    sink.append(np.ones((planned.rows, 2)), np.zeros(planned.rows, int), None, np.ones(planned.rows))
+                    sink.append(
+                        np.ones((planned.rows, 2)), np.zeros(planned.rows, int), None, np.ones(planned.rows, np.uint64)
+                    )
             w.finish()
             private = {path.name for path in folder.iterdir() if mode_of(path) == 0o600}
             assert {path.name for path in folder.iterdir()} - private == ({MANIFEST} if umask != 0o077 else set())

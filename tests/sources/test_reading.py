@@ -112,7 +112,7 @@ def test_a_chunk_that_fails_to_expand_is_damaged_only_if_the_system_would_give_t
         file.seek(start)
         file.write(bytes(8))
     with ExitStack() as stack:
-        features = tables._hdf5(path, stack)["features"]()
+        features = tables.arrays_in(path, stack)["features"]
         for given, code in ((True, "damaged"), (False, "memory")):
             if not given:
                 monkeypatch.setattr("dpfc_cli.memory.mmap.mmap", raising(system(errno.ENOMEM)))

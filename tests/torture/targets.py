@@ -365,11 +365,11 @@ def _prepare_words(place: Path) -> None:
     hub.fetch = refused  # type: ignore[attr-defined]
     idx.open_digits = refused
     # Trainings and extractions themselves take long, and have campaigns of their own.
-    import dpfc_cli.extraction.making
+    import dpfc_cli.extraction.extract
     import dpfc_cli.training.train
 
     dpfc_cli.training.train.finish = refused
-    dpfc_cli.extraction.making.run = refused
+    dpfc_cli.extraction.extract.make_shards = refused
 
 
 _SHARD, _GROUPED_SHARD, _LEDGER = _shard(), _shard(groups=True), _ledger()

@@ -1,0 +1,827 @@
+"""Whatever the format and the layout, the same values make the same set, a few rows at a time; files are bounded by
+what they declare before a byte is expanded.
+
+Features that compress well are honest: all zeros, say. So no ratio is refused. What is read in pieces may be of any
+size; what must be held at once is compared with the memory that is free.
+"""
+
+import io
+import json
+import os
+import struct
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import save_file
+
+from dpfc_cli import memory
+from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.extraction import importing
+from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features import table
+from dpfc_cli.features.columns import Column
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.sources import columns
+from dpfc_cli.sources.classes import hub_class_names
+from tests.features import formats
+from tests.features.formats import Arrays, Write, hdf5, hdf5_flat, npy, npz, parquet, safetensors, vectors
+from tests.hostile import altered, places
+from tests.support import blobs
+
+N, D = {"train": 100, "test": 20}, 6
+FORMATS: dict[str, Write] = {
+    "npy": npy,
+    "npz": npz,
+    "safetensors": safetensors,
+    "safetensors by path": formats.safetensors_by_path,
+    "hdf5": hdf5,
+    "hdf5 flat": hdf5_flat,
+    **{f"parquet {kind}": parquet(kind) for kind in ("list", "large", "fixed")},
+}
+
+
+@pytest.fixture
+def data() -> Arrays:
+    """100 + 20 records of 23 + 7 persons. The first feature of a record is its number."""
+    rng = np.random.default_rng(0)
+    found: Arrays = {}
+    for split, n in N.items():
+        x = rng.normal(size=(n, D)).astype(np.float32)
+        x[:, 0] = np.arange(n)
+        persons, first = (23, 0) if split == "train" else (7, 23)
+        who = first + np.concatenate((np.arange(persons), rng.integers(0, persons, n - persons)))
+        found |= {f"{split}_x": x, f"{split}_y": np.arange(n) % 3, f"{split}_groups": rng.permutation(who)}
+    return found
+
+
+def without(data: Arrays, part: str) -> Arrays:
+    return {name: array for name, array in data.items() if not name.endswith(part)}
+
+
+def shards(found: FeatureSet) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(found.folder.glob("*.h5"))}
+
+
+def listing(found: FeatureSet) -> object:
+    return found.manifest.source["identity"]["listing"]
+
+
+def made(write: Write, place: Path, data: Arrays, **options: Any) -> FeatureSet:
+    place.mkdir(parents=True, exist_ok=True)
+    return import_features(write(place, data), place / "set", **{"shards": 3, **options}).features
+
+
+def a_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few that the source is read more than once, and blocks cross row groups."""
+    monkeypatch.setattr(table, "LEAST_HELD", 30 * D * 4)
+    monkeypatch.setattr(table, "free_memory", lambda: 0.0)
+    monkeypatch.setattr("dpfc_cli.extraction.importing.ROWS", 9)
+    monkeypatch.setattr("dpfc_cli.features.columns.ROWS", 5)
+
+
+def test_every_format_makes_the_same_set(tmp_path: Path, data: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_few_rows(monkeypatch)
+    plain = without(data, "groups")
+    first = made(npy, tmp_path / "first", plain)
+    assert (first.manifest.origin, first.classes, first.manifest.dtype) == ("inferred", ("0", "1", "2"), "float32")
+    for split in N:
+        np.testing.assert_array_equal(first.arrays(split)[0], data[f"{split}_x"])
+        np.testing.assert_array_equal(first.arrays(split)[1][:, 0], data[f"{split}_y"])
+    for form, write in FORMATS.items():
+        found = made(write, tmp_path / form, plain)
+        assert (shards(found), listing(found)) == (shards(first), listing(first)), form
+        assert found.manifest == FeatureSet(found.folder).manifest
+
+
+def test_the_source_s_precision_decides_the_set_s(tmp_path: Path, data: Arrays) -> None:
+    for form, write in FORMATS.items():
+        for dtype in (np.float16, np.float64) if write != safetensors else ():
+            given = {name: array.astype(dtype) if name.endswith("x") else array for name, array in data.items()}
+            found = made(write, tmp_path / f"{form} {dtype.__name__}", without(given, "groups"), shards=1)
+            assert found.manifest.dtype == ("float16" if dtype == np.float16 else "float32")
+
+
+# Persons
+
+
+def texts(groups: np.ndarray) -> list[str]:
+    return [str(value) for value in groups]
+
+
+GROUPS: list[tuple[str, Callable[[np.ndarray], Any]]] = [
+    *((form, lambda groups: groups) for form in FORMATS),
+    ("npz", lambda groups: groups.astype(str)),
+    ("hdf5 flat", lambda groups: np.array([f" {value}" for value in groups], "S")),
+    ("parquet fixed", texts),
+    ("parquet large", lambda groups: pa.array(texts(groups), pa.large_string())),
+    ("parquet list", lambda groups: pa.array(texts(groups)).dictionary_encode()),
+]
+
+
+def regrouped(data: Arrays, convert: Callable[[np.ndarray], Any]) -> Arrays:
+    return {name: convert(array) if name.endswith("groups") else array for name, array in data.items()}
+
+
+def test_records_of_one_person_lie_together_whatever_the_format(
+    tmp_path: Path, data: Arrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_few_rows(monkeypatch)
+    plain = made(npz, tmp_path / "plain", without(data, "groups"))
+    first: FeatureSet | None = None
+    for i, (form, convert) in enumerate(GROUPS):
+        found = made(FORMATS[form], tmp_path / f"{i}", regrouped(data, convert))
+        first = first or found
+        assert shards(found) == shards(first), form
+        # Both are of the same records, and heads of both may be compared: listing and recipe know no groups.
+        assert (listing(found), found.manifest.fingerprint) == (listing(plain), plain.manifest.fingerprint)
+        assert found.manifest.source["identity"]["groups"] == first.manifest.source["identity"]["groups"]
+        assert found.manifest.grouped_by == {"by": "column", "column": "groups"}
+    assert first is not None
+    for split in N:
+        first.verify(split)
+        [(_, x, y, g)] = first.grouped(split)(N[split])
+        original = x[:, 0].astype(int)
+        assert sorted(original) == list(range(N[split]))
+        np.testing.assert_array_equal(x, data[f"{split}_x"][original])
+        np.testing.assert_array_equal(y[:, 0], data[f"{split}_y"][original])
+        persons = data[f"{split}_groups"]
+        # Two records have the same number exactly if they are of the same person.
+        assert len(set(zip(g, persons[original], strict=True))) == len(set(g)) == len(set(persons))
+        # Inside a group the order is that of the source.
+        assert all((np.diff(original[g == group]) > 0).all() for group in set(g))
+
+
+def test_groups_that_do_not_fit_are_refused_and_leave_no_set(tmp_path: Path, data: Arrays) -> None:
+    lacking: list[tuple[dict[str, Any], str]] = [
+        (
+            {"train_groups": np.array(["x", "", " "] + ["y"] * 97)},
+            r"2 records of .* have no person. The first is 'row 1 of train_groups'",
+        ),
+        ({"train_groups": np.arange(99)}, r"shape \(99,\)"),
+        ({"train_groups": np.arange(100.0)}, "dtype float64"),
+        ({"train_groups": np.ones(100, bool)}, "dtype bool"),
+        ({"train_groups": np.zeros((100, 2), int)}, r"shape \(100, 2\)"),
+        ({"test_groups": np.array([7] + [900] * 19)}, r"1 person of .* has records in two splits"),
+    ]
+    for i, (changed, says) in enumerate(lacking):
+        for write in (npz, npy):
+            with pytest.raises(UserError, match=says):
+                made(write, tmp_path / f"{i}{write.__name__}", data | changed)
+    with pytest.raises(UserError, match="no groups for its test records"):
+        made(npz, tmp_path / "one split", without(data, "test_groups"))
+    gaps: list[tuple[Callable[[np.ndarray], Any], str]] = [
+        (lambda g: [None if i == 9 else str(value) for i, value in enumerate(g)], "1 record of .* has no person"),
+        (lambda g: pa.array([None if i == 9 else int(v) for i, v in enumerate(g)]), "1 record of .* has no person"),
+        (lambda g: g.astype(float), "no column 'groups' of integers or texts"),
+    ]
+    for i, (convert, says) in enumerate(gaps):
+        with pytest.raises(UserError, match=says) as caught:
+            made(parquet(), tmp_path / f"gap{i}", regrouped(data, convert))
+        assert ("has no person" in str(caught.value)) == (GUARDED in str(caught.value))
+    source = hdf5_flat(tmp_path, data)
+    with h5py.File(source, "r+") as file:
+        # Texts in a heap: HDF5 reads a damaged heap without end, and cannot be stopped.
+        del file["train_groups"]
+        file["train_groups"] = texts(data["train_groups"])
+    with pytest.raises(UserError, match="dtype object beside"):
+        import_features(source, tmp_path / "set")
+    assert not list(tmp_path.rglob("set*"))
+
+
+def test_a_column_of_another_name_is_named(tmp_path: Path, data: Arrays) -> None:
+    """Parquet has two columns of integers, and neither is called 'label'. The one that is left is the label."""
+    renamed = {name.replace("groups", "patient"): array for name, array in data.items()}
+    source = parquet(label="diagnosis")(tmp_path, renamed)
+    found = import_features(source, tmp_path / "set", group_column="patient").features
+    assert found.manifest.grouped_by == {"by": "column", "column": "patient"}
+    assert found.split("train").groups == 23
+    plain = import_features(source, tmp_path / "plain", label_column="diagnosis", each_record_is_a_person=True).features
+    assert plain.manifest.grouped_by is None
+    with pytest.raises(UserError, match="which is the label"):
+        import_features(source, tmp_path / "other")
+    for write in (npz, parquet()):
+        with pytest.raises(UserError, match=r"no (column )?'nobody'"):
+            made(write, tmp_path / write.__name__, data, group_column="nobody")
+
+
+# Layouts that people have
+
+X, Y = blobs(60, 4, 3, seed=2)
+TEST_X, TEST_Y = blobs(30, 4, 3, seed=3)
+NAMES = np.array(["wolf", "cat", "elk"])
+"""They are not sorted."""
+
+
+def folder_of(place: Path, **held: np.ndarray) -> Path:
+    place.mkdir(parents=True, exist_ok=True)
+    for name, array in held.items():
+        np.save(place / f"{name}.npy", array)
+    return place
+
+
+def test_npy_files_under_the_names_that_people_give_them(tmp_path: Path) -> None:
+    layouts: list[tuple[tuple[str, ...], str, dict[str, int]]] = [
+        (("X", "y"), "X.npy", {"train": 60}),
+        (("X", "y"), "", {"train": 60}),
+        (("x", "y"), "x.npy", {"train": 60}),
+        (("embeddings", "labels"), "embeddings.npy", {"train": 60}),
+        (("features", "labels"), "", {"train": 60}),
+        (("train_x", "train_y"), "train_x.npy", {"train": 60}),
+        (("X_train", "y_train"), "X_train.npy", {"train": 60}),
+        (("X_train", "y_train", "X_test", "y_test"), "", {"train": 60, "test": 30}),
+    ]
+    for i, (held, given, splits) in enumerate(layouts):
+        source = folder_of(tmp_path / f"{i}", **dict(zip(held, (X, Y, TEST_X, TEST_Y), strict=False)))
+        found = import_features(source / given, tmp_path / f"set {i}", classes=3).features
+        assert found.splits == splits
+        np.testing.assert_array_equal(found.arrays("train")[0], X)
+        np.testing.assert_array_equal(found.arrays("train")[1][:, 0], Y)
+
+
+def test_an_array_that_is_named_is_the_one_that_is_imported_with_the_labels_beside_it(tmp_path: Path) -> None:
+    """Whatever others have the usual names."""
+    source = folder_of(tmp_path / "mine", x=X, y=Y, train_x=TEST_X, train_y=TEST_Y)
+    for given in ("x.npy", "X.NPY"):
+        (source / "x.npy").rename(source / given)
+        assert import_features(source / given, tmp_path / given, classes=3).features.splits == {"train": 60}
+        (source / given).rename(source / "x.npy")
+    for name in ("X", "y", "other"):
+        folder_of(tmp_path / name, **{name: X})
+        with pytest.raises(UserError, match="There are no labels beside") as refused:
+            import_features(tmp_path / name / f"{name}.npy", tmp_path / "set")
+        assert refused.value.code == "missing"
+
+
+def test_arrays_are_known_by_the_names_of_scikit_learn_and_by_any_that_is_given(tmp_path: Path) -> None:
+    np.savez(tmp_path / "all.npz", X_train=X, y_train=Y, X_test=TEST_X, y_test=TEST_Y)
+    np.savez(tmp_path / "one.npz", X=X, y=Y)
+    with h5py.File(tmp_path / "own.h5", "w") as file:
+        file["emb"], file["target"] = X, Y
+    own: dict[str, Any] = {"column": "emb", "label_column": "target"}
+    for name, splits, given in (
+        ("all.npz", {"test": 30, "train": 60}, {}),
+        ("one.npz", {"train": 60}, {}),
+        ("own.h5", {"train": 60}, own),
+    ):
+        found = import_features(tmp_path / name, tmp_path / f"set of {name}", classes=3, **given).features
+        assert found.splits == splits
+        np.testing.assert_array_equal(found.arrays("train")[0], X)
+    folder = folder_of(tmp_path / "mine", train_emb=X, train_target=Y, test_emb=TEST_X, test_target=TEST_Y, train_who=Y)
+    assert import_features(folder, tmp_path / "set", classes=3, **own).features.splits == {"train": 60, "test": 30}
+    with pytest.raises(UserError, match="no groups for its test records"):
+        import_features(folder, tmp_path / "other", group_column="who", **own)
+
+
+def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path, data: Arrays) -> None:
+    for write in (safetensors, hdf5, parquet()):
+        with pytest.raises(UserError, match="vector") as caught:
+            made(write, tmp_path / write.__name__, data, column="vector")
+        assert (caught.value.code, caught.value.fields["parameter"]) == ("missing", "column")
+        assert "embedding" in caught.value.remedy or "train" in caught.value.remedy
+
+
+# Labels
+
+
+def as_npz(path: Path, labels: np.ndarray) -> Path:
+    np.savez(path / "a.npz", train_x=X, train_y=labels)
+    return path / "a.npz"
+
+
+def as_npy(path: Path, labels: np.ndarray) -> Path:
+    return folder_of(path / "arrays", train_x=X, train_y=labels)
+
+
+def as_hdf5(path: Path, labels: np.ndarray) -> Path:
+    with h5py.File(path / "a.h5", "w") as file:
+        file["features"], file["labels"] = X, np.char.encode(labels, "utf-8")
+    return path / "a.h5"
+
+
+def as_parquet(path: Path, labels: np.ndarray) -> Path:
+    return wide(path / "a.parquet", X, labels.tolist())
+
+
+def as_dictionary(path: Path, labels: np.ndarray) -> Path:
+    return wide(path / "a.parquet", X, pa.array(labels.tolist()).dictionary_encode())
+
+
+def wide(path: Path, x: np.ndarray, labels: Any, **more: Any) -> Path:
+    """A column for each feature."""
+    columns = {f"f{j}": x[:, j] for j in range(x.shape[1])}
+    pq.write_table(pa.table({"id": list(range(len(x))), **columns, "label": labels, **more}), path, row_group_size=17)
+    return path
+
+
+def test_labels_may_be_names(tmp_path: Path) -> None:
+    listings = set()
+    for write in (as_npz, as_npy, as_hdf5, as_parquet, as_dictionary):
+        place = tmp_path / write.__name__
+        place.mkdir()
+        source = write(place, NAMES[Y])
+        stated = import_features(source, place / "stated", classes=["wolf", "elk", "ox", "cat"]).features
+        assert (stated.classes, stated.manifest.origin) == (("wolf", "elk", "ox", "cat"), "asserted")
+        np.testing.assert_array_equal(stated.arrays("train")[1][:, 0], np.array([0, 3, 1])[Y])
+        found = import_features(source, place / "found").features
+        assert (found.classes, found.manifest.origin) == (("cat", "elk", "wolf"), "inferred")
+        np.testing.assert_array_equal(found.arrays("train")[1][:, 0], np.array([2, 0, 1])[Y])
+        # The ledger knows the records by their listing, whatever the order of the classes.
+        listings |= {str(listing(each)) for each in (stated, found)}
+        with pytest.raises(UserError, match="'elk' is not among the 2 classes") as refused:
+            import_features(source, place / "few", classes=["wolf", "cat"])
+        assert GUARDED in str(refused.value)
+        (place / "empty").mkdir()
+        labels = NAMES[Y]
+        labels[7] = ""
+        with pytest.raises(UserError, match="Some train records are without a label"):
+            import_features(write(place / "empty", labels), place / "set")
+    assert len(listings) == 1
+
+
+def test_labels_of_any_width_and_order_of_bytes_are_read(tmp_path: Path) -> None:
+    x, y = np.ones((6, 2), np.float32), np.arange(6) % 2
+    sources = []
+    for kind in ("u1", "u2", "u4", "u8", "i1"):
+        save_file({"features": x, "labels": y.astype(kind)}, tmp_path / f"{kind}.safetensors")
+        listed = pa.array([[int(label)] for label in y], pa.list_(pa.from_numpy_dtype(kind)))
+        for name, labels in ((f"{kind}.parquet", pa.array(y.astype(kind))), (f"{kind}-listed.parquet", listed)):
+            pq.write_table(pa.table({"e": vectors(x), "label": labels}), tmp_path / name)
+            sources.append(tmp_path / name)
+        sources.append(tmp_path / f"{kind}.safetensors")
+    for order in "<>":
+        sources.append(
+            folder_of(tmp_path / f"order {order}", train_x=x.astype(f"{order}f4"), train_y=y.astype(f"{order}i4"))
+        )
+    for i, source in enumerate(sources):
+        found = import_features(source, tmp_path / f"set {i}", classes=("a", "b")).features
+        np.testing.assert_array_equal(found.arrays("train")[0], x)
+        assert found.arrays("train")[1][:, 0].tolist() == y.tolist()
+
+
+def test_label_sets_are_stored_padded_and_how_many_there_are_is_inferred_until_it_is_asserted(tmp_path: Path) -> None:
+    """Ragged lists: k would else tell whether some record has two labels, under the name of an asserted fact."""
+    for longest in (1, 2):
+        lists = pa.array([[0]] * 7 + [[0, 1][:longest]], pa.list_(pa.int64()))
+        pq.write_table(pa.table({"e": vectors(np.ones((8, 2))), "labels": lists}), tmp_path / f"{longest}.parquet")
+        for given, origin in (({}, "inferred"), ({"labels_per_record": 3}, "asserted")):
+            out = tmp_path / f"{longest} {origin}"
+            found = import_features(tmp_path / f"{longest}.parquet", out, classes=("a", "b"), **given).features  # type: ignore[arg-type]
+            assert found.manifest.origin == origin
+            k = found.manifest.labels_per_record
+            assert k == given.get("labels_per_record", longest)
+            assert found.arrays("train")[1][-1].tolist() == [0, *([1] if longest > 1 else []), -1, -1][:k]
+    y = np.stack([np.arange(60) % 3, np.full(60, -1)], axis=1)
+    found = import_features(as_npz(tmp_path, y), tmp_path / "array", classes=3, labels_per_record=3).features
+    assert np.array_equal(found.arrays("train")[1], np.pad(y, ((0, 0), (0, 1)), constant_values=-1))
+    with pytest.raises(UserError, match="has 2 label columns") as caught:
+        import_features(tmp_path / "a.npz", tmp_path / "set", labels_per_record=1)
+    assert (caught.value.code, caught.value.fields["parameter"]) == ("conflict", "labels_per_record")
+
+
+# Parquet
+
+
+def test_text_embeddings_with_the_hubs_class_names_need_no_assertion_and_columns_are_chosen(tmp_path: Path) -> None:
+    said = json.dumps({"info": {"features": {"label": {"names": ["pos", "neg", "so-so"]}}}})
+    held = pa.table({"text": ["a text"] * 60, "embedding": vectors(X), "label": Y})
+    pq.write_table(held.replace_schema_metadata({"huggingface": said}), tmp_path / "texts.parquet")
+    found = import_features(tmp_path / "texts.parquet", tmp_path / "set").features
+    assert (found.classes, found.manifest.origin) == (("pos", "neg", "so-so"), "data set")
+    more = held.append_column("title", vectors(-X)).append_column("stars", pa.array(Y[::-1].copy()))
+    pq.write_table(more.replace_schema_metadata({"huggingface": said}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="2 columns of lists of floats") as caught:
+        import_features(tmp_path / "a.parquet", tmp_path / "none")
+    assert "embedding, title" in caught.value.remedy
+    chosen = import_features(tmp_path / "a.parquet", tmp_path / "two", column="title", label_column="stars").features
+    assert chosen.manifest.origin == "inferred"
+    np.testing.assert_array_equal(chosen.arrays("train")[0], -X)
+    np.testing.assert_array_equal(chosen.arrays("train")[1][:, 0], Y[::-1])
+
+
+def test_a_column_for_each_feature_in_the_order_of_the_file(tmp_path: Path) -> None:
+    source = wide(tmp_path / "a.parquet", X, Y, age=np.zeros(60))
+    for given, found in (({"column": "f?"}, X), ({}, np.column_stack((X, np.zeros(60))))):
+        made = import_features(source, tmp_path / f"{len(given)}", classes=3, **given).features  # type: ignore[arg-type]
+        np.testing.assert_array_equal(made.arrays("train")[0], found)
+    with pytest.raises(UserError, match=r"no column of floats named 'g\*'") as refused:
+        import_features(source, tmp_path / "none", column="g*")
+    assert refused.value.fields["parameter"] == "column"
+
+
+def test_several_files_must_have_the_same_columns(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    wide(tmp_path / "in" / "train-0.parquet", X, NAMES[Y].tolist())
+    wide(tmp_path / "in" / "train-1.parquet", X[:, ::-1], NAMES[(Y + 1) % 3].tolist())
+    found = import_features(tmp_path / "in", tmp_path / "set", classes=NAMES.tolist()).features
+    np.testing.assert_array_equal(found.arrays("train")[0], np.concatenate([X, X[:, ::-1]]))
+    np.testing.assert_array_equal(found.arrays("train")[1][:, 0], np.concatenate([Y, (Y + 1) % 3]))
+    wide(tmp_path / "in" / "train-2.parquet", X[:, :3], NAMES[Y].tolist())
+    with pytest.raises(UserError, match="has no column 'f3'"):
+        import_features(tmp_path / "in", tmp_path / "more", classes=NAMES.tolist())
+    wide(tmp_path / "in" / "train-2.parquet", X, Y)
+    with pytest.raises(UserError, match="has integers in 'label', and the files before it have texts"):
+        import_features(tmp_path / "in", tmp_path / "more", classes=NAMES.tolist())
+
+
+def test_whatever_stands_in_the_schema_it_names_classes_or_nothing() -> None:
+    names = {"info": {"features": {"label": {"names": ["a", "b"]}}}}
+    assert hub_class_names({b"huggingface": json.dumps(names).encode()}, "label") == ("a", "b")
+    for place in places(names):
+        for text in altered(names, place):
+            found = hub_class_names({b"huggingface": text.encode("utf-8", "surrogatepass")}, "label")
+            assert found is None or all(type(name) is str for name in found)
+
+
+def test_features_never_get_the_labels_of_others_because_a_row_group_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The footer says of the first of two row groups that it has other rows than the four that are there."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": np.ones((8, 2)).tolist()}), path, row_group_size=4)
+    for says in (3, 5):
+        monkeypatch.setattr(columns, "rows_of", lambda file, says=says: [says, 8 - says])
+        with pytest.raises(UserError, match="row group 0") as caught:
+            Column("x", 2, {path: 8}).rows(0, 8)
+        assert caught.value.code == "damaged"
+
+
+# What cannot be taken
+
+SIX, LABELS = np.ones((6, 2), np.float32), np.arange(6) % 2
+
+
+def header(shape: tuple[int, ...], dtype: str) -> bytes:
+    """The beginning of an .npy file."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def npy_bytes(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def whole(place: Path, name: str, data: bytes) -> Path:
+    (place / name).write_bytes(data)
+    return place / name
+
+
+def archive(place: Path, **members: bytes) -> Path:
+    with zipfile.ZipFile(place / "a.npz", "w", zipfile.ZIP_DEFLATED) as file:
+        for name, data in {"train_x": npy_bytes(SIX), "train_y": npy_bytes(LABELS), **members}.items():
+            file.writestr(f"{name}.npy", data)
+    return place / "a.npz"
+
+
+def of_npy(data: bytes) -> Callable[[Path], Path]:
+    return lambda place: whole(folder_of(place, train_y=LABELS), "train_x.npy", data).parent
+
+
+def of_safetensors(head: bytes, size: int | None = None) -> Callable[[Path], Path]:
+    data = struct.pack("<Q", len(head) if size is None else size) + head + bytes(8)
+    return lambda place: whole(place, "a.safetensors", data)
+
+
+def of_hdf5(write: Callable[[h5py.File], object]) -> Callable[[Path], Path]:
+    def make(place: Path) -> Path:
+        with h5py.File(place / "a.h5", "w", libver="latest") as file:
+            file["labels"] = LABELS
+            write(file)
+        return place / "a.h5"
+
+    return make
+
+
+def encrypted(place: Path) -> Path:
+    data = bytearray(archive(place).read_bytes())
+    for magic, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.find(magic) + at] |= 1
+    return whole(place, "a.npz", bytes(data))
+
+
+def twice(place: Path) -> Path:
+    with zipfile.ZipFile(archive(place), "a") as file, pytest.warns(UserWarning, match="Duplicate"):
+        file.writestr("train_x.npy", npy_bytes(2 * SIX))
+    return place / "a.npz"
+
+
+def compressed_twice(file: h5py.File) -> None:
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk((6, 2))
+    plist.set_deflate(9)
+    plist.set_filter(h5py.h5z.FILTER_DEFLATE, 0, (9,))
+    h5py.h5d.create(file.id, b"features", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((6, 2)), plist)
+
+
+def damaged_chunk(place: Path) -> Path:
+    options = {"compression": "gzip", "chunks": (6, 2)}
+    path = of_hdf5(lambda file: file.create_dataset("features", data=SIX, **options))(place)
+    with h5py.File(path) as file:
+        chunk = file["features"].id.get_chunk_info(0)
+    data = bytearray(path.read_bytes())
+    data[chunk.byte_offset : chunk.byte_offset + chunk.size] = bytes(chunk.size)
+    return whole(place, "a.h5", bytes(data))
+
+
+def of_columns(**held: Any) -> Callable[[Path], Path]:
+    def make(place: Path) -> Path:
+        pq.write_table(pa.table(held), place / "a.parquet")
+        return place / "a.parquet"
+
+    return make
+
+
+def unlike(place: Path) -> Path:
+    for i, dtype in enumerate((np.float32, np.float64)):
+        pq.write_table(pa.table({"e": vectors(SIX.astype(dtype)), "label": LABELS}), place / f"train-{i}.parquet")
+    return place
+
+
+def of_arrays(cut: int | None = None, **held: np.ndarray) -> Callable[[Path], Path]:
+    """A file of safetensors, or its beginning."""
+
+    def make(place: Path) -> Path:
+        save_file({"features": SIX, **held}, place / "a.safetensors")
+        return whole(place, "a.safetensors", (place / "a.safetensors").read_bytes()[:cut])
+
+    return make
+
+
+def safe_header(**arrays: tuple[str, list[int], list[int]]) -> bytes:
+    said = {name: dict(zip(("dtype", "shape", "data_offsets"), each, strict=True)) for name, each in arrays.items()}
+    return json.dumps(said).encode()
+
+
+BAD: list[tuple[str, Callable[[Path], Path], str]] = [
+    ("lists of other lengths", of_columns(e=[[1.0, 2.0], [1.0], [1.0, 2.0, 3.0]], label=[0, 1, 2]), "bad-record"),
+    ("a list that is missing", of_columns(e=[[1.0, 2.0], None], label=[0, 1]), "bad-record"),
+    ("a list that is empty", of_columns(e=[[], [2.0]], label=[0, 1]), "bad-record"),
+    ("a label that is missing", of_columns(e=[[1.0, 2.0]] * 2, label=[0, None]), "bad-record"),
+    ("a feature that is missing", of_columns(f0=[1.0, None], label=[0, 1]), "bad-record"),
+    ("three labels", of_columns(e=[[1.0], [2.0]], labels=[[0], [0, 1, 2]]), "conflict"),
+    ("one class", of_arrays(labels=np.zeros(6, int)), "bad-value"),
+    ("a class beyond all classes", of_arrays(labels=np.full(6, 30_000_000)), "bad-record"),
+    ("a negative label", of_arrays(labels=np.full(6, -7)), "bad-record"),
+    ("an infinity", lambda place: archive(place, train_x=npy_bytes(SIX * np.inf)), "bad-record"),
+    ("no label", of_columns(e=[[1.0, 2.0]] * 2), "missing"),
+    ("two columns of integers", of_columns(e=[[1.0, 2.0]] * 2, a=[0, 1], b=[0, 1]), "conflict"),
+    ("a beginning of parquet", lambda place: whole(place, "a.parquet", b"PAR1 and no more"), "damaged"),
+    ("files with unlike columns", unlike, "conflict"),
+    ("features alone", of_arrays(), "missing"),
+    ("safetensors that end early", of_arrays(-3, labels=LABELS), "damaged"),
+    ("text", lambda place: whole(place, "a.h5", b"text"), "damaged"),
+    ("a csv", lambda place: whole(place, "a.csv", b"1,2"), "unsupported"),
+    ("an empty folder", lambda place: place, "missing"),
+    ("10^18 numbers", lambda p: archive(p, train_x=header((10**9, 10**9), "<f4") + bytes(100)), "damaged"),
+    ("fewer numbers than declared", lambda p: archive(p, train_x=header((6, 2), "<f4") + bytes(40)), "damaged"),
+    ("more numbers than declared", lambda p: archive(p, train_x=header((6, 2), "<f4") + bytes(56)), "damaged"),
+    ("a negative shape", lambda p: archive(p, train_x=header((-6, -2), "<f4") + bytes(48)), "damaged"),
+    (
+        "a shape of half",
+        lambda p: archive(p, train_x=header((6, 2), "<f4").replace(b"(6, 2)", b"(6,.2)") + bytes(48)),
+        "damaged",
+    ),
+    ("a header that is none", lambda p: archive(p, train_x=b"\x93NUMPY\x01\x00\x05\x00((((("), "damaged"),
+    (
+        "a header of gigabytes",
+        lambda p: archive(p, train_x=b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + b" " * 1000),
+        "damaged",
+    ),
+    ("objects", lambda p: archive(p, train_x=header((6, 2), "|O") + bytes(96)), "damaged"),
+    ("not an array", lambda p: archive(p, train_x=b"text"), "damaged"),
+    ("encrypted", encrypted, "damaged"),
+    ("two of one name", twice, "damaged"),
+    ("npy: 10^18 numbers", of_npy(header((10**9, 10**9), "<f4")), "damaged"),
+    ("npy: beyond what can be counted", of_npy(header((10**30, 2), "<f4")), "damaged"),
+    ("npy: a negative shape", of_npy(header((-6, -2), "<f4") + bytes(48)), "damaged"),
+    ("npy: objects", of_npy(header((6, 2), "|O") + bytes(96)), "damaged"),
+    ("npy: a deep header", of_npy(b"\x93NUMPY\x01\x00" + struct.pack("<H", 9000) + b"(" * 9000), "damaged"),
+    ("hdf5: a loop of links", of_hdf5(lambda f: f.update(features=h5py.SoftLink("/features"))), "damaged"),
+    (
+        "hdf5: another file's values",
+        of_hdf5(lambda f: f.update(features=h5py.ExternalLink("b.h5", "features"))),
+        "damaged",
+    ),
+    (
+        "hdf5: another file's bytes",
+        of_hdf5(lambda f: f.create_dataset("features", (6, 2), "f4", external=[("/etc/passwd", 0, 48)])),
+        "damaged",
+    ),
+    ("hdf5: compressed twice", of_hdf5(compressed_twice), "unsupported"),
+    ("hdf5: a damaged chunk", damaged_chunk, "damaged"),
+    ("safetensors: a header of exabytes", of_safetensors(b"{}", 2**63), "damaged"),
+    ("safetensors: a deep header", of_safetensors(b"[" * 100_000), "damaged"),
+    (
+        "safetensors: overlapping",
+        of_safetensors(safe_header(features=("F32", [1, 1], [0, 4]), labels=("I32", [1], [2, 6]))),
+        "damaged",
+    ),
+    (
+        "safetensors: brain floats",
+        of_safetensors(safe_header(features=("BF16", [1, 2], [0, 4]), labels=("I32", [1], [4, 8]))),
+        "damaged",
+    ),
+    (
+        "safetensors: a shape of 10^18",
+        of_safetensors(safe_header(features=("F32", [10**9, 10**9], [0, 8]))),
+        "damaged",
+    ),
+]
+
+
+def test_what_cannot_be_taken_is_refused_and_leaves_no_set(tmp_path: Path) -> None:
+    """What a refusal says of a record is marked: do not publish it."""
+    guarded = {"three labels", "one class"}
+    for i, (name, make, code) in enumerate(BAD):
+        (tmp_path / f"{i}").mkdir()
+        with pytest.raises(UserError) as caught:
+            import_features(make(tmp_path / f"{i}"), tmp_path / "out" / "set", labels_per_record=2)
+        assert caught.value.code == code, name
+        assert (GUARDED in str(caught.value)) == (code == "bad-record" or name in guarded), name
+        assert not (tmp_path / "out" / "set").exists()
+
+
+def test_odd_types_and_shapes_are_refused(tmp_path: Path) -> None:
+    odd: list[tuple[Any, Any]] = [
+        *(
+            (SIX, y)
+            for y in (np.array([["cat", "dog"]] * 6), LABELS.astype(float), LABELS[:5], LABELS.reshape(6, 1, 1))
+        ),
+        *((x, LABELS) for x in (np.zeros((6, 0), "f4"), np.ones(6, "f4"), np.float32(1), SIX.astype(int))),
+        *((x, LABELS) for x in (SIX.astype(complex), SIX.astype("U4"))),
+        *((SIX, np.zeros((6, 0), int)), (np.zeros((0, 2), "f4"), np.zeros(0, int))),
+    ]
+    for i, (x, y) in enumerate(odd):
+        np.savez(tmp_path / f"{i}.npz", train_x=x, train_y=y)
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            for name, array in (("train_x", x), ("train_y", y)):
+                file[name] = array.astype("S") if array.dtype.kind == "U" else array
+    kinds = (h5py.ref_dtype, [("a", "f4"), ("b", "i8")], h5py.enum_dtype({"a": 0, "b": 1}), h5py.string_dtype())
+    for i, kind in enumerate((None, *kinds, h5py.h5t.STD_B32LE)):
+        with h5py.File(tmp_path / f"kind {i}.h5", "w") as file:
+            file["labels"] = LABELS
+            if kind is None:
+                file["features"] = h5py.Empty("f4")
+            elif isinstance(kind, h5py.h5t.TypeID):
+                h5py.h5d.create(file.id, b"features", kind, h5py.h5s.create_simple((6, 2)))
+            else:
+                file.create_dataset("features", (6, 2), kind)
+    for path in sorted(tmp_path.iterdir()):
+        with pytest.raises(UserError, match="has shape") as caught:
+            import_features(path, tmp_path / "set")
+        assert (caught.value.code, caught.value.fields["path"]) == ("damaged", str(path))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    folder_of(tmp_path / "arrays", train_y=LABELS)
+    for name in ("a.npz", "a.h5", "a.safetensors", "a.parquet", "arrays/train_x.npy"):
+        os.mkfifo(tmp_path / name)
+        source = tmp_path / name
+        with pytest.raises(UserError, match=r"regular file|no file"):
+            import_features(source.parent if source.suffix == ".npy" else source, tmp_path / "set")
+
+
+# Bombs: the declared size is known before a byte is expanded
+
+BILLION = 10**9
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 MB of memory are free, whatever the machine has that runs the tests."""
+    monkeypatch.setattr(memory, "free_memory", lambda: 1e8)
+
+
+def large_hdf5(labels: dict[str, Any], **features: Any) -> Callable[[Path], Path]:
+    def make(place: Path) -> Path:
+        with h5py.File(place / "a.h5", "w") as file:
+            file.create_dataset("features", dtype="f4", compression="gzip", **features)
+            file.create_dataset("labels", **labels)
+        return place / "a.h5"
+
+    return make
+
+
+def endless_zip(place: Path) -> Path:
+    """40 MB of labels in 40 kB."""
+    y = header((5_000_000,), "<i8") + bytes(40_000_000)
+    return archive(place, train_x=npy_bytes(np.ones((5_000_000, 1), np.float16)), train_y=y)
+
+
+def columns_first(place: Path) -> Path:
+    """What lies column by column cannot be read row by row."""
+    x = header((300_000, 100), "<f2").replace(b"'fortran_order': False", b"'fortran_order': True ") + bytes(60_000_000)
+    return archive(place, train_x=x, train_y=npy_bytes((np.arange(300_000) % 2).astype(np.int8)))
+
+
+def sparse(**shapes: tuple[tuple[int, ...], str]) -> Callable[[Path], Path]:
+    """Files that take no room on the disk."""
+
+    def make(place: Path) -> Path:
+        for name, (shape, dtype) in shapes.items():
+            beginning = header(shape, dtype)
+            os.truncate(whole(place, f"{name}.npy", beginning), len(beginning) + int(np.prod(shape)) * int(dtype[-1]))
+        return place
+
+    return make
+
+
+def long_features(place: Path) -> Path:
+    """A list of 5 million equal numbers takes some kilobytes."""
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.ones(5_000_000, np.float64)), 5_000_000)
+    pq.write_table(pa.table({"e": lists, "label": [0]}), place / "a.parquet")
+    return place / "a.parquet"
+
+
+MEMORY: dict[str, Callable[[Path], Path]] = {
+    "10^9 rows": large_hdf5(
+        {"shape": (BILLION,), "dtype": "i8", "chunks": (1024,)}, shape=(BILLION, 100), chunks=(1024, 100)
+    ),
+    "a large chunk": large_hdf5({"data": np.zeros(10**6, np.int8)}, shape=(10**6, 100), chunks=(10**6, 100)),
+    "an endless zip": endless_zip,
+    "columns first": columns_first,
+    "8 GB of labels": sparse(train_y=((BILLION,), "<i8"), train_x=((BILLION, 1), "<f4")),
+    "two records of 40 MB": sparse(train_y=((2,), "<i8"), train_x=((2, 10_000_000), "<f4")),
+    "a list of two million labels": of_columns(e=vectors(np.ones((100, 1))), labels=[[0]] * 99 + [[0] * 2_000_000]),
+    "a list of five million features": long_features,
+}
+
+
+def test_what_memory_cannot_hold_is_refused_by_what_it_declares(tmp_path: Path, little_memory: None) -> None:
+    for name, make in MEMORY.items():
+        (tmp_path / name).mkdir()
+        source = make(tmp_path / name)
+        tracemalloc.start()
+        try:
+            with pytest.raises(UserError, match=r"says that .* takes .* GB of memory, and 0.1 GB are free") as caught:
+                import_features(source, tmp_path / "set", classes=2)
+            assert tracemalloc.get_traced_memory()[1] < 90e6, name
+        finally:
+            tracemalloc.stop()
+        assert caught.value.code == "memory"
+        assert not (tmp_path / "set.partial").exists()
+
+
+def test_zeros_are_honest_and_are_imported_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 MB in an archive of 40 kB, with 6 MB of memory."""
+    monkeypatch.setattr(memory, "free_memory", lambda: 6e6)
+    monkeypatch.setattr(importing, "BLOCK", 2**20)
+    x = header((100_000, 100), "<f4") + bytes(40_000_000)
+    source = archive(tmp_path, train_x=x, train_y=npy_bytes((np.arange(100_000) % 2).astype(np.int8)))
+    del x
+    tracemalloc.start()
+    try:
+        found = import_features(source, tmp_path / "set", classes=("a", "b")).features
+        assert tracemalloc.get_traced_memory()[1] < 16e6
+    finally:
+        tracemalloc.stop()
+    assert found.splits == {"train": 100_000}
+
+
+def test_one_row_group_of_any_size_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    """Tables are often written with a row group of a million rows."""
+    x = np.random.default_rng(0).normal(size=40 * 2**18).astype(np.float32)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(x), 40)
+    pq.write_table(pa.table({"x": lists}), tmp_path / "a.parquet", row_group_size=2**20)
+    column, before, most = Column("x", 40, {tmp_path / "a.parquet": len(lists)}), pa.total_allocated_bytes(), 0
+    for start in range(0, len(lists), 4_096):
+        block = column.rows(start, start + 4_096)
+        most = max(most, pa.total_allocated_bytes() - before)
+    np.testing.assert_array_equal(block.ravel(), x[-len(block) * 40 :])
+    assert most < 16e6 < x.nbytes
+
+
+def test_a_repeated_name_takes_the_memory_of_one(tmp_path: Path) -> None:
+    """A text of a megabyte in a hundred thousand records is held once."""
+    n, long = 100_000, "x" * 10**6
+    labels = pa.DictionaryArray.from_arrays(pa.array(np.arange(n) % 2, pa.int8()), pa.array([long, "y"]))
+    pq.write_table(pa.table({"f0": np.zeros(n, np.float32), "label": labels}), tmp_path / "a.parquet")
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match="is not among"):
+            import_features(tmp_path / "a.parquet", tmp_path / "set", classes=["y", "z"])
+        assert tracemalloc.get_traced_memory()[1] < 10**8
+    finally:
+        tracemalloc.stop()
+    assert pa.total_allocated_bytes() - before < 10**8
+
+
+def test_an_archive_is_read_the_same_in_pieces_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "ROWS", 7)
+    for order in ("C", "F"):
+        np.savez(tmp_path / "a.npz", train_x=np.array(X, order=order), train_y=Y)
+        with zipfile.ZipFile(tmp_path / "a.npz", "a") as file:
+            file.writestr("notes.txt", "What is no array is passed over.")
+        found = import_features(tmp_path / "a.npz", tmp_path / order, classes=3, shards=4).features
+        np.testing.assert_array_equal(found.arrays("train")[0], X)

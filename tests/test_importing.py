@@ -1,0 +1,299 @@
+"""An import asserts public facts, asks before records of one person count as many, holds a part out, and goes on."""
+
+import os
+import shlex
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.sources import classes
+from dpfc_cli.sources.noticed import PersonsNoticedError
+from tests.features.formats import Arrays, Write, hdf5, npy, npz, parquet, safetensors
+from tests.support import stored
+
+N, PERSONS = 60, 17
+
+
+@pytest.fixture
+def arrays() -> Arrays:
+    """60 records of 17 persons. The first feature of a record is its number."""
+    x = np.random.default_rng(0).normal(size=(N, 4)).astype(np.float32)
+    x[:, 0] = np.arange(N)
+    return {"train_x": x, "train_y": np.arange(N) % 3, "train_patient": np.arange(N) * 7 % PERSONS}
+
+
+@pytest.fixture
+def single(arrays: Arrays) -> Arrays:
+    """The same without persons."""
+    return {name: array for name, array in arrays.items() if name != "train_patient"}
+
+
+def npz_of_texts(folder: Path, arrays: Arrays) -> Path:
+    return npz(folder, arrays | {"train_patient": arrays["train_patient"].astype(str)})
+
+
+def one_npy(folder: Path, arrays: Arrays) -> Path:
+    named = {"train_x": "X", "train_y": "y", "train_patient": "patient"}
+    return npy(folder, {named[name]: array for name, array in arrays.items()}) / "X.npy"
+
+
+def slides(folder: Path, arrays: Arrays) -> Path:
+    for i, row in enumerate(arrays["train_x"]):
+        with h5py.File(folder / f"s{i}.h5", "w") as file:
+            file["features"] = row[None]
+    rows = (f"s{i},{y},{p}" for i, (y, p) in enumerate(zip(arrays["train_y"], arrays["train_patient"], strict=True)))
+    (folder / "slides.csv").write_text("\n".join(["slide,label,Patient Number", *rows]))
+    return folder
+
+
+FORMATS = (npz, npz_of_texts, safetensors, hdf5, parquet(), npy, one_npy, slides)
+
+
+def made(source: Path, out: Path, **options: Any) -> FeatureSet:
+    options = {"classes": 3, **options}
+    if (source / "slides.csv").exists():
+        return import_features(f"slides:{source}", out, table=source / "slides.csv", **options).features
+    return import_features(source, out, **options).features
+
+
+def numbers(features: FeatureSet, split: str) -> list[int]:
+    """The numbers of the records of a split."""
+    return [int(number) for number in features.arrays(split)[0][:, 0]]
+
+
+# What is asserted, and what the set is called
+
+
+def test_classes_are_asserted_or_inferred_and_can_be_asserted_later(tmp_path: Path, single: Arrays) -> None:
+    source = npz(tmp_path, single)
+    first, made_now = import_features(source, tmp_path / "set")
+    assert (made_now, first.manifest.origin, first.classes) == (True, "inferred", ("0", "1", "2"))
+    again, made_now = import_features(str(source), str(tmp_path / "set"), classes=["x", "y", "z", "never seen"])
+    assert (made_now, again.manifest.origin, len(again.classes)) == (False, "asserted", 4)
+    assert (again.folder, again.manifest.id) == (tmp_path / "set", first.manifest.id)
+    with pytest.raises(UserError, match=r"out of range.*do not publish"):
+        import_features(source, tmp_path / "few", classes=("a", "b"))
+
+
+def test_what_seems_to_be_no_list_of_classes_asks_for_the_fact(
+    tmp_path: Path, single: Arrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classes, "MOST_INFERRED", 50)
+    patients = np.array([f"patient {i}" for i in range(N)])
+    for i, (labels, says) in enumerate(((patients, "seem to name 60 classes"), (np.arange(N), "60 classes"))):
+        with pytest.raises(UserError, match=says) as refused:
+            import_features(npz(tmp_path, single | {"train_y": labels}), tmp_path / f"{i}")
+        assert "patient" not in str(refused.value)
+
+
+def test_splits_that_do_not_fit_together_are_refused(tmp_path: Path, single: Arrays) -> None:
+    names = np.array(["cat", "elk", "wolf"])[single["train_y"]]
+    narrow = {"test_x": single["train_x"][:, :3], "test_y": single["train_y"]}
+    for test, says in ((narrow, "width"), ({"test_x": single["train_x"], "test_y": names}, "of one split are texts")):
+        with pytest.raises(UserError, match=says) as refused:
+            import_features(npz(tmp_path, single | test), tmp_path / "set")
+        assert refused.value.code == "conflict"
+
+
+def test_a_set_is_called_after_its_source_and_the_fraction(
+    tmp_path: Path, single: Arrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPFC_FEATURES", str(tmp_path / "features"))
+    assert import_features(npz(tmp_path, single), classes=3, hold_out=0.25).features.name == "a-holdout0.25"
+    assert import_features(one_npy(tmp_path, single), classes=3).features.name == "npy"
+
+
+def test_values_that_make_no_sense_are_refused_before_the_source_is_read(tmp_path: Path) -> None:
+    for given, code in (
+        ({"dtype": "float64"}, "unknown-name"),
+        ({"shards": 0}, "bad-value"),
+        ({"labels_per_record": 0}, "bad-value"),
+        ({"hold_out": 1.5}, "bad-value"),
+        ({"hold_out": 0.0}, "bad-value"),
+    ):
+        with pytest.raises(UserError) as caught:
+            import_features(tmp_path / "nothing", tmp_path / "set", **given)
+        assert caught.value.code == code
+
+
+def test_a_name_that_is_not_utf_8_is_kept(tmp_path: Path, single: Arrays) -> None:
+    """Such names are legal on POSIX systems."""
+    source = npz(tmp_path, single).rename(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.npz"))
+    assert made(source, tmp_path / "set").manifest.backbone["from"] == source.name
+    assert not import_features(source, tmp_path / "set", classes=("u", "v", "w")).made
+
+
+# Going on
+
+
+def test_a_stopped_import_goes_on_in_the_middle(tmp_path: Path, single: Arrays) -> None:
+    source = parquet()(tmp_path, single)
+    expected = stored(made(source, tmp_path / "whole", shards=4).folder)
+    calls = 0
+
+    def stop(what: str, done: int, total: int | None) -> None:
+        nonlocal calls
+        calls += what == "Importing train"
+        if calls == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        made(source, tmp_path / "set", shards=4, progress=stop)
+    assert stopped.value.__notes__[0].startswith("2 finished shards kept")
+    assert stored(made(source, tmp_path / "set", shards=4).folder) == expected
+
+
+def test_a_changed_source_is_refused_rather_than_mixed(tmp_path: Path, single: Arrays) -> None:
+    made(npz(tmp_path, single), tmp_path / "set")
+    assert not import_features(npz(tmp_path, single), tmp_path / "set").made
+    single["train_x"][0, 1] += 1
+    groups = {"train_groups": np.arange(N) // 2}
+    for changed in (single, single | groups):
+        with pytest.raises(UserError, match="another source") as refused:
+            made(npz(tmp_path, changed), tmp_path / "set")
+        assert refused.value.code == "exists"
+
+
+def test_one_that_refuses_null_records_does_not_complete_a_set_that_has_some(tmp_path: Path, arrays: Arrays) -> None:
+    source = slides(tmp_path, arrays)
+    (source / "s7.h5").rename(tmp_path / "away")
+    given: dict[str, Any] = {"group_column": "Patient Number", "shards": 2, "out": tmp_path / "set"}
+
+    def stop(what: str, done: int, total: int | None) -> None:
+        if what == "Importing train" and done > N // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made(source, on_error="null", warn=len, progress=stop, **given)
+    assert list((tmp_path / "set.partial").glob("*.h5"))
+    with pytest.raises(UserError, match="1 slide cannot be read"):
+        made(source, **given)
+    assert (made(source, on_error="null", warn=len, **given).arrays("train")[1] < 0).sum() == 1
+
+
+def test_a_set_that_the_disk_cannot_hold_is_refused_before_it_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**8))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("features", (10**6, 100), "f4", chunks=(1024, 100))
+        file["labels"] = np.arange(10**6) % 2
+    with pytest.raises(UserError, match=r"holds 1,000,000 records. They take 0.4 GB, and 0.1 GB are free") as caught:
+        import_features(tmp_path / "a.h5", tmp_path / "new" / "set")
+    assert caught.value.code == "unwritable"
+    assert not (tmp_path / "new").exists()
+
+
+# Persons
+
+
+@pytest.mark.parametrize("write", FORMATS)
+def test_records_that_seem_to_be_of_one_person_are_refused_unless_each_is_one(
+    write: Write, arrays: Arrays, tmp_path: Path
+) -> None:
+    source = write(tmp_path, arrays)
+    with pytest.raises(PersonsNoticedError) as refused:
+        made(source, tmp_path / "set")
+    assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "each_record_is_a_person")
+    assert GUARDED in refused.value.what
+    assert not list(tmp_path.glob("set*"))
+    assert not made(source, tmp_path / "set", each_record_is_a_person=True).manifest.grouped
+    # What the message says to do protects persons.
+    name = str(refused.value.fields["found"])
+    assert f"group_column {shlex.quote(name)}" in str(refused.value)
+    assert made(source, tmp_path / "grouped", group_column=name).split("train").groups == PERSONS
+
+
+def test_an_array_that_tells_all_records_apart_raises_no_alarm(arrays: Arrays, tmp_path: Path) -> None:
+    for i, write in enumerate((npz, hdf5, parquet(), npy)):
+        assert made(write(tmp_path, arrays | {"train_patient": np.arange(N)}), tmp_path / f"{i}").split("train").n == N
+
+
+def test_persons_whose_names_are_never_read_are_noticed(arrays: Arrays, tmp_path: Path) -> None:
+    """Texts without a fixed length lie in a heap in HDF5, and are objects in NumPy."""
+    texts = np.array([f"p{i}" for i in range(N)], object)
+    for write in (npy, hdf5):
+        with pytest.raises(PersonsNoticedError):
+            made(write(tmp_path, arrays | {"train_patient": texts}), tmp_path / "set")
+
+
+def test_persons_are_known_or_each_record_is_one_and_not_both(arrays: Arrays, tmp_path: Path) -> None:
+    groups = {name.replace("patient", "groups"): array for name, array in arrays.items()}
+    for source, options in ((npz(tmp_path, groups), {}), (parquet()(tmp_path, arrays), {"group_column": "patient"})):
+        with pytest.raises(UserError) as refused:
+            made(source, tmp_path / "set", each_record_is_a_person=True, **options)
+        assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "each_record_is_a_person")
+        assert made(source, tmp_path / f"set of {source.name}", **options).manifest.grouped
+
+
+def test_the_numbers_of_groups_follow_no_names(arrays: Arrays, single: Arrays, tmp_path: Path) -> None:
+    """They have the order of the SHA-256 of the names. The manifest holds no name, and no size of a group."""
+    from hashlib import sha256
+
+    texts = np.array([f"patient-{value:03d}" for value in arrays["train_patient"]])
+    found = made(npz(tmp_path, single | {"train_groups": texts}), tmp_path / "set")
+    [(_, x, _, g)] = found.grouped("train")(N)
+    names = [texts[int(x[np.argmax(g == group), 0])] for group in range(PERSONS)]
+    assert names == sorted(names, key=lambda name: sha256(name.encode()).digest()) != sorted(names)
+    said = found.manifest.to_json().decode()
+    assert "patient" not in said
+    assert not set(said.split()) & {str(n) for n in np.bincount(g)}
+
+
+# A test split that is held out
+
+
+@pytest.mark.parametrize("write", FORMATS)
+def test_a_part_of_an_import_is_held_out_and_is_the_same_in_every_format(
+    write: Write, arrays: Arrays, tmp_path: Path
+) -> None:
+    source = write(tmp_path, arrays)
+    found = made(source, tmp_path / "set", hold_out=0.3, each_record_is_a_person=True)
+    train, test = (numbers(found, split) for split in ("train", "test"))
+    assert sorted(train + test) == list(range(N))
+    assert 6 <= len(test) <= 30
+    (tmp_path / "other").mkdir()
+    again = made(npz(tmp_path / "other", arrays), tmp_path / "again", hold_out=0.3, each_record_is_a_person=True)
+    assert (numbers(again, "train"), numbers(again, "test")) == (train, test)
+    for split, own in (("train", train), ("test", test)):
+        assert found.arrays(split)[1].ravel().tolist() == [i % 3 for i in own]
+    # A smaller fraction holds out some of the same records, and all of it is spent on the same records.
+    fewer = made(source, tmp_path / "fewer", hold_out=0.1, each_record_is_a_person=True)
+    assert set(numbers(fewer, "test")) < set(test)
+    whole = made(source, tmp_path / "whole", each_record_is_a_person=True)
+    listings = [each.manifest.source["identity"]["listing"]["train"] for each in (found, whole)]
+    assert listings[0] == listings[1]
+    with pytest.raises(UserError, match="other settings"):
+        made(source, tmp_path / "set", hold_out=0.2, each_record_is_a_person=True)
+
+
+def test_a_person_of_an_import_is_held_out_as_a_whole(arrays: Arrays, tmp_path: Path) -> None:
+    for i, write in enumerate((npz, hdf5, parquet())):
+        found = made(write(tmp_path, arrays), tmp_path / f"{i}", hold_out=0.3, group_column="patient")
+        who = {split: {i * 7 % PERSONS for i in numbers(found, split)} for split in ("train", "test")}
+        assert not who["train"] & who["test"]
+        assert {split: found.split(split).groups for split in who} == {split: len(own) for split, own in who.items()}
+        assert len(who["train"]) + len(who["test"]) == PERSONS
+        assert sum(found.split(split).n for split in who) == N
+        # The records of a person follow one another.
+        for split, own in who.items():
+            persons = [i * 7 % PERSONS for i in numbers(found, split)]
+            assert 1 + sum(a != b for a, b in pairwise(persons)) == len(own)
+
+
+def test_what_cannot_be_held_out_is_refused(single: Arrays, tmp_path: Path) -> None:
+    both = single | {"test_x": single["train_x"], "test_y": single["train_y"]}
+    for given, hold_out in ((both, 0.5), (single, 1e-9)):
+        with pytest.raises(UserError) as refused:
+            made(npz(tmp_path, given), tmp_path / "set", hold_out=hold_out)
+        assert refused.value.fields["parameter"] == "hold_out"
+        assert not (tmp_path / "set").exists()
