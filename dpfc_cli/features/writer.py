@@ -84,7 +84,8 @@ class FeatureWriter:
         groups: the group of each record of each split, if the set is grouped: 0, …, 0, 1, …, P - 1. The identity must
             say which records belong together.
         kind: what digests of the records are made of (`sources.digests`); None if there are none.
-        population: whose records they are, as all processes must say.
+        population: whose records they are. Processes that share the work must all say so. One that works alone may say
+            otherwise than those before it.
 
     Raises:
         UserError: the folder cannot be written, another process works on it, or it was begun with other settings.
@@ -306,9 +307,14 @@ class FeatureWriter:
         with writing(self.folder):
             begun = self._entered(settings)
         numbers = schema.closed({split: schema.whole(1, n) for split, n in rows.items()})
-        fits = schema.fault(begun, schema.record({"shards": numbers})) is None
-        if fits and begun == (settings if exactly else {**settings, "shards": begun["shards"]}):
-            return dict(begun["shards"])
+        if schema.fault(begun, schema.record({"shards": numbers})) is None:
+            wanted = settings if exactly else {**settings, "shards": begun["shards"]}
+            # One that works alone may correct whose records they are.
+            alone = {} if self._task is not None else {"population": settings["population"]}
+            if {**begun, **alone} == wanted:
+                if begun != wanted:
+                    self._write(wanted)
+                return dict(begun["shards"])
         self._unlock()
         raise UserError(
             f"'{self._partial}' was begun from another source or with other settings.",
@@ -316,6 +322,10 @@ class FeatureWriter:
             code="conflict",
             path=str(self._partial),
         )
+
+    def _write(self, settings: dict[str, Any]) -> None:
+        with writing(self.folder):
+            files.replace(self._partial / SETTINGS, json.dumps(settings, sort_keys=True, indent=1).encode())
 
     def _entered(self, settings: dict[str, Any]) -> Any:
         """Lock the partial folder, which is made if it is not there. The settings in it; None if they are damaged. They
@@ -366,7 +376,7 @@ class FeatureWriter:
             )
         begins = self._emptied()
         if begins:
-            files.replace(self._partial / SETTINGS, json.dumps(settings, sort_keys=True, indent=1).encode())
+            self._write(settings)
         if self._task is not None:
             # Another process may take it before we do.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -161,18 +161,21 @@ def test_one_by_itself_and_one_that_shares_do_not_mix(folder: Path) -> None:
 def test_who_says_otherwise_of_what_is_made_joins_neither_a_process_nor_a_finished_shard(
     folder: Path, partial: Path
 ) -> None:
-    """Of the population: else the process that ends last would decide."""
-    changes: list[dict[str, Any]] = [{"manifest": OTHER}, {"population": "ward7"}, {"shards": 4}]
+    """Of the population, too: else the process that ends last would decide. One that works alone may correct it."""
+    changes: list[dict[str, Any]] = [{"manifest": OTHER}, {"shards": 4}, {"population": "ward7"}]
     with closing(writer(folder, (1, 2))) as first:
-        for task in ((2, 2), None):
+        for task, refused in (((2, 2), changes), ((2, 2), changes), (None, changes[:2])):
             before = bytes_in(partial)
-            for changed in changes:
+            for changed in refused:
                 with pytest.raises(UserError, match="another source") as caught:
                     writer(folder, task, **changed)
                 assert caught.value.code == "conflict"
             assert bytes_in(partial) == before
             make(first)
             first.close()
+    writer(folder, population="ward7").close()
+    with pytest.raises(UserError, match="another source"):
+        writer(folder, (2, 2))
 
 
 @pytest.mark.parametrize("task", [None, (1, 2)])
