@@ -2,15 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpfc_cli import outputs
 from dpfc_cli.backbones import Progress
-from dpfc_cli.errors import UserError, check_installed, check_new_name, parameter, unknown
+from dpfc_cli.errors import UserError, check_installed, parameter, unknown
 from dpfc_cli.exports import arrays, onnx
 from dpfc_cli.exports.arrays import Files, check_head
-from dpfc_cli.files import make, sha256_of
+from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.privacy.chain import to_json
@@ -70,7 +71,7 @@ def export(
     Args:
         head: the head, as `Head.load` gives it.
         to: "onnx", "torch", "sklearn" or "npz".
-        out: the file. It is never overwritten.
+        out: the file. Another one of that name is never overwritten.
         with_backbone: whether the backbone is to be in the file, too. The input is then pictures. For "onnx" alone.
         weights: where the weights of the backbone are: a file, a folder or `hf:owner/name[/file]`. Default: where the
             card says.
@@ -81,7 +82,7 @@ def export(
 
     Raises:
         UserError: the card contradicts itself, the format is unknown or cannot hold a backbone, a package is not
-            installed, the weights are others, or the file exists or cannot be written.
+            installed, the weights are others, or there is another file, or it cannot be written.
 
     Examples:
         >>> export(Head.load("heads/eps1.safetensors"), "onnx", "eps1.onnx")
@@ -111,21 +112,15 @@ def export(
     network = onnx.rebuilt(head, weights, progress) if with_backbone else None
     texts = notes(head, to)
     also = (network, path.name) if target.backbones else ()
-    written = [
-        _write(_named(path, name), parts, mine=name == "") for name, parts in target.files(head, texts, *also).items()
-    ]
+    written = []
+    for name, parts in target.files(head, texts, *also).items():
+        written.append(_named(path, name))
+        outputs.write(written[-1], parts)
     return Exported(path=path, files=tuple(written), notes=texts)
 
 
 def _check_place(path: Path, target: Target) -> None:
-    check_new_name(path.name)
-    if path.suffix != target.suffix:
-        raise UserError(
-            f"{parameter('out')} '{path}' must end in {target.suffix}.",
-            "Change the name.",
-            parameter="out",
-            path=str(path),
-        )
+    outputs.check(path, (target.suffix,))
     if path.suffix == TARGETS["torch"].suffix and path.parent.resolve() == heads_folder().resolve():
         raise UserError(
             f"'{path}' would lie among the heads, and it would look like one.",
@@ -134,40 +129,11 @@ def _check_place(path: Path, target: Target) -> None:
             parameter="out",
             path=str(path),
         )
-    if path.exists():
-        raise _taken(path)
 
 
 def _named(path: Path, name: str) -> Path:
     """The place of a file, as `Files` names it."""
     return path.with_name(path.name + name) if not name or name.startswith(".") else path.with_name(name)
-
-
-def _write(path: Path, parts: Iterable[bytes], mine: bool) -> Path:
-    """Write a file, whole or not at all. One that is there with the same bytes stays, unless it is the user's own."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        found = make(path, parts)
-    except OSError as error:
-        raise UserError(
-            f"'{path}' cannot be written: {error.strerror or error}.",
-            f"Choose a writable place: {parameter('out')}. Or make room.",
-            code="unwritable",
-            path=str(path),
-        ) from error
-    if found == "other" or (mine and found == "same"):
-        raise _taken(path)
-    return path
-
-
-def _taken(path: Path) -> UserError:
-    return UserError(
-        f"There is a file '{path}' already.",
-        f"Nothing is overwritten. Choose another name, {parameter('out')}, or remove it.",
-        code="exists",
-        parameter="out",
-        path=str(path),
-    )
 
 
 _TOGETHER = "the softmax of the scores; they are not calibrated"

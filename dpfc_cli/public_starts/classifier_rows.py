@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.files import LARGEST_JSON, check_plain, json_in
+from dpfc_cli.files import bytes_in, json_in
 from dpfc_cli.public_starts.wordnet import WordNet
 from dpfc_cli.sources.classes import by_name
 
@@ -67,21 +67,17 @@ def labels_in(path: Path) -> tuple[Label, ...]:
 def lines_in(path: Path, name: str) -> list[str]:
     """The lines of a text file. name: of the parameter. Raises UserError where it cannot be read as UTF-8."""
     try:
-        check_plain(path)
-        if path.stat().st_size > LARGEST_JSON:
-            raise ValueError(f"it is larger than {LARGEST_JSON >> 20} MiB")
         # Some editors put a mark ahead that "utf-8-sig" removes.
-        return path.read_text("utf-8-sig").removesuffix("\n").split("\n")
+        text = bytes_in(path).decode("utf-8-sig")
     except (OSError, ValueError) as error:
-        missing = isinstance(error, FileNotFoundError)
-        why = getattr(error, "strerror", None) or error
         raise UserError(
-            f"There is no file '{path}'." if missing else f"'{path}' cannot be read as text: {why}.",
+            f"'{path}' cannot be read as text: {getattr(error, 'strerror', None) or error}.",
             f"Name a text file in UTF-8, with one entry on each line: {parameter(name)}.",
-            code="missing" if missing else "unreadable",
+            code="missing" if isinstance(error, FileNotFoundError) else "unreadable",
             parameter=name,
             path=str(path),
         ) from error
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
 def label_of(text: str) -> Label:
@@ -105,10 +101,6 @@ def stated(path: Path, names: Sequence[str]) -> Chosen:
     """
     try:
         found = json_in(path)
-    except FileNotFoundError as error:
-        raise UserError(
-            f"There is no file '{path}'.", "Name another one.", code="missing", parameter="rows", path=str(path)
-        ) from error
     except (OSError, ValueError) as error:
         raise _unstated(path, str(getattr(error, "strerror", None) or error)) from error
     if not isinstance(found, dict):

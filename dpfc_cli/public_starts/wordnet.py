@@ -7,8 +7,7 @@ belongs to one version of WordNet only: the ids of ImageNet (`n02084071`) are th
 from pathlib import Path
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.files import check_plain
-from dpfc_cli.memory import check_fits
+from dpfc_cli.files import bytes_in
 from dpfc_cli.sources.classes import plain
 
 INDEX, DATA = "index.noun", "data.noun"
@@ -93,23 +92,13 @@ class WordNet:
 def _bytes_of(folder: Path, name: str) -> bytes:
     path = folder / name
     try:
-        check_plain(path)
-        check_fits(path, "a dictionary", path.stat().st_size, copies=8)
-        return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError) as error:
+        return bytes_in(path)
+    except (OSError, ValueError) as error:
         raise UserError(
-            f"There is no '{path}'.",
+            f"'{path}' cannot be read: {getattr(error, 'strerror', None) or error}.",
             f"Name a folder with {INDEX} and {DATA}. On Debian and Ubuntu it is /usr/share/wordnet, of the package "
             "wordnet-base.",
-            code="missing",
-            parameter="wordnet",
-            path=str(path),
-        ) from error
-    except OSError as error:
-        raise UserError(
-            f"'{path}' cannot be read: {error.strerror or error}.",
-            "Check its permissions.",
-            code="unreadable",
+            code="missing" if isinstance(error, FileNotFoundError) else "unreadable",
             parameter="wordnet",
             path=str(path),
         ) from error

@@ -8,19 +8,18 @@ know nothing of the private records. Only scoring them reads records (`score`).
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpfc_cli import backbones
+from dpfc_cli import backbones, outputs
 from dpfc_cli.backbones import BACKBONES, text
-from dpfc_cli.errors import UserError, check_new_name, counted, parameter, printable, unknown
+from dpfc_cli.errors import UserError, counted, parameter, printable
 from dpfc_cli.evaluation.exact import Evaluation, Progress
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.files import make, sha256_of, temporary_beside
+from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import ordered
 from dpfc_cli.options import takes
 from dpfc_cli.public_starts import score
@@ -100,7 +99,9 @@ def zero_shot(wanted: ClassVectors) -> ZeroShot:
     features, source, on, split, progress = wanted.features, wanted.source, wanted.on, wanted.split, wanted.progress
     network = _network(features, wanted.model, wanted.weights)
     names = _names(features, wanted.classes)
-    path = place_of(wanted.out, features, network.model, source)
+    stem = printable(network.model if features is None else features.name)
+    path = Path(f"{stem}-{source}.safetensors" if wanted.out is None else wanted.out)
+    outputs.check(path, (".safetensors",))
     own = tuple(names)
     warnings = [] if on is None else score.check(on, split, features)
     if features is not None and features.manifest.origin == "inferred":
@@ -141,7 +142,7 @@ def zero_shot(wanted: ClassVectors) -> ZeroShot:
     )
     return ZeroShot(
         path=path,
-        made=published(data, path),
+        made=outputs.write(path, data),
         classes=own,
         known=known,
         vectors=vectors.astype(np.float32),
@@ -162,8 +163,6 @@ def _network(features: FeatureSet | None, model: str | None, weights: str | None
                 code="missing",
                 parameter="model",
             )
-        if model not in BACKBONES:
-            raise unknown("model", model, BACKBONES)
         return _Network(
             model=model, pool=None, weights=weights, sha256=None, dim=None if features is None else features.dim
         )
@@ -317,56 +316,3 @@ def _told(chosen: Chosen) -> list[str]:
             "meaning or several. Only classes with the same name got them."
         )
     return said
-
-
-SUFFIX = ".safetensors"
-
-
-def place_of(out: Path | str | None, features: FeatureSet | None, model: str, source: str) -> Path:
-    """Where the file is to be. UserError where it cannot be."""
-    stem = printable(model if features is None else features.name)
-    path = Path(f"{stem}-{source}{SUFFIX}" if out is None else out)
-    if path.suffix != SUFFIX:
-        raise UserError(
-            f"The file of class vectors '{path}' must end in {SUFFIX}.",
-            f"Give it another name: {parameter('out')}.",
-            parameter="out",
-            path=str(path),
-        )
-    check_new_name(path.name)
-    temporary = temporary_beside(path)
-    try:
-        temporary.touch(exist_ok=False)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-    return path
-
-
-def published(data: bytes, path: Path) -> bool:
-    """Write the file, whole or not at all: whether it was written now. UserError where another file has its name."""
-    try:
-        found = make(path, data)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    if found == "other":
-        raise UserError(
-            f"There is another file '{path}' already.",
-            f"Delete it, or give the new one another name: {parameter('out')}.",
-            code="exists",
-            parameter="out",
-            path=str(path),
-        )
-    return found == "made"
-
-
-def _unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(
-        f"The file '{path}' cannot be written: {error.strerror or error}.",
-        f"Choose a writable place: {parameter('out')}.",
-        code="unwritable",
-        parameter="out",
-        path=str(path),
-    )

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, check_new_name, installing, parameter
+from dpfc_cli import outputs
+from dpfc_cli.errors import UserError, installing
 from dpfc_cli.evaluation.exact import Progress
-from dpfc_cli.files import make
 from dpfc_cli.heads.head import Head
 from dpfc_cli.report.contents import document
 from dpfc_cli.show.document import Document
@@ -50,23 +50,8 @@ def write_report(
 
     """
     path = Path(out)
-    check_new_name(path.name)
-    made = _KINDS.get(path.suffix.lower())
-    if made is None:
-        raise UserError(
-            f"{parameter('out')} '{path}' does not end in {', '.join(_KINDS)}.",
-            "The ending says what kind of file is written.",
-            parameter="out",
-            path=str(path),
-        )
-    if not path.parent.is_dir():
-        raise UserError(
-            f"There is no folder '{path.parent}' for the report.",
-            "Make it first.",
-            code="missing",
-            parameter="out",
-            path=str(path.parent),
-        )
+    outputs.check(path, _KINDS)
+    made = _KINDS[path.suffix.lower()]
     if made is _pdf:
         _check_pdf()
     loaded = head if isinstance(head, Head) else Head.load(head)
@@ -79,24 +64,7 @@ def write_report(
             progress=progress,
         )
     )
-    try:
-        found = make(path, data if isinstance(data, bytes) else data.encode())
-    except OSError as error:
-        raise UserError(
-            f"The report cannot be written to '{path}': {error.strerror or error}.",
-            "Choose a writable place, with room left.",
-            code="unwritable",
-            parameter="out",
-            path=str(path),
-        ) from error
-    if found == "other":
-        raise UserError(
-            f"'{path}' exists, and it is something else.",
-            "A report may have been signed. Choose another name, or move it away.",
-            code="exists",
-            parameter="out",
-            path=str(path),
-        )
+    outputs.write(path, data if isinstance(data, bytes) else data.encode())
     return path
 
 

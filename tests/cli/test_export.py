@@ -110,5 +110,4 @@ def test_pictures_go_through_backbone_and_head_in_one_graph(dpfc: Dpfc) -> None:
     head = Head.load("a.safetensors")
     assert np.abs(scores - head.scores(features)).max() < 1e-5 * np.abs(scores).max()
     assert np.mean(head.scores(x).argmax(axis=1) == scores.argmax(axis=1)) > 0.9
-    again = dpfc(*line)
-    assert (again.exit_code, "There is a file" in again.stderr) == (2, True)
+    assert dpfc(*line).exit_code == 0

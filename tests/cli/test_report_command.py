@@ -27,7 +27,7 @@ def test_what_is_wrong_is_said_in_flags_and_nothing_is_written(dpfc: Dpfc, featu
     Path("exact.json").write_text(dpfc("evaluate", "a.safetensors", "--json").stdout)
     there = set(Path().iterdir())
     for line, said in (
-        (("--out", "r.txt"), "--out 'r.txt' does not end in"),
+        (("--out", "r.txt"), "--out 'r.txt' must end in"),
         (("--out", "r.md", "--features", "blobs"), "--features has no meaning without --internal"),
         (("--out", "r.md", "--internal", "--features", "none"), "Name the set: --features. Without --internal"),
         (("--out", "r.md", "--evaluation", "exact.json"), "Or leave out --evaluation and write an internal report"),

@@ -1,10 +1,8 @@
 """An export computes what the head computes, and says what the head claims."""
 
 import ast
-import errno
 import importlib.util
 import json
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -287,7 +285,7 @@ def test_a_head_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
         ("onnx", "a.npz", {}, r"must end in \.onnx"),
         ("torch", "a.pt", {}, r"must end in \.safetensors"),
         ("onnx", "a\x1b.onnx", {}, "characters that cannot be seen"),
-        ("onnx", "there.onnx", {}, "There is a file"),
+        ("onnx", "there.onnx", {}, "There is another file"),
         ("torch", "heads/a.safetensors", {}, "among the heads"),
         ("npz", "a.npz", {"with_backbone": True}, "holds a head alone"),
         ("onnx", "a.onnx", {"weights": "x"}, "no meaning without with_backbone"),
@@ -327,21 +325,11 @@ def test_a_package_that_is_missing_is_named_with_its_extra(tmp_path: Path, monke
     assert refused.value.fields == {"package": "sklearn", "extra": "sklearn"}
 
 
-def test_a_full_disk_leaves_no_half_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UserError, match="No space left"):
-        export(head_of(), "sklearn", tmp_path / "a.npz")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_module_that_was_changed_is_not_overwritten(tmp_path: Path) -> None:
     export(head_of(), "sklearn", tmp_path / "a.npz")
     export(head_of(), "sklearn", tmp_path / "b.npz")
     (tmp_path / "dpfc_head_sklearn.py").write_text("# mine")
-    with pytest.raises(UserError, match=r"There is a file '.*dpfc_head_sklearn\.py'"):
+    with pytest.raises(UserError, match=r"There is another file '.*dpfc_head_sklearn\.py'"):
         export(head_of(), "sklearn", tmp_path / "c.npz")
     assert (tmp_path / "dpfc_head_sklearn.py").read_text() == "# mine"
     assert not (tmp_path / "c.npz").exists()

@@ -1,8 +1,6 @@
 """Files of class vectors: what is in them, when they are refused, and how good they are said to be."""
 
-import errno
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from dpfc_cli import backbones, files
+from dpfc_cli import backbones
 from dpfc_cli.backbones import text
 from dpfc_cli.backbones.text import TextVectors
 from dpfc_cli.errors import UserError
@@ -219,37 +217,13 @@ def test_classes_that_were_inferred_depend_on_the_records_and_that_is_said(weigh
 # The file itself
 
 
-def test_the_same_vectors_give_the_same_bytes_and_another_file_is_never_overwritten(
-    features: FeatureSet, weights: str, rows: Path
-) -> None:
+def test_the_same_vectors_give_the_same_bytes(features: FeatureSet, weights: str, rows: Path) -> None:
     made = zero_shot(features, **MODEL, weights=weights, rows=rows)
-    before = made.path.read_bytes()
     again = zero_shot(features, **MODEL, weights=weights, rows=rows)
-    assert (made.made, again.made, made.path.read_bytes()) == (True, False, before)
-    other = zero_shot(features, **MODEL, weights=weights, rows=rows, out="other.safetensors")
-    assert other.path.read_bytes() == before
+    assert (made.made, again.made) == (True, False)
     rows.write_text(json.dumps({"wolf": [0], "otter": [1]}))
-    with pytest.raises(UserError, match=r"another file 'private-classifier\.safetensors' already") as refused:
+    with pytest.raises(UserError, match=r"another file 'private-classifier\.safetensors' already"):
         zero_shot(features, **MODEL, weights=weights, rows=rows)
-    assert refused.value.code == "exists"
-    assert made.path.read_bytes() == before
-    assert not list(Path().glob(".*"))
-
-
-@pytest.mark.parametrize(
-    ("out", "says"),
-    [
-        ("vectors.npz", "must end in .safetensors"),
-        ("nowhere/vectors.safetensors", "cannot be written"),
-        ("a\x1b.safetensors", "cannot be seen"),
-    ],
-)
-def test_a_place_that_cannot_be_is_refused_before_weights_are_read(
-    features: FeatureSet, out: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(backbones, "classifier")
-    with pytest.raises(UserError, match=says):
-        zero_shot(features, **MODEL, weights="w", rows="rows.json", out=out)
 
 
 def test_files_that_are_missing_are_named_before_weights_are_fetched(
@@ -264,24 +238,9 @@ def test_files_that_are_missing_are_named_before_weights_are_fetched(
         {"wordnet": "nowhere", "labels": "labels.txt"},
         {"wordnet": "nowhere"},
     ):
-        with pytest.raises(UserError, match="There is no ") as refused:
+        with pytest.raises(UserError, match="No such file") as refused:
             zero_shot(features, **{**MODEL, **found})
         assert refused.value.fields["parameter"] in found
-
-
-@pytest.mark.parametrize("fails", ["write_synced", "publish"])
-def test_a_disk_that_fails_leaves_nothing(
-    features: FeatureSet, weights: str, rows: Path, fails: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, *_: object, **__: object) -> None:
-        path.write_bytes(b"half")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(files, fails, full)
-    with pytest.raises(UserError, match="cannot be written: No space left") as refused:
-        zero_shot(features, **MODEL, weights=weights, rows=rows)
-    assert refused.value.code == "unwritable"
-    assert not [path for path in Path().iterdir() if "classifier" in path.name]
 
 
 # The backbone

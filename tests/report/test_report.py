@@ -350,22 +350,20 @@ def test_a_report_is_never_overwritten_but_by_itself(ward: Ward, tmp_path: Path)
     out = tmp_path / "r.md"
     first = dpfc.write_report("first", out).read_bytes()
     assert dpfc.write_report("first", out).read_bytes() == first
-    with pytest.raises(UserError, match="exists, and it is something else") as error:
+    with pytest.raises(UserError, match="another file") as error:
         dpfc.write_report("second", out)
     assert error.value.code == "exists"
     assert out.read_bytes() == first
     assert [path.name for path in tmp_path.iterdir()] == ["r.md"]
 
 
-@pytest.mark.parametrize(
-    ("out", "said"), [("a.docx", "does not end in"), ("nowhere/a.html", "There is no folder"), ("a", "does not end in")]
-)
 def test_a_name_that_cannot_be_is_refused_before_any_work(
-    ward: Ward, tmp_path: Path, out: str, said: str, monkeypatch: pytest.MonkeyPatch
+    ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write, "document", None)
-    with pytest.raises(UserError, match=said):
-        dpfc.write_report("first", tmp_path / out)
+    for out in ("a.docx", "a"):
+        with pytest.raises(UserError, match="must end in"):
+            dpfc.write_report("first", tmp_path / out)
 
 
 def test_without_packages_beyond_our_own_all_but_pdf_is_written(

@@ -1,0 +1,56 @@
+"""Files that a user names to be made: whole or not at all, and never over another file."""
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from dpfc_cli.errors import UserError, check_new_name, parameter
+from dpfc_cli.files import make
+
+
+def check(path: Path, endings: Collection[str]) -> None:
+    """Refuse a name that a new file cannot have. endings: those that it may have.
+
+    Raises:
+        UserError: it ends in something else, or has characters that cannot be seen.
+
+    """
+    check_new_name(path.name)
+    if path.suffix.lower() not in endings:
+        raise UserError(
+            f"{parameter('out')} '{path}' must end in {' or '.join(endings)}.",
+            "Change the name.",
+            parameter="out",
+            path=str(path),
+        )
+
+
+def write(path: Path, data: bytes | Iterable[bytes]) -> bool:
+    """Make a file, and the folder that it is to lie in.
+
+    Returns:
+        Whether it was made now. A file that is there already, with the same bytes, stays.
+
+    Raises:
+        UserError: another file has that name, or it cannot be written.
+
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        found = make(path, data)
+    except OSError as error:
+        raise UserError(
+            f"'{path}' cannot be written: {error.strerror or error}.",
+            f"Choose a writable place, with room left: {parameter('out')}.",
+            code="unwritable",
+            parameter="out",
+            path=str(path),
+        ) from error
+    if found == "other":
+        raise UserError(
+            f"There is another file '{path}' already.",
+            f"Nothing is overwritten. Choose another name, {parameter('out')}, or move it away.",
+            code="exists",
+            parameter="out",
+            path=str(path),
+        )
+    return found == "made"

@@ -1,0 +1,41 @@
+"""Files that a user names: whole or not at all, and never over another file."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from dpfc_cli import files, outputs
+from dpfc_cli.errors import UserError
+
+
+def test_a_file_is_made_once_and_another_one_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.npz"
+    assert outputs.write(path, [b"a", b"b"])
+    assert not outputs.write(path, b"ab")
+    with pytest.raises(UserError, match="another file") as refused:
+        outputs.write(path, b"c")
+    assert refused.value.code == "exists"
+    assert path.read_bytes() == b"ab"
+    assert [each.name for each in path.parent.iterdir()] == ["a.npz"]
+
+
+@pytest.mark.parametrize("fails", ["write_synced", "publish"])
+def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, *_: object, **__: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, fails, full)
+    with pytest.raises(UserError, match="cannot be written: No space left") as refused:
+        outputs.write(tmp_path / "a.npz", b"whole")
+    assert refused.value.code == "unwritable"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_must_be_seen_and_end_as_its_format_does() -> None:
+    outputs.check(Path("a.NPZ"), (".npz",))
+    for name, said in (("a.pt", r"must end in \.npz or \.html"), ("a\x1b.npz", "cannot be seen")):
+        with pytest.raises(UserError, match=said):
+            outputs.check(Path(name), (".npz", ".html"))
