@@ -168,7 +168,7 @@ def _check(name: str, options: Options) -> Family:
     family = _family_of(name)
     _check_repository(name, options.weights)
     chosen = (
-        ("pool", "pooling", options.pool, POOLINGS, family.poolings),
+        ("pool", "pooling", options.pool, POOLINGS, family.poolings_of(name, options)),
         ("preprocess", "preprocessing", options.preprocess, PREPROCESS, family.recipes or (_DEFAULT_RECIPE,)),
         ("precision", "precision", options.precision, PRECISIONS, family.precisions),
     )

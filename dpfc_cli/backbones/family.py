@@ -156,6 +156,10 @@ class Family(ABC):
         that pooling, recipe and precision are among those of the family.
         """
 
+    def poolings_of(self, name: str, options: Options) -> tuple[str, ...]:
+        """Those of the poolings that a model has."""
+        return self.poolings
+
     @abstractmethod
     def load(self, wanted: Wanted) -> Backbone:
         """Load a model. Raises UserError if the weights cannot be fetched or read, or do not fit."""

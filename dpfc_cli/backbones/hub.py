@@ -13,7 +13,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dpfc_cli.backbones.family import Progress
 from dpfc_cli.errors import Code, UserError, parameter, sentence
@@ -31,21 +31,6 @@ class Pin:
 
     commit: str
     sha256: str
-
-
-class Published(Protocol):
-    """What a table of models says about the weights of one.
-
-    home: `owner/name/file` on the hub; None if they are not published. pin: the version of them; None: it was not
-    established, and the newest is taken. width: of a feature; None if the name of the model does not say.
-    """
-
-    @property
-    def home(self) -> str | None: ...
-    @property
-    def pin(self) -> Pin | None: ...
-    @property
-    def width(self) -> int | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,54 +67,66 @@ class Located:
         return sums[0] if len(sums) == 1 else hashlib.sha256(b"".join(map(bytes.fromhex, sums))).hexdigest()
 
 
-def place(model: Published, weights: str | None) -> tuple[str, Pin | None]:
-    """Where the weights of a model are, and which version is accepted.
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """What a table of models says about the weights of one.
 
-    Args:
-        model: the row of the table.
+    Attributes:
+        home: `owner/name/file` on the hub; None if they are not published.
+        width: of a token or a place. The weights must have it; None if the name of the model does not say.
+        pin: the version of the published weights. None: it was not established, and the newest is taken.
+
+    """
+
+    home: str | None
+    width: int | None
+    pin: Pin | None = None
+
+    def place(self, weights: str | None) -> tuple[str, Pin | None]:
+        """Where the weights are, and which version is accepted.
+
         weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights. If their own name is given, as
-            feature sets state it, the version is the same.
+        feature sets state it, the version is the same.
+        """
+        published = f"hf:{self.home}"
+        return (published, self.pin) if weights in (None, published) else (str(weights), None)
 
-    """
-    published = f"hf:{model.home}"
-    return (published, model.pin) if weights is None or weights == published else (weights, None)
+    def find(
+        self, weights: str | None, progress: Progress | None = None, expected: str | None = None
+    ) -> tuple[Located, str]:
+        """The weights, fetched if they are not on this machine, and their digest.
 
+        Args:
+            weights: as for `place`.
+            progress: it is told how many bytes of a file were downloaded.
+            expected: the digest that they must have; None: any.
 
-def find(where: str, pin: Pin | None, progress: Progress | None, expected: str | None = None) -> tuple[Located, str]:
-    """Weights, fetched if they are not on this machine, and their digest.
+        Raises:
+            UserError: the weights cannot be fetched, were damaged, or are others than expected.
 
-    Args:
-        where: a file, a folder or `hf:owner/name[/file]`.
-        pin: the version to fetch. None: the newest.
-        progress: it is told how many bytes of a file were downloaded.
-        expected: the digest that they must have; None: any.
+        """
+        where, pin = self.place(weights)
+        located = locate(where, progress, pin)
+        found = located.digest()
+        if expected not in (None, found):
+            raise UserError(
+                f"'{located.id}' is not the checkpoint that the features were computed with: its digest is {found}, "
+                f"not {expected}.",
+                f"Name the weights of the features: {parameter('weights')}.",
+                code="conflict",
+                parameter="weights",
+            )
+        return located, found
 
-    Raises:
-        UserError: the weights cannot be fetched, were damaged, or are others than expected.
-
-    """
-    located = locate(where, progress, pin)
-    found = located.digest()
-    if expected not in (None, found):
-        raise UserError(
-            f"'{located.id}' is not the checkpoint that the features were computed with: its digest is {found}, not "
-            f"{expected}.",
-            f"Name the weights of the features: {parameter('weights')}.",
-            code="conflict",
-            parameter="weights",
-        )
-    return located, found
-
-
-def check_width(model: Published, width: int, source: str) -> None:
-    """Refuse weights whose features have another width than those of the model. source: what messages call them."""
-    if model.width not in (None, width):
-        raise UserError(
-            f"'{source}' belongs to features of {width} numbers, not of {model.width}.",
-            f"Choose the {parameter('model')} that the weights belong to, or other {parameter('weights')}.",
-            code="conflict",
-            parameter="weights",
-        )
+    def check_width(self, width: int, source: str) -> None:
+        """Refuse weights whose features have another width. source: what messages call them."""
+        if self.width not in (None, width):
+            raise UserError(
+                f"'{source}' belongs to features of {width} numbers, not of {self.width}.",
+                f"Choose the {parameter('model')} that the weights belong to, or other {parameter('weights')}.",
+                code="conflict",
+                parameter="weights",
+            )
 
 
 def check(weights: str) -> None:
@@ -138,15 +135,7 @@ def check(weights: str) -> None:
     """
     file = _Place(weights).file
     if file and file.endswith(_PICKLES):
-        stem = file.rpartition("/")[2].rpartition(".")[0]
-        raise UserError(
-            f"'{file}' is a pickle. Whoever opens a pickle runs the code in it.",
-            "Convert it on a machine where that code can do no harm: torch.load(FILE, weights_only=True), then "
-            f"safetensors.torch.save_file(tensors, '{stem}.safetensors').",
-            code="unsupported",
-            parameter="weights",
-            path=file,
-        )
+        raise _pickle(f"'{file}' is", path=file)
     if file and not file.endswith((*_KNOWN, ".index.json")):
         raise UserError(
             f"'{file}' is not a file of weights.",
@@ -158,7 +147,7 @@ def check(weights: str) -> None:
 
 
 def locate(weights: str, progress: Progress | None = None, pin: Pin | None = None) -> Located:
-    """Find the files of weights, and fetch them if they are not on this machine. For the arguments see `find`."""
+    """Find the files of weights, and fetch them if they are not here. For the arguments see `Published.find`."""
     check(weights)
     place = _Place(weights, progress, pin)
     usual = (place.file,) if place.file else ("model.safetensors", INDEX)
@@ -184,7 +173,7 @@ def beside(weights: str, name: str, progress: Progress | None = None, pin: Pin |
     """Find another file in the folder of weights, and fetch it if it is not on this machine.
 
     Args:
-        weights: as for `find`.
+        weights: a file, a folder or `hf:owner/name[/file]`.
         name: of the file.
         progress: it is told how many bytes of a file were downloaded.
         pin: the version of the weights. The file is that of its commit.
@@ -423,18 +412,22 @@ def only_a_pickle(model: str, place: str, gated: bool) -> UserError:
     publisher gives the file only to whom accepted its terms.
     """
     repository, _, file = place.rpartition("/")
-    ask = f"{_accept(repository)} Then fetch" if gated else "Fetch"
+    first = f"{_accept(repository)} Then fetch" if gated else "Fetch"
+    first += (
+        f" the file: hf download {repository} {file}. Or name hf:{repository}, if it has a model.safetensors by now. "
+    )
+    what = f"All that the publisher of {model} has is '{file}' of '{repository}', which is"
+    return _pickle(what, first, repository=repository, gated=gated)
+
+
+def _pickle(what: str, first: str = "", **fields: Any) -> UserError:
     return UserError(
-        f"The publisher of {model} has its weights as a pickle only ('{file}' of '{repository}'). Whoever opens a "
-        "pickle runs the code in it.",
-        f"{ask} the file: hf download {repository} {file}. Convert it on a machine where that code "
-        "can do no harm: tensors = torch.load(FILE, weights_only=True), then safetensors.torch.save_file(tensors, "
-        f"'model.safetensors'). Name the new file with {parameter('weights')}. If the repository has a "
-        f"model.safetensors by now, name hf:{repository}.",
+        f"{what} a pickle. Whoever opens a pickle runs the code in it.",
+        f"{first}Convert it where that code can do no harm: tensors = torch.load(FILE, weights_only=True), then "
+        f"safetensors.torch.save_file(tensors, 'model.safetensors'). Name the new file: {parameter('weights')}.",
         code="unsupported",
         parameter="weights",
-        repository=repository,
-        gated=gated,
+        **fields,
     )
 
 

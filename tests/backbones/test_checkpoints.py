@@ -178,7 +178,7 @@ def test_a_configuration_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     senseless: list[tuple[str, object]] = [("num_attention_heads", None), ("num_attention_heads", 3.7)]
     senseless += [("layer_norm_eps", "x"), ("hidden_act", 1)]
     cases: list[tuple[dict[str, object], str]] = [
-        ({"num_attention_heads": 5}, "among 5 heads"),
+        ({"num_attention_heads": 5}, "5 heads for a width of 32"),
         ({"hidden_act": "relu"}, "relu"),
     ]
     cases += [({name: value}, "make no sense") for name, value in senseless]

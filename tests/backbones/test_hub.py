@@ -302,8 +302,8 @@ def test_the_pin_holds_also_where_the_published_weights_are_named() -> None:
     assert any(model.pin for model in MODELS.values())
     for model in MODELS.values():
         assert model.pin is None or re.fullmatch("[0-9a-f]{40} [0-9a-f]{64}", f"{model.pin.commit} {model.pin.sha256}")
-        assert hub.place(model, f"hf:{model.home}") == hub.place(model, None) == (f"hf:{model.home}", model.pin)
-        assert hub.place(model, "hf:some/other") == ("hf:some/other", None)
+        assert model.place(f"hf:{model.home}") == model.place(None) == (f"hf:{model.home}", model.pin)
+        assert model.place("hf:some/other") == ("hf:some/other", None)
 
 
 def test_a_pinned_version_that_the_hub_does_not_have_is_refused(home: Hub, model: bytes) -> None:

@@ -253,12 +253,10 @@ def test_only_models_with_texts_have_a_text_tower() -> None:
 @pytest.mark.parametrize(
     ("names", "prompts", "message"),
     [
-        ([], PROMPTS, "no class"),
         (["a", " _ "], PROMPTS, "' _ ' has no name"),
-        (["a\ud800"], PROMPTS, "no valid text"),
-        (["a"], [], "no prompt"),
+        (["a\ud800"], PROMPTS, "has no name that can be read"),
+        (["a"], [], r"'' has no {}"),
         (["a"], ["a photo"], r"'a photo' has no {}"),
-        (["a"], ["{}\udcff"], "no valid text"),
     ],
 )
 def test_names_and_prompts_that_say_nothing_are_refused(names: list[str], prompts: list[str], message: str) -> None:
@@ -301,7 +299,7 @@ def test_the_tokenizer_of_another_model_is_refused(name: str, tmp_path: Path) ->
     new(folder, name)
     fewer = random_weights({**CASES[name]["shapes"], TOKENS[name]: [20, 24]})
     write(fewer, folder, config=CASES[name]["config"])
-    with pytest.raises(UserError, match=r"has the token .+ knows 20 tokens only"):
+    with pytest.raises(UserError, match=r"has the token .+ knows 20 tokens"):
         vectors(folder, name)
 
 

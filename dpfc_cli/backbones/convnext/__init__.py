@@ -12,31 +12,17 @@ from dpfc_cli.backbones.geometry import Geometry, Triple
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
-    """One model of the table.
+class Model(hub.Published):
+    """One model of the table. Its weights must have so many blocks (`depths`) and channels (`widths`) in each stage."""
 
-    Attributes:
-        home: `owner/name/file` on the Hugging Face hub.
-        depths: blocks of each stage. The weights must have them.
-        widths: channels of each stage. The weights must have them.
-        pin: the version of the published weights. None: it was not established, and the newest is taken.
-
-    """
-
-    home: str
     depths: tuple[int, ...]
     widths: tuple[int, ...]
-    pin: hub.Pin | None = None
-
-    @property
-    def width(self) -> int:
-        """The length of a feature vector."""
-        return self.widths[-1]
 
 
 def _model(name: str, third: int, first: int) -> Model:
     home = f"timm/convnext_{name}.fb_in22k/model.safetensors"
-    return Model(home=home, depths=(3, 3, third, 3), widths=tuple(first << i for i in range(4)))
+    widths = tuple(first << i for i in range(4))
+    return Model(home=home, width=widths[-1], depths=(3, 3, third, 3), widths=widths)
 
 
 MODELS: dict[str, Model] = {
@@ -68,12 +54,11 @@ class ConvNeXtFamily(Family):
     def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str:
         return "mean"
 
-    def dimensions(self, name: str) -> int:
-        """The width of the last stage."""
+    def dimensions(self, name: str) -> int | None:
         return MODELS[name].width
 
     def repository(self, name: str) -> str:
-        return MODELS[name].home.rpartition("/")[0]
+        return str(MODELS[name].home).rpartition("/")[0]
 
     def own_recipe(self, name: str) -> str:
         return "native"

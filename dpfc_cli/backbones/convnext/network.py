@@ -22,7 +22,6 @@ from dpfc_cli.backbones.batched import Group, Sharded, dense, gelu, norm, produc
 from dpfc_cli.backbones.checkpoint import Arrays, Dialect, gathered
 from dpfc_cli.backbones.convnext import EPSILON, MEAN, MODELS, STD
 from dpfc_cli.backbones.family import Wanted
-from dpfc_cli.backbones.hub import find, place
 from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
 from dpfc_cli.errors import UserError
 
@@ -33,7 +32,7 @@ KERNEL = 7
 def load(wanted: Wanted) -> "Network":
     """Load a model of the table, and fetch its weights if they are not on this machine. Errors: see `Family.load`."""
     model, options = MODELS[wanted.name], wanted.options
-    located, digest = find(*place(model, options.weights), wanted.progress, options.expected)
+    located, digest = model.find(options.weights, wanted.progress, options.expected)
     parameters = read(located.files, located.id, model.depths, model.widths, DTYPES[options.precision])
     epsilon = located.config.get("layer_norm_eps", EPSILON)
     activation = located.config.get("hidden_act", "gelu")

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpfc_cli.backbones.family import Progress
-from dpfc_cli.backbones.hub import place
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.errors import UserError, counted, parameter
 
@@ -115,9 +114,8 @@ def class_vectors(
     from dpfc_cli.backbones.text import tokenizer, tower
 
     # The tokenizer is small. If it is missing, nothing large was fetched.
-    where, pin = place(model, weights)
-    tokens = tokenizer.load(model, where, pin, progress)
-    loaded = tower.load(model, where, pin, progress, expected)
+    tokens = tokenizer.load(model, weights, progress)
+    loaded = tower.load(model, weights, progress, expected)
     encoded = tokens(texts, loaded.context, loaded.source, loaded.vocabulary)
     vectors = loaded.class_vectors(encoded, len(names), progress)
     cut = dict.fromkeys(names[i // len(prompts)] for i in encoded.cut)
@@ -145,39 +143,25 @@ def texts_of(names: Sequence[str], prompts: Sequence[str]) -> list[str]:
     """Each name in each prompt: all texts of the first class, then those of the second one, and so on.
 
     Raises:
-        UserError: there is no name or no prompt, a name has no letter, digit or sign, or a prompt has no place for it.
+        UserError: there is no prompt, one has no place for the name, or a name has no letter, digit or sign.
 
     """
-    if not prompts:
-        raise UserError("There is no prompt.", "Give at least one, such as 'a photo of a {}.'.", parameter="prompts")
-    for prompt in prompts:
-        if "{}" not in prompt or not _is_text(prompt):
+    for prompt in prompts or [""]:
+        if "{}" not in prompt:
             raise UserError(
-                f"The prompt '{prompt}' " + ("has no {}." if _is_text(prompt) else "is no valid text."),
+                f"The prompt '{prompt}' has no {{}}.",
                 "Write {} where the name of the class belongs, such as in 'a photo of a {}.'.",
                 parameter="prompts",
                 value=prompt,
             )
-    if not names:
-        raise UserError("There is no class.", "Give the names of the classes.", code="missing", parameter="classes")
-    spoken = []
-    for name in names:
-        words = " ".join(name.replace("_", " ").split())
-        if not words or not _is_text(words):
+    spoken = [" ".join(name.replace("_", " ").split()) for name in names]
+    for name, words in zip(names, spoken, strict=True):
+        # Names of files may have halves of characters.
+        if not words or words.encode(errors="ignore").decode() != words:
             raise UserError(
-                f"The class '{name}' has no name that can be read." if not words else f"'{name}' is no valid text.",
+                f"The class '{name}' has no name that can be read.",
                 "Give the class a name in words.",
                 parameter="classes",
                 value=name,
             )
-        spoken.append(words)
     return [prompt.replace("{}", words) for words in spoken for prompt in prompts]
-
-
-def _is_text(text: str) -> bool:
-    """Whether a text has no halves of characters, as names of files may have."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -87,13 +87,6 @@ class Tokenizer:
         """
         id = self.description["id"]
         room = context - len(self.start) - 1
-        if room < 1:
-            raise UserError(
-                f"The text tower of '{source}' reads {context} tokens only. A text does not fit.",
-                "Use other weights.",
-                code="damaged",
-                source=source,
-            )
         ids = np.full((len(texts), context), self.end, np.int32)
         ends, cut = np.empty(len(texts), np.int32), []
         for i, text in enumerate(texts):
@@ -101,11 +94,11 @@ class Tokenizer:
                 found = self.tokens(text)
             if len(found) > room:
                 cut.append(i)
-            row = [*self.start, *found[:room], self.end]
-            if max(row) >= vocabulary:
+            row = [*self.start, *found[: max(room, 0)], self.end]
+            if room < 1 or max(row) >= vocabulary:
                 raise UserError(
-                    f"The tokenizer '{id}' has the token {max(row)}, but the text tower of '{source}' knows "
-                    f"{vocabulary} tokens only.",
+                    f"The tokenizer '{id}' has the token {max(row)} in a text of {len(row)}, but the text tower of "
+                    f"'{source}' knows {vocabulary} tokens, and reads {context} of a text.",
                     "Put the tokenizer beside the weights that belongs to them.",
                     code="conflict",
                     source=id,
@@ -116,27 +109,21 @@ class Tokenizer:
         return Encoded(ids=ids, ends=ends, cut=cut)
 
 
-def load(model: Model, weights: str, pin: hub.Pin | None = None, progress: Progress | None = None) -> Tokenizer:
-    """Read the tokenizer that lies beside weights, and fetch it if it is not on this machine.
+def load(model: Model, weights: str | None, progress: Progress | None = None) -> Tokenizer:
+    """Read the tokenizer that lies beside the weights of a model, and fetch it if it is not on this machine.
 
-    Args:
-        model: the row of the table.
-        weights: a file, a folder or `hf:owner/name[/file]`.
-        pin: the version of the weights. None: the newest.
-        progress: it is told how many bytes of a file were downloaded.
-
-    Raises:
-        UserError: there is none, it cannot be fetched or read, or it is not one of this kind of model.
-
+    For the arguments see `hub.Published.find`. Raises UserError if there is none, it cannot be fetched or read, or it
+    is not one of this kind of model.
     """
-    located = hub.beside(weights, FILE, progress, pin)
+    where, pin = model.place(weights)
+    located = hub.beside(where, FILE, progress, pin)
     if located is None:
         raise UserError(
-            f"There is no tokenizer beside the weights '{weights}': no {FILE}.",
+            f"There is no tokenizer beside the weights '{where}': no {FILE}.",
             "Get it from the repository of the weights, and put it into their folder.",
             code="missing",
             parameter="weights",
-            source=weights,
+            source=where,
             known=[FILE],
         )
     with _refused(located.id):

@@ -24,7 +24,7 @@ from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.batched import Group, norm, product
 from dpfc_cli.backbones.checkpoint import gathered
 from dpfc_cli.backbones.family import Progress
-from dpfc_cli.backbones.hub import Located, check_width, find
+from dpfc_cli.backbones.hub import Located
 from dpfc_cli.backbones.text.tokenizer import Encoded
 from dpfc_cli.backbones.vision_transformer import transformer, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters, checked
@@ -38,27 +38,14 @@ _STEP = 8
 """CLIP's texts are padded to a multiple of this number of tokens, so that few programs are compiled."""
 
 
-def load(
-    model: Model,
-    weights: str,
-    pin: hub.Pin | None = None,
-    progress: Progress | None = None,
-    expected: str | None = None,
-) -> "Tower":
-    """Load the text tower of a model, and fetch its weights if they are not on this machine.
-
-    Args:
-        model: its row of the table.
-        weights: a file, a folder or `hf:owner/name[/file]`.
-        pin: the version of the weights. None: the newest.
-        progress: it is told how many bytes of a file were downloaded.
-        expected: the digest that the weights must have; None: any.
+def load(model: Model, weights: str | None, progress: Progress | None = None, expected: str | None = None) -> "Tower":
+    """Load the text tower of a model. For the arguments see `hub.Published.find`.
 
     Raises:
         UserError: the weights cannot be fetched or read, are others than expected, or have no text tower.
 
     """
-    located, digest = find(weights, pin, progress, expected)
+    located, digest = model.find(weights, progress, expected)
     parameters = read(located, model)
     description = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
     return Tower(parameters, architecture(model, parameters, located), description)
@@ -250,5 +237,5 @@ def read(located: Located, model: Model) -> Parameters:
         features = joint
         shapes["projection.bias"] = (joint,)
     parameters = checked(found, shapes, width)
-    check_width(model, features, located.id)
+    model.check_width(features, located.id)
     return parameters

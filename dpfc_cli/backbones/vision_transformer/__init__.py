@@ -18,7 +18,6 @@ class VisionTransformerFamily(Family):
     def check(self, name: str, options: Options) -> None:
         model = MODELS[name]
         if options.weights is not None:
-            # Weights of the user's own may have other tokens than the published ones: then their file decides.
             hub.check(options.weights)
             return
         if model.pickle is not None:
@@ -31,17 +30,12 @@ class VisionTransformerFamily(Family):
                 parameter="weights",
                 model=name,
             )
-        known = ["mean", "map"] if model.pool == "map" else ["mean", "cls", "cls+mean"]
-        if options.pool is not None and options.pool not in known:
-            lacking = "attention pooling" if options.pool == "map" else "class token"
-            raise UserError(
-                f"{name} has no feature '{options.pool}': its published weights have no {lacking}.",
-                f"Leave out {parameter('pool')} to get '{model.pool}', or choose one of these: {', '.join(known)}.",
-                code="conflict",
-                parameter="pool",
-                model=name,
-                known=known,
-            )
+
+    def poolings_of(self, name: str, options: Options) -> tuple[str, ...]:
+        # Weights of the user's own may have other tokens than the published ones.
+        if options.weights is not None or MODELS[name].home is None:
+            return self.poolings
+        return ("mean", "map") if MODELS[name].pool == "map" else ("mean", "cls", "cls+mean")
 
     def dimensions(self, name: str) -> int | None:
         """The width of a token, or twice that where a model's own feature joins two of them."""

@@ -23,7 +23,6 @@ from dpfc_cli.backbones.checkpoint import (
     tensors,
 )
 from dpfc_cli.backbones.family import Classifier, Options, Progress
-from dpfc_cli.backbones.hub import check_width, find, place
 from dpfc_cli.backbones.vision_transformer.dialects import DIALECTS, classifiers
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.errors import UserError, parameter
@@ -142,17 +141,16 @@ def pool_of(outer: Collection[str]) -> str:
 def classifier(name: str, options: Options, progress: Progress | None) -> Classifier:
     """Read the classifier of a model of the table. See `dpfc_cli.backbones.classifier`."""
     model = MODELS[name]
-    where, pin = place(model, options.weights)
-    if model.text is not None and where == f"hf:{model.home}":
+    if model.text is not None and options.weights in (None, f"hf:{model.home}"):
         raise UserError(
             f"The model {name} has no classifier: it was trained on captions.",
             f"Make the vectors of the names of the classes: {parameter('source')} text.",
             code="missing",
             parameter="model",
         )
-    located, digest = find(where, pin, progress, options.expected)
+    located, digest = model.find(options.weights, progress, options.expected)
     rows, pool = _rows(located.files, located.id, options.pool)
-    check_width(model, rows.shape[1] // (2 if pool == "cls+mean" else 1), located.id)
+    model.check_width(rows.shape[1] // (2 if pool == "cls+mean" else 1), located.id)
     return Classifier(rows=rows, labels=_labels(located.config, len(rows)), pool=pool, id=located.id, sha256=digest)
 
 

@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dpfc_cli.backbones.geometry import Geometry, Triple
-from dpfc_cli.backbones.hub import Pin
+from dpfc_cli.backbones.hub import Pin, Published
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
 
@@ -57,13 +57,11 @@ PAPER = Geometry(resize=(384, 384), crop=256)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class Model(Published):
     """One model of the table.
 
     Attributes:
-        home: `owner/name/file` on the Hugging Face hub; None if the weights are not published.
-        width: of a token. The weights must have it; None if the name does not say. The same for `depth`.
-        depth: number of blocks.
+        depth: number of blocks. The weights must have it; None if the name does not say.
         patch: side of a patch, in pixels. The weights must have it.
         heads: used if neither the shapes nor config.json show it. The same for activation and epsilon.
         native: the geometry of the publisher's own preprocessing.
@@ -75,7 +73,6 @@ class Model:
         recipe: the preprocessing unless the user names one.
         pickle: `owner/name/file` on the hub, if the publisher has nothing but a pickle there.
         gated: the publisher gives the file only to whom accepted its terms.
-        pin: the version of the published weights. None: it was not established, and the newest is taken.
         text: which kind of text tower its weights have beside it (`backbones.text`); None: they have none.
 
     """
@@ -94,7 +91,6 @@ class Model:
     recipe: Literal["paper", "native"] = "paper"
     pickle: str | None = None
     gated: bool = False
-    pin: Pin | None = None
     text: Literal["clip", "siglip"] | None = None
 
 
@@ -112,7 +108,7 @@ _SIZES = {
 
 
 def _model(
-    size: str, patch: int, *, home: str | None, native: Geometry, statistics: tuple[Triple, Triple], **facts: Any
+    size: str, patch: int, home: str | None, *, native: Geometry, statistics: tuple[Triple, Triple], **facts: Any
 ) -> Model:
     (width, depth, heads), (mean, std) = _SIZES[size], statistics
     return Model(
@@ -120,68 +116,31 @@ def _model(
     )
 
 
-def _augreg(size: str, patch: int, name: str) -> Model:
-    home, native = f"timm/{name}/model.safetensors", Geometry(resize=248, crop=224)
-    return _model(size, patch, home=home, native=native, statistics=(HALF, HALF))
+_SHORTER = Geometry(resize=224, crop=224)
+_BILINEAR = Geometry(resize=224, crop=224, filter="bilinear")
+_SQUARE = Geometry(resize=(224, 224), crop=224)
+_SQUARE_BILINEAR = Geometry(resize=(224, 224), crop=224, filter="bilinear")
 
-
-def _deit(size: str, name: str) -> Model:
-    home, native = f"timm/{name}/model.safetensors", Geometry(resize=256, crop=224)
-    return _model(size, 16, home=home, native=native, statistics=IMAGENET)
-
-
-def _dinov2(size: str, name: str, pin: Pin | None = None) -> Model:
-    home, native = f"facebook/{name}/model.safetensors", Geometry(resize=256, crop=224)
-    return _model(size, 14, home=home, native=native, statistics=IMAGENET, pin=pin)
-
-
-def _clip(size: str, patch: int, name: str) -> Model:
-    home, native = f"timm/{name}/open_clip_model.safetensors", Geometry(resize=224, crop=224)
-    return _model(
-        size, patch, home=home, native=native, statistics=CLIP, activation="quick_gelu", epsilon=1e-5, text="clip"
-    )
-
-
-def _siglip(size: str, patch: int, name: str, pin: Pin | None = None) -> Model:
-    home, native = f"google/{name}/model.safetensors", Geometry(resize=(224, 224), crop=224)
-    return _model(
-        size,
-        patch,
-        home=home,
-        native=native,
-        statistics=(HALF, HALF),
-        activation="gelu_tanh",
-        pool="map",
-        pin=pin,
-        text="siglip",
-    )
-
-
-def _vit_g14() -> Model:
-    """Its size is g (1408 wide, 40 deep) or G (1664, 48), both with 16 heads. Zhai et al. use no class token."""
-    native = Geometry(resize=(224, 224), crop=224)
-    return Model(
-        home=None,
-        width=None,
-        depth=None,
-        patch=14,
-        heads=16,
-        native=native,
-        mean=HALF,
-        std=HALF,
-        activation="gelu_tanh",
-        pool=None,
-    )
-
-
-def _clinical(size: str, patch: int, home: str | None, native: Geometry, **facts: Any) -> Model:
-    """A model of a clinical field. Its users know it by its publisher's preprocessing."""
-    return _model(size, patch, home=home, native=native, recipe="native", **({"statistics": IMAGENET} | facts))
-
-
-_SQUARE = Geometry(resize=(224, 224), crop=224, filter="bilinear")
-_SHORTER = Geometry(resize=224, crop=224, filter="bilinear")
-_SHORTER_BICUBIC = Geometry(resize=224, crop=224)
+# What the models of one publisher have in common.
+_AUGREG: dict[str, Any] = {"native": Geometry(resize=248, crop=224), "statistics": (HALF, HALF)}
+_DEIT: dict[str, Any] = {"native": Geometry(resize=256, crop=224), "statistics": IMAGENET}
+_DINOV2 = _DEIT
+_CLIP: dict[str, Any] = {
+    "native": _SHORTER,
+    "statistics": CLIP,
+    "activation": "quick_gelu",
+    "epsilon": 1e-5,
+    "text": "clip",
+}
+_SIGLIP: dict[str, Any] = {
+    "native": _SQUARE,
+    "statistics": (HALF, HALF),
+    "activation": "gelu_tanh",
+    "pool": "map",
+    "text": "siglip",
+}
+# Users of a model of a clinical field know it by its publisher's preprocessing.
+_CLINICAL: dict[str, Any] = {"statistics": IMAGENET, "recipe": "native"}
 
 # Pins are those that several independent projects state alike. A wrong one would refuse honest weights.
 _DINOV2_S = Pin(
@@ -198,62 +157,74 @@ _SIGLIP_B = Pin(
 )
 
 MODELS: dict[str, Model] = {
-    "vit-ti16": _augreg("ti", 16, "vit_tiny_patch16_224.augreg_in21k"),
-    "vit-s16": _augreg("s", 16, "vit_small_patch16_224.augreg_in21k"),
-    "vit-b16": _augreg("b", 16, "vit_base_patch16_224.augreg_in21k"),
-    "vit-b16-in1k": _augreg("b", 16, "vit_base_patch16_224.augreg_in1k"),
-    "vit-b32": _augreg("b", 32, "vit_base_patch32_224.augreg_in21k"),
-    "vit-l16": _augreg("l", 16, "vit_large_patch16_224.augreg_in21k"),
-    "vit-h14": _augreg("h", 14, "vit_huge_patch14_224.orig_in21k"),
-    "vit-g14": _vit_g14(),
-    "deit-ti16": _deit("ti", "deit_tiny_patch16_224.fb_in1k"),
-    "deit-s16": _deit("s", "deit_small_patch16_224.fb_in1k"),
-    "deit-b16": _deit("b", "deit_base_patch16_224.fb_in1k"),
-    "dinov2-s14": _dinov2("s", "dinov2-small", _DINOV2_S),
-    "dinov2-b14": _dinov2("b", "dinov2-base"),
-    "dinov2-l14": _dinov2("l", "dinov2-large", _DINOV2_L),
-    "dinov2-g14": _dinov2("g", "dinov2-giant"),
-    "dinov2-s14-reg": _dinov2("s", "dinov2-with-registers-small"),
-    "dinov2-b14-reg": _dinov2("b", "dinov2-with-registers-base"),
-    "dinov2-l14-reg": _dinov2("l", "dinov2-with-registers-large"),
-    "dinov2-g14-reg": _dinov2("g", "dinov2-with-registers-giant"),
-    "clip-b32": _clip("b", 32, "vit_base_patch32_clip_224.openai"),
-    "clip-b16": _clip("b", 16, "vit_base_patch16_clip_224.openai"),
-    "clip-l14": _clip("l", 14, "vit_large_patch14_clip_224.openai"),
-    "siglip-b16": _siglip("b", 16, "siglip-base-patch16-224", _SIGLIP_B),
-    "siglip-so400m14": _siglip("so400m", 14, "siglip-so400m-patch14-224"),
-    "rad-dino": _clinical(
+    "vit-ti16": _model("ti", 16, "timm/vit_tiny_patch16_224.augreg_in21k/model.safetensors", **_AUGREG),
+    "vit-s16": _model("s", 16, "timm/vit_small_patch16_224.augreg_in21k/model.safetensors", **_AUGREG),
+    "vit-b16": _model("b", 16, "timm/vit_base_patch16_224.augreg_in21k/model.safetensors", **_AUGREG),
+    "vit-b16-in1k": _model("b", 16, "timm/vit_base_patch16_224.augreg_in1k/model.safetensors", **_AUGREG),
+    "vit-b32": _model("b", 32, "timm/vit_base_patch32_224.augreg_in21k/model.safetensors", **_AUGREG),
+    "vit-l16": _model("l", 16, "timm/vit_large_patch16_224.augreg_in21k/model.safetensors", **_AUGREG),
+    "vit-h14": _model("h", 14, "timm/vit_huge_patch14_224.orig_in21k/model.safetensors", **_AUGREG),
+    # Its size is g (1408 wide, 40 deep) or G (1664, 48), both with 16 heads. Zhai et al. use no class token.
+    "vit-g14": Model(
+        home=None,
+        width=None,
+        depth=None,
+        patch=14,
+        heads=16,
+        native=_SQUARE,
+        mean=HALF,
+        std=HALF,
+        activation="gelu_tanh",
+        pool=None,
+    ),
+    "deit-ti16": _model("ti", 16, "timm/deit_tiny_patch16_224.fb_in1k/model.safetensors", **_DEIT),
+    "deit-s16": _model("s", 16, "timm/deit_small_patch16_224.fb_in1k/model.safetensors", **_DEIT),
+    "deit-b16": _model("b", 16, "timm/deit_base_patch16_224.fb_in1k/model.safetensors", **_DEIT),
+    "dinov2-s14": _model("s", 14, "facebook/dinov2-small/model.safetensors", pin=_DINOV2_S, **_DINOV2),
+    "dinov2-b14": _model("b", 14, "facebook/dinov2-base/model.safetensors", **_DINOV2),
+    "dinov2-l14": _model("l", 14, "facebook/dinov2-large/model.safetensors", pin=_DINOV2_L, **_DINOV2),
+    "dinov2-g14": _model("g", 14, "facebook/dinov2-giant/model.safetensors", **_DINOV2),
+    "dinov2-s14-reg": _model("s", 14, "facebook/dinov2-with-registers-small/model.safetensors", **_DINOV2),
+    "dinov2-b14-reg": _model("b", 14, "facebook/dinov2-with-registers-base/model.safetensors", **_DINOV2),
+    "dinov2-l14-reg": _model("l", 14, "facebook/dinov2-with-registers-large/model.safetensors", **_DINOV2),
+    "dinov2-g14-reg": _model("g", 14, "facebook/dinov2-with-registers-giant/model.safetensors", **_DINOV2),
+    "clip-b32": _model("b", 32, "timm/vit_base_patch32_clip_224.openai/open_clip_model.safetensors", **_CLIP),
+    "clip-b16": _model("b", 16, "timm/vit_base_patch16_clip_224.openai/open_clip_model.safetensors", **_CLIP),
+    "clip-l14": _model("l", 14, "timm/vit_large_patch14_clip_224.openai/open_clip_model.safetensors", **_CLIP),
+    "siglip-b16": _model("b", 16, "google/siglip-base-patch16-224/model.safetensors", pin=_SIGLIP_B, **_SIGLIP),
+    "siglip-so400m14": _model("so400m", 14, "google/siglip-so400m-patch14-224/model.safetensors", **_SIGLIP),
+    "rad-dino": _model(
         "b",
         14,
         "microsoft/rad-dino/model.safetensors",
-        Geometry(resize=518, crop=518),
+        native=Geometry(resize=518, crop=518),
         statistics=((0.5307, 0.5307, 0.5307), (0.2583, 0.2583, 0.2583)),
+        recipe="native",
     ),
-    "medsiglip": _clinical(
+    "medsiglip": _model(
         "so400m",
         14,
         "google/medsiglip-448/model.safetensors",
-        Geometry(resize=(448, 448), crop=448),
-        statistics=(HALF, HALF),
-        activation="gelu_tanh",
-        pool="map",
         gated=True,
-        text="siglip",
+        **_SIGLIP | {"native": Geometry(resize=(448, 448), crop=448), "recipe": "native"},
     ),
-    "biomedclip": _clinical(
+    "biomedclip": _model(
         "b",
         16,
         None,
-        _SHORTER_BICUBIC,
+        native=_SHORTER,
         statistics=CLIP,
+        recipe="native",
         pickle="microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224/open_clip_pytorch_model.bin",
     ),
-    "phikon": _clinical("b", 16, "owkin/phikon/model.safetensors", _SQUARE),
-    "phikon-v2": _clinical("l", 16, "owkin/phikon-v2/model.safetensors", _SHORTER_BICUBIC),
-    "uni": _clinical("l", 16, None, _SHORTER, pickle="MahmoodLab/UNI/pytorch_model.bin", gated=True),
-    "uni2-h": _clinical("uni2-h", 14, None, _SHORTER, pickle="MahmoodLab/UNI2-h/pytorch_model.bin", gated=True),
-    "virchow2": _clinical(
-        "h", 14, "paige-ai/Virchow2/model.safetensors", _SHORTER_BICUBIC, pool="cls+mean", gated=True
+    "phikon": _model("b", 16, "owkin/phikon/model.safetensors", native=_SQUARE_BILINEAR, **_CLINICAL),
+    "phikon-v2": _model("l", 16, "owkin/phikon-v2/model.safetensors", native=_SHORTER, **_CLINICAL),
+    "uni": _model("l", 16, None, native=_BILINEAR, pickle="MahmoodLab/UNI/pytorch_model.bin", gated=True, **_CLINICAL),
+    "uni2-h": _model(
+        "uni2-h", 14, None, native=_BILINEAR, pickle="MahmoodLab/UNI2-h/pytorch_model.bin", gated=True, **_CLINICAL
+    ),
+    "virchow2": _model(
+        "h", 14, "paige-ai/Virchow2/model.safetensors", native=_SHORTER, pool="cls+mean", gated=True, **_CLINICAL
     ),
 }
 

@@ -19,7 +19,6 @@ from dpfc_cli.backbones.batched import Group, Sharded, rows_that_fit
 from dpfc_cli.backbones.checkpoint import Arrays
 from dpfc_cli.backbones.family import Wanted
 from dpfc_cli.backbones.geometry import Triple
-from dpfc_cli.backbones.hub import find, place
 from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
 from dpfc_cli.backbones.vision_transformer import checkpoint, models, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
@@ -48,7 +47,7 @@ def load(wanted: Wanted) -> "Transformer":
 
     """
     name, model, options = wanted.name, MODELS[wanted.name], wanted.options
-    located, digest = find(*place(model, options.weights), wanted.progress, options.expected)
+    located, digest = model.find(options.weights, wanted.progress, options.expected)
     parameters = checkpoint.read(located.files, located.id, DTYPES[options.precision])
     _check_size(name, model, parameters, located.id)
     weights = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
@@ -141,25 +140,13 @@ def unseen(
         UserError: config.json has values that cannot be used, or the activation cannot be known.
 
     """
-    known = type(heads) is int and type(epsilon) in (int, float) and isinstance(stated, str | None)
-    if not known or not 0 < epsilon < 1:
+    possible = type(heads) is int and heads > 0 and not width % heads and stated in (None, *_ACTIVATIONS)
+    if not possible or type(epsilon) not in (int, float) or not 0 < epsilon < 1:
         raise UserError(
-            f"The config.json of '{located.id}' has values that make no sense: {heads!r} heads, epsilon {epsilon!r}, "
-            f"activation {stated!r}.",
-            "Get the config.json that belongs to the weights.",
+            f"The config.json of '{located.id}' has values that make no sense: {heads!r} heads for a width of {width}, "
+            f"epsilon {epsilon!r}, activation {stated!r}.",
+            f"Get the config.json that belongs to the weights. dpfc has these activations: {', '.join(_ACTIVATIONS)}.",
             code="damaged",
-        )
-    if heads < 1 or width % heads:
-        raise UserError(
-            f"The width of '{located.id}' is {width}. It cannot be divided among {heads} heads.",
-            "Check num_attention_heads in its config.json.",
-            code="conflict",
-        )
-    if stated is not None and stated not in _ACTIVATIONS:
-        raise UserError(
-            f"The config.json of '{located.id}' names the activation '{stated}', which dpfc does not have.",
-            f"Use a model with one of these: {', '.join(_ACTIVATIONS)}.",
-            code="unsupported",
         )
     return heads, float(epsilon), _ACTIVATIONS[stated] if stated is not None else _unstated(model, located)
 
