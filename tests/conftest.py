@@ -9,7 +9,7 @@ import pytest
 from dpfc_cli import memory
 from dpfc_cli.evaluation import private
 from dpfc_cli.features import table
-from dpfc_cli.images import rows
+from dpfc_cli.images import tables
 from dpfc_cli.privacy import passes
 from dpfc_cli.training import machine
 
@@ -35,7 +35,7 @@ def several_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 @pytest.fixture(autouse=True)
 def room(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine has 16 GB to spare, however full it is with what runs beside the tests."""
-    for place in (memory, machine, private, rows, table):
+    for place in (memory, machine, private, table, tables):
         monkeypatch.setattr(place, "free_memory", lambda: 16e9)
 
 

@@ -9,8 +9,8 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.files import replace, write_synced
 from dpfc_cli.heads import head as heads
-from dpfc_cli.images.dataset import Remote
 from dpfc_cli.images.download import fetch
+from dpfc_cli.images.sets import Remote
 
 
 def mode_of(path: Path) -> int:

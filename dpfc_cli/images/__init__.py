@@ -10,9 +10,8 @@ table.
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.images.broken import Broken, said_of
 from dpfc_cli.images.catalogue import DATASETS, catalogued, check, open_images, small
-from dpfc_cli.images.dataset import Preparation, Window
 from dpfc_cli.images.prefetch import Batch, batches
-from dpfc_cli.images.sets import ImageSet, Progress, Split, by_person, held_out
+from dpfc_cli.images.sets import ImageSet, Preparation, Progress, Split, Window, by_person, held_out
 
 __all__ = [
     "DATASETS",

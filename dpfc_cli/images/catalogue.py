@@ -2,13 +2,13 @@
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import UserError, parameter, unknown
 from dpfc_cli.images import cifar, folder, hugging_face, idx, imagenet, webdataset
-from dpfc_cli.images.dataset import DataSet, Notice, Preparation, Request, Window
-from dpfc_cli.images.sets import ImageSet, Progress
+from dpfc_cli.images.sets import DataSet, ImageSet, Preparation, Progress, Request, Window
 from dpfc_cli.sources.groups import RULES, Rule
 
 _ALL: tuple[DataSet, ...] = (
@@ -104,7 +104,7 @@ def open_images(
     window: Window | None = None,
     exif: bool = False,
     label_column: str | None = None,
-    notice: Notice | None = None,
+    notice: Callable[[str], None] | None = None,
     group_by: Rule | None = None,
 ) -> ImageSet:
     """Open a data set. Pictures are decoded later, when they are asked for.

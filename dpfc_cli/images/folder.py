@@ -29,17 +29,16 @@ from functools import partial
 from pathlib import Path
 
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
-from dpfc_cli.files import named_twice
 from dpfc_cli.images import dicom
-from dpfc_cli.images.dataset import DataSet, Request
-from dpfc_cli.images.encoded import Files, encoded_split
-from dpfc_cli.images.sets import Entry, ImageSet
-from dpfc_cli.sources.classes import USUAL_NAMES, labelled
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
+from dpfc_cli.images.splits import Files, Listed, image_set
+from dpfc_cli.sources.classes import USUAL_NAMES
 from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
-from dpfc_cli.sources.groups import Keys, Rule, keys_of
+from dpfc_cli.sources.groups import Rule
 from dpfc_cli.sources.metadata import FILE_NAME, NAMES, Metadata, Value, metadata_of, read
 from dpfc_cli.sources.noticed import column_of, level_of, repeat
-from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, inside, is_clutter
+from dpfc_cli.sources.reading import readable
+from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, inside, is_clutter, refuse_twice
 
 EXTENSIONS = frozenset(
     (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp", *dicom.SUFFIXES)
@@ -59,16 +58,9 @@ def open_folder(request: Request) -> ImageSet:
     """Open a folder of image files. Raises UserError if it has another layout, holds a class that is not asserted, or
     cannot be read.
     """
-    try:
+    remedy = "Repair it (does a link lead nowhere? is a permission missing?), or remove it."
+    with readable(request.place, "a folder of images", remedy, plain=False):
         return _opened(request)
-    except OSError as error:
-        place = str(error.filename or request.place)
-        raise UserError(
-            f"'{place}' cannot be read: {error.strerror or error}.",
-            "Repair it (does a link lead nowhere? is a permission missing?), or remove it.",
-            code="unreadable",
-            path=place,
-        ) from error
 
 
 def _opened(request: Request) -> ImageSet:
@@ -80,42 +72,43 @@ def _opened(request: Request) -> ImageSet:
     skipped = Counter[str]()
     if tabled:
         classes, known = [], dict[Path, Metadata]()
-        listed = {s: _in_table(tables[s], folder, request.label_column, known) for s, folder in folders.items()}
+        found = {s: _in_table(tables[s], folder, request.label_column, known) for s, folder in folders.items()}
     elif not classes:
         places = " or ".join(map(str, folders.values()))
         raise UserError(f"No class folders in {places}.", EXPECTED, code="missing", path=str(path))
     else:
         # Whoever names a level below the classes says on which level they are.
         deep = request.classes is not None or (rule is not None and rule.by == "folder")
-        listed = {split: _in_class_folders(folder, classes, deep, skipped) for split, folder in folders.items()}
-    if any(is_dicom(entry.name) for each in listed.values() for _, entry in each):
+        found = {split: _in_class_folders(folder, classes, deep, skipped) for split, folder in folders.items()}
+    names = {split: [entry.name for _, entry in each] for split, each in found.items()}
+    if any(is_dicom(name) for own in names.values() for name in own):
         dicom.check_installed()
-    meant = labelled({split: [y for y, _ in each] for split, each in listed.items()}, request.classes, classes)
-    names = {split: [entry.name for _, entry in listed[split]] for split in meant.used.values()}
-    keys = {} if rule is None else _persons_of(path, folders, tables, names, rule, classes_above=not tabled)
-    splits = {
-        role: encoded_split(
-            meant.labels[split],
-            Files(folders[split], names[split]),
-            request.preparation,
+    persons = {} if rule is None else _persons_of(path, folders, tables, names, rule, classes_above=not tabled)
+    listed = {
+        split: Listed(
+            labels=[label for label, _ in each],
+            pictures=Files(folders[split], names[split]),
             # Folders without a picture do not belong to the listing.
             classes=() if tabled else tuple(dict.fromkeys(name.partition("/")[0] for name in names[split])),
-            entries=(entry for _, entry in listed[split]),
-            name=names[split].__getitem__,
-            keys=keys.get(split),
+            entries=[entry for _, entry in each],
+            persons=persons.get(split),
         )
-        for role, split in meant.used.items()
+        for split, each in found.items()
     }
-    noticed = partial(_noticed, folders, tables, names, meant.labels if tabled else None)
-    return ImageSet("imagefolder", meant.classes, splits, meant.origin, meant.renumbered, _remarks(skipped), noticed)
+    noticed = partial(_noticed, folders, tables, names, {s: each.labels for s, each in listed.items()}, tabled=tabled)
+    return image_set("imagefolder", listed, request, also=classes, remarks=left_out(skipped), noticed=noticed)
 
 
 def is_dicom(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in dicom.SUFFIXES
+    return ending_of(name) in dicom.SUFFIXES
 
 
-def _remarks(skipped: Counter[str]) -> tuple[str, ...]:
-    """What is said of files that are left out, with how many there are of each ending."""
+def ending_of(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
+
+
+def left_out(skipped: Counter[str]) -> tuple[str, ...]:
+    """What is said of files that are left out. skipped: how many there are of each ending."""
     if not skipped:
         return ()
     kinds = ", ".join(f"{count:,} {ending or 'without an ending'}" for ending, count in skipped.most_common(10))
@@ -155,11 +148,7 @@ def _split_folders(path: Path, classes: Sequence[str]) -> dict[str, Path]:
 
 def _folders_in(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
-        return [
-            entry.name
-            for entry in entries
-            if not entry.name.startswith(".") and not is_clutter(entry.name) and entry.is_dir()
-        ]
+        return [entry.name for entry in entries if not is_clutter(entry.name) and entry.is_dir()]
 
 
 # Labels by folders
@@ -181,8 +170,7 @@ def _in_class_folders(folder: Path, classes: list[str], deep: bool, skipped: Cou
             continue
         linked |= (folder / name).is_symlink()
         for file, entry in sorted(_files_in(folder / name, name, deep), key=lambda listed: listed[0]):
-            ending = os.path.splitext(entry.name)[1].lower()
-            if ending not in EXTENSIONS:
+            if (ending := ending_of(entry.name)) not in EXTENSIONS:
                 skipped[ending] += 1
                 continue
             facts = entry.stat()
@@ -200,7 +188,7 @@ def _in_class_folders(folder: Path, classes: list[str], deep: bool, skipped: Cou
         )
     # Without links no file has two names, and millions of files are not looked at again.
     if linked:
-        _refuse_twice(folder, found)
+        refuse_twice(folder / entry.name for _, entry in found)
     return found
 
 
@@ -209,7 +197,7 @@ def _files_in(place: Path, name: str, deep: bool) -> Iterator[tuple[str, "os.Dir
     with os.scandir(place) as entries:
         found = list(entries)
     for entry in found:
-        if entry.name.startswith(".") or is_clutter(entry.name):
+        if is_clutter(entry.name):
             continue
         if not entry.is_dir():
             yield f"{name}/{entry.name}", entry
@@ -234,18 +222,6 @@ def _files_in(place: Path, name: str, deep: bool) -> Iterator[tuple[str, "os.Dir
 
 def _no_file(path: str) -> UserError:
     return UserError(f"'{path}' is not a file.", "Remove it.", code="unreadable", path=path)
-
-
-def _refuse_twice(folder: Path, found: Labelled) -> None:
-    twice = named_twice(folder / entry.name for _, entry in found)
-    if twice is not None:
-        raise UserError(
-            f"'{twice}' is a picture that is there twice, as a link or under a second name. It would count as two "
-            f"records, and the guarantee is for one. {GUARDED}",
-            "Leave one of them.",
-            code="conflict",
-            path=str(twice),
-        )
 
 
 # Labels in a table
@@ -283,7 +259,7 @@ def _in_table(path: Path | None, folder: Path, label_column: str | None, known: 
         if not stat.S_ISREG(facts.st_mode):
             raise _no_file(str(folder / name))
         found.append((label, Entry(name, facts.st_size, str(label))))
-    _refuse_twice(folder, found)
+    refuse_twice(folder / entry.name for _, entry in found)
     return found
 
 
@@ -325,8 +301,8 @@ def _persons_of(
     rule: Rule,
     *,
     classes_above: bool,
-) -> dict[str, Keys]:
-    """The person of each image of each split.
+) -> dict[str, Iterable[object]]:
+    """What names the person of each image of each split.
 
     Args:
         path: what the user named.
@@ -337,18 +313,23 @@ def _persons_of(
         classes_above: whether the first folder of a name is that of the class.
 
     """
+    if rule.by in ("folder", "name"):
+        return {
+            split: [rule.of_name(name, name.partition("/")[2] if classes_above else name) for name in own]
+            for split, own in names.items()
+        }
     known: dict[Path, dict[Path, Value]] = {}
-    keys = {}
+    found = dict[str, Iterable[object]]()
     for split, own in names.items():
         folder, table = folders[split], rule.table or tables[split]
-        values: Iterable[object]
-        if rule.by in ("folder", "name"):
-            values = (rule.of_name(name, name.partition("/")[2] if classes_above else name) for name in own)
-        elif table is None and any(map(is_dicom, own)):
+        if table is not None:
+            known[table] = known.get(table) or _persons_in(table, path, rule.column)
+            found[split] = [known[table].get(Path(os.path.normpath(folder.absolute() / name))) for name in own]
+        elif any(map(is_dicom, own)):
             element = rule.column or ""
             dicom.check_element(element)
-            values = (dicom.element_of(folder / name, element) if is_dicom(name) else None for name in own)
-        elif table is None:
+            found[split] = [dicom.element_of(folder / name, element) if is_dicom(name) else None for name in own]
+        else:
             raise UserError(
                 f"There is no {' or '.join(NAMES)} in '{folder}' that could have a column '{rule.column}'.",
                 f"Put a table there with the columns '{FILE_NAME}' and '{rule.column}', or name another one: "
@@ -357,12 +338,7 @@ def _persons_of(
                 parameter="group_by",
                 path=str(folder),
             )
-        else:
-            if table not in known:
-                known[table] = _persons_in(table, path, rule.column)
-            values = (known[table].get(Path(os.path.normpath(folder.absolute() / name))) for name in own)
-        keys[split] = keys_of(values, str(folder), own.__getitem__, rule.remedy)
-    return keys
+    return found
 
 
 def _persons_in(path: Path, images: Path, column: str | None) -> dict[Path, Value]:
@@ -378,12 +354,14 @@ def _noticed(
     folders: dict[str, Path],
     tables: dict[str, Path | None],
     names: dict[str, list[str]],
-    labels: Mapping[str, Iterable[int]] | None,
+    labels: Mapping[str, Iterable[object]],
+    *,
+    tabled: bool,
 ) -> str | None:
     """The rule that would bring together pictures that seem to be of one person; None if none do.
 
     What a table says comes before what DICOM files say, and that before folders: a person may have several. labels: of
-    each image; None: the first folder of a name is that of the class.
+    each image; if they are not `tabled`, the first folder of a name is that of the class.
     """
     columns: dict[str, list[Value]] = {}
     for table in dict.fromkeys(tables.values()):
@@ -396,10 +374,10 @@ def _noticed(
     if repeat(_patient(folders[split] / name) for split, own in names.items() for name in own if is_dicom(name)):
         return f"column:{PATIENT}"
     every = [name for own in names.values() for name in own]
-    if labels is None:
-        level = level_of([name.partition("/")[2] for name in every])
+    if tabled:
+        level = level_of(every, [label for split in names for label in labels[split]])
     else:
-        level = level_of(every, [int(label) for split in names for label in labels[split]])
+        level = level_of([name.partition("/")[2] for name in every])
     return None if level is None else f"folder:{level}"
 
 

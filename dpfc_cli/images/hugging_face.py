@@ -6,16 +6,16 @@ PATH/state.json, PATH/data-00000-of-00001.arrow       (a Dataset: training pictu
 """
 
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.files import json_in, named_twice
-from dpfc_cli.images.dataset import DataSet, Request, has_files
-from dpfc_cli.images.sets import ImageSet
+from dpfc_cli.files import json_in
+from dpfc_cli.images.sets import DataSet, ImageSet, Request, has_files
 from dpfc_cli.schema import each, fault, record, text
-from dpfc_cli.sources.reading import reading_code
-from dpfc_cli.sources.split_files import files_by_split
+from dpfc_cli.sources.reading import readable
+from dpfc_cli.sources.split_files import files_by_split, refuse_twice
 
 SUFFIX = ".parquet"
 DICT, STATE = "dataset_dict.json", "state.json"
@@ -44,44 +44,36 @@ def files_of(folder: Path) -> dict[str, list[Path]]:
             code="missing",
             path=str(folder),
         )
-    splits = {"train": folder}
-    if (folder / DICT).is_file():
-        splits = {name: _inside(folder, name) for name in _json(folder / DICT, _DICT)["splits"]}
-    found = {
-        split: [_inside(place, part["filename"]) for part in _json(place / STATE, _STATE)["_data_files"]]
-        for split, place in splits.items()
-    }
-    try:
-        twice = named_twice(path for paths in found.values() for path in paths if path.exists())
-    except OSError as error:
-        raise _damaged(folder, error) from error
-    if twice is not None:
-        raise _damaged(folder, ValueError(f"it names '{twice}' twice, so its pictures would count as two records"))
+    with _readable(folder):
+        splits = {"train": folder}
+        if (folder / DICT).is_file():
+            splits = {name: _inside(folder, name) for name in _json(folder / DICT, _DICT)["splits"]}
+        found = {
+            split: [_inside(place, part["filename"]) for part in _json(place / STATE, _STATE)["_data_files"]]
+            for split, place in splits.items()
+        }
+        refuse_twice(path for paths in found.values() for path in paths if path.exists())
     return found
+
+
+def _readable(path: Path) -> AbstractContextManager[None]:
+    return readable(path, "what save_to_disk wrote", "Save the data set again.", plain=False)
 
 
 def _inside(folder: Path, name: str) -> Path:
     """What lies in a folder itself. Such a folder may come from somebody else, so its files name nothing elsewhere."""
     if Path(name).name != name or name in ("", "..") or "\0" in name:
-        raise _damaged(folder, ValueError(f"it names '{name}', which lies elsewhere"))
+        raise ValueError(f"it names '{name}', which lies elsewhere")
     return folder / name
 
 
 def _json(path: Path, check: Any) -> Any:
-    try:
+    with _readable(path):
         found = json_in(path)
         wrong = fault(found, check)
         if wrong is not None:
             raise ValueError(f"'{wrong[:80]}' in it is missing or makes no sense")
-    except (OSError, ValueError) as error:
-        raise _damaged(path, error) from error
     return found
-
-
-def _damaged(path: Path, error: Exception) -> UserError:
-    return UserError(
-        f"'{path}' cannot be used: {error}.", "Save the data set again.", code=reading_code(error), path=str(path)
-    )
 
 
 def _open_parquet(request: Request) -> ImageSet:

@@ -15,24 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.errors import Code, UserError, parameter
-from dpfc_cli.images.dataset import DataSet, mirrored
-from dpfc_cli.images.sets import LARGEST, Entry, ImageSet, Pixels, Split, entry_of, in_memory, listing_of
-from dpfc_cli.sources.reading import reading_code
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.images.sets import LARGEST, DataSet, Entry, ImageSet, Pixels, Request, mirrored
+from dpfc_cli.images.splits import Listed, entry_of, image_set
+from dpfc_cli.sources.reading import readable
 
 TEN_DIGITS = tuple("0123456789")
 """The names of the classes of MNIST."""
 GARMENTS = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
 """The names of the classes of Fashion-MNIST."""
 
@@ -44,70 +36,14 @@ NAMES = {
 UNSIGNED_BYTE = 0x08
 
 
-def open_idx(dataset: str, classes: tuple[str, ...], folder: Path, subfolders: tuple[str, ...]) -> ImageSet:
-    """Open a data set of IDX files with the names of MNIST's.
-
-    Args:
-        dataset: its name.
-        classes: the names of its classes.
-        folder: the folder that the user named.
-        subfolders: other places of the files below that folder.
-
-    Raises:
-        UserError: a file is missing or damaged, or the files do not fit together.
-
+def open_idx(dataset: str, classes: tuple[str, ...], request: Request, subfolders: tuple[str, ...]) -> ImageSet:
+    """Open a data set of IDX files with the names of MNIST's. Raises UserError if a file is missing or damaged, or the
+    files do not fit together. subfolders: other places of the files below the folder.
     """
-    place = _place(dataset, folder, subfolders)
-    present = [split for split in NAMES if any(_find(place, name) for name in NAMES[split])]
-    splits = {split: _split(place, split, classes) for split in present}
-    if len({split.image_shape for split in splits.values()}) > 1:
-        raise UserError(
-            f"The training and the test images in '{place}' differ in size.",
-            "Fetch all four files from the same source.",
-            code="conflict",
-            path=str(place),
-        )
-    return ImageSet(dataset, classes, splits)
-
-
-def parse(stream: io.BufferedIOBase, source: str, dimensions: int) -> tuple[Pixels, Entry]:
-    """Read an IDX stream of unsigned bytes.
-
-    Args:
-        stream: the unpacked bytes.
-        source: the file's path, for messages.
-        dimensions: how many dimensions the array must have.
-
-    Returns:
-        The array, in the shape that the header states, and the file's entry. The entry's name is the file's name
-        without folder and '.gz', so that a data set keeps its listing when it is moved.
-
-    Raises:
-        UserError: the stream is not such a file, or is shorter or longer than its header says (code "damaged").
-
-    """
-    header = stream.read(4 + 4 * dimensions)
-    if len(header) < 4 + 4 * dimensions or header[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]):
-        raise _damaged(source, f"does not begin like an IDX file of bytes in {dimensions} dimensions")
-    shape = struct.unpack(f">{dimensions}I", header[4:])
-    size = math.prod(shape)
-    if size > LARGEST:
-        raise _damaged(source, f"announces {size} bytes")
-    body = stream.read(size + 1)
-    if len(body) != size:
-        raise _damaged(source, f"announces {size} bytes and holds {'more' if len(body) > size else len(body)}")
-    return np.frombuffer(body, np.uint8).reshape(shape), entry_of(Path(source).name.removesuffix(".gz"), header + body)
-
-
-def _find(folder: Path, name: str) -> Path | None:
-    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
-
-
-def _place(dataset: str, folder: Path, subfolders: tuple[str, ...]) -> Path:
-    wanted = NAMES["train"][0]
+    wanted, folder = NAMES["train"][0], request.place
     places = [folder, *(folder / place for place in subfolders)]
-    found = next((place for place in places if _find(place, wanted)), None)
-    if found is None:
+    place = next((place for place in places if _find(place, wanted)), None)
+    if place is None:
         raise UserError(
             f"No '{wanted}' or '{wanted}.gz' in any of: {', '.join(map(str, places))}.",
             f"Name the folder that holds the IDX files of {dataset} with {parameter('data_dir')}, or leave it out to "
@@ -116,18 +52,55 @@ def _place(dataset: str, folder: Path, subfolders: tuple[str, ...]) -> Path:
             parameter="data_dir",
             path=str(folder),
         )
-    return found
+    present = [split for split in NAMES if any(_find(place, name) for name in NAMES[split])]
+    return image_set(dataset, {split: _listed(place, split, classes) for split in present}, request, classes=classes)
 
 
-def _split(folder: Path, split: str, classes: tuple[str, ...]) -> Split:
-    pictures, pictures_entry = _read(folder, NAMES[split][0], 3)
-    labels, labels_entry = _read(folder, NAMES[split][1], 1)
-    source = f"The {split} split in '{folder}'"
-    listing = listing_of(classes, [pictures_entry, labels_entry])
-    return in_memory(source, pictures[..., np.newaxis], labels, classes, listing)
+def parse(stream: io.BufferedIOBase, name: str, dimensions: int) -> tuple[Pixels, Entry]:
+    """Read an IDX stream of unsigned bytes.
+
+    Args:
+        stream: the unpacked bytes.
+        name: of the file.
+        dimensions: how many dimensions the array must have.
+
+    Returns:
+        The array, in the shape that the header states, and the file's entry.
+
+    Raises:
+        ValueError: the stream is not such a file, or is shorter or longer than its header says.
+
+    """
+    header = stream.read(4 + 4 * dimensions)
+    if len(header) < 4 + 4 * dimensions or header[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]):
+        raise ValueError(f"it does not begin like an IDX file of bytes in {dimensions} dimensions")
+    shape = struct.unpack(f">{dimensions}I", header[4:])
+    size = math.prod(shape)
+    if size > LARGEST:
+        raise ValueError(f"it announces {size} bytes")
+    body = stream.read(size + 1)
+    if len(body) != size:
+        raise ValueError(f"it announces {size} bytes and holds {'more' if len(body) > size else len(body)}")
+    return np.frombuffer(body, np.uint8).reshape(shape), entry_of(name, header + body)
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+
+
+def _listed(folder: Path, split: str, classes: tuple[str, ...]) -> Listed:
+    images, labels = NAMES[split]
+    (pictures, first), (numbers, second) = _read(folder, images, 3), _read(folder, labels, 1)
+    return _of(pictures, numbers, [first, second], classes)
+
+
+def _of(pictures: Pixels, labels: Pixels, entries: list[Entry], classes: tuple[str, ...]) -> Listed:
+    """Grey pictures (n, H, W) with their labels, (n,)."""
+    return Listed(labels=labels.astype(np.int64), pictures=pictures[..., np.newaxis], entries=entries, classes=classes)
 
 
 def _read(folder: Path, name: str, dimensions: int) -> tuple[Pixels, Entry]:
+    """An array and its entry, which has the name without '.gz'."""
     path = _find(folder, name)
     if path is None:
         raise UserError(
@@ -136,20 +109,11 @@ def _read(folder: Path, name: str, dimensions: int) -> tuple[Pixels, Entry]:
             code="missing",
             path=str(folder / name),
         )
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            return parse(stream, str(path), dimensions)
-    except (OSError, EOFError, zlib.error) as error:
-        raise _damaged(str(path), f"cannot be read ({error})", reading_code(error)) from error
-
-
-def _damaged(name: str, what: str, code: Code = "damaged") -> UserError:
-    return UserError(
-        f"'{name}' {what}.",
-        "The file is damaged or is not what its name says. Fetch it again.",
-        code=code,
-        path=name,
-    )
+    with (
+        readable(path, "an IDX file", "Fetch it again.", EOFError, zlib.error),
+        gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream,
+    ):
+        return parse(stream, name, dimensions)
 
 
 def _data_set(
@@ -163,7 +127,7 @@ def _data_set(
     packed = [f"{file}.gz" for split in NAMES.values() for file in split]
     return DataSet(
         name=name,
-        open=lambda request: open_idx(name, classes, request.place, (name, torchvision, "raw")),
+        open=lambda request: open_idx(name, classes, request, (name, torchvision, "raw")),
         location="data_dir",
         small=True,
         remotes=tuple(
@@ -206,22 +170,21 @@ TRAIN = 1400
 DARKEST = 16
 
 
-def open_digits() -> ImageSet:
+def open_digits(request: Request) -> ImageSet:
     """The UCI optical handwritten digits, grey values scaled from 0..16 to 0..255."""
     (images, images_entry), (labels, labels_entry) = (
         parse(io.BytesIO(_file(name).read_bytes()), name, dimensions)
         for name, dimensions in zip(FILES, (3, 1), strict=True)
     )
-    grey = np.rint(images * (255 / DARKEST)).astype(np.uint8)[..., np.newaxis]
+    grey = np.rint(images * (255 / DARKEST)).astype(np.uint8)
     entries = [images_entry, labels_entry]
-
-    def split(part: slice, *more: Entry) -> Split:
-        listing = listing_of(TEN_DIGITS, [*entries, *more])
-        return in_memory("The set of digits in dpfc", grey[part], labels[part], TEN_DIGITS, listing)
-
     # Both splits come from the same files. The ledger must tell their records apart.
-    test = split(slice(TRAIN, None), Entry("test", len(labels) - TRAIN, labels_entry.sha256))
-    return ImageSet("digits", TEN_DIGITS, {"train": split(slice(None, TRAIN)), "test": test})
+    more = Entry("test", len(labels) - TRAIN, labels_entry.sha256)
+    found = {
+        "train": _of(grey[:TRAIN], labels[:TRAIN], entries, TEN_DIGITS),
+        "test": _of(grey[TRAIN:], labels[TRAIN:], [*entries, more], TEN_DIGITS),
+    }
+    return image_set("digits", found, request, classes=TEN_DIGITS)
 
 
 def _file(name: str) -> Traversable:
@@ -239,4 +202,4 @@ def _file(name: str) -> Traversable:
     return found
 
 
-DIGITS = DataSet(name="digits", open=lambda request: open_digits(), location="included", small=True)
+DIGITS = DataSet(name="digits", open=open_digits, location="included", small=True)

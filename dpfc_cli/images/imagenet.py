@@ -12,21 +12,17 @@ import gzip
 import io
 import re
 import tarfile
-import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from dpfc_cli.errors import GUARDED, UserError, parameter
-from dpfc_cli.images.dataset import DataSet, Preparation, Request
-from dpfc_cli.images.encoded import encoded_split, read_file
 from dpfc_cli.images.folder import open_folder
-from dpfc_cli.images.sets import Entry, ImageSet, Split
-from dpfc_cli.images.tars import Header, Member, members, nested, ranges
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
+from dpfc_cli.images.splits import Listed, image_set, read_file
+from dpfc_cli.images.tars import UNPACKING, Header, Member, members, nested, ranges
 from dpfc_cli.memory import proved
-from dpfc_cli.sources.reading import reading_code, remedy_for
+from dpfc_cli.sources.reading import readable
 
 TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 KIT = "ILSVRC2012_devkit_t12"
@@ -44,7 +40,7 @@ def open_imagenet(request: Request) -> ImageSet:
     """Open ImageNet from class folders or archives. Raises UserError if there are neither, or they are damaged, or not
     those of ImageNet.
     """
-    folder, preparation = request.place, request.preparation
+    folder = request.place
     archive = folder / TRAIN
     if not archive.is_file():
         if (folder / "train").is_dir():
@@ -57,21 +53,23 @@ def open_imagenet(request: Request) -> ImageSet:
             path=str(folder),
         )
     found: dict[str, list[Member]] = {}
-    for name, pictures in nested(archive):
-        wnid = name.removesuffix(".tar")
-        if not _WNID.fullmatch(wnid) or wnid in found:
-            raise _damaged(f"'{archive}' holds '{name}', which is not the archive of a class, or comes twice.", archive)
-        found[wnid] = pictures
-        if request.progress is not None:
-            request.progress("Listing", len(found), None)
+    with readable(archive, "the archive of ImageNet", AGAIN):
+        for name, pictures in nested(archive):
+            wnid = name.removesuffix(".tar")
+            if not _WNID.fullmatch(wnid) or wnid in found:
+                raise ValueError(f"it holds '{name}', which is not the archive of a class, or comes twice")
+            found[wnid] = pictures
+            if request.progress is not None:
+                request.progress("Listing", len(found), None)
+        if not found:
+            raise ValueError("it holds no archives of classes")
     classes = tuple(sorted(found))
-    if not classes:
-        raise _damaged(f"'{archive}' holds no archives of classes.", archive)
     train = [(label, picture) for label, wnid in enumerate(classes) for picture in found[wnid]]
-    splits = {"train": _split(archive, train, classes, preparation)}
+    splits = {"train": _listed(archive, train, classes)}
     if (folder / VAL).is_file():
-        splits["test"] = _split(folder / VAL, _validation(folder, classes), classes, preparation)
-    return ImageSet("imagenet", classes, splits)
+        with readable(folder, "the validation images of ImageNet", AGAIN, *UNPACKING, plain=False):
+            splits["test"] = _listed(folder / VAL, _validation(folder, classes), classes)
+    return image_set("imagenet", splits, request, classes=classes)
 
 
 def _folders(request: Request) -> ImageSet:
@@ -89,61 +87,46 @@ def _folders(request: Request) -> ImageSet:
     return replace(opened, name="imagenet", origin="data set")
 
 
-def _split(
-    archive: Path, labelled: Iterable[tuple[int, Member]], classes: tuple[str, ...], preparation: Preparation
-) -> Split:
+def _listed(archive: Path, labelled: Iterable[tuple[int, Member]], classes: tuple[str, ...]) -> Listed:
     ordered = sorted(labelled, key=lambda found: (found[0], found[1].name))
-    labels = np.array([label for label, _ in ordered], np.int32)
-    entries = (Entry(f"{classes[label]}/{member.name}", member.size, "") for label, member in ordered)
-    pictures = ranges([(0, m) for _, m in ordered], (archive,))
-
-    def name(i: int) -> str:
-        return f"{classes[labels[i]]}/{pictures.names[i]}"
-
-    return encoded_split(labels, pictures, preparation, classes=classes, entries=entries, name=name)
+    return Listed(
+        labels=[label for label, _ in ordered],
+        pictures=ranges(ordered, tuple((archive, f"{wnid}/") for wnid in classes)),
+        entries=(Entry(f"{classes[label]}/{member.name}", member.size, "") for label, member in ordered),
+        classes=classes,
+    )
 
 
 def _validation(folder: Path, classes: tuple[str, ...]) -> list[tuple[int, Member]]:
-    """The validation images with their classes. Line i of the ground truth is the class of the i-th name, sorted."""
+    """The validation images with their classes. Line i of the ground truth is the class of the i-th name, sorted.
+    ValueError if they do not fit together.
+    """
     pictures = sorted(members(folder / VAL), key=lambda member: member.name)
     truth, meta = _kit(folder)
-    wnids = _wnids(meta, folder)
-    number = {wnid: label for label, wnid in enumerate(classes)}
-    lines = truth.split()
-    try:
-        labels = [number[wnids[int(line)]] for line in lines]
-    except (ValueError, KeyError) as error:
-        raise _damaged(f"The ground truth in '{folder}' names a class that is not there.", folder) from error
-    if len(labels) != len(pictures):
-        raise _damaged(
-            f"'{folder / VAL}' holds {len(pictures)} images, and the ground truth has {len(labels)} lines.", folder
+    wnids, number = _wnids(meta), {wnid: label for label, wnid in enumerate(classes)}
+    labels = [number.get(wnids.get(int(line), ""), -1) for line in truth.split()]
+    if -1 in labels or len(labels) != len(pictures):
+        raise ValueError(
+            f"there are {len(pictures)} images, and the ground truth has {len(labels)} lines or names other classes"
         )
     return list(zip(labels, pictures, strict=True))
 
 
 def _kit(folder: Path) -> tuple[bytes, bytes]:
     """The ground truth and `meta.mat` of the development kit, packed or unpacked."""
-    packed, places = folder / f"{KIT}.tar.gz", (folder / KIT, folder)
-    try:
-        for place in places:
-            if (place / TRUTH).is_file() and (place / META).is_file():
-                return read_file(place / TRUTH), read_file(place / META)
-        if packed.is_file():
-            with gzip.open(packed) as stream, tarfile.open(fileobj=stream, mode="r:", tarinfo=Header) as archive:
-                return _contents(archive, TRUTH), _contents(archive, META)
-    except (OSError, EOFError, KeyError, ValueError, RecursionError, zlib.error, tarfile.TarError) as error:
+    packed = folder / f"{KIT}.tar.gz"
+    for place in (folder / KIT, folder):
+        if (place / TRUTH).is_file() and (place / META).is_file():
+            return read_file(place / TRUTH), read_file(place / META)
+    if not packed.is_file():
         raise UserError(
-            f"The development kit in '{folder}' cannot be read: {error}.",
-            remedy_for(error, AGAIN),
-            code=reading_code(error),
-            path=str(folder),
-        ) from error
-    raise UserError(
-        f"'{folder}' holds '{VAL}' but not '{KIT}.tar.gz', which states the classes of these images.",
-        f"Put it there, or move '{VAL}' elsewhere to extract the training images only.",
-        code="missing",
-        path=str(packed),
-    )
+            f"'{folder}' holds '{VAL}' but not '{KIT}.tar.gz', which states the classes of these images.",
+            f"Put it there, or move '{VAL}' elsewhere to extract the training images only.",
+            code="missing",
+            path=str(packed),
+        )
+    with gzip.open(packed) as stream, tarfile.open(fileobj=stream, mode="r:", tarinfo=Header) as archive:
+        return _contents(archive, TRUTH), _contents(archive, META)
 
 
 def _contents(archive: tarfile.TarFile, name: str) -> bytes:
@@ -154,7 +137,7 @@ def _contents(archive: tarfile.TarFile, name: str) -> bytes:
     return stream.read()
 
 
-def _wnids(meta: bytes, folder: Path) -> dict[int, str]:
+def _wnids(meta: bytes) -> dict[int, str]:
     """The WordNet id of each of ILSVRC's numbers. In the hierarchy the classes are the nodes without children."""
     from scipy.io import loadmat
 
@@ -165,12 +148,7 @@ def _wnids(meta: bytes, folder: Path) -> dict[int, str]:
             leaves = synsets[synsets["num_children"] == 0]
             return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in leaves}
         except Exception as error:
-            why = str(error) or type(error).__name__
-            raise _damaged(f"'{META}' of the development kit in '{folder}' cannot be read: {why}.", folder) from error
-
-
-def _damaged(what: str, path: Path) -> UserError:
-    return UserError(what, AGAIN, code="damaged", path=str(path))
+            raise ValueError(f"'{META}' of the development kit: {str(error) or type(error).__name__}") from error
 
 
 IMAGENET = DataSet(

@@ -22,17 +22,13 @@ Key = TypeVar("Key")
 
 
 class Decodable(Protocol):
-    """Pictures of one shape that can be decoded, such as those of a `Split`."""
+    """Pictures of one shape that can be decoded: those of a `Split`, or `Unlabelled` ones."""
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(H, W, C)."""
-        ...
+    def image_shape(self) -> tuple[int, int, int]: ...
 
     @property
-    def pixels(self) -> Decode:
-        """Decodes a range of the pictures."""
-        ...
+    def pixels(self) -> Decode: ...
 
 
 AHEAD = 2
@@ -43,18 +39,14 @@ PIECE = 8
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Batch:
-    """The pictures of one backbone call.
-
-    Args:
-        start: the number of the first picture in its split.
-        pixels: uint8, (B, H, W, C).
-        broken: why a picture could not be decoded, by its row. Its pixels are zero.
-
-    """
+    """The pictures of one backbone call."""
 
     start: int
+    """The number of the first picture in its split."""
     pixels: Pixels
+    """uint8, (B, H, W, C)."""
     broken: dict[int, str]
+    """Why a picture could not be decoded, by its row. Its pixels are zero."""
 
     @property
     def null(self) -> NDArray[np.bool_]:

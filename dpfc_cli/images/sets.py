@@ -11,19 +11,21 @@ Nothing else that depends on the pictures leaves this room, except in errors. Th
 published.
 """
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+import glob
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.sources.classes import Origin
-from dpfc_cli.sources.digests import Digests, Kind, digests_of_pixels
-from dpfc_cli.sources.groups import Grouping, Keys, check_apart, grouped
+from dpfc_cli.sources.digests import Digests, Kind
+from dpfc_cli.sources.groups import By, Grouping, Keys, Rule, check_apart, grouped
 from dpfc_cli.sources.held_out import held_out as rule
 from dpfc_cli.sources.held_out import second_test_split
 
@@ -35,10 +37,14 @@ Decode = Callable[[int, int], Pixels]
 """Decodes the pictures start to stop - 1: (stop - start, H, W, C)."""
 Progress = Callable[[str, int, int | None], None]
 """Called as progress(stage, done, total or None)."""
+Window = tuple[float, float]
+"""The grey values that become black and white. Those between them become the levels between."""
 
 LARGEST = 1 << 30
 """Bytes of the largest file that is read into memory as a whole. The largest official one has 155 MB. This bounds what
 a damaged or hostile header can make dpfc allocate."""
+MOST_BYTES = 512 << 20
+"""The most bytes of an encoded picture. One of `decoding.MOST_PIXELS` without compression has 270 MB (RGB)."""
 
 
 class UnreadableError(UserError):
@@ -49,41 +55,36 @@ class UnreadableError(UserError):
 
 
 class Entry(NamedTuple):
-    """One file of a source. sha256: of its bytes, in hex, or '' if they were not read."""
+    """One file of a source."""
 
     name: str
     size: int
-    sha256: str
+    sha256: str  # of its bytes, in hex, or '' if they were not read
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Split:
-    """One part of a data set. Its records have a fixed order.
+    """One part of a data set. Its records have a fixed order."""
 
-    Args:
-        labels: int32, (n,).
-        image_shape: (H, W, C), C = 1 or 3.
-        pixels: pixels(start, stop) decodes that range of pictures: uint8, (stop - start, H, W, C). Several threads may
-            call it at once. It raises UnreadableError if a picture cannot be decoded. It may have a `kind` and
-            `digests`, (n,): those of the pictures that it has read.
-        only: only(records) is a `pixels` of these records alone.
-        listing: SHA-256 in hex of what the source is made of.
-        prepared: the pictures were brought to a `Geometry`.
-        name: name(i) is what the source calls picture i, or its number if it has no name.
-        title: title(i) is what messages call picture i: its name and where it lies.
-        keys: the person of each picture, if the user asked for persons.
-
-    """
-
-    labels: Labels
+    labels: Labels  # (n,)
     image_shape: tuple[int, int, int]
+    """(H, W, C), C = 1 or 3."""
     pixels: Decode
+    """pixels(start, stop) decodes that range of pictures: uint8, (stop - start, H, W, C). Several threads may call it
+    at once. It raises UnreadableError if a picture cannot be decoded. It may have a `kind` and `digests`, (n,): those
+    of the pictures that it has read."""
     only: Callable[[Records], Decode]
+    """only(records) is a `pixels` of these records alone."""
     listing: str
+    """SHA-256 in hex of what the source is made of."""
     prepared: bool = False
+    """The pictures were brought to a `Geometry`."""
     name: Callable[[int], str] = str
+    """name(i) is what the source calls picture i, wherever it is stored; or its number if it has no name."""
     title: Callable[[int], str] = str
+    """title(i) is what messages call picture i: its name and where it lies."""
     keys: Keys | None = None
+    """The person of each picture, if the user asked for persons."""
 
     @property
     def n(self) -> int:
@@ -108,43 +109,132 @@ class Split:
         """These records alone. The listing stays, because the privacy budget spent on a part of the pictures is spent
         on the same pictures.
         """
-
-        def only(some: Records) -> Decode:
-            return self.only(records[some])
-
-        def name(i: int) -> str:
-            return self.name(int(records[i]))
-
-        def title(i: int) -> str:
-            return self.title(int(records[i]))
-
-        pixels, keys = self.only(records), None if self.keys is None else self.keys.part(records)
-        return replace(self, labels=self.labels[records], pixels=pixels, only=only, name=name, title=title, keys=keys)
+        return replace(
+            self,
+            labels=self.labels[records],
+            pixels=self.only(records),
+            only=lambda some: self.only(records[some]),
+            name=lambda i: self.name(int(records[i])),
+            title=lambda i: self.title(int(records[i])),
+            keys=None if self.keys is None else self.keys.part(records),
+        )
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A data set.
-
-    Args:
-        name: the data set's name in the table, for instance 'imagefolder'.
-        classes: the names of the classes, in the order in which labels count them.
-        splits: 'train', and 'test' if the data set has one.
-        origin: who states that the classes are public.
-        renumbered: the classes were asserted, and labels count them in another order than inferred classes would have.
-        remarks: what the user should know of how the source was read, in sentences.
-        noticed: the rule that would bring together pictures that seem to be of one person; None if none do. It may take
-            long. It is asked only where the user gave no rule.
-
-    """
+    """A data set."""
 
     name: str
+    """Its name in the table, for instance 'imagefolder'."""
     classes: tuple[str, ...]
+    """The names of the classes, in the order in which labels count them."""
     splits: dict[str, Split]
+    """'train', and 'test' if the data set has one."""
     origin: Origin = "data set"
+    """Who states that the classes are public."""
     renumbered: bool = False
+    """The classes were asserted, and labels count them in another order than inferred classes would have."""
     remarks: tuple[str, ...] = ()
+    """What the user should know of how the source was read, in sentences."""
     noticed: Callable[[], str | None] = lambda: None
+    """The rule that would bring together pictures that seem to be of one person; None if none do. It may take long. It
+    is asked only where the user gave no rule."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """How pictures are prepared."""
+
+    geometry: Geometry | None = None
+    """The size to bring them to; None: they keep their size."""
+    window: Window | None = None
+    """For grey values of more than 8 bits; None: all values that the file can hold are levels."""
+    exif: bool = False
+    """Whether a picture is turned as its EXIF orientation says."""
+    notice: Callable[[str], None] | None = field(default=None, compare=False)
+    """Told the name of a picture that uses less than a quarter of the values that its file can hold, if there is no
+    window. Several threads call it, while they decode."""
+
+    def describe(self) -> dict[str, Any] | None:
+        """The choices as JSON values, as manifests state them; None if nothing is done."""
+        said: dict[str, Any] = {} if self.geometry is None else self.geometry.describe()
+        if self.window is not None:
+            said["window"] = [float(value) for value in self.window]
+        if self.exif:
+            said["exif"] = True
+        return said or None
+
+
+# What the table of data sets has
+
+
+class Remote(NamedTuple):
+    """A file that can be downloaded."""
+
+    name: str
+    size: int  # in bytes
+    sha256: str  # of its bytes, in hex
+    urls: tuple[str, ...]  # addresses that serve these bytes, in the order in which they are tried
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a data set is opened with."""
+
+    place: Path
+    """The file, folder or pattern that holds its files. Not used if the files are included in dpfc."""
+    preparation: Preparation
+    """Not used if all pictures have one small size."""
+    classes: tuple[str, ...] | None
+    """The classes that the operator asserts, or None."""
+    progress: Progress | None
+    label_column: str | None = None
+    """The column, or the key, that holds the labels, if it is not a usual one."""
+    group_by: Rule | None = None
+    """How the person of a picture is found, or None."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """A data set, or a format of data sets, that dpfc can read: an entry of the table in `catalogue`."""
+
+    name: str
+    """What the user types."""
+    open: Callable[[Request], ImageSet]
+    """Reads it. Modules that take long to import are imported in here."""
+    location: Literal["included", "data_dir", "path"]
+    """Where its files are: inside dpfc; in a folder that the user names apart from the data set (or in the cache, if
+    the data set can be downloaded); or at the path in the data set's name, `imagefolder:PATH`."""
+    small: bool = False
+    """All pictures have one small size, which the backbone's own preprocessing resizes."""
+    asserted: bool = False
+    """The operator may state the classes. Otherwise the data set defines them."""
+    groups: tuple[By, ...] = ()
+    """The rules by which it finds the person of a picture."""
+    remotes: tuple[Remote, ...] = ()
+    """The files to download if the user names no folder. None if the data set cannot be downloaded."""
+    obtain: str = ""
+    """Where the user gets the files that cannot be downloaded, a sentence for messages."""
+    resembles: Callable[[Path], bool] = lambda path: False
+    """Whether a path that the user typed by itself looks like this format, for messages."""
+
+    @property
+    def usage(self) -> str:
+        """What the user types, with the place of its path."""
+        return f"{self.name}:PATH" if self.location == "path" else self.name
+
+
+def mirrored(folders: tuple[str, ...], *, name: str, size: int, sha256: str) -> Remote:
+    """The file of that name, which all these addresses of folders serve."""
+    return Remote(name, size, sha256, tuple(f"{folder}/{name}" for folder in folders))
+
+
+def has_files(suffix: str) -> Callable[[Path], bool]:
+    """A `DataSet.resembles`: whether a path ends in `suffix`, or is a folder in which a file does."""
+    return lambda path: path.suffix == suffix or (os.path.isdir(path) and bool(glob.glob(f"*{suffix}", root_dir=path)))
+
+
+# Parts of a data set
 
 
 def held_out(source: ImageSet, fraction: float) -> ImageSet:
@@ -156,9 +246,6 @@ def held_out(source: ImageSet, fraction: float) -> ImageSet:
     Args:
         source: a data set without a test split.
         fraction: about this part of the training pictures becomes the test split, between 0 and 1.
-
-    Returns:
-        The data set with both splits.
 
     Raises:
         UserError: there is a test split already (code "conflict"), or one of the splits would be empty (code
@@ -193,16 +280,12 @@ def by_person(source: ImageSet) -> tuple[ImageSet, dict[str, Grouping]]:
 
 
 def spread(n: int, total: int) -> Records:
-    """Choose n of `total` records, one from each of n equal stretches. The choice is the same every time.
+    """Choose n of `total` records, one from each of n equal stretches: (n,), ascending, the same every time.
 
     Sources are often sorted by class, so the first n records would all be of one class. Other sources repeat their
     classes in turn, so every k-th record would be of one class. Therefore the place inside the stretch varies: it
     follows the multiples of the golden ratio (Knuth, The Art of Computer Programming 3, section 6.4), which stay away
     from every simple fraction.
-
-    Returns:
-        The numbers of the records, (n,), ascending.
-
     """
     i = np.arange(n, dtype=np.int64)
     start, stop = i * total // n, (i + 1) * total // n
@@ -210,68 +293,7 @@ def spread(n: int, total: int) -> Records:
     return start + (place * (stop - start) >> 32)
 
 
-def in_memory(
-    source: str, images: Pixels, labels: NDArray[np.integer], classes: tuple[str, ...], listing: str
-) -> Split:
-    """The split of pictures that are decoded already.
-
-    Args:
-        source: what the split is called in messages, the beginning of a sentence.
-        images: uint8, (n, H, W, C).
-        labels: n integers from 0 to len(classes) - 1.
-        classes: the names of the classes.
-        listing: the listing of the split's source.
-
-    Raises:
-        UserError: images, labels and classes do not fit together (code "conflict" or "bad-record"), or there are no
-            images (code "missing").
-
-    """
-    if len(images) != len(labels):
-        raise UserError(
-            f"{source} has {counted(len(images), 'image')} and {counted(len(labels), 'label')}.",
-            "Images and labels must come from the same copy of the data set. Fetch both again.",
-            code="conflict",
-            source=source,
-            images=len(images),
-            labels=len(labels),
-        )
-    if len(images) == 0:
-        raise UserError(
-            f"{source} holds no images.", "Name a folder with at least one image.", code="missing", source=source
-        )
-    if labels.min() < 0 or labels.max() >= len(classes):
-        raise UserError(
-            f"{source} has labels outside 0..{len(classes) - 1}. {GUARDED}",
-            "Check that the files are those of the data set you named, or fetch them again.",
-            code="bad-record",
-            source=source,
-        )
-    kept = labels.astype(np.int32)
-    kept.setflags(write=False)
-    _, height, width, channels = images.shape
-    return Split(
-        labels=kept,
-        image_shape=(height, width, channels),
-        pixels=_Held(images),
-        only=lambda records: _Held(images[records]),
-        listing=listing,
-    )
-
-
-class _Held:
-    """A `Decode` of pictures that are decoded already. digests: of those that were asked for so far."""
-
-    kind: Kind = "pixels"
-
-    def __init__(self, images: Pixels) -> None:
-        self._images, self.digests = images, np.zeros(len(images), np.uint64)
-
-    def __call__(self, start: int, stop: int) -> Pixels:
-        check_range(start, stop, len(self._images))
-        found = np.ascontiguousarray(self._images[start:stop])
-        self.digests[start:stop] = digests_of_pixels(found)
-        return found
+# What a picture can fail with
 
 
 def unreadable(title: str, reason: str) -> UnreadableError:
@@ -287,20 +309,17 @@ def unreadable(title: str, reason: str) -> UnreadableError:
     )
 
 
-def check_range(start: int, stop: int, n: int) -> None:
-    """Refuse a range that slicing would shorten silently. A caller that asks for it has lost count of its records."""
-    if not 0 <= start <= stop <= n:
-        raise IndexError(f"images {start}..{stop} were asked for; there are {n}")
+def unread(title: str, error: OSError) -> UserError:
+    """The error for a picture that the system does not let us read. This is no property of the picture."""
+    return UserError(
+        f"'{title}' cannot be read: {error.strerror or error}. {GUARDED}",
+        "Check that it is still where it was, and the disk. Then run the same command again to continue.",
+        code="unreadable",
+        path=title,
+    )
 
 
-def listing_of(classes: tuple[str, ...], entries: Iterable[Entry]) -> str:
-    """The listing of a source: SHA-256 in hex of its classes and of its files in their order."""
-    digest = hashlib.sha256(json.dumps(classes).encode())
-    for entry in entries:
-        digest.update(b"\n" + json.dumps(entry).encode())
-    return digest.hexdigest()
-
-
-def entry_of(name: str, data: bytes) -> Entry:
-    """The entry of a file with these bytes."""
-    return Entry(name, len(data), hashlib.sha256(data).hexdigest())
+def check_size(encoded: int) -> None:
+    """Refuse a picture of so many bytes if they are more than `MOST_BYTES`, with a ValueError."""
+    if encoded > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES} bytes")

@@ -1,57 +1,181 @@
-"""Sets of pictures in tables, parquet or Arrow, as the Hugging Face hub lays them out.
+"""Sets of pictures in tables, parquet or Arrow, as the Hugging Face hub lays them out, read with PyArrow.
 
 A column is a struct of `bytes` and perhaps `path`. Another one has the labels: integers, or names of classes. What the
 integers mean says the `ClassLabel` in the schema's `huggingface` metadata. If there is none, the operator asserts the
 classes, or they are inferred.
 
-A row of parquet without bytes may name a file by its path: `Dataset.to_parquet` writes such rows for local pictures.
-The file must lie in the folder of the parquet file, or below it. A table may come from somebody else, so it names no
-other files.
+`Dataset.to_parquet` writes local pictures as paths without bytes. If the first row of a parquet file is such a one, all
+rows must name a file. It must lie in the folder of the parquet file, or below it. A table may come from somebody else,
+so it names no other files.
+
+Of parquet, the row groups in memory are those that the threads are reading: three, or more if they are small. (The hub
+writes row groups of 100 to 1,000 pictures.) A stream is mapped into memory, and its batches are slices of it.
 """
 
 import hashlib
 import json
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpfc_cli.errors import GUARDED, UserError, parameter
-from dpfc_cli.files import named_twice
-from dpfc_cli.images.dataset import Request
-from dpfc_cli.images.encoded import encoded_split
-from dpfc_cli.images.rows import (
-    Group,
-    Pictures,
-    bytes_of,
-    elsewhere,
-    names_in,
-    read_group,
-    refuse_giant,
-    refuse_more_rows_than_bytes,
-)
-from dpfc_cli.images.sets import Entry, ImageSet
-from dpfc_cli.memory import check_fits
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.images.prefetch import PIECE
+from dpfc_cli.images.sets import Entry, ImageSet, Records, Request, check_size
+from dpfc_cli.images.splits import Listed, image_set, read_file
+from dpfc_cli.memory import check_fits, free_memory
 from dpfc_cli.sources import columns
 from dpfc_cli.sources import noticed as persons
-from dpfc_cli.sources.classes import Given, hub_class_names, labelled
-from dpfc_cli.sources.columns import AGAIN, column_of, encoded, parquet, rows_of
-from dpfc_cli.sources.groups import Keys, joined
+from dpfc_cli.sources.classes import Given, hub_class_names
+from dpfc_cli.sources.columns import AGAIN, column_of, parquet, rows_of
 from dpfc_cli.sources.reading import readable
-from dpfc_cli.sources.split_files import inside
+from dpfc_cli.sources.split_files import inside, refuse_twice
+from dpfc_cli.threads import cores
 
+LARGEST_GROUP = 2 << 30
+"""Bytes of the largest row group that is read."""
+HELD = 512 << 20
+"""The least bytes of pictures that are held at once, if they are wanted in another order than that of the file."""
+SPAN = 4 * PIECE * cores()
+"""More pictures than all threads read at one moment. So many are kept in memory, in whole row groups."""
 _HEADER, _DATA, _COMPRESSION = 2, 1, 3
 """The places of fields in messages of a stream (Message.fbs of Arrow): Message.header, DictionaryBatch.data and
 RecordBatch.compression."""
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """What ends a stream."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The pictures of a row group of a parquet file, or of a batch of a stream."""
+
+    path: Path
+    first: int
+    """The number of its first row in the file."""
+    rows: int
+    """How many it says that it has."""
+    size: int = 0
+    """The bytes of all its columns, as the file says."""
+    read: Callable[[], Any] | None = None
+    """Reads the bytes of all its pictures, null where there are none."""
+    mapped: Any = None
+    """The same of a batch, where nothing must be read."""
+    files: list[Path] | None = None
+    """The files that the rows name, in the place of both."""
+
+
+class Pictures:
+    """Pictures in the groups of several files.
+
+    Pictures of parquet are read in windows. When the first picture of a window is wanted, all are read, each row group
+    once. A window is a row group, or what is wanted of it, and three are held. If pictures are wanted in an order of
+    their own, such as person by person, two windows are held. Each then has about an eighth of the free memory, or
+    `HELD` bytes if that is more. Several are held because threads work at the end of one and at the beginning of the
+    next.
+
+    Args:
+        groups: the groups.
+        records: the records that are wanted, in the order that is wanted, (n,); all if None.
+
+    """
+
+    def __init__(self, groups: list[Group], records: Records | None = None) -> None:
+        self._groups = groups
+        self._starts = np.cumsum([0, *(group.rows for group in groups)])
+        n = int(self._starts[-1])
+        self._records = np.arange(n) if records is None else records
+        ordered = not (np.diff(self._records) < 0).any()
+        self._windows, self._least, self._most = 3, SPAN, float("inf")
+        # The first picture of each window, and the end of the last one.
+        self._bounds = np.unique(np.searchsorted(self._records, self._starts))
+        if not ordered:
+            self._windows, self._least, self._most = 2, 0, max(HELD, free_memory() / 8)
+            mean = sum(group.size for group in groups) / n
+            span = max(1, int(min(self._most / max(mean, 1), len(self._records))))
+            self._bounds = np.append(np.arange(0, len(self._records), span), len(self._records))
+        self._kept: dict[tuple[int, int], list[bytes]] = {}
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def place(self, i: int) -> tuple[Path, int]:
+        """The file of picture i, and the number of its row there."""
+        group, row = self._at(i)
+        return group.path, group.first + row
+
+    def name(self, i: int) -> str:
+        path, row = self.place(i)
+        return f"{path.name}/{row}"
+
+    def title(self, i: int) -> str:
+        group, row = self._at(i)
+        return f"{group.path}: row {group.first + row}" if group.files is None else str(group.files[row])
+
+    def only(self, records: Records) -> "Pictures":
+        return Pictures(self._groups, self._records[records])
+
+    def read(self, i: int) -> bytes:
+        group, row = self._at(i)
+        if group.files is not None:
+            return read_file(group.files[row])
+        if group.mapped is not None:
+            picture = group.mapped[row]
+            check_size(len(picture.as_buffer()) if picture.is_valid else 0)
+            return picture.as_py() or b""
+        window = self._window(i)
+        if (held := self._kept.get(window)) is None:
+            # One thread reads a window. The others that need it wait, and then find it.
+            with self._lock:
+                while (held := self._kept.get(window := self._window(i))) is None:
+                    self._fill(*window)
+        return held[i - window[0]]
+
+    def _window(self, i: int) -> tuple[int, int]:
+        """The first picture of the window that picture i is in, and the end of the window."""
+        bounds = self._bounds
+        at = int(np.searchsorted(bounds, i, "right"))
+        return int(bounds[at - 1]), int(bounds[at])
+
+    def _at(self, i: int) -> tuple[Group, int]:
+        record = int(self._records[i])
+        number = int(np.searchsorted(self._starts, record, "right")) - 1
+        return self._groups[number], record - int(self._starts[number])
+
+    def _fill(self, start: int, stop: int) -> None:
+        """Read a window. Or halve all windows, if it has more bytes than two should have."""
+        while len(self._kept) >= self._windows and sum(map(len, self._kept.values())) > self._least:
+            del self._kept[next(iter(self._kept))]
+        wanted = self._records[start:stop]
+        groups = np.searchsorted(self._starts, wanted, "right") - 1
+        # The decoder refuses an empty picture.
+        held, size = [b""] * len(wanted), 0
+        for number in np.unique(groups).tolist():
+            read = self._groups[number].read
+            if read is None:
+                continue
+            places = np.flatnonzero(groups == number)
+            own = pa.array(wanted[places] - self._starts[number])
+            for place, data in zip(places.tolist(), read().take(own).to_pylist(), strict=True):
+                held[place] = data or b""
+                size += len(held[place])
+            if size > 2 * self._most and len(held) > 1:
+                self._bounds = np.unique(np.append(self._bounds, (self._bounds[:-1] + self._bounds[1:]) // 2))
+                self._kept.clear()
+                return
+        self._kept[start, stop] = held
+
+
+# Files
 
 
 @dataclass(frozen=True)
@@ -69,41 +193,42 @@ class Parquet:
     def groups(self, image: str) -> list[Group]:
         found, first, named = list[Group](), 0, self._names_files(image)
         for number, rows in enumerate(rows_of(self.file)):
-            size, files = self.file.metadata.row_group(number).total_byte_size, dict[int, Path]()
-            refuse_giant(size, self.path)
-            for row, name in names_in(read_group(self.file, self.path, number, image)) if named else ():
-                if (place := inside(self.path.parent, name)) is None or not place.exists():
-                    raise elsewhere(self.path, name)
-                files[row] = place
-            found.append(
-                Group(path=self.path, column=image, number=number, first=first, rows=rows, size=size, files=files)
-            )
+            size = self.file.metadata.row_group(number).total_byte_size
+            _refuse_giant(size, self.path)
+            read = partial(_bytes_in, self.path, number, rows, image)
+            files = self._files(number, rows, image) if named else None
+            found.append(Group(path=self.path, first=first, rows=rows, size=size, read=read, files=files))
             first += rows
         return found
 
     def _names_files(self, image: str) -> bool:
-        """Whether the first row holds no bytes, so that rows may name files by their path.
-
-        If it holds its bytes, all others are taken to do so, and reading stops at one that does not. To look at all of
-        them would be to read all pictures.
-        """
-        if self.schema.field(image).type.get_field_index("path") < 0 or not sum(rows_of(self.file)):
+        """Whether the first row has no bytes and names a file."""
+        if not sum(rows_of(self.file)):
             return False
-        first = next(self.file.iter_batches(1, columns=[f"{image}.bytes"]), None)
+        first = next(self.file.iter_batches(1, columns=[image]), None)
         if first is None:
             raise ValueError("it has no pictures, and says that it has some")
-        return bool(bytes_of(first.column(0)).null_count)
+        return any(names_in(first.column(0)))
 
-    def digest(self, image: str, label: str, labels: Given) -> str:
-        """Of the labels and the footer, which holds each column's place and extremes."""
+    def _files(self, number: int, rows: int, image: str) -> list[Path]:
+        """The files that all rows of a row group name."""
+        found = list[Path]()
+        pictures = _read_group(self.file, self.path, number, rows, image)
+        for name in pictures.flatten()[pictures.type.get_field_index("path")]:
+            file = inside(self.path.parent, name.as_py()) if name.is_valid else None
+            if file is None or not file.exists():
+                raise elsewhere(self.path, name.as_py())
+            found.append(file)
+        return found
+
+    def fingerprint(self, image: str) -> bytes:
+        """The footer, which holds each column's place and extremes."""
         with self.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(max(size - 8, 0))
             footer = int.from_bytes(file.read(4), "little")
             file.seek(max(size - 8 - footer, 0))
-            digest = hashlib.sha256(file.read(footer + 8))
-        digest.update(labels.tobytes() if isinstance(labels, np.ndarray) else json.dumps(labels).encode())
-        return digest.hexdigest()
+            return file.read(footer + 8)
 
 
 @dataclass(frozen=True)
@@ -119,37 +244,34 @@ class Arrow:
 
     def groups(self, image: str) -> list[Group]:
         found, first = list[Group](), 0
-        for number, batch in enumerate(self.batches):
-            for _, name in names_in(batch.column(image)):
+        for batch in self.batches:
+            for name in names_in(batch.column(image)):
                 raise elsewhere(self.path, name)
             pictures = bytes_of(batch.column(image))
-            found.append(
-                Group(path=self.path, column=image, number=number, first=first, rows=len(batch), mapped=pictures)
-            )
+            found.append(Group(path=self.path, first=first, rows=len(batch), mapped=pictures))
             first += len(batch)
         return found
 
-    def digest(self, image: str, label: str, labels: Given) -> str:
-        """Of the labels and of the sizes of the pictures."""
-        digest = hashlib.sha256()
-        for batch in self.batches:
-            y = encoded(batch.column(label))
-            sizes = pc.binary_length(bytes_of(batch.column(image))).fill_null(0).to_numpy(zero_copy_only=False)
-            digest.update(repr((y.dictionary.to_pylist(), y.indices.to_pylist())).encode() + sizes.tobytes())
-        return digest.hexdigest()
+    def fingerprint(self, image: str) -> bytes:
+        """The sizes of the pictures."""
+        sizes = (pc.binary_length(bytes_of(batch.column(image))).fill_null(0) for batch in self.batches)
+        return b"".join(each.to_numpy(zero_copy_only=False).tobytes() for each in sizes)
 
 
 @contextmanager
 def parquet_file(path: Path) -> Iterator[Parquet]:
-    """A parquet file."""
+    """A parquet file, for as long as a block lasts. UserError, also in the block, if it cannot be read."""
     with parquet(path) as file:
-        refuse_more_rows_than_bytes(max(sum(rows_of(file)), file.metadata.num_rows), path)
+        rows, size = max(sum(rows_of(file)), file.metadata.num_rows), path.stat().st_size
+        if rows > size:
+            # A repeated label takes no bytes, so a file of 1 kB may declare billions of records. Pictures take some.
+            raise ValueError(f"it declares {counted(rows, 'record')} in {counted(size, 'byte')}")
         yield Parquet(path, file, file.schema_arrow)
 
 
 @contextmanager
 def arrow_file(path: Path) -> Iterator[Arrow]:
-    """An Arrow stream."""
+    """An Arrow stream. UserError as `parquet_file`."""
     with readable(path, "a stream of Arrow", AGAIN, pa.ArrowException):
         source = pa.memory_map(str(path))
         source.seek(max(0, source.size() - len(_END)))
@@ -200,36 +322,78 @@ def _is_compressed(message: Any) -> bool:
         raise ValueError("a message in it is damaged") from error
 
 
-def entries_of(files: Iterable[Path], folder: Path) -> list[Entry]:
-    """The entries of the files that rows name. UserError if one cannot be read, or would be two records."""
-    entries, files = [], list(files)
-    for file in files:
-        with readable(file, "a picture", "Remove it, and its row."):
-            entries.append(Entry(os.path.relpath(file, folder.absolute()), file.stat().st_size, ""))
-    if (twice := named_twice(files)) is not None:
+def _bytes_in(path: Path, number: int, rows: int, image: str) -> Any:
+    """The bytes of the pictures of a row group, null where there are none."""
+    with parquet(path) as file:
+        pictures = _read_group(file, path, number, rows, image)
+        for name in names_in(pictures):
+            # This is never a null record: whether files are looked for depends on the first row.
+            raise elsewhere(path, name)
+        return bytes_of(pictures)
+
+
+def _read_group(file: Any, path: Path, number: int, rows: int, image: str) -> Any:
+    """The pictures of a row group with so many rows, with their paths if they have some.
+
+    A picture that is repeated may be stored once. So a small row group may expand to any size, and its declared size
+    says nothing. Therefore it is read in batches that cannot be larger than a row group may be, and they are counted.
+    """
+    group = file.metadata.row_group(number)
+    _refuse_giant(group.total_byte_size, path)
+    most = max(1, min(group.num_rows, LARGEST_GROUP // max(1, group.total_byte_size)))
+    parts, size = [], 0
+    for batch in file.iter_batches(most, row_groups=[number], columns=[f"{image}.bytes", f"{image}.path"]):
+        parts.append(batch.column(0))
+        size += parts[-1].nbytes
+        _refuse_giant(size, path)
+    if sum(map(len, parts)) != rows:
+        # Pictures would get the labels of others.
+        raise ValueError(f"its row group {number} has other pictures than the {rows:,} that it says")
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def _refuse_giant(size: int, path: Path) -> None:
+    if size > LARGEST_GROUP:
         raise UserError(
-            f"Two rows name '{twice}', or it is there under two names. It would count as two records, and the "
-            f"guarantee is for one. {GUARDED}",
-            "Leave one of them.",
-            code="conflict",
-            path=str(twice),
+            f"'{path}' has a row group of {size / 1e9:.1f} GB. dpfc holds row groups in memory.",
+            "Write the file again with smaller row groups: pyarrow's write_table(…, row_group_size=1000).",
+            code="memory",
+            path=str(path),
+            bytes=size,
         )
-    return entries
 
 
-Opened = Callable[[Path], AbstractContextManager[Parquet | Arrow]]
-_KINDS: dict[str, Opened] = {"parquet": parquet_file, "arrow": arrow_file}
-"""How a file is opened, for as long as a block lasts. UserError, also in the block, if it cannot be read."""
+def bytes_of(pictures: Any) -> Any:
+    """The bytes of pictures, null where there are none."""
+    return pictures.flatten()[pictures.type.get_field_index("bytes")]
 
 
-@dataclass(frozen=True)
-class _Listed:
-    """The files of a split: their pictures, the labels (n of them), the entries of the files, and the persons."""
+def names_in(pictures: Any) -> Iterator[str]:
+    """The names of files in the rows that hold no bytes."""
+    at, data = pictures.type.get_field_index("path"), bytes_of(pictures)
+    if at >= 0 and data.null_count:
+        names = pictures.flatten()[at]
+        yield from names.filter(pc.and_(data.is_null(), names.is_valid())).to_pylist()
 
-    pictures: Pictures
-    labels: Given
-    entries: list[Entry]
-    keys: Keys | None
+
+def elsewhere(path: Path, name: str | None) -> UserError:
+    """The error for a table with pictures that are neither in it nor in its folder."""
+    return UserError(
+        f"'{path}' does not hold all its pictures, but names files such as '{name}'. {GUARDED}",
+        "Write it with the pictures in it: with Hugging Face datasets, map the data set with "
+        "datasets.table.embed_table_storage. Files that parquet names are read if they lie in its folder or below it, "
+        "and if all rows name one.",
+        code="missing",
+        path=str(path),
+    )
+
+
+# Sets
+
+_KINDS: dict[str, Callable[[Path], AbstractContextManager[Parquet | Arrow]]] = {
+    "parquet": parquet_file,
+    "arrow": arrow_file,
+}
 
 
 def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) -> ImageSet:
@@ -262,33 +426,47 @@ def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) ->
             parameter="classes",
             path=source,
         )
-    files = {split: _listed(opened, paths, image, label, person, request) for split, paths in found.items()}
-    known = labelled({split: each.labels for split, each in files.items()}, names or request.classes)
-    splits = {
-        role: encoded_split(
-            known.labels[split],
-            files[split].pictures,
-            request.preparation,
-            classes=names or (),
-            entries=files[split].entries,
-            name=files[split].pictures.called,
-            keys=files[split].keys,
-        )
-        for role, split in known.used.items()
-    }
 
-    def values(name: str) -> Iterator[object]:
-        for split in known.used.values():
+    def values(name: str, *splits: str) -> Iterator[object]:
+        for split in splits:
             for path in found[split]:
                 with opened(path) as file:
+                    if name == person:
+                        columns.same(file.schema, name, columns.is_key, path)
                     yield from columns.values_in(file.column(name))
 
     def noticed() -> str | None:
-        name = persons.column_of({name: values(name) for name in columns.seeming(schema, image, label)})
+        name = persons.column_of({name: values(name, *found) for name in columns.seeming(schema, image, label)})
         return None if name is None else f"column:{name}"
 
-    origin = "data set" if names else known.origin
-    return ImageSet(kind, known.classes, splits, origin, known.renumbered, noticed=noticed)
+    listed = dict[str, Listed]()
+    for split, paths in found.items():
+        groups, entries, labels = list[Group](), list[Entry](), list[Given]()
+        for done, path in enumerate(paths, 1):
+            with opened(path) as file:
+                columns.same(file.schema, image, _holds_bytes, path)
+                labels.append(_labels(file, label, path))
+                groups += file.groups(image)
+                digest = hashlib.sha256(file.fingerprint(image))
+            own = labels[-1]
+            digest.update(own.tobytes() if isinstance(own, np.ndarray) else json.dumps(own).encode())
+            entries.append(Entry(path.name, path.stat().st_size, digest.hexdigest()))
+            if request.progress is not None:
+                request.progress("Listing", done, len(paths))
+        named = [place for group in groups for place in group.files or ()]
+        for place in named:
+            with readable(place, "a picture", "Remove it, and its row."):
+                entries.append(Entry(os.path.relpath(place, paths[0].parent.absolute()), place.stat().st_size, ""))
+        refuse_twice(named)
+        numbers = [part for part in labels if isinstance(part, np.ndarray)]
+        listed[split] = Listed(
+            labels=np.concatenate(numbers) if len(numbers) == len(labels) else [y for part in labels for y in part],
+            pictures=Pictures(groups),
+            entries=entries,
+            classes=names or (),
+            persons=None if person is None else values(person, split),
+        )
+    return image_set(kind, listed, request, classes=names, noticed=noticed)
 
 
 def pictures_in(kind: str, paths: list[Path], source: str) -> Pictures:
@@ -302,27 +480,6 @@ def pictures_in(kind: str, paths: list[Path], source: str) -> Pictures:
             columns.same(file.schema, image, _holds_bytes, path)
             groups += file.groups(image)
     return Pictures(groups)
-
-
-def _listed(opened: Opened, paths: list[Path], image: str, label: str, person: str | None, request: Request) -> _Listed:
-    """List the files of a split, and read their labels."""
-    groups, entries = list[Group](), list[Entry]()
-    labels, keys = list[Given](), list[Keys]()
-    for done, path in enumerate(paths, 1):
-        with opened(path) as file:
-            columns.same(file.schema, image, _holds_bytes, path)
-            labels.append(_labels(file, label, path))
-            if person is not None:
-                columns.same(file.schema, person, columns.is_key, path)
-                keys.append(columns.keys_in(file.column(person), str(path), person))
-            groups += file.groups(image)
-            entries.append(Entry(path.name, path.stat().st_size, file.digest(image, label, labels[-1])))
-        if request.progress is not None:
-            request.progress("Listing", done, len(paths))
-    entries += entries_of((file for group in groups for file in group.files.values()), paths[0].parent)
-    numbers = [part for part in labels if isinstance(part, np.ndarray)]
-    given: Given = np.concatenate(numbers) if len(numbers) == len(labels) else [y for part in labels for y in part]
-    return _Listed(Pictures(groups), given, entries, joined(keys) if keys else None)
 
 
 def _labels(file: Parquet | Arrow, label: str, path: Path) -> Given:

@@ -8,84 +8,74 @@ member would look complete.
 
 import io
 import tarfile
+import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import UserError
-from dpfc_cli.images.memory import check_size
-from dpfc_cli.images.sets import Records
+from dpfc_cli.images.sets import Records, check_size
 from dpfc_cli.sources.reading import readable
 
 LONGEST_NAME = 1 << 20
 """Bytes of the longest record of a name, or of other facts, that stands before a member. It is read as a whole."""
-_AGAIN = "Fetch the archive again. It must be a plain .tar: unpack .tar.gz to .tar with gunzip first."
+UNPACKING = (EOFError, OverflowError, RecursionError, zlib.error, tarfile.TarError)
+"""What reading an archive raises beside Python's own errors. A member may have many names, one before the other, and
+tarfile calls itself for each."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """A regular file in an archive.
+class Member(NamedTuple):
+    """A regular file in an archive."""
 
-    Args:
-        name: as it stands there.
-        offset: of its first byte, in the outermost file.
-        size: in bytes.
-
-    """
-
-    name: str
-    offset: int
-    size: int
+    name: str  # as it stands there
+    offset: int  # of its first byte, in the outermost file
+    size: int  # in bytes
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Ranges:
-    """Pictures that are ranges of bytes in large files.
+    """Pictures that are ranges of bytes in large files, n of them."""
 
-    Args:
-        paths: the files.
-        names: what each picture is called in its file, n of them.
-        which: the number of each picture's file, (n,).
-        offsets: the first byte of each picture, (n,).
-        sizes: the number of bytes of each picture, (n,).
-
-    """
-
-    paths: tuple[Path, ...]
+    places: tuple[tuple[Path, str], ...]
+    """Files, each with what comes before the names of its pictures. That stays when the file is moved."""
     names: list[str]
     which: NDArray[np.int32]
+    """The number of each picture's place, (n,)."""
     offsets: NDArray[np.int64]
+    """The first byte of each picture, (n,)."""
     sizes: NDArray[np.int64]
+    """The number of bytes of each picture, (n,)."""
+
+    def __len__(self) -> int:
+        return len(self.names)
 
     def name(self, i: int) -> str:
-        return f"{self.paths[int(self.which[i])]}: {self.names[i]}"
+        return f"{self.places[int(self.which[i])][1]}{self.names[i]}"
 
-    def called(self, i: int) -> str:
-        """The name of a picture with its archive's name. It stays when the archive is moved."""
-        return f"{self.paths[int(self.which[i])].name}/{self.names[i]}"
+    def _path(self, i: int) -> Path:
+        return self.places[int(self.which[i])][0]
+
+    def title(self, i: int) -> str:
+        return f"{self._path(i)}: {self.names[i]}"
 
     def read(self, i: int) -> bytes:
-        path, size = self.paths[int(self.which[i])], int(self.sizes[i])
+        path, size = self._path(i), int(self.sizes[i])
         check_size(size)
         with path.open("rb") as file:
             file.seek(int(self.offsets[i]))
             data = file.read(size)
         if len(data) != size:
-            raise _damaged(str(path), "is shorter than it was when it was listed")
+            with reading(path):
+                raise ValueError("it is shorter than it was when it was listed")
         return data
 
     def only(self, records: Records) -> "Ranges":
-        return Ranges(
-            paths=self.paths,
-            names=[self.names[i] for i in records],
-            which=self.which[records],
-            offsets=self.offsets[records],
-            sizes=self.sizes[records],
-        )
+        names = [self.names[i] for i in records]
+        return Ranges(self.places, names, self.which[records], self.offsets[records], self.sizes[records])
 
 
 class Header(tarfile.TarInfo):
@@ -99,10 +89,10 @@ class Header(tarfile.TarInfo):
         return member
 
 
-def ranges(found: list[tuple[int, Member]], paths: tuple[Path, ...]) -> Ranges:
-    """The pictures in `found`, in that order, each as the number of its path and its member."""
+def ranges(found: list[tuple[int, Member]], places: tuple[tuple[Path, str], ...]) -> Ranges:
+    """The pictures in `found`, in that order, each as the number of its place and its member."""
     return Ranges(
-        paths=paths,
+        places,
         names=[member.name for _, member in found],
         which=np.array([which for which, _ in found], np.int32),
         offsets=np.array([member.offset for _, member in found], np.int64),
@@ -113,57 +103,46 @@ def ranges(found: list[tuple[int, Member]], paths: tuple[Path, ...]) -> Ranges:
 def members(path: Path) -> Iterator[Member]:
     """The regular files of an archive, in its order. Raises UserError if it is damaged or not a tar archive."""
     with reading(path), tarfile.open(path, "r:", errors="backslashreplace", tarinfo=Header) as archive:
-        for member in _regular(archive, str(path)):
-            yield Member(name=member.name, offset=member.offset_data, size=member.size)
+        for member in _regular(archive):
+            yield Member(member.name, member.offset_data, member.size)
 
 
 def nested(path: Path) -> Iterator[tuple[str, list[Member]]]:
     """The .tar archives inside an archive, each with its name and its regular files. Raises UserError as `members`."""
     with reading(path), tarfile.open(path, "r:", errors="backslashreplace", tarinfo=Header) as outer:
-        for part in _regular(outer, str(path)):
+        for part in _regular(outer):
             if not part.name.endswith(".tar"):
                 continue
             stream = outer.extractfile(part)
             assert stream is not None, "regular members have contents"
             with stream, tarfile.open(fileobj=stream, mode="r:", errors="backslashreplace", tarinfo=Header) as inner:
-                found = [
-                    Member(name=m.name, offset=part.offset_data + m.offset_data, size=m.size)
-                    for m in _regular(inner, f"{path}: {part.name}")
-                ]
+                found = [Member(m.name, part.offset_data + m.offset_data, m.size) for m in _regular(inner)]
             yield part.name, found
 
 
 def reading(path: Path) -> AbstractContextManager[None]:
     """Turn the errors of reading an archive into a UserError that names it."""
-    # A member may have many names, one before the other. tarfile calls itself for each.
-    return readable(path, "a tar archive", _AGAIN, EOFError, OverflowError, RecursionError, tarfile.TarError)
+    remedy = "Fetch the archive again. It must be a plain .tar: unpack .tar.gz to .tar with gunzip first."
+    return readable(path, "a tar archive", remedy, *UNPACKING)
 
 
-def _regular(archive: tarfile.TarFile, source: str) -> Iterator[tarfile.TarInfo]:
+def _regular(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The regular files of an archive. ValueError if it is damaged, or has others."""
     archive.fileobj.seek(0, io.SEEK_END)  # type: ignore[call-arg]
     end, whole = -1, archive.fileobj.tell()
     while (member := archive.next()) is not None:
         # The archive would remember every member, and there may be millions.
         archive.members = []  # type: ignore[attr-defined]
         if member.size < 0 or member.offset_data <= end:
-            raise _damaged(source, "has a member that overlaps the one before it")
+            raise ValueError("it has a member that overlaps the one before it")
         if member.offset_data + member.size > whole:
-            raise _damaged(source, "has a member that ends behind the end of the archive")
+            raise ValueError("it has a member that ends behind the end of the archive")
         end = member.offset_data
         if member.issparse():
-            raise UserError(
-                f"'{source}' stores '{member.name}' as a sparse file.",
-                "Pack the files without tar's option for sparse files.",
-                code="unsupported",
-                path=source,
-            )
+            raise ValueError(f"it stores '{member.name}' as a sparse file (tar has an option for them)")
         if member.isreg():
             yield member
     # tarfile stops without an error at a damaged header in the middle, and at a missing end.
     archive.fileobj.seek(archive.offset)
     if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-        raise _damaged(source, f"is damaged or cut off {archive.offset} bytes from its beginning")
-
-
-def _damaged(source: str, what: str) -> UserError:
-    return UserError(f"'{source}' {what}.", _AGAIN, code="damaged", path=source)
+        raise ValueError(f"it is damaged or cut off {archive.offset} bytes from its beginning")

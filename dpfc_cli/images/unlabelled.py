@@ -19,11 +19,10 @@ import numpy as np
 from dpfc_cli.errors import UserError, counted
 from dpfc_cli.files import NoPlainFileError, check_plain
 from dpfc_cli.images import dicom
-from dpfc_cli.images.dataset import Preparation
-from dpfc_cli.images.encoded import Encoded, Files
-from dpfc_cli.images.folder import EXTENSIONS
+from dpfc_cli.images.folder import EXTENSIONS, ending_of, is_dicom, left_out
 from dpfc_cli.images.hugging_face import files_of
-from dpfc_cli.images.sets import Decode, Pixels, unreadable
+from dpfc_cli.images.sets import Pixels, Preparation, unread, unreadable
+from dpfc_cli.images.splits import Encoded, Files
 from dpfc_cli.images.tars import members, ranges
 from dpfc_cli.sources.split_files import files_by_split, is_clutter
 
@@ -34,22 +33,20 @@ _OWN = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, er
 
 @dataclass(frozen=True, kw_only=True)
 class Unlabelled:
-    """Pictures without labels, in a fixed order.
+    """Pictures without labels, in a fixed order."""
 
-    Attributes:
-        n: how many there are.
-        pictures: their bytes.
-        name: name(i) is what the source calls picture i.
-        entries: yields what tells these files from others of the same names, JSON-able: names, sizes, times.
-        remarks: what the user should know of how the source was read, in sentences.
-
-    """
-
-    n: int
     pictures: Encoded
     name: Callable[[int], str]
+    """name(i) is what the source calls picture i."""
     entries: Callable[[], Iterator[object]]
+    """Yields what tells these files from others of the same names, JSON-able: names, sizes, times."""
     remarks: tuple[str, ...] = ()
+    """What the user should know of how the source was read, in sentences."""
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+        return len(self.pictures)
 
     def listing(self) -> str:
         """A digest of the source. Another one means other pictures."""
@@ -61,55 +58,40 @@ class Unlabelled:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """The pixels of unlabelled pictures: a `prefetch.Decodable`.
-
-    Attributes:
-        source: the pictures.
-        image_shape: what all must have, (H, W, C). With one channel, pictures are made grey.
-        preparation: what is done with them.
-
-    """
+    """The pixels of unlabelled pictures: a `prefetch.Decodable`."""
 
     source: Unlabelled
     image_shape: tuple[int, int, int]
+    """What all must have, (H, W, C). With one channel, pictures are made grey."""
     preparation: Preparation
 
-    @property
-    def pixels(self) -> Decode:
-        return self._pixels
-
-    def _pixels(self, start: int, stop: int) -> Pixels:
+    def pixels(self, start: int, stop: int) -> Pixels:
         """The pictures start to stop - 1. Raises UnreadableError for the first one that is broken."""
         from dpfc_cli.images.decoding import decode, grey
 
         found = np.empty((stop - start, *self.image_shape), np.uint8)
         for row in range(len(found)):
-            name = self.source.pictures.name(start + row)
-            picture = decode(self._bytes(start + row, name), name, self.preparation)
+            title = self.source.pictures.title(start + row)
+            picture = decode(self._bytes(start + row, title), title, self.preparation)
             height, width, channels = self.image_shape
             if picture.shape[:2] != (height, width):
                 raise unreadable(
-                    name,
+                    title,
                     f"it has {picture.shape[1]} × {picture.shape[0]} pixels, and those that the head was trained on "
                     f"have {width} × {height}",
                 )
             found[row] = picture if channels == picture.shape[2] else grey(picture)
         return found
 
-    def _bytes(self, i: int, name: str) -> bytes:
+    def _bytes(self, i: int, title: str) -> bytes:
         try:
             return self.source.pictures.read(i)
         except (NoPlainFileError, ValueError) as error:
-            raise unreadable(name, str(error)) from error
+            raise unreadable(title, str(error)) from error
         except OSError as error:
             if error.errno in _OWN:
-                raise unreadable(name, os.strerror(error.errno or 0)) from error
-            raise UserError(
-                f"'{name}' cannot be read: {error.strerror or error}.",
-                "Check the disk, and run the same command again.",
-                code="unreadable",
-                path=name,
-            ) from error
+                raise unreadable(title, os.strerror(error.errno or 0)) from error
+            raise unread(title, error) from error
 
 
 @dataclass(frozen=True)
@@ -122,33 +104,26 @@ class _PlainFiles(Files):
 
 
 def in_folder(folder: Path) -> Unlabelled:
-    """The pictures in a folder and below it, in the order of their names. Links to folders are not followed.
-
-    Raises:
-        UserError: the folder cannot be read, or has no pictures.
-
+    """The pictures in a folder and below it, in the order of their names. Links to folders are not followed. UserError
+    if the folder cannot be read, or has no pictures.
     """
     names: list[str] = []
     skipped, linked = Counter[str](), 0
 
     def stop(error: OSError) -> None:
-        raise UserError(
-            f"'{error.filename or folder}' cannot be read: {error.strerror or error}.",
-            "Check its permissions.",
-            code="unreadable",
-            path=str(error.filename or folder),
-        ) from error
+        raise unread(str(error.filename or folder), error)
 
     for place, folders, files in os.walk(folder, onerror=stop):
         within = os.path.relpath(place, folder)
-        folders[:] = sorted(name for name in folders if _is_users(name))
+        folders[:] = [name for name in folders if not is_clutter(name)]
         linked += sum(os.path.islink(os.path.join(place, name)) for name in folders)
-        for name in filter(_is_users, files):
-            ending = os.path.splitext(name)[1].lower()
-            if ending in EXTENSIONS:
+        for name in files:
+            if is_clutter(name):
+                continue
+            if ending_of(name) in EXTENSIONS:
                 names.append(name if within == "." else f"{within}/{name}")
             else:
-                skipped[ending] += 1
+                skipped[ending_of(name)] += 1
     if not names:
         raise UserError(
             f"'{folder}' has no pictures: files that end in {', '.join(sorted(EXTENSIONS))}.",
@@ -157,12 +132,8 @@ def in_folder(folder: Path) -> Unlabelled:
             parameter="source",
             path=str(folder),
         )
-    names.sort()
-    remarks = [
-        f"Left out, because their names do not end as those of pictures: {counted(skipped.total(), 'file')}."
-    ] * bool(skipped)
-    remarks += [f"Links to folders are not followed: {counted(linked, 'link')}."] * bool(linked)
-    return _of_files(folder, names, tuple(remarks))
+    links = (f"Links to folders are not followed: {counted(linked, 'link')}.",) if linked else ()
+    return _of_files(folder, sorted(names), (*left_out(skipped), *links))
 
 
 def in_list(names: Sequence[str]) -> Unlabelled:
@@ -185,59 +156,54 @@ def in_archives(pattern: str) -> Unlabelled:
         (which, member)
         for which, path in enumerate(paths)
         for member in members(path)
-        if os.path.splitext(member.name)[1].lower() in EXTENSIONS and all(map(_is_users, member.name.split("/")))
+        if ending_of(member.name) in EXTENSIONS and not any(map(is_clutter, member.name.split("/")))
     ]
-    if not found:
-        raise _empty(pattern)
-    if any(os.path.splitext(member.name)[1].lower() in dicom.SUFFIXES for _, member in found):
+    if any(is_dicom(member.name) for _, member in found):
         dicom.check_installed()
-    pictures = ranges(found, tuple(paths))
-    names = pictures.names.__getitem__ if len(paths) == 1 else pictures.called
-    return Unlabelled(n=len(found), pictures=pictures, name=names, entries=lambda: map(_entry, paths))
+    pictures = ranges(found, tuple((path, f"{path.name}/" if len(paths) > 1 else "") for path in paths))
+    return _of_archives(pictures, pictures.name, paths, pattern)
 
 
 def in_parquet(pattern: str) -> Unlabelled:
-    """The pictures in parquet files, as the Hugging Face hub writes them. Their names are FILE/ROW.
-
-    Args:
-        pattern: a file, a folder, or file names with braces or wildcards (see `files_by_split`).
-
-    Raises:
-        UserError: a file is missing or damaged, or has no pictures.
-
+    """The pictures in parquet files, as the Hugging Face hub writes them. Their names are FILE/ROW. For `pattern` and
+    errors see `in_archives`.
     """
-    return _in_tables("parquet", _found(pattern, PARQUET), pattern)
+    from dpfc_cli.images.tables import pictures_in
+
+    paths = _found(pattern, PARQUET)
+    pictures = pictures_in("parquet", paths, pattern)
+    return _of_archives(pictures, pictures.name, paths, pattern)
 
 
 def in_arrow(folder: Path) -> Unlabelled:
     """The pictures in a folder that `save_to_disk` of Hugging Face datasets wrote, split by split: SPLIT/FILE/ROW.
-
-    Raises:
-        UserError: a file is missing or damaged, or there are no pictures.
-
+    UserError if a file is missing or damaged, or there are no pictures.
     """
-    return _in_tables("arrow", [path for each in files_of(folder).values() for path in each], str(folder))
-
-
-def _in_tables(kind: str, paths: list[Path], source: str) -> Unlabelled:
     from dpfc_cli.images.tables import pictures_in
 
-    pictures = pictures_in(kind, paths, source)
-    if not len(pictures):
-        raise _empty(source)
+    paths = [path for each in files_of(folder).values() for path in each]
+    pictures = pictures_in("arrow", paths, str(folder))
 
     def name(i: int) -> str:
         path, row = pictures.place(i)
-        return f"{path.relative_to(source) if kind == 'arrow' else path.name}/{row}"
+        return f"{path.relative_to(folder)}/{row}"
 
-    return Unlabelled(n=len(pictures), pictures=pictures, name=name, entries=lambda: map(_entry, paths))
+    return _of_archives(pictures, name, paths, str(folder))
+
+
+def _of_archives(pictures: Encoded, name: Callable[[int], str], paths: list[Path], source: str) -> Unlabelled:
+    """The pictures in files of many."""
+    if not len(pictures):
+        raise UserError(
+            f"'{source}' has no pictures.", "Name another source.", code="missing", parameter="source", path=source
+        )
+    return Unlabelled(pictures=pictures, name=name, entries=lambda: map(_entry, paths))
 
 
 def _of_files(folder: Path, names: list[str], remarks: tuple[str, ...]) -> Unlabelled:
-    if any(os.path.splitext(name)[1].lower() in dicom.SUFFIXES for name in names):
+    if any(map(is_dicom, names)):
         dicom.check_installed()
     return Unlabelled(
-        n=len(names),
         pictures=_PlainFiles(folder, names),
         name=names.__getitem__,
         entries=lambda: ([name, *_entry(folder / name)] for name in names),
@@ -256,17 +222,3 @@ def _entry(path: Path) -> list[object]:
 
 def _found(pattern: str, suffix: str) -> list[Path]:
     return sorted(path for paths in files_by_split(pattern, suffix).values() for path in paths)
-
-
-def _is_users(name: str) -> bool:
-    return not name.startswith(".") and not is_clutter(name)
-
-
-def _empty(pattern: str) -> UserError:
-    return UserError(
-        f"'{pattern}' has no pictures.",
-        "Name another source.",
-        code="missing",
-        parameter="source",
-        path=pattern,
-    )

@@ -66,12 +66,12 @@ def _uncounted(values: Iterable[object]) -> Iterator[object]:
         before = number
 
 
-def level_of(names: Sequence[str], labels: Sequence[int] | None = None) -> int | None:
+def level_of(names: Sequence[str], labels: Sequence[object] | None = None) -> int | None:
     """The first level of folders that seems to name persons: it has several, and one of them holds several pictures.
 
     Args:
         names: the pictures' names. The first folder in them has level 1.
-        labels: the number of each picture's class, if its folder may be among these levels. A level with one folder for
+        labels: the class of each picture, if its folder may be among these levels. A level with one folder for
             each class names the classes.
 
     """

@@ -31,7 +31,7 @@ def unread(path: Path, kind: str, error: Exception, remedy: str) -> UserError:
 
 
 @contextmanager
-def readable(path: Path, kind: str, remedy: str, *others: type[Exception]) -> Iterator[None]:
+def readable(path: Path, kind: str, remedy: str, *others: type[Exception], plain: bool = True) -> Iterator[None]:
     """Turn the errors of reading a file into a UserError that names it.
 
     Args:
@@ -39,11 +39,13 @@ def readable(path: Path, kind: str, remedy: str, *others: type[Exception]) -> It
         kind: what it should be.
         remedy: what to do if it is damaged.
         others: what the library that reads it raises beside Python's own errors.
+        plain: False: it may be a folder.
 
     """
     expected: tuple[type[Exception], ...] = (OSError, LookupError, ValueError, TypeError, *others)
     try:
-        check_plain(path)
+        if plain:
+            check_plain(path)
         yield
     except expected as error:
         raise unread(path, kind, error, remedy) from error

@@ -8,11 +8,11 @@ import glob
 import os
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import product
 from pathlib import Path
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.files import named_twice
 
 MOST_FILES = 1_000_000
@@ -56,17 +56,24 @@ def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
             code="missing",
             path=pattern,
         )
-    if (twice := named_twice(found)) is not None:
-        raise UserError(
-            f"'{pattern}' names the same file twice. The second time it is '{twice}'.",
-            "Name each file once: take the links away, or the second of two patterns that fit it.",
-            code="conflict",
-            path=str(twice),
-        )
+    refuse_twice(found)
     splits: dict[str, list[Path]] = {}
     for path in found:
         splits.setdefault(_split(path), []).append(path)
     return splits
+
+
+def refuse_twice(files: Iterable[Path]) -> None:
+    """UserError if a file is there twice: each of its records would count twice, and the guarantee is for one."""
+    twice = named_twice(files)
+    if twice is not None:
+        raise UserError(
+            f"'{twice}' is there twice: it is named twice, or is a link or a second name. Its records would count "
+            f"twice, and the guarantee is for one. {GUARDED}",
+            "Leave one of them.",
+            code="conflict",
+            path=str(twice),
+        )
 
 
 def splits_by_role(splits: Collection[str]) -> dict[str, str]:
@@ -135,13 +142,13 @@ def _split(path: Path) -> str:
     return "train" if match is None or match[1] in TRAIN_SPLITS else match[1]
 
 
-_CLUTTER = frozenset(("__macosx", ".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"))
+_CLUTTER = frozenset(("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"))
 """What macOS, Windows and network drives write beside pictures, in small letters."""
 
 
 def is_clutter(name: str) -> bool:
-    """Whether a part of a path is none of the user's: systems write such files and folders beside pictures."""
-    return name.startswith("._") or name.casefold() in _CLUTTER
+    """Whether a part of a path is none of the user's: it is hidden, or systems write such files beside pictures."""
+    return (name.startswith(".") and name not in (".", "..")) or name.casefold() in _CLUTTER
 
 
 def inside(folder: Path, name: str) -> Path | None:

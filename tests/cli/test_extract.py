@@ -52,7 +52,10 @@ def snapshot() -> dict[str, bytes]:
         (["--dataset", "parquet:pictures"], "No .parquet files"),
         (["--dataset", "webdataset:nowhere-{0..3}.tar"], "There is no file 'nowhere-0.tar'"),
         (["--dataset", "imagefolder:pictures"], "--image-size"),
-        (["--dataset", "imagefolder:pictures", "--hold-out", "0.1"], "has a test split already, of 6 images"),
+        (
+            ["--dataset", "imagefolder:pictures", "--image-size", "8", "--hold-out", "0.1"],
+            "has a test split already, of 6 images",
+        ),
         (["--dataset", "imagefolder:pictures", "--hold-out", "0"], "--hold-out must be a number above 0 and"),
         (["--dataset", "imagefolder:pictures/train", "--hold-out", "0.9"], "--hold-out must be a number above 0 and"),
         (["--dataset", "imagefolder:pictures", "--classes", "nofile.txt"], "There is no file 'nofile.txt'"),

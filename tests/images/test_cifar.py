@@ -1,7 +1,11 @@
-"""CIFAR-10 and CIFAR-100 in their official layouts, packed or unpacked. What is damaged is refused."""
+"""CIFAR-10 and CIFAR-100 in their official layouts, packed or unpacked. Their pickles never run code."""
 
+import gzip
 import io
+import os
 import pickle
+import pickletools
+import struct
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +15,8 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.images import open_images
+from dpfc_cli.images.cifar import read_pickle
+from dpfc_cli.images.tars import LONGEST_NAME
 
 ARCHIVE = "cifar-10-python.tar.gz"
 Write = Callable[..., Path]
@@ -91,31 +97,33 @@ def test_a_file_that_is_there_twice_is_refused(cifar10_folder: Write, tmp_path: 
         open_images("cifar10", tmp_path)
 
 
-def test_every_truncation_and_every_flipped_bit_of_the_archive_is_an_error(
+def test_a_damaged_member_or_archive_is_an_error_that_names_it(
     cifar10_folder: Write, pack: Write, tmp_path: Path
 ) -> None:
-    archive = pack(cifar10_folder(folder=tmp_path / "loose"), ARCHIVE).rename(tmp_path / ARCHIVE)
+    folder = cifar10_folder(folder=tmp_path / "loose")
+    for name in ("data_batch_1", "test_batch", "batches.meta"):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(whole[:-5])
+        with pytest.raises(UserError, match=name) as caught:
+            open_images("cifar10", folder)
+        assert caught.value.code == "damaged"
+        (folder / name).write_bytes(whole)
+    archive = pack(folder, ARCHIVE).rename(tmp_path / ARCHIVE)
     whole = archive.read_bytes()
     harmed = [whole[:length] for length in (*range(0, len(whole), 997), *range(len(whole) - 40, len(whole)))]
     # After the file name in gzip's header, which nobody reads.
     harmed += [whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(64, len(whole), 1009)]
+    long = tarfile.TarInfo("x")
+    long.type, long.size = tarfile.GNUTYPE_LONGNAME, 4
+    # tarfile calls itself for each name of a member, and reads the whole of one.
+    chain = (long.tobuf(tarfile.GNU_FORMAT) + b"abc\0".ljust(tarfile.BLOCKSIZE, b"\0")) * 3_000
+    long.size = LONGEST_NAME + 1
+    harmed += [gzip.compress(first + gzip.decompress(whole)) for first in (chain, long.tobuf(tarfile.GNU_FORMAT))]
     for data in harmed:
         archive.write_bytes(data)
-        with pytest.raises(UserError, match=ARCHIVE):
+        with pytest.raises(UserError, match=ARCHIVE) as caught:
             open_images("cifar10", archive)
-
-
-def test_a_truncated_or_hostile_file_is_an_error_that_names_it(cifar10_folder: Write) -> None:
-    folder = cifar10_folder()
-    for name in ("data_batch_1", "test_batch", "batches.meta"):
-        whole = (folder / name).read_bytes()
-        (folder / name).write_bytes(whole[:-5])
-        with pytest.raises(UserError, match=name):
-            open_images("cifar10", folder)
-        (folder / name).write_bytes(whole)
-    (folder / "data_batch_2").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    with pytest.raises(UserError, match=r"data_batch_2.* os\.system"):
-        open_images("cifar10", folder)
+        assert caught.value.code == "damaged"
 
 
 PICTURES = np.zeros((2, 3072), np.uint8)
@@ -139,3 +147,118 @@ def test_a_file_of_another_form_is_an_error(cifar10_folder: Write, tmp_path: Pat
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"cifar-10-batches-py.*cifar-10-python\.tar\.gz"):
         open_images("cifar10", tmp_path / "empty")
+
+
+# Pickles
+
+BATCH = {b"data": np.arange(24, dtype=np.uint8).reshape(2, 12), b"labels": [0, 1], b"batch_label": b"one"}
+
+
+def python2(data: np.ndarray, labels: list[int]) -> bytes:
+    """What Python 2's cPickle writes in protocol 2 for {'data': array, 'labels': list}: as in the official files."""
+
+    def text(value: bytes) -> bytes:
+        return b"U" + bytes([len(value)]) + value if len(value) < 256 else b"T" + struct.pack("<i", len(value)) + value
+
+    shape = b"(" + b"".join(b"M" + struct.pack("<H", length) for length in data.shape) + b"t"
+    empty = b"cnumpy.core.multiarray\n_reconstruct\n" + b"cnumpy\nndarray\n" + b"K\x00\x85" + text(b"b") + b"\x87R"
+    dtype = b"cnumpy\ndtype\n" + text(b"u1") + b"K\x00K\x01\x87R" + b"(K\x03" + text(b"|") + b"NNN"
+    dtype += b"J\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    array = empty + b"(K\x01" + shape + dtype + b"\x89" + text(data.tobytes()) + b"tb"
+    listed = b"](" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
+    return b"\x80\x02}(" + text(b"data") + array + text(b"labels") + listed + b"u."
+
+
+class Call:
+    """Pickles as a call of `function`."""
+
+    def __init__(self, function: Callable[..., object], *arguments: object) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return self.call
+
+
+def refused(data: bytes) -> str:
+    with pytest.raises(ValueError, match="'data_batch_1'") as caught:
+        read_pickle(data, "data_batch_1")
+    return str(caught.value)
+
+
+def test_the_official_files_dialect_and_what_python_3_writes_are_read() -> None:
+    data = np.arange(2 * 300, dtype=np.int64).astype(np.uint8).reshape(2, 300)
+    contents = read_pickle(python2(data, [7, 3]), "data_batch_1")
+    assert contents["labels"] == [7, 3]
+    np.testing.assert_array_equal(contents["data"], data)
+    assert np.asarray(contents["data"]).dtype == np.uint8
+    for protocol in (2, 3, 4):
+        contents = read_pickle(pickle.dumps(BATCH, protocol), "b")
+        np.testing.assert_array_equal(contents["data"], BATCH[b"data"])
+        assert contents["labels"] == [0, 1]
+    arrays = [np.array([[1, 2, 3], [4, 5, 100]], dtype) for dtype in ("u1", "<i4", ">i4", "<i8", ">u2")]
+    for values in (*arrays, np.asfortranarray(np.arange(6, dtype=np.uint8).reshape(2, 3))):
+        np.testing.assert_array_equal(read_pickle(pickle.dumps({"x": values}, 2), "b")["x"], values)
+    labels = read_pickle(pickle.dumps({"labels": [np.int64(3), np.uint8(200)]}, 2), "b")["labels"]
+    assert labels == [3, 200]
+    assert all(type(label) is int for label in labels)
+
+
+@pytest.mark.parametrize("function", [os.system, eval, exec], ids=["system", "eval", "exec"])
+def test_a_call_of_anything_else_is_refused_by_name_and_not_made(
+    tmp_path: Path, function: Callable[..., object]
+) -> None:
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        witness = tmp_path / f"ran {protocol}"
+        argument = f"touch '{witness}'" if function is os.system else f"open({str(witness)!r}, 'w').close()"
+        hostile = pickle.dumps({b"data": Call(function, argument)}, protocol)
+        assert f".{function.__name__}" in refused(hostile)
+        refused(pickle.dumps({b"data": np.array([Call(function, argument)], object)}, 2))
+        assert not witness.exists()
+        pickle.loads(hostile)
+        assert witness.exists(), "the pickle was not hostile, so its refusal shows nothing"
+
+
+def test_what_is_no_plain_array_of_integers_is_refused() -> None:
+    for dtype in ("O", "f4", "c8", "S3", "V4", [("a", "u1"), ("b", "O")], "M8[s]"):
+        refused(pickle.dumps({b"data": np.zeros(2, dtype)}, 2))
+    good = python2(np.zeros((1, 8), np.uint8), [0])
+    changes = [(b"M\x08\x00", b"M" + struct.pack("<H", length)) for length in (7, 9, 0)]
+    # In NumPy '8' + 'u1' is the name of a sub-array, so a byte order is no way to other types.
+    for old, new in (*changes, (b"U\x01|", b"U\x018")):
+        refused(good.replace(old, new))
+    number = pickle.dumps({"x": np.array(np.int64(3))[()]}, 2)
+    assert read_pickle(number, "b") == {"x": 3}
+    refused(number.replace(b"X\x08\x00\x00\x00\x03", b"X\x10\x00\x00\x00" + bytes(8) + b"\x03"))
+
+
+def test_a_pickle_cannot_alter_the_reader_or_lead_out_of_the_file_or_take_memory() -> None:
+    for name in (b"numpy\ndtype", b"_codecs\nencode", b"numpy.core.multiarray\n_reconstruct"):
+        # BUILD with a pair as state sets attributes on what the pickle named.
+        refused(b"\x80\x02}U\x04data" + b"c" + name + b"\nN}X\x08\x00\x00\x00__init__Ns\x86bs.")
+        assert "data" in read_pickle(pickle.dumps(BATCH, 2), "b")
+    codec = b"\x80\x02}X\x01\x00\x00\x00ac_codecs\nencode\nX\x01\x00\x00\x00aX\x03\x00\x00\x00hex\x86Rs."
+    assert "codec" in refused(codec)
+    assert "outside the file" in refused(b"\x80\x02}U\x04dataU\x01xQs.")
+    # Python takes eight bytes for each place of its table of objects, up to 32 GB.
+    assert "4000000000th" in refused(b"\x80\x02}r" + struct.pack("<I", 4_000_000_000) + b".")
+    assert "9999999999th" in refused(b"}p9999999999\n.")
+    # An array of bytes that would have 4 EB.
+    refused(b"\x80\x05}\x8c\x01x\x96" + struct.pack("<Q", 2**62) + b"s.")
+
+
+def test_what_is_cut_off_or_no_dictionary_with_names_is_refused_and_no_other_error() -> None:
+    whole = python2(np.zeros((2, 300), np.uint8), [0, 1])
+    for length in range(len(whole)):
+        refused(whole[:length])
+    for value in ([1, 2], None, 7, b"text", np.zeros(3, np.uint8), {7: 1}):
+        refused(pickle.dumps(value, 2))
+    refused(b"<html>404 Not Found</html>")
+
+
+def test_a_lack_of_memory_is_no_damaged_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(data: bytes) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(pickletools, "genops", fail)
+    with pytest.raises(MemoryError):
+        read_pickle(b"", "x")

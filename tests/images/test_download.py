@@ -14,7 +14,7 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.images import catalogue, download, open_images
-from dpfc_cli.images.dataset import Remote
+from dpfc_cli.images.sets import Remote
 
 CONTENT = np.random.default_rng(3).bytes(3 * download.CHUNK + 17)
 NAME = "file.bin"

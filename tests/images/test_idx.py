@@ -1,15 +1,19 @@
-"""MNIST and Fashion-MNIST: the four IDX files, plain or packed. What is damaged is refused."""
+"""MNIST and Fashion-MNIST: the four IDX files, plain or packed. The digits in dpfc, which need no network."""
 
 import gzip
+import importlib.util
+import socket
 from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import ImageSet, open_images
+from dpfc_cli.images import ImageSet, idx, open_images
 
+ROOT = Path(__file__).parents[2]
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 Write = Callable[..., Path]
 Digits = Callable[..., tuple[np.ndarray, np.ndarray]]
@@ -107,10 +111,59 @@ def test_files_that_do_not_fit_together_are_refused_and_a_label_is_not_shown(
     for train, test, says in (
         ((images, digits_of(4)[1]), None, "3 images and 4 labels"),
         ((images, labels), (np.zeros((2, 5, 5), np.uint8), np.zeros(2, np.uint8)), "differ in size"),
-        (digits_of(0), None, "no images"),
+        (digits_of(0), None, "no labelled training images"),
         ((images, np.array([0, 77, 1], np.uint8)), None, "do not publish"),
     ):
         folder = idx_folder(train, test)
         assert "77" not in str(refused(folder, says)).replace(str(folder), "")
         for file in folder.glob("*ubyte"):
             file.unlink()
+
+
+# The digits in dpfc
+
+
+def test_the_digits_are_those_of_the_source_split_after_1400_without_a_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise AssertionError("the digits asked for the network")
+
+    source = pytest.importorskip("sklearn.datasets").load_digits()
+    monkeypatch.setattr(socket, "socket", refuse)
+    data = open_images("digits")
+    assert {name: split.n for name, split in data.splits.items()} == {"train": 1400, "test": 397}
+    assert (data.classes, data.splits["train"].image_shape) == (tuple("0123456789"), (8, 8, 1))
+    pixels = np.concatenate([split.pixels(0, split.n) for split in data.splits.values()])
+    np.testing.assert_array_equal(np.concatenate([split.labels for split in data.splits.values()]), source.target)
+    np.testing.assert_array_equal(pixels[..., 0], np.rint(source.images * 255 / 16))
+
+
+def test_the_script_writes_the_files_that_are_checked_in(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    spec = importlib.util.spec_from_file_location("make_digits", ROOT / "scripts" / "make_digits.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    script.main(tmp_path)
+    for name in idx.FILES:
+        assert (tmp_path / name).read_bytes() == (ROOT / "sample_data" / name).read_bytes()
+
+
+def test_an_installed_package_finds_them_inside_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A wheel has sample_data inside the package, and nothing beside the package."""
+    package = tmp_path / "site" / "dpfc_cli"
+    (package / "sample_data").mkdir(parents=True)
+    for name in idx.FILES:
+        (package / "sample_data" / name).write_bytes((ROOT / "sample_data" / name).read_bytes())
+    monkeypatch.setattr(resources, "files", lambda name: tmp_path / "site" / name)
+    monkeypatch.setattr(idx, "__file__", str(package / "images" / "idx.py"))
+    assert open_images("digits").splits["train"].n == 1400
+
+
+def test_an_incomplete_installation_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(resources, "files", lambda name: tmp_path / name)
+    monkeypatch.setattr(idx, "__file__", str(tmp_path / "a" / "b" / "idx.py"))
+    with pytest.raises(UserError, match="Install dpfc again"):
+        open_images("digits")

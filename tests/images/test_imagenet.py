@@ -1,5 +1,6 @@
 """ImageNet: folders and archives, with a packed or an unpacked kit, give the same pictures."""
 
+import errno
 import io
 import tarfile
 from collections.abc import Callable
@@ -121,3 +122,29 @@ def test_classes_that_imagenet_does_not_define_are_refused(imagenet: Callable[[s
     with pytest.raises(UserError, match=r"'rare disease'.*do not publish") as caught:
         open_images("imagenet", tmp_path / "folders", SQUARE)
     assert "imagefolder:PATH" in caught.value.remedy
+
+
+def test_a_kit_that_declares_too_much_is_damaged_and_a_lack_of_memory_says_nothing(
+    imagenet: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = imagenet("unpacked")
+
+    def fail(error: BaseException) -> Callable[..., object]:
+        def failing(*_: object, **__: object) -> object:
+            raise error
+
+        return failing
+
+    monkeypatch.setattr("scipy.io.loadmat", fail(MemoryError()))
+    with pytest.raises(UserError, match="kit: MemoryError") as caught:
+        open_images("imagenet", folder, SQUARE)
+    assert caught.value.code == "damaged"
+    with monkeypatch.context() as patch:
+        patch.setattr("dpfc_cli.memory.mmap.mmap", fail(OSError(errno.ENOMEM, "Cannot allocate memory")))
+        with pytest.raises(MemoryError, match="does not give"):
+            open_images("imagenet", folder, SQUARE)
+    # A kit of a terabyte is refused unread.
+    with (folder / "ILSVRC2012_devkit_t12" / "data" / "ILSVRC2012_validation_ground_truth.txt").open("r+b") as file:
+        file.truncate(2**40)
+    with pytest.raises(UserError, match="more than"):
+        open_images("imagenet", folder, SQUARE)

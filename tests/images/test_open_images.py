@@ -12,8 +12,7 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.images import DATASETS, check, open_images, small
 from dpfc_cli.images.catalogue import CATALOGUE
-from dpfc_cli.images.dataset import DataSet, Request
-from dpfc_cli.images.sets import ImageSet
+from dpfc_cli.images.sets import DataSet, ImageSet, Request
 
 
 def refused(dataset: str, **options: Any) -> UserError:

@@ -1,7 +1,6 @@
 """The pictures of one person are brought together, in every format that says which they are."""
 
 import json
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.images import Split, by_person, held_out, open_images, prefetch, rows
+from dpfc_cli.images import Split, by_person, held_out, open_images
 from dpfc_cli.images.sets import ImageSet
-from dpfc_cli.images.tables import pictures_in
 from dpfc_cli.sources.groups import rule_of
 from tests.images.pictures import SQUARE, png, tar, values
 
@@ -228,69 +226,6 @@ def test_the_patient_of_a_dicom_file_is_read_only_if_the_user_names_the_element(
             opened((source, "column:PatientID"))
 
 
-# Pictures of parquet files in another order
-
-
-def windowed(monkeypatch: pytest.MonkeyPatch, held: int) -> list[int]:
-    """The numbers of the row groups that are read, where so many bytes of pictures are held."""
-    read: list[int] = []
-    real = rows.read_group
-    monkeypatch.setattr(rows, "read_group", lambda *a: (read.append(a[2]), real(*a))[1])
-    monkeypatch.setattr(rows, "free_memory", lambda: 0.0)
-    monkeypatch.setattr(rows, "HELD", held)
-    return read
-
-
-def test_parquet_is_read_a_few_times_whatever_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the 8 row groups is read once for each window of so many pictures, if a picture of it is there."""
-    made = parquet(tmp_path)
-    files = [pq.read_metadata(path) for path in tmp_path.glob("*.parquet")]
-    size = sum(each.row_group(i).total_byte_size for each in files for i in range(each.num_row_groups)) / N
-    for window, most in ((N + 1, 8), (10, 4 * 8), (0, N)):
-        read = windowed(monkeypatch, int(size * window))
-        forwards = opened((made[0], made[1]), grouped=False).splits["train"]
-        assert values(forwards).tolist() == list(range(N))
-        assert len(read) == 8
-        train = by_person(opened(made))[0].splits["train"]
-        read.clear()
-        assert sorted(values(train)) == list(range(N))
-        assert 8 <= len(read) <= most
-        # Several threads at once read more often, and the same.
-        wanted = [(at, train, at, min(at + 16, N)) for at in range(0, N, 16)]
-        found = [batch.pixels for _, batch in prefetch.batches(wanted, workers=4)]
-        np.testing.assert_array_equal(np.concatenate(found), train.pixels(0, N))
-
-
-def test_pictures_that_are_larger_than_their_file_says_are_held_a_few_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A picture that is repeated is stored once, and then a small file holds many bytes."""
-    large = 1_000_000
-    data = [bytes([i % 3]) * (large if i >= 20 else 10) for i in range(N)]
-    pictures = pa.array([{"bytes": each} for each in data], pa.struct([("bytes", pa.binary())]))
-    pq.write_table(pa.table({"image": pictures}), tmp_path / "x.parquet", row_group_size=6)
-    windowed(monkeypatch, 5 * large)
-    # All orders are asked for: a window that is halved on the way must leave no picture in the place of another one.
-    for then in (0, 7, N - 1):
-        back = pictures_in("parquet", [tmp_path / "x.parquet"], "").only(np.arange(N)[::-1])
-        tracemalloc.start()
-        for i in (*range(31), then, *range(31, N)):
-            assert back.read(i) == data[N - 1 - i]
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 22 * large
-
-
-def test_the_column_of_persons_is_not_taken_for_the_labels(tmp_path: Path) -> None:
-    pictures = pa.array([{"bytes": png(i)} for i in range(4)], pa.struct([("bytes", pa.binary())]))
-    columns = {"image": pictures, "diagnosis": [0, 1, 1, 0], "mrn": [7, 7, 8, 9]}
-    pq.write_table(pa.table(columns), tmp_path / "train.parquet")
-    train = opened((f"parquet:{tmp_path}", "column:mrn")).splits["train"]
-    assert train.labels.tolist() == [0, 1, 1, 0]
-    with pytest.raises(UserError, match="which is the label"):
-        opened((f"parquet:{tmp_path}", "column:mrn"), grouped=False)
-
-
 # What is refused
 
 
@@ -338,7 +273,10 @@ LACKING: dict[str, tuple[Callable[[Path], Made], str]] = {
         lambda p: gap(p, archives, lambda p: tar(p / "train-9.tar", json_record(b'{"patient": 1.5}'))),
         "names the person of 'train-9.tar/x.png' by a float",
     ),
-    "a gap in parquet": (lambda p: parquet(p, [None, *WHO[1:]]), "1 record of .* has no person. The first is 'row 0"),
+    "a gap in parquet": (
+        lambda p: parquet(p, [None, *WHO[1:]]),
+        "1 record of .* has no person. The first is 'train-0.parquet/0'",
+    ),
     "floats in parquet": (lambda p: parquet(p, np.arange(N) / 2), "no column 'patient' of integers or texts"),
 }
 

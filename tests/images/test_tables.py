@@ -5,6 +5,8 @@ as labels, and pictures that were files.
 """
 
 import json
+import os
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.images import by_person, open_images, rows
+from dpfc_cli.extraction.extract import extract
+from dpfc_cli.images import by_person, open_images, prefetch, tables
+from dpfc_cli.images.sets import UnreadableError
+from dpfc_cli.images.tables import pictures_in
 from dpfc_cli.images.unlabelled import in_arrow, in_parquet
 from dpfc_cli.sources.groups import rule_of
-from tests.images.pictures import SQUARE, png, values
+from tests.images.pictures import SQUARE, files, png, values
 
 KIND = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 CLASSES = ("flu", "cold", "rare")
@@ -49,12 +54,12 @@ def save(folder: Path, *tables: pa.Table, size: int = 2, **options: Any) -> Path
 
 def made(kind: str, place: Path, size: int = 2, **splits: pa.Table | list[pa.Table]) -> str:
     """A source of such tables, with row groups or batches of so many rows."""
-    for split, tables in splits.items():
-        own = tables if isinstance(tables, list) else [tables]
+    for split, given in splits.items():
+        own = given if isinstance(given, list) else [given]
         if kind == "arrow":
             save(place / split, *own, size=size)
             continue
-        place.mkdir(exist_ok=True)
+        place.mkdir(parents=True, exist_ok=True)
         for i, each in enumerate(own):
             pq.write_table(each, place / f"{split}-{i:05d}-of-{len(own):05d}.parquet", row_group_size=size)
     if kind == "arrow":
@@ -89,7 +94,7 @@ def test_what_is_held_out_depends_on_names_that_never_change(kind: str, tmp_path
     """Another version that called a picture otherwise would put it into another split."""
     train = open_images(whole(kind, tmp_path / "x"), geometry=SQUARE).splits["train"]
     names = {
-        "parquet": ["train-00000-of-00002.parquet/0/0", "train-00000-of-00002.parquet/2/0"],
+        "parquet": ["train-00000-of-00002.parquet/0", "train-00000-of-00002.parquet/4"],
         "arrow": ["data-00000-of-00002.arrow/0", "data-00000-of-00002.arrow/4"],
     }[kind]
     assert [train.name(i) for i in (0, 4)] == names
@@ -111,11 +116,33 @@ def test_classes_that_no_file_names_are_inferred_or_asserted(kind: str, tmp_path
         assert (stated.origin, stated.splits["train"].labels.tolist()) == ("asserted", [0, 1, 0, 0])
 
 
-def test_names_of_classes_are_read_however_parquet_stores_texts(tmp_path: Path) -> None:
-    names = table([png(i) for i in range(4)], list("babb"), named=False)
+def test_labels_are_read_however_parquet_stores_them_in_the_column_that_is_named(tmp_path: Path) -> None:
+    names, path = table([png(i) for i in range(4)], list("babb"), named=False), tmp_path / "train.parquet"
+
+    def labels(**options: Any) -> list[int]:
+        found: list[int] = open_images(f"parquet:{path}", geometry=SQUARE, **options).splits["train"].labels.tolist()
+        return found
+
     for how in ("PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"):
-        pq.write_table(names, tmp_path / "train.parquet", use_dictionary=False, column_encoding={"label": how})
-        assert open_images(f"parquet:{tmp_path}", geometry=SQUARE).splits["train"].labels.tolist() == [1, 0, 1, 1]
+        pq.write_table(names, path, use_dictionary=False, column_encoding={"label": how})
+        assert labels() == [1, 0, 1, 1]
+    for how in ("uint8", "int8", "uint16", "uint32", "uint64"):
+        pq.write_table(table([png(0), png(1), png(2)], pa.array([2, 0, 1], how), named=False), path)
+        assert labels() == [2, 0, 1]
+    pq.write_table(table([png(0), png(1)], ["x", "y"], named=False, site=[4, 3], note=["b", "a"]), path)
+    assert (labels(), labels(label_column="site"), labels(label_column="note")) == ([0, 1], [4, 3], [1, 0])
+    with pytest.raises(UserError, match="no column 'image' of integers or texts") as refused:
+        labels(label_column="image")
+    assert refused.value.code == "missing"
+    # The column of persons is not taken for that of the labels.
+    pq.write_table(table([png(0), png(1)], [0, 1], mrn=[7, 9]).rename_columns(["image", "diagnosis", "mrn"]), path)
+    assert labels(group_by=rule_of("column:mrn")) == [0, 1]
+    with pytest.raises(UserError, match="which is the label"):
+        labels()
+    # Metadata that name no classes are ignored.
+    for features in (b"[" * 100_000, b'{"info": 1e400}', b'{"info": NaN}', b"\xff", b"[]"):
+        pq.write_table(table([png(0), png(1)], [0, 1]).replace_schema_metadata({b"huggingface": features}), path)
+        assert open_images(f"parquet:{path}", geometry=SQUARE).classes == ("0", "1")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -173,6 +200,14 @@ REFUSED: list[tuple[pa.Table, str, bool]] = [
 ]
 
 
+def test_a_class_that_is_no_text_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
+    features = b'{"info": {"features": {"label": {"names": ["a", "\\ud800"]}}}}'
+    path = tmp_path / "a.parquet"
+    pq.write_table(table([png(0), png(1)], [0, 1]).replace_schema_metadata({b"huggingface": features}), path)
+    with pytest.raises(UserError, match="not UTF-8"):
+        extract(f"parquet:{path}", image_size=8, out=tmp_path / "set")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_set_of_labelled_pictures_is_refused(kind: str, tmp_path: Path) -> None:
     for i, (bad, code, guarded) in enumerate(REFUSED):
@@ -191,27 +226,166 @@ def test_files_that_differ_in_their_columns_are_refused(kind: str, tmp_path: Pat
         assert (refused.value.code, refused.value.fields["column"]) == ("conflict", lacking)
 
 
+# Pictures in files that parquet names
+
+
+def named(folder: Path, *names: str | None) -> str:
+    """A table of rows without bytes, as `Dataset.to_parquet` writes them for local pictures, or with those of 9."""
+    pictures = [{"bytes": None if name else png(9), "path": name} for name in names]
+    return made("parquet", folder, train=table(pictures, [i % 2 for i in range(len(names))]))
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_rows_with_a_path_and_no_bytes_are_files_beside_the_table(tmp_path: Path, absolute: bool) -> None:
+    names = ["a/0.png", "b/1.png", "2.png", "a/3.png"]
+    files(tmp_path, *names)
+    source = named(tmp_path, *(str(tmp_path / name) if absolute else name for name in names))
+    train = open_images(source, geometry=SQUARE).splits["train"]
+    np.testing.assert_array_equal(values(train), range(4))
+    np.testing.assert_array_equal(values(train.part(np.array([3, 1]))), [3, 1])
+    assert train.title(1) == str(tmp_path / "b/1.png")
+    # The files are part of what the source is.
+    (tmp_path / "2.png").write_bytes(png(2, (9, 9)))
+    assert open_images(source, geometry=SQUARE).splits["train"].listing != train.listing
+    # A file that is gone is no null record.
+    (tmp_path / "a/0.png").unlink()
+    with pytest.raises(UserError) as refused:
+        train.pixels(0, 1)
+    assert (type(refused.value), refused.value.code) == (UserError, "unreadable")
+
+
+def test_that_rows_name_files_after_one_with_bytes_or_the_other_way_round_makes_no_null_record(tmp_path: Path) -> None:
+    """Otherwise the first row would decide whether the others are null records."""
+    files(tmp_path, "0.png", "1.png")
+    with pytest.raises(UserError) as refused:
+        open_images(named(tmp_path, "0.png", None), geometry=SQUARE)
+    assert refused.value.code == "missing"
+    pictures = [png(0), None, {"bytes": png(2), "path": "1.png"}, {"bytes": None, "path": "1.png"}]
+    source = made("parquet", tmp_path, train=table(pictures, [0, 1, 0, 1]))
+    train = open_images(source, geometry=SQUARE).splits["train"]
+    with pytest.raises(UnreadableError, match="row 1"):
+        train.pixels(1, 2)
+    for start in (2, 3):
+        with pytest.raises(UserError) as refused:
+            train.pixels(start, start + 1)
+        assert (type(refused.value), refused.value.code) == (UserError, "missing")
+
+
+def test_rows_name_no_files_elsewhere_or_twice_or_what_is_no_file(tmp_path: Path) -> None:
+    place = tmp_path / "data"
+    files(tmp_path, "secret.png", "data/0.png")
+    os.link(place / "0.png", place / "1.png")
+    os.mkfifo(place / "pipe")
+    for names, code in (
+        *(([name], "missing") for name in ("../secret.png", "/etc/hostname", "nowhere.png", f"{tmp_path}/secret.png")),
+        # It would count as two records.
+        *((["0.png", second], "conflict") for second in ("./0.png", "1.png")),
+        (["pipe"], "damaged"),
+    ):
+        with pytest.raises(UserError) as refused:
+            open_images(named(place, *names), geometry=SQUARE)
+        assert refused.value.code == code, names
+        assert code == "damaged" or GUARDED in refused.value.what
+
+
+# Pictures of parquet in another order
+
+
+def of_persons(folder: Path) -> str:
+    """40 pictures of 13 persons in 8 row groups."""
+    image, who = [png(i) for i in range(40)], [f"p{i * 7 % 13}" for i in range(40)]
+    first, second = table(image[:25], [0, 1] * 12 + [0], who=who[:25]), table(image[25:], [1] * 15, who=who[25:])
+    return made("parquet", folder, 6, train=[first, second])
+
+
+def windowed(monkeypatch: pytest.MonkeyPatch, held: int) -> list[int]:
+    """The numbers of the row groups that are read, where so many bytes of pictures are held."""
+    read: list[int] = []
+    real = tables._read_group
+    monkeypatch.setattr(tables, "_read_group", lambda *a: (read.append(a[2]), real(*a))[1])
+    monkeypatch.setattr(tables, "free_memory", lambda: 0.0)
+    monkeypatch.setattr(tables, "HELD", held)
+    return read
+
+
+def test_parquet_is_read_a_few_times_whatever_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the 8 row groups is read once for each window of so many pictures, if a picture of it is there."""
+    source = of_persons(tmp_path / "x")
+    metadata = [pq.read_metadata(path) for path in (tmp_path / "x").glob("*.parquet")]
+    size = sum(each.row_group(i).total_byte_size for each in metadata for i in range(each.num_row_groups)) / 40
+    for window, most in ((41, 8), (10, 4 * 8), (0, 40)):
+        read = windowed(monkeypatch, int(size * window))
+        assert values(open_images(source, geometry=SQUARE).splits["train"]).tolist() == list(range(40))
+        assert len(read) == 8
+        whole = open_images(source, geometry=SQUARE, group_by=rule_of("column:who"))
+        train = by_person(whole)[0].splits["train"]
+        read.clear()
+        assert sorted(values(train)) == list(range(40))
+        assert 8 <= len(read) <= most
+        # Several threads at once read more often, and the same.
+        wanted = [(at, train, at, min(at + 16, 40)) for at in range(0, 40, 16)]
+        found = [batch.pixels for _, batch in prefetch.batches(wanted, workers=4)]
+        np.testing.assert_array_equal(np.concatenate(found), train.pixels(0, 40))
+
+
+def test_pictures_that_are_larger_than_their_file_says_are_held_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A picture that is repeated is stored once, and then a small file holds many bytes."""
+    large, n = 1_000_000, 40
+    data = [bytes([i % 3]) * (large if i >= 20 else 10) for i in range(n)]
+    pq.write_table(table(data, [0] * n), tmp_path / "x.parquet", row_group_size=6)
+    windowed(monkeypatch, 5 * large)
+    # All orders are asked for: a window that is halved on the way must leave no picture in the place of another one.
+    for then in (0, 7, n - 1):
+        back = pictures_in("parquet", [tmp_path / "x.parquet"], "").only(np.arange(n)[::-1])
+        tracemalloc.start()
+        for i in (*range(31), then, *range(31, n)):
+            assert back.read(i) == data[n - 1 - i]
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 22 * large
+
+
 # Memory, and files that lie
 
 
 def test_row_groups_that_would_fill_the_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = whole("parquet", tmp_path / "x")
-    monkeypatch.setattr(rows, "LARGEST_GROUP", 100)
+    monkeypatch.setattr(tables, "LARGEST_GROUP", 100)
     with pytest.raises(UserError) as refused:
         open_images(source, geometry=SQUARE)
+    assert (refused.value.code, "row_group_size" in refused.value.remedy) == ("memory", True)
+    # A picture that is repeated a thousand times is stored once.
+    monkeypatch.setattr(tables, "LARGEST_GROUP", 1 << 20)
+    source = made("parquet", tmp_path / "y", 1_000, train=table([png(1).ljust(10_000, b"\0")] * 1_000, [0, 1] * 500))
+    split = open_images(source, geometry=SQUARE).splits["train"]
+    with pytest.raises(UserError, match="row group") as refused:
+        split.pixels(0, 1)
     assert refused.value.code == "memory"
-    assert "row_group_size" in refused.value.remedy
+    monkeypatch.undo()
+    assert (split.pixels(999, 1_000) == 1).all()
 
 
-def test_a_row_group_with_fewer_pictures_than_it_says_is_refused(
+def test_files_that_declare_other_rows_than_they_have_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where as many are left as are wanted: they would be others."""
-    read, source = rows.read_group, made("parquet", tmp_path / "x", 4, train=table([png(i) for i in range(8)], [0] * 8))
-    for train in (open_images(source, geometry=SQUARE).splits["train"].spread(count) for count in (8, 2)):
-        monkeypatch.setattr(rows, "read_group", lambda *which: read(*which)[:1])
-        with pytest.raises(UserError) as refused:
-            values(train)
+    """A million equal labels and missing pictures take 5 kB, and a billion hardly more."""
+    n, path = 1_000_000, tmp_path / "a.parquet"
+    pictures = pa.StructArray.from_arrays([pa.nulls(n, pa.binary())], ["bytes"])
+    pq.write_table(pa.table({"image": pictures, "label": np.zeros(n, np.uint8)}), path)
+    with pytest.raises(UserError, match="declares 1,000,000 records") as refused:
+        open_images(f"parquet:{path}", geometry=SQUARE)
+    assert refused.value.code == "damaged"
+    # Also where as many are left as are wanted: they would be others.
+    source = made("parquet", tmp_path / "x", 4, train=table([png(i) for i in range(8)], [0] * 8))
+    real = pq.ParquetFile.iter_batches
+    for count in (8, 2):
+        train = open_images(source, geometry=SQUARE).splits["train"].spread(count)
+        with monkeypatch.context() as patch:
+            patch.setattr(pq.ParquetFile, "iter_batches", lambda *a, **b: (each[:1] for each in real(*a, **b)))
+            with pytest.raises(UserError) as refused:
+                values(train)
         assert refused.value.code == "damaged"
 
 
@@ -287,8 +461,9 @@ def test_what_says_where_the_files_of_a_folder_are_is_checked(tmp_path: Path) ->
         folder = save(tmp_path / f"{i}", table([png(0), png(1)], [0, 1]))
         (folder / "link.arrow").symlink_to(folder / name)
         (folder / file).write_text(text)
-        with pytest.raises(UserError, match="cannot be used"):
+        with pytest.raises(UserError) as refused:
             open_images(f"arrow:{folder}", geometry=SQUARE)
+        assert refused.value.code == ("conflict" if "link" in text else "damaged")
 
 
 def test_a_folder_that_was_not_saved_says_what_to_write(tmp_path: Path) -> None:

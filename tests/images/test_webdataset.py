@@ -1,16 +1,23 @@
-"""WebDataset: archives are read in place, and incomplete ones are refused."""
+"""WebDataset: archives are read in place. Incomplete, damaged and hostile ones are refused."""
 
 import io
+import json
+import os
 import tarfile
-from collections.abc import Callable
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dpfc_cli.errors import UserError
-from dpfc_cli.images import open_images
+from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.images import ImageSet, open_images
+from dpfc_cli.images.sets import MOST_BYTES, UnreadableError
+from dpfc_cli.images.tars import LONGEST_NAME
 from tests.images.pictures import SQUARE, png, tar, values
+
+BLOCK = tarfile.BLOCKSIZE
 
 
 def records(start: int, n: int) -> list[tuple[str, bytes]]:
@@ -29,10 +36,20 @@ def web(tmp_path: Path) -> Path:
     return tmp_path / "web"
 
 
+def opened(place: object, **options: Any) -> ImageSet:
+    return open_images(f"webdataset:{place}", geometry=SQUARE, **options)
+
+
+def refused(place: object, match: str | None = None, **options: Any) -> UserError:
+    with pytest.raises(UserError, match=match) as caught:
+        opened(place, **options)
+    return caught.value
+
+
 @pytest.mark.parametrize("how", ["folder", "braces", "wildcard"])
 def test_archives_are_read_in_place_and_in_order(web: Path, how: str) -> None:
     name = {"folder": f"{web}", "braces": f"{web}/train-{{000..001}}.tar", "wildcard": f"{web}/train-*.tar"}[how]
-    data = open_images(f"webdataset:{name}", geometry=SQUARE, classes=("a", "b", "c"))
+    data = opened(name, classes=("a", "b", "c"))
     train = data.splits["train"]
     assert (data.classes, data.origin) == (("a", "b", "c"), "asserted")
     assert (train.image_shape, train.prepared) == ((8, 8, 3), True)
@@ -43,64 +60,74 @@ def test_archives_are_read_in_place_and_in_order(web: Path, how: str) -> None:
     assert sorted(p.name for p in web.iterdir()) == ["train-000.tar", "train-001.tar", "val-000.tar"]
 
 
-def test_classes_that_nobody_names_are_inferred_and_say_so_with_the_same_listing(web: Path) -> None:
-    inferred = open_images(f"webdataset:{web}", geometry=SQUARE)
-    asserted = open_images(f"webdataset:{web}", geometry=SQUARE, classes=("a", "b", "c", "d"))
+def test_the_listing_knows_labels_and_names_and_no_classes(web: Path) -> None:
+    inferred, asserted = opened(web), opened(web, classes=("a", "b", "c", "d"))
     assert (inferred.origin, inferred.classes) == ("inferred", ("0", "1", "2"))
-    assert inferred.splits["train"].listing == asserted.splits["train"].listing
-    with pytest.raises(UserError, match=r"outside 0\.\.1.*do not publish"):
-        open_images(f"webdataset:{web}", geometry=SQUARE, classes=("a", "b"))
+    before = inferred.splits["train"].listing
+    assert before == asserted.splits["train"].listing
+    assert GUARDED in refused(web, r"outside 0\.\.1", classes=("a", "b")).what
+    relabelled = [(name, b"1" if name == "0005.cls" else data) for name, data in records(5, 4)]
+    renamed = [(name.replace("0005", "x"), data) for name, data in records(5, 4)]
+    for changed in (relabelled, renamed):
+        tar(web / "train-001.tar", changed)
+        assert opened(web).splits["train"].listing != before
 
 
-def test_a_changed_label_or_picture_has_another_listing(web: Path) -> None:
-    before = open_images(f"webdataset:{web}", geometry=SQUARE).splits["train"].listing
-    changes: tuple[Callable[[tuple[str, bytes]], tuple[str, bytes]], ...] = (
-        lambda r: (r[0], b"1" if r[0] == "0005.cls" else r[1]),
-        lambda r: (r[0].replace("0005", "x"), r[1]),
-    )
-    for change in changes:
-        tar(web / "train-001.tar", [change(r) for r in records(5, 4)])
-        assert open_images(f"webdataset:{web}", geometry=SQUARE).splits["train"].listing != before
-
-
-@pytest.mark.parametrize(
-    ("members", "says"),
-    [
-        ([("a.png", png(1))], "has no .cls"),
+def test_incomplete_records_are_refused(tmp_path: Path) -> None:
+    a = ("a.png", png(1))
+    for members, says in (
+        ([a], "has no .cls"),
         ([("a.cls", b"1")], "has no picture"),
-        ([("a.png", png(1)), ("b.cls", b"1")], "has no .cls"),
-        ([("a.png", png(1)), ("a.jpg", png(1)), ("a.cls", b"1")], "more than one picture"),
-        ([("a.png", png(1)), ("a.cls", b"cat")], "does not hold a class number"),
-        ([("a.png", png(1)), ("a.cls", b"-1")], "does not hold a class number"),
-        ([("a.png", png(1)), ("a.cls", b"9" * 10)], "does not hold a class number"),
-        ([("a.png", png(1)), ("a.cls", b"")], "does not hold a class number"),
-        ([("a.png", png(1)), ("a.cls", b"900000000")], "900,000,001 classes"),
+        ([a, ("b.cls", b"1")], "has no .cls"),
+        ([a, ("a.jpg", png(1)), ("a.cls", b"1")], "more than one picture"),
+        *(([a, ("a.cls", text)], "does not hold a class number") for text in (b"cat", b"-1", b"9" * 10, b"")),
+        ([a, ("a.cls", b"900000000")], "900,000,001 classes"),
         ([], "no labelled training images"),
-    ],
-)
-def test_incomplete_records_are_refused(tmp_path: Path, members: list[tuple[str, bytes]], says: str) -> None:
-    tar(tmp_path / "train.tar", members)
-    with pytest.raises(UserError, match=says):
-        open_images(f"webdataset:{tmp_path}", geometry=SQUARE)
+        # 'tar --append' and 'tar --update' keep what an archive had of that name. It would count as two records.
+        ([*records(0, 3), *records(1, 1)], r"'0001'.*twice"),
+    ):
+        tar(tmp_path / "train.tar", members)
+        error = refused(tmp_path, says)
+        assert GUARDED in error.what
+        assert error.code == "bad-record" or not members
 
 
-def test_a_record_that_an_archive_has_twice_is_refused(tmp_path: Path) -> None:
-    """'tar --append' and 'tar --update' keep what an archive had of that name. It would count as two records."""
-    tar(tmp_path / "t.tar", [*records(0, 3), *records(1, 1)])
-    with pytest.raises(UserError, match=r"'0001'.*twice.*do not publish") as caught:
-        open_images(f"webdataset:{tmp_path / 't.tar'}", geometry=SQUARE)
-    assert caught.value.code == "bad-record"
+def packed(folder: Path, facts: object, *extra: tuple[str, bytes]) -> Path:
+    text = facts if isinstance(facts, bytes) else json.dumps(facts).encode()
+    tar(folder / "train.tar", [("0.jpg", png(0)), ("0.json", text), ("0.txt", b"a cat"), *extra])
+    return folder
 
 
-def test_names_that_look_alike_are_names_of_different_records(tmp_path: Path) -> None:
-    """An honest name may have a joiner, such as one of Persian. Names are made visible only where they are shown."""
-    names = ("\u0645\u06cc\u200c\u0634", "\u0645\u06cc\u200d\u0634")
-    tar(
-        tmp_path / "t.tar",
-        [(f"{name}.{end}", data) for name in names for end, data in (("png", png(1)), ("cls", b"1"))],
-    )
-    train = open_images(f"webdataset:{tmp_path / 't.tar'}", geometry=SQUARE).splits["train"]
-    assert [train.name(i) for i in range(2)] == [f"t.tar/{name}.png" for name in names]
+def test_the_label_of_img2datasets_json_is_under_the_key_that_is_named(tmp_path: Path) -> None:
+    facts = {"caption": "a cat", "key": "000", "status": "success", "width": 6, "breed": 2, "kind": "cat"}
+    error = refused(packed(tmp_path, facts), r"no label\. It has: 'caption', 'key', 'status'")
+    assert error.fields["parameter"] == "label_column"
+    assert opened(packed(tmp_path, facts), label_column="breed").splits["train"].labels.tolist() == [2]
+    assert opened(packed(tmp_path, facts), label_column="kind").classes == ("cat",)
+    # A class of its own comes before the .json unless a key is named.
+    both = packed(tmp_path, {"label": 3}, ("0.cls", b"1"))
+    assert opened(both).splits["train"].labels.tolist() == [1]
+    assert opened(both, label_column="label").splits["train"].labels.tolist() == [3]
+
+
+def test_a_json_without_a_label_is_refused(tmp_path: Path) -> None:
+    for facts, says in (
+        (b"{", "cannot be read as JSON"),
+        (b"[1]", "is no JSON object"),
+        (b" " * (1 << 21), "larger than 1 MiB"),
+        *(({"label": label}, "under 'label'") for label in (True, -1, 1.5, "", 10**30)),
+        ({}, "It has: nothing"),
+    ):
+        assert GUARDED in refused(packed(tmp_path, facts), says).what
+
+
+def test_what_systems_leave_in_archives_is_no_record(tmp_path: Path) -> None:
+    clutter = [("._0.png", b"x"), (".DS_Store", b"x"), ("__MACOSX/._0.png", b"x"), ("Thumbs.db", b"x")]
+    tar(tmp_path / "train.tar", [*clutter, ("./0.png", png(0)), ("./0.cls", b"1"), ("./._0.cls", b"x")])
+    assert opened(tmp_path).splits["train"].n == 1
+
+
+# Names of members
 
 
 def test_names_in_archives_are_only_names(tmp_path: Path) -> None:
@@ -127,7 +154,7 @@ def test_names_in_archives_are_only_names(tmp_path: Path) -> None:
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
-    train = open_images(f"webdataset:{path}", geometry=SQUARE).splits["train"]
+    train = opened(path).splits["train"]
     assert train.n == 2
     assert train.pixels(0, 1)[0, 0, 0, 0] == 1
     with pytest.raises(UserError, match=r"/etc/abs\.png"):
@@ -135,63 +162,106 @@ def test_names_in_archives_are_only_names(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "secret.png"]
 
 
-@pytest.mark.parametrize("name", ["b\xe4r", "\u732b", "\x1b[31mred", "a b"])
-def test_member_names_of_any_encoding_are_read_and_shown_without_control_characters(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "train.tar"
-    with tarfile.open(path, "w", encoding="latin-1" if name == "b\xe4r" else "utf-8", format=tarfile.GNU_FORMAT) as out:
-        for extension, data in (("png", b"no picture"), ("cls", b"0")):
-            info = tarfile.TarInfo(f"{name}.{extension}")
-            info.size = len(data)
-            out.addfile(info, io.BytesIO(data))
-    train = open_images(f"webdataset:{path}", geometry=SQUARE, classes=("a", "b")).splits["train"]
-    with pytest.raises(UserError) as caught:
-        train.pixels(0, 1)
-    shown = str(caught.value)
-    assert "\x1b" not in shown
-    assert shown.encode("utf-8")
+def test_member_names_of_any_encoding_are_read_and_shown_without_control_characters(tmp_path: Path) -> None:
+    # Two honest names may differ in a joiner, such as one of Persian.
+    for names in (["b\xe4r"], ["\u732b"], ["\x1b[31mred"], ["a b"], ["\u0645\u200c\u0634", "\u0645\u200d\u0634"]):
+        path, encoding = tmp_path / "train.tar", "latin-1" if names == ["b\xe4r"] else "utf-8"
+        with tarfile.open(path, "w", encoding=encoding, format=tarfile.GNU_FORMAT) as out:
+            for name in names:
+                for extension, data in (("png", b"no picture"), ("cls", b"0")):
+                    info = tarfile.TarInfo(f"{name}.{extension}")
+                    info.size = len(data)
+                    out.addfile(info, io.BytesIO(data))
+        train = opened(path, classes=("a", "b")).splits["train"]
+        assert len({train.name(i) for i in range(train.n)}) == len(names)
+        with pytest.raises(UserError) as caught:
+            train.pixels(0, 1)
+        shown = str(caught.value)
+        assert "\x1b" not in shown
+        assert shown.encode("utf-8")
 
 
-def test_every_truncation_of_an_archive_is_an_error_that_names_it(web: Path) -> None:
+# Damaged and hostile archives
+
+
+def test_every_damage_of_an_archive_is_an_error_that_names_it(web: Path) -> None:
     path = web / "train-001.tar"
     whole = path.read_bytes()
-    end = len(whole.rstrip(b"\0")) // 512 * 512 + 512
-    for length in [*range(0, end, 512), *range(100, end, 1999)]:
-        path.write_bytes(whole[:length])
-        with pytest.raises(UserError, match=r"train-001\.tar"):
-            open_images(f"webdataset:{web}", geometry=SQUARE)
-
-
-def test_a_damaged_header_in_the_middle_is_not_taken_for_the_end(web: Path) -> None:
-    path = web / "train-001.tar"
-    data = bytearray(path.read_bytes())
-    at = data.index(b"0006.json")
-    data[at : at + 512] = b"x" * 512
-    path.write_bytes(data)
-    with pytest.raises(UserError, match="damaged or cut off"):
-        open_images(f"webdataset:{web}", geometry=SQUARE)
-
-
-def test_a_packed_archive_says_what_to_do(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "train.tar", "w:gz") as archive:
+    end = len(whole.rstrip(b"\0")) // BLOCK * BLOCK + BLOCK
+    at = whole.index(b"0006.json")
+    damaged = [whole[:length] for length in (*range(0, end, BLOCK), *range(100, end, 1999))]
+    # A damaged header in the middle is not taken for the end.
+    for data in (*damaged, whole[:at] + b"x" * BLOCK + whole[at + BLOCK :]):
+        path.write_bytes(data)
+        assert refused(web, r"train-001\.tar").code == "damaged"
+    with tarfile.open(path, "w:gz") as archive:
         archive.add(__file__, "a.png")
-    with pytest.raises(UserError, match="cannot be read as a tar") as caught:
-        open_images(f"webdataset:{tmp_path}", geometry=SQUARE)
-    assert "gunzip" in caught.value.remedy
+    assert "gunzip" in refused(web, "cannot be read as a tar").remedy
 
 
-def test_an_archive_that_shrank_since_it_was_listed_is_an_error(web: Path) -> None:
-    train = open_images(f"webdataset:{web}", geometry=SQUARE).splits["train"]
-    path = web / "train-001.tar"
-    path.write_bytes(path.read_bytes()[:600])
-    with pytest.raises(UserError, match="shorter than it was"):
-        train.pixels(0, train.n)
-
-
-def test_an_archive_that_cannot_be_opened_is_an_error_that_names_it(web: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_that_shrank_or_cannot_be_opened_is_no_null_record(
+    web: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(path: Path, *_arguments: object, **_options: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
+    train = opened(web).splits["train"]
+    (web / "train-001.tar").write_bytes((web / "train-001.tar").read_bytes()[:600])
     monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(UserError, match=r"train-000\.tar' cannot be read.*Permission denied") as caught:
-        open_images(f"webdataset:{web}", geometry=SQUARE)
-    assert caught.value.code == "unreadable"
+    for start, code in ((0, "unreadable"), (8, "damaged")):
+        with pytest.raises(UserError, match="train-00") as caught:
+            train.pixels(start, start + 1)
+        assert (type(caught.value), caught.value.code) == (UserError, code)
+        monkeypatch.undo()
+    monkeypatch.setattr(Path, "open", refuse)
+    assert refused(web, r"train-000\.tar' cannot be read.*Permission denied").code == "unreadable"
+
+
+def header(kind: bytes, size: int, name: str = "x") -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def test_headers_that_would_take_all_memory_or_recurse_without_end_are_damage(tmp_path: Path) -> None:
+    path = tar(tmp_path / "a.tar", [("1.png", png(1)), ("1.cls", b"1")])
+    whole = path.read_bytes()
+    kinds = (
+        (tarfile.GNUTYPE_LONGNAME, b"abc\0"),
+        (tarfile.XHDTYPE, b"12 path=abc\n"),
+        (tarfile.XGLTYPE, b"12 path=abc\n"),
+    )
+    # tarfile calls itself for each name of a member.
+    first = [(header(kind, len(name)) + name.ljust(BLOCK, b"\0")) * 3_000 for kind, name in kinds]
+    first += [header(tarfile.REGTYPE, size) for size in (2**63 - 1, 2**62, -1, -(2**60))]
+    for data in first:
+        path.write_bytes(data + whole)
+        assert refused(path).code == "damaged"
+    for kind in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE):
+        path.write_bytes(header(kind, 8 << 30))
+        os.truncate(path, 9 << 30)
+        tracemalloc.start()
+        assert refused(path, "a name of 8589934592 bytes").code == "damaged"
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 16 << 20
+    # A long name is only a name.
+    name = "x" * 100_000
+    assert len(name) < LONGEST_NAME
+    tar(path, [(f"{name}.png", png(1)), (f"{name}.cls", b"1")])
+    assert opened(path).splits["train"].n == 1
+
+
+def test_a_picture_of_gigabytes_is_refused_unread(tmp_path: Path) -> None:
+    path, size = tmp_path / "a.tar", MOST_BYTES + 1
+    path.write_bytes(
+        header(tarfile.REGTYPE, 1, "1.cls") + b"1".ljust(BLOCK, b"\0") + header(tarfile.REGTYPE, size, "1.png")
+    )
+    os.truncate(path, path.stat().st_size + -(-size // BLOCK) * BLOCK + 2 * BLOCK)
+    split = opened(path).splits["train"]
+    tracemalloc.start()
+    with pytest.raises(UnreadableError, match="bytes"):
+        split.pixels(0, 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 << 20

@@ -22,7 +22,7 @@ from dpfc_cli.backbones.vision_transformer import checkpoint
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import fingerprint_of
 from dpfc_cli.heads import backbone as rebuild
-from dpfc_cli.images import encoded
+from dpfc_cli.images import splits
 from dpfc_cli.prediction import sources
 from dpfc_cli.prediction.predict import PREDICTING, Predictions
 from tests.prediction.conftest import COUNT, Scene, features_of, head_of
@@ -125,7 +125,7 @@ def test_what_is_no_picture_and_no_users_file_is_left_out(digits: Scene, tmp_pat
     found = predict(digits.head, tmp_path / "in")
     assert found.n == COUNT // 2
     assert found.remarks == (
-        "Left out, because their names do not end as those of pictures: 1 file.",
+        "Left out, because their names do not end as those of pictures: 1 file (1 .txt).",
         "Links to folders are not followed: 1 link.",
     )
 
@@ -155,7 +155,7 @@ def test_a_failing_disk_stops_the_run(digits: Scene, monkeypatch: pytest.MonkeyP
     def failing(path: Path) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(encoded, "read_file", failing)
+    monkeypatch.setattr(splits, "read_file", failing)
     with pytest.raises(UserError, match="cannot be read: Input/output error") as refused:
         list(predict(digits.head, digits.photos))
     assert refused.value.code == "unreadable"

@@ -6,30 +6,33 @@ import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.sources import classes
-from dpfc_cli.sources.classes import MOST_INFERRED, check_classes, class_names, inferred_classes
+from dpfc_cli.sources.classes import MOST_INFERRED, check_classes, class_names, inferred_classes, labelled
 
 
 def test_inferred_classes_are_the_numbers_up_to_the_largest_label() -> None:
     assert inferred_classes(0) == ("0",)
     assert inferred_classes(2) == ("0", "1", "2")
     assert len(inferred_classes(MOST_INFERRED - 1)) == MOST_INFERRED
-
-
-def test_a_label_too_large_to_be_a_class_is_refused_in_private() -> None:
     with pytest.raises(UserError, match="100,001 classes") as caught:
         inferred_classes(MOST_INFERRED)
     assert GUARDED in caught.value.what
     assert (caught.value.code, caught.value.fields) == ("bad-record", {"parameter": "classes"})
 
 
-def test_a_mark_that_some_editors_put_first_is_no_part_of_a_name(tmp_path: Path) -> None:
-    (tmp_path / "names.txt").write_text("cat\ndog\n", "utf-8-sig")
-    assert class_names(tmp_path / "names.txt") == ("cat", "dog")
+def test_a_label_beyond_all_integers_is_refused() -> None:
+    for label in (2**64 - 1, 10**30, -(10**30)):
+        for asserted in (None, ("a", "b")):
+            with pytest.raises(UserError, match="do not publish") as caught:
+                labelled({"train": [0, label, None]}, asserted)
+            assert caught.value.code == "bad-record"
 
 
-def test_of_a_file_without_an_end_no_more_is_read_than_there_can_be_names(
+def test_names_are_read_from_a_file_and_no_more_of_it_than_there_can_be_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Some editors put a mark first.
+    (tmp_path / "names.txt").write_text("cat\ndog\n", "utf-8-sig")
+    assert class_names(tmp_path / "names.txt") == ("cat", "dog")
     monkeypatch.setattr(classes, "LARGEST_NAMES", 8)
     (tmp_path / "enough.txt").write_text("cat\ndog\n")
     assert class_names(tmp_path / "enough.txt") == ("cat", "dog")
@@ -38,10 +41,9 @@ def test_of_a_file_without_an_end_no_more_is_read_than_there_can_be_names(
     assert refused.value.code == "bad-value"
 
 
-@pytest.mark.parametrize("inferred", [True, False])
-def test_one_class_is_refused_and_only_inferred_ones_are_private(inferred: bool) -> None:
-    check_classes(("a", "b"), inferred)
-    with pytest.raises(UserError, match="one class only, 'a'") as caught:
-        check_classes(("a",), inferred)
-    assert (GUARDED in caught.value.what) == inferred
-    assert caught.value.code == "bad-value"
+def test_one_class_is_refused_and_only_inferred_ones_are_private() -> None:
+    for inferred in (True, False):
+        check_classes(("a", "b"), inferred)
+        with pytest.raises(UserError, match="one class only, 'a'") as caught:
+            check_classes(("a",), inferred)
+        assert (caught.value.code, GUARDED in caught.value.what) == ("bad-value", inferred)

@@ -17,7 +17,6 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import tables
 from dpfc_cli.features.hdf5 import _Whole
 from dpfc_cli.heads.head import Head
-from dpfc_cli.images import imagenet, unpickle
 from dpfc_cli.report import released
 from dpfc_cli.sources.reading import readable
 
@@ -33,17 +32,9 @@ def system(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-def kit(folder: Path) -> object:
-    for name in (imagenet.TRUTH, imagenet.META):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).touch()
-    return imagenet._kit(folder)
-
-
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a head": ("dpfc_cli.heads.head.check_plain", lambda place: Head.load(place / "x.safetensors")),
     "released figures": ("dpfc_cli.report.released.json_in", lambda place: released.load(place, "")),
-    "the kit of ImageNet": ("dpfc_cli.images.imagenet.read_file", kit),
 }
 
 
@@ -68,18 +59,22 @@ def test_what_fails_while_rows_are_read_is_told_by_its_reason(error: Exception, 
     assert caught.value.code == code
 
 
-def test_a_lack_of_memory_in_arrow_is_no_damage(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (system(errno.EIO), "unreadable"),
+        (system(errno.ENOMEM), "memory"),
+        (pa.ArrowMemoryError("malloc of size 100 failed"), "memory"),
+        (pa.ArrowInvalid("x"), "damaged"),
+        (ValueError("x"), "damaged"),
+    ],
+)
+def test_only_what_the_contents_are_to_blame_for_is_damage(tmp_path: Path, error: Exception, code: Code) -> None:
     path = tmp_path / "x.parquet"
     path.touch()
     with pytest.raises(UserError) as caught, readable(path, "parquet", "Fetch it again.", pa.ArrowException):
-        raise pa.ArrowMemoryError("malloc of size 100 failed")
-    assert caught.value.code == "memory"
-
-
-def test_a_lack_of_memory_is_no_damaged_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpickle, "_check_memo", raising(MemoryError()))
-    with pytest.raises(MemoryError):
-        unpickle.read_pickle(b"", "x")
+        raise error
+    assert (caught.value.code, "need not be damaged" in caught.value.remedy) == (code, code != "damaged")
 
 
 def test_a_disk_that_fails_in_the_middle_of_an_import_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,23 +114,3 @@ def test_a_chunk_that_fails_to_expand_is_damaged_only_if_the_system_would_give_t
             with pytest.raises(UserError) as caught:
                 features.read(0, 1)
             assert caught.value.code == code
-
-
-def test_a_kit_that_declares_too_much_is_damaged_and_a_lack_of_memory_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scipy.io.loadmat", raising(MemoryError()))
-    with pytest.raises(UserError, match="cannot be read: MemoryError"):
-        imagenet._wnids(b"", tmp_path)
-    monkeypatch.setattr("dpfc_cli.memory.mmap.mmap", raising(system(errno.ENOMEM)))
-    with pytest.raises(MemoryError, match="does not give"):
-        imagenet._wnids(b"", tmp_path)
-
-
-def test_a_kit_of_gigabytes_is_refused_unread(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / imagenet.META).touch()
-    with (tmp_path / imagenet.TRUTH).open("wb") as file:
-        file.truncate(2**40)
-    with pytest.raises(UserError, match="more than"):
-        imagenet._kit(tmp_path)

@@ -1,11 +1,11 @@
-"""Which files a pattern or a folder means, and which split each belongs to."""
+"""Which files a pattern, a folder or a table means, and which split each belongs to."""
 
 from pathlib import Path
 
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.sources.split_files import expanded, files_by_split, splits_by_role
+from dpfc_cli.sources.split_files import expanded, files_by_split, inside, is_clutter, splits_by_role
 
 
 def test_braces_expand_as_a_shell_expands_them() -> None:
@@ -55,3 +55,20 @@ def test_of_the_splits_to_evaluate_on_the_first_usual_name_is_taken() -> None:
     assert splits_by_role(["val", "train"]) == {"train": "train", "test": "val"}
     assert splits_by_role(["train"]) == {"train": "train"}
     assert splits_by_role(["test"]) == {"test": "test"}
+
+
+def test_a_table_names_files_of_its_own_folder_alone(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    for name, found in {"1.png": "1.png", "a/./b/../1.png": "a/1.png", "a b/ü.png": "a b/ü.png"}.items():
+        assert inside(top, name) == top / found
+    for name in ("../1.png", "a/../../top2/1.png", "/etc/passwd", ".", "", "nul\0"):
+        assert inside(top, name) is None
+    assert inside(top, str(top / "x.png")) == top / "x.png"
+
+
+def test_hidden_files_and_what_systems_leave_behind_are_known() -> None:
+    for name in ("__MACOSX", "._1.png", ".DS_Store", "Thumbs.db", "thumbs.DB", "desktop.ini", ".hidden"):
+        assert is_clutter(name)
+        assert not is_clutter(f"a{name}")
+    # Parts of the names of members in archives.
+    assert not any(map(is_clutter, (".", "..")))

@@ -1,0 +1,276 @@
+"""What readers make data sets of: pictures that are decoded already, or encoded ones (JPEG, PNG and so on), which are
+decoded when they are asked for. The bytes of these may be in files of their own, in archives, or in tables.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.images.sets import (
+    Entry,
+    ImageSet,
+    Pixels,
+    Preparation,
+    Records,
+    Request,
+    Split,
+    UnreadableError,
+    check_size,
+    unread,
+)
+from dpfc_cli.sources.classes import Given, Origin, labelled
+from dpfc_cli.sources.digests import Kind, digest_of, digests_of_pixels
+from dpfc_cli.sources.groups import NO_PERSON, keys_of
+
+
+class Encoded(Protocol):
+    """Encoded pictures in their source. Several threads may read at once."""
+
+    def __len__(self) -> int: ...
+
+    def name(self, i: int) -> str:
+        """What the source calls picture i, wherever it is stored."""
+        ...
+
+    def title(self, i: int) -> str:
+        """What messages call picture i: its name and where it lies."""
+        ...
+
+    def read(self, i: int) -> bytes:
+        """The bytes of picture i.
+
+        Raises OSError or UserError if the source fails, and ValueError if these are more than `MOST_BYTES`.
+        """
+        ...
+
+    def only(self, records: Records) -> "Encoded":
+        """These pictures alone."""
+        ...
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a picture's own file. Raises OSError, and ValueError if these are more than `MOST_BYTES`."""
+    with path.open("rb") as file:
+        check_size(os.fstat(file.fileno()).st_size)
+        return file.read()
+
+
+@dataclass(frozen=True)
+class Files:
+    """Pictures in files of their own. names: relative to the folder."""
+
+    folder: Path
+    names: list[str]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def name(self, i: int) -> str:
+        return self.names[i]
+
+    def title(self, i: int) -> str:
+        return str(self.folder / self.names[i])
+
+    def read(self, i: int) -> bytes:
+        return read_file(self.folder / self.names[i])
+
+    def only(self, records: Records) -> "Files":
+        return Files(self.folder, [self.names[i] for i in records])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """What a reader found of a split."""
+
+    labels: Given
+    pictures: Encoded | Pixels
+    """The encoded pictures, or all pixels: uint8, (n, H, W, C)."""
+    entries: Iterable[Entry]
+    """The files of the source."""
+    classes: tuple[str, ...] = ()
+    """The classes that the source itself names. The listing consists of them and of the entries."""
+    persons: Iterable[object] | None = None
+    """What names the person of each picture; None if nobody asked."""
+
+
+def image_set(
+    name: str,
+    found: Mapping[str, Listed],
+    request: Request,
+    *,
+    classes: tuple[str, ...] | None = None,
+    also: Iterable[str] = (),
+    remarks: tuple[str, ...] = (),
+    noticed: Callable[[], str | None] = lambda: None,
+) -> ImageSet:
+    """The data set of what a reader found.
+
+    Args:
+        name: of the data set.
+        found: by the source's name of the split.
+        request: what the data set is opened with.
+        classes: the classes that the data set defines; None: they are asserted, or inferred from the labels.
+        also: names of classes that the source has even where no picture is of them.
+        remarks: as in `ImageSet`.
+        noticed: as in `ImageSet`.
+
+    Raises:
+        UserError: there is no labelled picture to train on, labels do not fit the classes or the pictures, a picture
+            has no person, the splits differ in size, or the size is needed and no picture can be decoded.
+
+    """
+    known = labelled({split: each.labels for split, each in found.items()}, classes or request.classes, also)
+    splits = {
+        role: _split(known.labels[split].astype(np.int32), found[split], request) for role, split in known.used.items()
+    }
+    if len({split.image_shape for split in splits.values()}) > 1:
+        raise UserError(
+            f"The training and the test images in '{request.place}' differ in size.",
+            "Fetch all files from the same source, or give a size that all images are resized and cropped to: "
+            f"{parameter('image_size')}.",
+            code="conflict",
+            path=str(request.place),
+        )
+    origin: Origin = "data set" if classes else known.origin
+    return ImageSet(name, known.classes, splits, origin, known.renumbered, remarks, noticed)
+
+
+def _split(labels: np.ndarray, found: Listed, request: Request) -> Split:
+    pictures, preparation, rule = found.pictures, request.preparation, request.group_by
+    if len(pictures) != len(labels):
+        raise UserError(
+            f"'{request.place}' has {counted(len(pictures), 'image')} and {counted(len(labels), 'label')}.",
+            "Images and labels must come from the same copy of the data set. Fetch both again.",
+            code="conflict",
+            path=str(request.place),
+            images=len(pictures),
+            labels=len(labels),
+        )
+    labels.setflags(write=False)
+    listing = listing_of(found.classes, found.entries)
+    if isinstance(pictures, np.ndarray):
+        _, height, width, channels = pictures.shape
+        return Split(
+            labels=labels,
+            image_shape=(height, width, channels),
+            pixels=_Held(pictures),
+            only=lambda records: _Held(pictures[records]),
+            listing=listing,
+        )
+    geometry, remedy = preparation.geometry, NO_PERSON if rule is None else rule.remedy
+    persons = found.persons
+    keys = None if persons is None else keys_of(persons, str(request.place), pictures.name, remedy)
+    shape = _first_shape(pictures, preparation) if geometry is None else (geometry.crop, geometry.crop, 3)
+    return Split(
+        labels=labels,
+        image_shape=shape,
+        pixels=Decoder(pictures, shape, preparation),
+        only=lambda records: Decoder(pictures.only(records), shape, preparation),
+        listing=listing,
+        prepared=geometry is not None,
+        name=pictures.name,
+        title=pictures.title,
+        keys=keys,
+    )
+
+
+def listing_of(classes: tuple[str, ...], entries: Iterable[Entry]) -> str:
+    """The listing of a source: SHA-256 in hex of its classes and of its files in their order."""
+    digest = hashlib.sha256(json.dumps(classes).encode())
+    for entry in entries:
+        digest.update(b"\n" + json.dumps(entry).encode())
+    return digest.hexdigest()
+
+
+def entry_of(name: str, data: bytes) -> Entry:
+    """The entry of a file with these bytes."""
+    return Entry(name, len(data), hashlib.sha256(data).hexdigest())
+
+
+class _Held:
+    """A `Decode` of pictures that are decoded already. digests: of those that were asked for so far."""
+
+    kind: Kind = "pixels"
+
+    def __init__(self, images: Pixels) -> None:
+        self._images, self.digests = images, np.zeros(len(images), np.uint64)
+
+    def __call__(self, start: int, stop: int) -> Pixels:
+        _check_range(start, stop, len(self._images))
+        found = np.ascontiguousarray(self._images[start:stop])
+        self.digests[start:stop] = digests_of_pixels(found)
+        return found
+
+
+class Decoder:
+    """A `Decode` of encoded pictures of this shape. digests: of those that were read so far."""
+
+    kind: Kind = "file"
+
+    def __init__(self, pictures: Encoded, shape: tuple[int, int, int], preparation: Preparation) -> None:
+        self._pictures, self._shape, self._preparation = pictures, shape, preparation
+        self.digests = np.zeros(len(pictures), np.uint64)
+
+    def __call__(self, start: int, stop: int) -> Pixels:
+        _check_range(start, stop, len(self.digests))
+        batch = np.empty((stop - start, *self._shape), np.uint8)
+        for row in range(len(batch)):
+            title, data = self._pictures.title(start + row), _read(self._pictures, start + row)
+            self.digests[start + row] = digest_of(data)
+            picture = _decoded(data, title, self._preparation)
+            if picture.shape != self._shape:
+                # This is never a null record: the first picture alone could turn all others into null records.
+                raise UserError(
+                    f"'{title}' has another size than the first image. {GUARDED}",
+                    f"Give a size that all images are resized and cropped to: {parameter('image_size')}.",
+                    code="bad-record",
+                    parameter="image_size",
+                    path=title,
+                )
+            batch[row] = picture
+        return batch
+
+
+def _check_range(start: int, stop: int, n: int) -> None:
+    """Refuse a range that slicing would shorten silently. A caller that asks for it has lost count of its records."""
+    if not 0 <= start <= stop <= n:
+        raise IndexError(f"images {start}..{stop} were asked for; there are {n}")
+
+
+def _first_shape(pictures: Encoded, preparation: Preparation) -> tuple[int, int, int]:
+    """The shape of the first picture that can be decoded. Those before it are named when all are decoded."""
+
+    def shape(i: int) -> tuple[int, int, int]:
+        height, width, channels = _decoded(_read(pictures, i), pictures.title(i), preparation).shape
+        return height, width, channels
+
+    for i in range(len(pictures) - 1):
+        with suppress(UnreadableError):
+            return shape(i)
+    return shape(len(pictures) - 1)
+
+
+def _read(pictures: Encoded, i: int) -> bytes:
+    try:
+        return pictures.read(i)
+    except (ValueError, MemoryError) as error:
+        # Most commands never decode a picture, and Pillow takes longer to import than the rest of the room.
+        from dpfc_cli.images.decoding import refusal
+
+        raise refusal(error, pictures.title(i)) from error
+    except OSError as error:
+        raise unread(pictures.title(i), error) from error
+
+
+def _decoded(data: bytes, title: str, preparation: Preparation) -> Pixels:
+    from dpfc_cli.images.decoding import decode
+
+    return decode(data, title, preparation)
