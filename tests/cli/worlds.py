@@ -247,7 +247,8 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     # So long a time between two calls that each step of the progress is a line.
     for place in (display, extract):
         patch.setattr(place, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
-    patch.setattr(answers, "_number_of", lambda file: "1")
+    # The number of a file, which tells it from a copy, is of any length.
+    patch.setattr(answers, "_header", lambda of, said, _: json.dumps({"charge": of, "training": said}).encode() + b"\n")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         yield moments
