@@ -137,8 +137,3 @@ def test_so_is_one_that_is_a_hole_of_the_disk(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(UserError) as caught:
             read()
     assert caught.value.code == "memory"
-
-
-def test_the_configuration_that_is_not_altered_is_used(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    build(write(random_weights(REFERENCES["openai-clip"]["shapes"]), tmp_path))

@@ -62,17 +62,6 @@ def test_wavelets_pass_nothing_of_a_constant_image() -> None:
 
 
 # Pooling is the last step. What comes before it is the same.
-@pytest.mark.parametrize(("shape", "pool"), [*((shape, "none") for shape in SHAPES), ((33, 40, 3), "mean")])
-def test_features_have_the_stated_dimension(shape: tuple[int, int, int], pool: str) -> None:
-    backbone = backbones.load("scattering", shape, pool)
-    height, width, channels = shape
-    assert backbone.dim == 81 * channels * (1 if pool == "mean" else (height // 4) * (width // 4))
-    features = backbone(pictures(2, shape))
-    assert features.shape == (2, backbone.dim)
-    assert features.dtype == np.float32
-    assert np.isfinite(features).all()
-
-
 def test_each_order_of_a_record_is_standardised(small: backbones.Backbone) -> None:
     import jax
 
@@ -91,7 +80,9 @@ def test_each_order_of_a_record_is_standardised(small: backbones.Backbone) -> No
 def test_pooling_is_the_mean_of_each_map(small: backbones.Backbone) -> None:
     pixels = pictures(4, (8, 8, 3))
     maps = small(pixels).reshape(4, 243, 4)
-    pooled = backbones.load("scattering", (8, 8, 3), "mean")(pixels)
+    backbone = backbones.load("scattering", (8, 8, 3), "mean")
+    pooled = backbone(pixels)
+    assert pooled.shape == (4, backbone.dim)
     np.testing.assert_allclose(pooled, maps.mean(2), atol=1e-6)
 
 
@@ -107,13 +98,6 @@ def test_a_records_features_are_the_same_bits_whatever_the_others_hold(shape: tu
         for others in (np.zeros_like(batch), np.full_like(batch, 255), pictures(len(batch), shape, seed=2)):
             others[row] = batch[row]
             assert np.array_equal(backbone(others)[row], features[row])
-
-
-def test_the_same_pixels_give_the_same_bits_twice(small: backbones.Backbone) -> None:
-    pixels = pictures(5, (8, 8, 3))
-    again = backbones.load("scattering", (8, 8, 3))
-    assert np.array_equal(small(pixels), small(pixels))
-    assert np.array_equal(small(pixels), again(pixels))
 
 
 def test_any_number_of_rows_gives_what_one_at_a_time_gives(small: backbones.Backbone) -> None:

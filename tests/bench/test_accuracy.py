@@ -38,14 +38,6 @@ def test_the_public_vectors_of_a_made_up_set_are_those_of_its_classes_and_of_non
     assert 0.5 < np.diag(distances).mean() / np.sqrt((np.arange(1, 9) ** -0.5).sum() / synthetic.PUBLIC) < 2
 
 
-def test_unequal_classes_and_heavy_tails() -> None:
-    base = Family(4000, 8, 4, decay=0.5, apart=2.0)
-    counts = np.bincount(synthetic.draw(Family(4000, 8, 4, decay=0.5, apart=2.0, zipf=1.0))["train_y"])
-    assert 3 < counts[0] / counts[3] < 5
-    longest = [np.abs(synthetic.draw(f)["train_x"]).max() for f in (base, Family(4000, 8, 4, 0.5, 2.0, tails=3))]
-    assert longest[1] > 2 * longest[0]
-
-
 def test_the_family_is_written_once_and_read_as_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic, "FAMILY", {"small": Family(200, 6, 3, decay=1.0, apart=3.0)})
     (place,) = synthetic.write(tmp_path)
@@ -53,42 +45,6 @@ def test_the_family_is_written_once_and_read_as_sets(tmp_path: Path, monkeypatch
     before = (place / "train_x.npy").stat().st_mtime_ns
     synthetic.write(tmp_path)
     assert (place / "train_x.npy").stat().st_mtime_ns == before
-
-
-def test_a_table_shows_what_is_done_and_the_lead_over_the_best_tuned(data: str) -> None:
-    done = {Cell(data, "dp-whitened", 1.0, seed).key: value for seed, value in enumerate((88.0, 90.0))}
-    done[Cell(data, "dp-ls", None).key] = 95.0
-    start = reproduction.base(data, ("dp-ls", 1), 1.0)
-    points = reproduction.grid(start)
-    done |= {point.key: float(i) for i, point in enumerate(points)}
-    (clipped,) = accuracy.others(points[-1])
-    done[clipped.key] = 99.0
-    done |= {dataclasses.replace(clipped, seed=seed).key: value for seed, value in enumerate((80.0, 82.0))}
-    done |= {
-        dataclasses.replace(each, seed=reproduction.GRID_SEED + i).key: done[each.key]
-        for each in (clipped, points[-1], points[-2])
-        for i in (1,)
-    }
-    lines = list(accuracy.table(accuracy.Wanted([data], ["dp-whitened", "recipe"], ["dp-ls:1"], [1.0], 2), done))
-    assert lines[2].endswith("non-private 95.0 | |")
-    assert lines[3:] == [
-        "| dp-whitened | 89.0 ± 1.4 |",
-        "| recipe | – |",
-        "| dp-ls:1, tuned | 81.0 ± 1.4 |",
-        "| dp-whitened's lead | +8.0 ± 1.4 |",
-    ]
-    assert list(accuracy.verdict(accuracy.Wanted([data], ["dp-whitened", "recipe"], ["dp-ls:1"], [1.0], 2), done)) == [
-        "Of 1 cells `dp-whitened` wins 1 by more than one standard error and loses 0.",
-        "In 1 of 1 searches the best point lies at the edge of its grid: wider grids may find more.",
-    ]
-    plain = ablation.variant(Cell(data, "dp-whitened", 1.0), ())
-    done |= {dataclasses.replace(plain, seed=seed).key: 86.0 for seed in range(2)}
-    gain = list(accuracy.verdict(accuracy.Wanted([data], ["dp-whitened", "recipe"], ["dp-ls:1"], [1.0], 2), done))[2]
-    assert gain.endswith("`dp-whitened` gains +3.0 on average over it (+3.0 to +3.0).")
-    del done[points[0].key]
-    assert "| dp-ls:1, tuned | – |" in accuracy.table(
-        accuracy.Wanted([data], ["dp-whitened"], ["dp-ls:1"], [1.0], 2), done
-    )
 
 
 def test_tuning_walks_the_grid_then_other_norms_then_runs_the_best_with_other_seeds(data: str) -> None:
@@ -142,12 +98,3 @@ def test_the_recipes_first_release_is_of_whole_class_sums(data: str) -> None:
     recipe.solve((), Spy(), facts, METHODS["dp-whitened"].defaults(facts, 1.0, {}))
     assert asked[0].clip == asked[0].radius
     assert {query.clip / query.radius for query in asked[1:] if query.radius} == {0.5}
-
-
-def test_a_table_of_ingredients_pairs_the_seeds(data: str) -> None:
-    done: dict[str, float] = {}
-    for i, ingredients in enumerate(ablation.steps()):
-        cell = ablation.variant(Cell(data, "dp-whitened", 1.0), ingredients)
-        done |= {dataclasses.replace(cell, seed=seed).key: 50.0 + 10 * seed + i for seed in range(2)}
-    (row,) = list(ablation.table([data], [1.0], 2, done))[2:]
-    assert row.endswith("| 1 | 55.0 | +1.0 ± 0.0 | +2.0 ± 0.0 | +3.0 ± 0.0 | +4.0 ± 0.0 | +5.0 ± 0.0 |")

@@ -1,7 +1,5 @@
 """dpfc beside other tools: the same work, in turns, measured once and shown as it was stored."""
 
-import json
-import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,22 +37,6 @@ def test_a_tool_tries_all_its_rates_with_the_first_seed_and_goes_on_with_the_bes
     assert not list(peers.wanted(["dp-fc", "opacus", "scikit_learn"], 3, runs))
 
 
-def test_a_best_rate_at_the_end_of_those_that_were_tried_is_said() -> None:
-    def said(best: float) -> str:
-        found = {"seconds": 1.0, "busy": 1.0, "peak": 1.0}
-        case = {"data": "some", "shape": [9, 2, 3]}
-        rows: list[tuple[dict[str, Any], Any]] = [
-            ({**case, "run": ["opacus", 0, rate]}, {**found, "accuracy": 60.0 if rate == best else 50.0})
-            for rate in peers.RATES["opacus"]
-        ]
-        return "\n".join(benchmarks._methods(rows))
-
-    least, middle, most = sorted(peers.RATES["opacus"])
-    assert "the largest that was tried: Opacus. A larger one" in said(most)
-    assert "the smallest that was tried: Opacus. A smaller one" in said(least)
-    assert "that was tried" not in said(middle)
-
-
 def test_a_process_is_measured_alone(tmp_path: Path) -> None:
     """The memory of the one that asks is not counted, and nothing is compiled before."""
     found = peers.measured([sys.executable, "-c", "0"], 60.0)
@@ -67,21 +49,6 @@ def test_a_process_is_measured_alone(tmp_path: Path) -> None:
     for _ in range(2):
         assert peers.measured([sys.executable, "-c", line], 60.0) is not None
     assert not Path(used.read_text()).exists()
-
-
-def test_a_training_is_stopped_at_its_limit_and_the_table_says_so() -> None:
-    assert peers.measured([sys.executable, "-c", "while True: pass"], 0.1) is None
-    with pytest.raises(RuntimeError, match="planted"):
-        peers.measured([sys.executable, "-c", "raise SystemExit('planted')"], 60.0)
-    runs: peers.Runs = {
-        ("dp-fc", 0, 1.0): {"seconds": 1.0, "busy": 2.0, "peak": 300.0, "accuracy": 71.0},
-        ("dp-fc", 1, 1.0): {"seconds": 3.0, "busy": 2.0, "peak": 300.0, "accuracy": 73.0},
-        ("diffprivlib", 0, 1.0): {"stopped": 900.0},
-    }
-    assert list(peers.table(runs))[2:] == [
-        "| `dp-fc` | 2.0 | 2.0 | 300 | 72.0 ± 1.4 | 2 |",
-        "| diffprivlib: `LogisticRegression`, δ = 0 | stopped at 900 | – | – | – | 1 |",
-    ]
 
 
 def test_a_bench_that_was_stopped_measures_only_what_is_missing(
@@ -133,25 +100,6 @@ def test_a_bench_that_was_stopped_measures_only_what_is_missing(
     assert not asked
     assert "\n".join(benchmarks.report(cells.read(results))) + "\n" == page.read_text("utf-8")
     assert "## Methods" in page.read_text("utf-8")
-
-
-def test_a_state_is_the_code_and_the_processor() -> None:
-    state = benchmarks.state()
-    assert len(state["code"]) == 64
-    assert state["code"] == benchmarks.code()
-    assert state["processor"].endswith(platform.machine())
-
-
-def test_a_page_without_figures_of_the_system_leaves_them_out() -> None:
-    state = {"code": "c" * 64, "cores": 1, "processor": "p", "units": [], "versions": {"numpy": "2"}}
-    case = {"model": "m", "size": 1, "batch": 1, "precision": "float32"}
-    rows = {
-        json.dumps({**said, "state": "s"}): {"found": found, "others": None}
-        for said, found in (({"part": "state"}, state), ({"part": "extraction", **case}, {"dpfc": 3.0}))
-    }
-    assert "Measured on 1 cores (p) with numpy 2. The SHA-256 of the code begins with cccccccccccc.\n" in list(
-        benchmarks.report(rows)
-    )
 
 
 def in_turns() -> list[str]:

@@ -40,15 +40,6 @@ def test_a_public_mean_changes_a_cell_and_its_key(tmp_path: Path) -> None:
     assert (cells.train(informed).weight != cells.train(plain).weight).any()
 
 
-def test_gains_are_paired_by_seed_with_the_first_row() -> None:
-    plain = Cell("a", "dp-whitened", 1.0)
-    other = replace(plain, public="b")
-    done = {replace(plain, seed=s).key: 50.0 + 10 * s for s in range(2)}
-    done |= {replace(other, seed=s).key: 51.0 + 10 * s for s in range(2)}
-    lines = list(public.table({"alone": [plain], "with": [other]}, [1.0], 2, done))
-    assert lines[2:] == ["| alone | 55.0 ± 7.1 |", "| with | +1.0 ± 0.0 |"]
-
-
 def test_a_start_changes_a_cell_and_its_key(tmp_path: Path) -> None:
     mine = made(tmp_path, "mine", 0)
     np.save(tmp_path / "vectors.npy", np.eye(3, 6))
@@ -56,18 +47,6 @@ def test_a_start_changes_a_cell_and_its_key(tmp_path: Path) -> None:
     started = replace(plain, start=str(tmp_path / "vectors.npy"))
     assert started.key != plain.key
     assert (cells.train(started).weight != cells.train(plain).weight).any()
-
-
-def test_the_rows_differ_in_what_is_public() -> None:
-    rows = starts.rows_of("sets/mine", "sets/theirs")
-    said = {name: {(cell.start, cell.public) for cell in row} for name, row in rows.items()}
-    vectors = "sets/mine/class_vectors.npy"
-    assert said == {
-        "no start": {("", "")},
-        "start": {(vectors, "")},
-        "public features": {("", "sets/theirs")},
-        "both": {(vectors, "sets/theirs")},
-    }
 
 
 def test_hostile_starts_are_wrong_each_in_its_own_way() -> None:

@@ -355,19 +355,6 @@ def test_the_score_is_that_of_centred_records_and_vectors_of_one_length() -> Non
     assert all(right(**{name: False}) != right() for name in others)
 
 
-def test_records_of_another_length_or_place_have_the_same_scores(weights: str, rows: Path) -> None:
-    """What all records have in common says nothing about a class."""
-    x, y = records(5)
-    found = []
-    for name, shift in (("near", 0.0), ("far", 3.0)):
-        np.savez(f"{name}.npz", train_x=-x, train_y=y, test_x=x + shift, test_y=y)
-        features = import_features(f"{name}.npz", classes=CLASSES).features
-        made = zero_shot(features, **MODEL, weights=weights, rows=rows, on=features)
-        assert made.evaluation is not None
-        found.append(made.evaluation.top1)
-    assert found[0] == found[1] > 0.7
-
-
 def test_a_set_with_other_classes_is_scored_by_the_names_that_it_shares(
     features: FeatureSet, weights: str, rows: Path
 ) -> None:
@@ -383,17 +370,6 @@ def test_a_set_with_other_classes_is_scored_by_the_names_that_it_shares(
     with pytest.raises(UserError, match="0 of the classes of 'features/strange' have a vector"):
         zero_shot(features, **MODEL, weights=weights, rows=rows, on=other, out="b.safetensors")
     assert not Path("b.safetensors").exists()
-
-
-def test_records_with_several_labels_have_no_chance_to_stand_beside(weights: str, rows: Path) -> None:
-    x, y = records(2)
-    both = np.stack([y, (y + 1) % 4], axis=1)
-    np.savez("several.npz", train_x=-x, train_y=both, test_x=x, test_y=both)
-    features = import_features("several.npz", classes=CLASSES, labels_per_record=2).features
-    found = zero_shot(features, **MODEL, weights=weights, rows=rows, on=features).evaluation
-    assert found is not None
-    assert found.chance is None
-    assert found.mean_average_precision is not None
 
 
 Score = Callable[..., ZeroShot]
@@ -451,12 +427,6 @@ def test_other_features_are_not_scored(features: FeatureSet, weights: str, score
     assert score(features, **line).evaluation is not None
     with pytest.raises(UserError, match="has no split 'validation'"):
         score(features, "validation")
-
-
-def test_each_record_is_read_once_for_the_mean_and_once_for_the_score(features: FeatureSet, score: Score) -> None:
-    heard: list[tuple[str, int, int | None]] = []
-    score(features, progress=lambda *said: heard.append(said))
-    assert heard == [("Reading the records", 120, 120), ("Evaluating", 120, 120)]
 
 
 def test_a_damaged_set_is_not_scored(features: FeatureSet, score: Score) -> None:
