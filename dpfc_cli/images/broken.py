@@ -14,13 +14,12 @@ MOST_LISTED = 100_000
 
 
 class Broken:
-    """The pictures of a data set that were found to be broken.
+    """The pictures of the data set `source` that were found to be broken.
 
     Args:
         source: the data set.
         file: where the list of them goes if it is long.
-        allowed: for each split, how many of its pictures may become null records; None: none, because the user wants to
-            know of the first one.
+        allowed: for each split, how many of its pictures may become null records; None: the user allows none.
 
     """
 
@@ -63,26 +62,21 @@ class Broken:
 
     def refusal(self) -> UserError:
         """The error that names them."""
-        found = sorted(self._found.items())
-        (split, record), reason = found[0]
+        (split, record), reason = min(self._found.items())
         first = self._source.splits[split].title(record)
-        if self._allowed is None and len(found) == 1:
-            return unreadable(first, reason)
-        over = self.too_many or split
+        what, remedy = f"{self._number} pictures cannot be decoded", "Correct them, or leave them out of the source."
         if self._allowed is None:
-            what = f"{self._number} pictures cannot be decoded."
-            remedy = (
-                "Correct them, or leave them out of the source. Or keep them as records without content: "
-                f"{parameter('on_error')} null."
-            )
+            if len(self._found) == 1:
+                return unreadable(first, reason)
+            what += "."
+            remedy += f" Or keep them as records without content: {parameter('on_error')} null."
         else:
+            over = self.too_many or split
             n = self._source.splits[over].n
-            allowed = self._allowed[over]
-            what = (
-                f"{self._number} pictures cannot be decoded or have no finite features. At most {allowed:,} of the "
-                f"{n:,} {over} pictures may become null records ({parameter('most_null')})."
+            what += (
+                f" or have no finite features. At most {self._allowed[over]:,} of the {n:,} {over} pictures may become "
+                f"null records ({parameter('most_null')})."
             )
-            remedy = "Correct them, or leave them out of the source."
             if self.counts[over] < n:
                 remedy += (
                     f" Null records teach nothing. If you want them all the same: a larger {parameter('most_null')}."
@@ -93,7 +87,7 @@ class Broken:
             code="bad-record",
             parameter="on_error" if self._allowed is None else "most_null",
             path=first,
-            count=len(found),
+            count=len(self._found),
         )
         for line in self.lines():
             error.add_note(Note(line))
@@ -119,9 +113,5 @@ def said_of(nulls: Mapping[str, Records], source: ImageSet) -> str | None:
         for split, records in nulls.items()
         if len(records)
     ]
-    if not parts:
-        return None
-    return (
-        f"Null records, which add nothing to a training: {' and '.join(parts)}. This number depends on the records: do "
-        "not publish it."
-    )
+    said = f"Null records, which add nothing to a training: {' and '.join(parts)}. This number depends on the records"
+    return f"{said}: do not publish it." if parts else None

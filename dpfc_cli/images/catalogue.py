@@ -53,10 +53,6 @@ def check(
             parameter="dataset",
             name=entry.name,
         )
-    if entry.location == "path" and data_dir is not None:
-        raise _not_taken(entry, "data_dir", f"'{dataset}' names its files itself.")
-    if entry.location == "included" and data_dir is not None:
-        raise _not_taken(entry, "data_dir", f"The files of '{entry.name}' are part of dpfc.")
     if entry.location == "data_dir" and data_dir is None and not entry.remotes:
         raise UserError(
             f"dpfc cannot download '{entry.name}'.",
@@ -65,15 +61,31 @@ def check(
             parameter="data_dir",
             name=entry.name,
         )
-    if classes is not None and not entry.asserted:
-        raise _not_taken(entry, "classes", f"'{entry.name}' names its classes itself.")
-    if label_column is not None and not entry.asserted:
-        raise _not_taken(entry, "label_column", f"'{entry.name}' has labels of its own.")
+    known = [form for form in RULES if form.partition(":")[0] in entry.groups]
+    for name, given, taken, why in (
+        ("data_dir", data_dir is not None, entry.location == "data_dir", "its name says where its files are"),
+        ("classes", classes is not None, entry.asserted, "it names its classes itself"),
+        ("label_column", label_column is not None, entry.asserted, "it has labels of its own"),
+        ("group_by", group_by is not None, known, "it does not say which pictures are of one person"),
+        ("window", window is not None, not entry.small, "its pictures are pixels of 8 bits already"),
+        ("exif", exif, not entry.small, "its pictures are pixels of 8 bits already"),
+    ):
+        if given and not taken:
+            raise UserError(
+                f"'{entry.name}' takes no {parameter(name)}: {why}.",
+                f"Leave out {parameter(name)}.",
+                code="conflict",
+                parameter=name,
+                name=entry.name,
+            )
     if group_by is not None and group_by.by not in entry.groups:
-        raise _not_grouped(entry, group_by)
-    for name, given in (("window", window is not None), ("exif", exif)):
-        if given and entry.small:
-            raise _not_taken(entry, name, f"The pictures of '{entry.name}' are pixels of 8 bits already.")
+        raise UserError(
+            f"'{entry.name}' does not find persons by '{group_by.by}'.",
+            f"Write {' or '.join(known)}.",
+            code="conflict",
+            parameter="group_by",
+            name=entry.name,
+        )
     if window is not None and not (len(window) == 2 and all(map(math.isfinite, window)) and window[0] < window[1]):
         raise UserError(
             f"{parameter('window')} {','.join(f'{value:g}' for value in window)} is not LOW,HIGH with LOW below HIGH.",
@@ -107,7 +119,8 @@ def open_images(
     notice: Callable[[str], None] | None = None,
     group_by: Rule | None = None,
 ) -> ImageSet:
-    """Open a data set. Pictures are decoded later, when they are asked for.
+    """Open a data set. Pictures are decoded later, when they are asked for. For the options see also `Preparation` and
+    `Request`.
 
     Args:
         dataset: one of `DATASETS`, with a path in the place of PATH.
@@ -117,16 +130,11 @@ def open_images(
             of a data set with one small size stay as they are.
         classes: the names of the classes, which the operator asserts where the format has no list of them.
         progress: called while files are downloaded or listed.
-        window: (low, high), the grey values that become black and white, for pictures of more than 8 bits. None: the
-            lowest and the highest value that a file can hold.
+        window: (low, high), the grey values that become black and white, for pictures of more than 8 bits.
         exif: whether pictures are turned as their EXIF orientation says.
-        label_column: the column of a table, or the key of a record, that holds the label, if it is not a usual one.
-        notice: told the name of a picture that uses less than a quarter of the values that its file can hold, if there
-            is no window. Several threads call it.
+        label_column: the column of a table, or the key of a record, that holds the label.
+        notice: told the name of a picture that uses few of the values that its file can hold.
         group_by: how the person of each picture is found, or None.
-
-    Returns:
-        The data set with its splits.
 
     Raises:
         UserError: as `check`; or the files are missing, damaged, or not those of this data set.
@@ -137,15 +145,13 @@ def open_images(
     """
     check(dataset, data_dir, classes, window=window, exif=exif, label_column=label_column, group_by=group_by)
     entry, path = _entry(dataset)
+    place = Path(path)
     if entry.location == "data_dir":
         place = _download(entry, progress) if data_dir is None else data_dir
-    else:
-        place = Path(path)
-    preparation = Preparation(geometry=geometry, window=window, exif=exif, notice=notice)
     return entry.open(
         Request(
             place=_expanded(place),
-            preparation=preparation,
+            preparation=Preparation(geometry=geometry, window=window, exif=exif, notice=notice),
             classes=classes,
             progress=progress,
             label_column=label_column,
@@ -177,25 +183,6 @@ def _unknown(dataset: str) -> UserError:
         name=dataset,
         known=list(DATASETS),
         suggested=suggested,
-    )
-
-
-def _not_taken(entry: DataSet, name: str, why: str) -> UserError:
-    """The error for a parameter that the data set does not take."""
-    return UserError(why, f"Leave out {parameter(name)}.", code="conflict", parameter=name, name=entry.name)
-
-
-def _not_grouped(entry: DataSet, rule: Rule) -> UserError:
-    """The error for a rule that the data set does not know."""
-    known = [form for form in RULES if form.partition(":")[0] in entry.groups]
-    if not known:
-        return _not_taken(entry, "group_by", f"'{entry.name}' does not say which pictures are of one person.")
-    return UserError(
-        f"'{entry.name}' does not find persons by '{rule.by}'.",
-        f"Write {' or '.join(known)}.",
-        code="conflict",
-        parameter="group_by",
-        name=entry.name,
     )
 
 

@@ -4,16 +4,13 @@ A file is downloaded under a name that ends in `.part`. It gets its own name onl
 So a file with its own name is complete, however the download was stopped. A stopped download continues where it
 stopped, if the server allows it. All addresses of a file serve the same bytes, so one may finish what another began.
 
-A cached file is checked again at every use. This takes a fraction of a second and finds damage on the disk.
-
-A link under the name of a partial file is removed, not followed.
+A cached file is checked again at every use. This takes a fraction of a second and finds damage on the disk. A link
+under the name of a partial file is removed, not followed.
 """
 
 import http.client
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from dpfc_cli.errors import UserError, parameter
@@ -23,19 +20,16 @@ from dpfc_cli.images.sets import Progress, Remote
 
 CHUNK = 1 << 20
 TIMEOUT_S = 30
-PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
+PARTIAL_CONTENT = 206
 
 
 def fetch(dataset: str, remotes: tuple[Remote, ...], progress: Progress | None = None) -> Path:
-    """Make sure that the files of a data set are in the cache.
+    """The folder in the cache that holds the files of a data set. What is missing is downloaded.
 
     Args:
-        dataset: the data set's name, which its folder in the cache gets.
+        dataset: the data set's name, which the folder gets.
         remotes: its files.
         progress: called as progress(file name, bytes so far, bytes in all).
-
-    Returns:
-        The folder in the cache that holds the files.
 
     Raises:
         UserError: no address serves a file (code "unreadable"), or the cache cannot be used (code "unwritable").
@@ -67,7 +61,7 @@ def _ensure(remote: Remote, target: Path, progress: Progress | None) -> None:
     if part.is_symlink():
         part.unlink()
     problems = []
-    for url in _tries(remote, part):
+    for url in remote.urls:
         problem = _receive(remote, url, part, progress)
         if problem is None and sha256_of(part) != remote.sha256:
             problem = "the downloaded file has the wrong SHA-256 and was removed"
@@ -90,18 +84,6 @@ def _ensure(remote: Remote, target: Path, progress: Progress | None) -> None:
     )
 
 
-def _tries(remote: Remote, part: Path) -> Iterator[str]:
-    """Every address once. An address that only finished a file is tried again from the start if the file was wrong.
-
-    The fault may be in the beginning, which another server or an older run left.
-    """
-    for url in remote.urls:
-        begun = part.exists()
-        yield url
-        if begun and not part.exists():
-            yield url
-
-
 def _receive(remote: Remote, url: str, part: Path, progress: Progress | None) -> str | None:
     """Download what is missing of `part`. Returns what went wrong, or None if the file has its full length."""
     have = part.stat().st_size if part.exists() else 0
@@ -110,8 +92,11 @@ def _receive(remote: Remote, url: str, part: Path, progress: Progress | None) ->
     headers = {"User-Agent": "dpfc"} | ({"Range": f"bytes={have}-"} if have else {})
     try:
         with urlopen(Request(url, headers=headers), timeout=TIMEOUT_S) as response:
-            if have and not _continues(response, have):
+            if response.status != PARTIAL_CONTENT:
                 have = 0
+            if response.headers.get("Content-Length") != str(remote.size - have):
+                # Nothing of it is kept: what another address adds would be wrong, too.
+                return "another file is served there"
             how = os.O_APPEND if have else os.O_TRUNC
             with os.fdopen(opened(part, os.O_WRONLY | os.O_CREAT | how), "ab" if have else "wb") as file:
                 while have <= remote.size and (chunk := response.read(CHUNK)):
@@ -119,17 +104,6 @@ def _receive(remote: Remote, url: str, part: Path, progress: Progress | None) ->
                     have += len(chunk)
                     if progress is not None:
                         progress(remote.name, have, remote.size)
-    except HTTPError as error:
-        if error.code == RANGE_NOT_SATISFIABLE:
-            part.unlink(missing_ok=True)
-        return f"the server answered {error.code} {error.reason}"
     except (OSError, http.client.HTTPException) as error:
-        return f"{getattr(error, 'reason', error)}"
-    if have < remote.size:
-        return f"the connection closed after {have} of {remote.size} bytes"
-    return None
-
-
-def _continues(response: http.client.HTTPResponse, have: int) -> bool:
-    """Whether the server sends the rest of the file. A server that ignores the range sends the whole file."""
-    return response.status == PARTIAL_CONTENT and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        return str(error)
+    return f"the connection closed after {have} of {remote.size} bytes" if have < remote.size else None

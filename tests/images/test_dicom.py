@@ -11,7 +11,6 @@ from PIL import Image
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate
 from pydicom.uid import (
-    UID,
     DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
@@ -32,12 +31,16 @@ PLAIN = Preparation()
 RAMP = np.arange(64, dtype=np.uint16).reshape(8, 8) * 65
 
 
-@pytest.mark.parametrize(
-    "syntax", [ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian, RLELossless], ids=lambda s: s.name
-)
-def test_the_bits_that_are_stored_are_the_range(syntax: UID) -> None:
-    found = decode(written(RAMP, syntax), "a", PLAIN)
-    np.testing.assert_array_equal(found, np.rint(RAMP / 4095 * 255)[..., None].repeat(3, axis=2))
+def test_the_bits_that_are_stored_are_the_range() -> None:
+    expected = np.rint(RAMP / 4095 * 255)[..., None].repeat(3, axis=2)
+    for syntax in (ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian, RLELossless):
+        np.testing.assert_array_equal(decode(written(RAMP, syntax), "a", PLAIN), expected)
+    # Bright values may be low ones.
+    inverted = written(RAMP, PhotometricInterpretation="MONOCHROME1")
+    np.testing.assert_array_equal(decode(inverted, "a", PLAIN), 255 - decode(written(RAMP), "a", PLAIN))
+    # Of several frames the first is taken.
+    frames = written(np.stack([RAMP, RAMP[::-1]]), NumberOfFrames=2)
+    np.testing.assert_array_equal(decode(frames, "a", PLAIN), expected)
 
 
 def test_a_window_is_of_the_values_that_the_device_means() -> None:
@@ -52,24 +55,11 @@ def test_a_window_is_of_the_values_that_the_device_means() -> None:
     assert names == ["ct"]
 
 
-def test_bright_values_may_be_low_ones() -> None:
-    data = written(RAMP, PhotometricInterpretation="MONOCHROME1")
-    np.testing.assert_array_equal(decode(data, "a", PLAIN), 255 - decode(written(RAMP), "a", PLAIN))
-
-
-def test_colours_of_eight_bits_are_taken_as_they_are() -> None:
+def test_colours_and_grey_values_of_eight_bits_are_taken_as_they_are() -> None:
     colours = np.random.default_rng(0).integers(0, 256, (6, 4, 3), np.uint8)
     np.testing.assert_array_equal(decode(written(colours), "a", Preparation(window=(0, 4095))), colours)
     planes = written(np.ascontiguousarray(colours.transpose(2, 0, 1)).reshape(6, 4, 3), PlanarConfiguration=1)
     np.testing.assert_array_equal(decode(planes, "a", PLAIN), colours)
-
-
-def test_of_several_frames_the_first_is_taken() -> None:
-    data = written(np.stack([RAMP, RAMP[::-1]]), NumberOfFrames=2)
-    np.testing.assert_array_equal(decode(data, "a", PLAIN), decode(written(RAMP), "a", PLAIN))
-
-
-def test_a_window_leaves_grey_values_of_eight_bits_alone() -> None:
     eight = np.arange(64, dtype=np.uint8).reshape(8, 8)
     np.testing.assert_array_equal(decode(written(eight), "a", Preparation(window=(0, 4095)))[..., 0], eight)
 
@@ -84,9 +74,8 @@ def test_a_jpeg_inside_is_decoded_as_a_jpeg(kind: str) -> None:
     np.testing.assert_array_equal(decode(data, "a", PLAIN), 255 - jpeg if kind == "MONOCHROME1" else jpeg)
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
+def test_what_is_not_read_is_named_and_nothing_else_is_said() -> None:
+    for data, says in (
         (written(RAMP, DeflatedExplicitVRLittleEndian), "transfer syntax 1.2.840.10008.1.2.1.99, which dpfc does not"),
         (written(RAMP, JPEG2000Lossless, PixelData=encapsulate([b"x"])), "transfer syntax 1.2.840.10008.1.2.4.90"),
         (written(RAMP, PhotometricInterpretation="PALETTE COLOR"), "palette"),
@@ -98,13 +87,10 @@ def test_a_jpeg_inside_is_decoded_as_a_jpeg(kind: str) -> None:
         (written(RAMP)[:-40], "cannot be decoded"),
         (bytes(128) + b"DICM", "does not say how it is stored"),
         (bytes(128) + b"DICM" + b"\x02\x00" * 500, "cannot be decoded"),
-    ],
-)
-def test_what_is_not_read_is_named_and_nothing_else_is_said(data: bytes, says: str) -> None:
-    with pytest.raises(UnreadableError, match=says) as refused:
-        decode(data, "a.dcm", PLAIN)
-    assert "Doe" not in str(refused.value)
-    assert "4711" not in str(refused.value)
+    ):
+        with pytest.raises(UnreadableError, match=says) as refused:
+            decode(data, "a.dcm", PLAIN)
+        assert not any(name in str(refused.value) for name in ("Doe", "4711"))
 
 
 def test_a_jpeg_inside_that_is_larger_than_the_file_says_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """Pictures that seem to be of one person are noticed in every format, and harmless ones are not."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from dpfc_cli.images import open_images
 from dpfc_cli.sources.noticed import PersonsNoticedError
 from tests.images import test_persons as persons
 from tests.images.dicoms import written
-from tests.images.pictures import SQUARE, png, tar
+from tests.images.pictures import SQUARE, files, png, tar
 from tests.images.test_tables import save, table
 
 CLASSES = ("a", "b")
@@ -25,81 +24,56 @@ def noticed(source: str, classes: tuple[str, ...] | None = CLASSES) -> str | Non
     return open_images(source, geometry=SQUARE, classes=classes).noticed()
 
 
-def folder(path: Path, *names: str) -> str:
-    for i, name in enumerate(names):
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(png(i))
-    return f"imagefolder:{path}"
-
-
-@pytest.mark.parametrize(
-    ("made", "rule"),
-    [
+def test_the_rule_that_would_protect_persons_is_found(tmp_path: Path) -> None:
+    for made, rule in (
         (persons.folders, "folder:1"),
         (persons.beside, "column:patient"),
         (persons.archives, "column:patient"),
         (persons.parquet, "column:patient"),
         (persons.parquet_of_integers, "column:patient"),
-    ],
-)
-def test_the_rule_that_would_protect_persons_is_found(
-    tmp_path: Path, made: Callable[[Path], persons.Made], rule: str
-) -> None:
-    assert noticed(made(tmp_path)[0]) == rule
+    ):
+        (tmp_path / made.__name__).mkdir()
+        assert noticed(made(tmp_path / made.__name__)[0]) == rule
 
 
-def test_the_same_person_below_two_classes_is_noticed(tmp_path: Path) -> None:
-    assert noticed(folder(tmp_path, "a/p1/1.png", "b/p1/1.png", "b/p2/1.png")) == "folder:1"
-
-
-def test_a_person_with_a_picture_in_each_split_is_noticed(tmp_path: Path) -> None:
-    assert noticed(folder(tmp_path, "train/a/p1/1.png", "train/b/p2/1.png", "test/a/p1/1.png")) == "folder:1"
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("a/1.png", "a/2.png", "b/1.png"),
-        ("a/images/1.png", "a/images/2.png", "b/images/1.png"),
-        ("a/p1/1.png", "a/p2/1.png", "b/p3/1.png"),
-    ],
-)
-def test_folders_without_persons_raise_no_alarm(tmp_path: Path, names: tuple[str, ...]) -> None:
-    assert noticed(folder(tmp_path, *names)) is None
-
-
-def test_a_table_without_persons_or_that_is_none_raises_no_alarm(tmp_path: Path) -> None:
-    source = folder(tmp_path, "a/1.png", "b/1.png", "b/2.png")
-    for text in ("file_name,age,id\na/1.png,7,1\nb/1.png,7,2\nb/2.png,7,3", "patient,of\nx,a\nx,b\ny,b", '"'):
-        (tmp_path / "metadata.csv").write_text(text)
-        assert noticed(source) is None
-
-
-def test_persons_beside_labels_in_a_table_are_noticed(tmp_path: Path) -> None:
-    source = folder(tmp_path, "1.png", "2.png", "3.png")
-    rows = [{"file_name": f"{i}.png", "label": "ab"[i % 2], "Patient ID": "xy"[i > 1]} for i in (1, 2, 3)]
-    (tmp_path / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert noticed(source) == "column:Patient ID"
-
-
-def test_folders_of_pictures_that_a_table_labels_are_noticed_unless_they_are_the_classes(tmp_path: Path) -> None:
+def test_folders_with_several_pictures_of_a_person_are_noticed_and_no_others(tmp_path: Path) -> None:
+    for i, (names, rule) in enumerate(
+        (
+            (("a/p1/1.png", "b/p1/1.png", "b/p2/1.png"), "folder:1"),
+            (("train/a/p1/1.png", "train/b/p2/1.png", "test/a/p1/1.png"), "folder:1"),
+            (("a/1.png", "a/2.png", "b/1.png"), None),
+            (("a/images/1.png", "a/images/2.png", "b/images/1.png"), None),
+            (("a/p1/1.png", "a/p2/1.png", "b/p3/1.png"), None),
+        )
+    ):
+        assert noticed(files(tmp_path / f"{i}", *names)) == rule
     names = ("p1/1.png", "p1/2.png", "p2/1.png")
-    source = folder(tmp_path, *names)
+    source = files(tmp_path / "table", *names)
     for labels, rule in (("aab", None), ("abb", "folder:1")):
         lines = [f"{name},{label}" for name, label in zip(names, labels, strict=True)]
-        (tmp_path / "metadata.csv").write_text("\n".join(["file_name,label", *lines]))
+        (tmp_path / "table" / "metadata.csv").write_text("\n".join(["file_name,label", *lines]))
         assert open_images(source, geometry=SQUARE, classes=CLASSES, label_column="label").noticed() == rule
 
 
-@pytest.mark.parametrize(
-    ("ids", "rule"), [("xxy", "column:PatientID"), ("xyz", None), ("xxx", None), (("", "", "x"), None)]
-)
-def test_patients_of_dicom_files_are_noticed(tmp_path: Path, ids: tuple[str, ...], rule: str | None) -> None:
-    for i, patient in enumerate(ids):
-        file = tmp_path / "ab"[i % 2] / f"series {i}" / f"{i}.dcm"
-        file.parent.mkdir(parents=True)
-        file.write_bytes(written(np.full((4, 4), i, np.uint16), PatientID=patient))
-    assert noticed(f"imagefolder:{tmp_path}") == rule
+def test_persons_in_a_table_are_noticed_and_one_that_is_none_raises_no_alarm(tmp_path: Path) -> None:
+    source = files(tmp_path, "a/1.png", "b/1.png", "b/2.png")
+    for text in ("file_name,age,id\na/1.png,7,1\nb/1.png,7,2\nb/2.png,7,3", "patient,of\nx,a\nx,b\ny,b", '"'):
+        (tmp_path / "metadata.csv").write_text(text)
+        assert noticed(source) is None
+    source = files(tmp_path / "labels", "1.png", "2.png", "3.png")
+    rows = [{"file_name": f"{i}.png", "label": "ab"[i % 2], "Patient ID": "xy"[i > 1]} for i in (1, 2, 3)]
+    (tmp_path / "labels" / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert noticed(source) == "column:Patient ID"
+
+
+def test_patients_of_dicom_files_are_noticed(tmp_path: Path) -> None:
+    for ids, rule in (("xxy", "column:PatientID"), ("xyz", None), ("xxx", None), (("", "", "x"), None)):
+        place = tmp_path / "".join(ids)
+        for i, patient in enumerate(ids):
+            file = place / "ab"[i % 2] / f"series {i}" / f"{i}.dcm"
+            file.parent.mkdir(parents=True)
+            file.write_bytes(written(np.full((4, 4), i, np.uint16), PatientID=patient))
+        assert noticed(f"imagefolder:{place}") == rule
 
 
 def test_persons_in_arrow_are_noticed(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images import Split, by_person, held_out, open_images
 from dpfc_cli.images.sets import ImageSet
 from dpfc_cli.sources.groups import rule_of
-from tests.images.pictures import SQUARE, png, tar, values
+from tests.images.pictures import SQUARE, files, png, tar, values
 
 N, PERSONS = 40, 13
 CLASSES = ("a", "b", "healthy")
@@ -24,19 +24,11 @@ Made = tuple[str, str]
 
 
 def folders(path: Path) -> Made:
-    for i, who in enumerate(WHO):
-        file = path / "ab"[i % 2] / who / "visit" / f"{i:02d}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(png(i))
-    return f"imagefolder:{path}", "folder:1"
+    return files(path, *(f"{'ab'[i % 2]}/{who}/visit/{i:02d}.png" for i, who in enumerate(WHO))), "folder:1"
 
 
 def names(path: Path) -> Made:
-    for i, who in enumerate(WHO):
-        file = path / "train" / "ab"[i % 2] / f"x_{who}_{i:02d}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(png(i))
-    return f"imagefolder:{path}", r"name:_(p\d+)_"
+    return files(path, *(f"train/{'ab'[i % 2]}/x_{who}_{i:02d}.png" for i, who in enumerate(WHO))), r"name:_(p\d+)_"
 
 
 def beside(path: Path) -> Made:
@@ -49,10 +41,8 @@ def beside(path: Path) -> Made:
 def labels_beside(path: Path) -> Made:
     """The table has the labels, too, and there are no folders of classes."""
     rows = [{"file_name": f"{i:02d}.png", "label": "ab"[i % 2], "who": int(who[1:])} for i, who in enumerate(WHO)]
-    for i in range(N):
-        (path / f"{i:02d}.png").write_bytes(png(i))
     (path / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return f"imagefolder:{path}", "column:who"
+    return files(path, *(f"{i:02d}.png" for i in range(N))), "column:who"
 
 
 def elsewhere(path: Path) -> Made:
@@ -181,14 +171,14 @@ def test_a_deeper_level_is_the_whole_way_to_it(tmp_path: Path) -> None:
         opened((source, "folder:3"))
 
 
-@pytest.mark.parametrize("rule", ["folder:1", "name:^([^/]+)/", "name:^(.*)/"])
-def test_a_person_is_one_person_however_archives_write_the_folder(tmp_path: Path, rule: str) -> None:
+def test_a_person_is_one_person_however_archives_write_the_folder(tmp_path: Path) -> None:
     """'tar -cf 0.tar ./p1' and 'tar -cf 1.tar p1' write names that differ. A person must not become two."""
     for i, folder in enumerate(("./p1", "p1", "p1/", "./p2")):
         tar(tmp_path / f"{i}.tar", [(f"{folder}/{i}.png", png(i)), (f"{folder}/{i}.cls", b"%d" % (i % 2))])
-    keys = opened((f"webdataset:{tmp_path}", rule)).splits["train"].keys
-    assert keys is not None
-    assert [keys.names[code] for code in keys.codes] == ["p1", "p1", "p1", "p2"]
+    for rule in ("folder:1", "name:^([^/]+)/", "name:^(.*)/"):
+        keys = opened((f"webdataset:{tmp_path}", rule)).splits["train"].keys
+        assert keys is not None
+        assert [keys.names[code] for code in keys.codes] == ["p1", "p1", "p1", "p2"]
 
 
 def test_a_level_of_folders_says_where_the_classes_are(tmp_path: Path) -> None:
@@ -229,56 +219,10 @@ def test_the_patient_of_a_dicom_file_is_read_only_if_the_user_names_the_element(
 # What is refused
 
 
-def gap(path: Path, make: Callable[[Path], Made], change: Callable[[Path], object]) -> Made:
+def without(path: Path, make: Callable[[Path], Made], change: Callable[[Path], object]) -> Made:
     made = make(path)
     change(path)
     return made
-
-
-LACKING: dict[str, tuple[Callable[[Path], Made], str]] = {
-    "a picture in the class folder": (
-        lambda p: gap(p, folders, lambda p: (p / "a" / "x.png").write_bytes(png(1))),
-        r"1 record of .* has no person. The first is 'a/x.png'",
-    ),
-    "names without a match": (
-        lambda p: gap(p, names, lambda p: [(p / "train/a" / f"{i}.png").write_bytes(png(i)) for i in range(2)]),
-        r"2 records of .* have no person. The first is 'a/0.png'",
-    ),
-    "an empty match": (lambda p: (names(p)[0], r"name:(z*)"), "40 records of .* have no person"),
-    "an optional group": (lambda p: (names(p)[0], r"name:x_(z)?"), "40 records of .* have no person"),
-    "a line that is missing": (
-        lambda p: gap(p, beside, lambda p: drop_line(p / "train" / "metadata.csv")),
-        r"1 record of .* has no person. The first is 'a/x_p0_00.png'",
-    ),
-    "an empty cell": (
-        lambda p: gap(p, beside, lambda p: change_text(p / "train" / "metadata.csv", " p0 ", " ")),
-        "records of .* have no person",
-    ),
-    "no such column": (lambda p: (beside(p)[0], "column:who"), "has no column 'who'. It has: file_name, patient, age"),
-    "no table": (lambda p: (names(p)[0], "column:who"), "There is no metadata.csv"),
-    "no such table": (lambda p: (names(p)[0], f"table:{p / 'none.csv'}"), "There is no table '"),
-    "a table without a usual column": (
-        lambda p: gap(p, elsewhere, lambda p: change_text(p / "persons: all.csv", "patient_id", "mrn")),
-        "has no column of persons. It has: file_name, mrn",
-    ),
-    "a table that leads elsewhere": (
-        lambda p: gap(p, elsewhere, lambda p: change_text(p / "persons: all.csv", "train/a", "../a")),
-        "names no file of",
-    ),
-    "records without .json": (
-        lambda p: gap(p, archives, lambda p: tar(p / "train-9.tar", [("x.png", png(1)), ("x.cls", b"1")])),
-        "1 record of .* has no person. The first is 'train-9.tar/x.png'",
-    ),
-    "a fraction": (
-        lambda p: gap(p, archives, lambda p: tar(p / "train-9.tar", json_record(b'{"patient": 1.5}'))),
-        "names the person of 'train-9.tar/x.png' by a float",
-    ),
-    "a gap in parquet": (
-        lambda p: parquet(p, [None, *WHO[1:]]),
-        "1 record of .* has no person. The first is 'train-0.parquet/0'",
-    ),
-    "floats in parquet": (lambda p: parquet(p, np.arange(N) / 2), "no column 'patient' of integers or texts"),
-}
 
 
 def drop_line(path: Path) -> None:
@@ -292,50 +236,68 @@ def change_text(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def json_record(facts: bytes) -> list[tuple[str, bytes]]:
-    return [("x.png", png(1)), ("x.cls", b"1"), ("x.json", facts)]
+def more(path: Path, *facts: tuple[str, bytes]) -> Path:
+    return tar(path / "train-9.tar", [("x.png", png(1)), ("x.cls", b"1"), *facts])
 
 
-@pytest.mark.parametrize("case", LACKING)
-def test_a_picture_without_a_person_is_refused(case: str, tmp_path: Path) -> None:
+LACKING: tuple[tuple[Callable[[Path], Made], str], ...] = (
+    (
+        lambda p: without(p, folders, lambda p: (p / "a" / "x.png").write_bytes(png(1))),
+        r"1 record of .* has no person. The first is 'a/x.png'",
+    ),
+    (
+        lambda p: without(p, names, lambda p: files(p / "train/a", "0.png", "1.png")),
+        r"2 records of .* have no person. The first is 'a/0.png'",
+    ),
+    *(
+        (lambda p, rule=rule: (names(p)[0], rule), "40 records of .* have no person")
+        for rule in (r"name:(z*)", r"name:x_(z)?")
+    ),
+    (
+        lambda p: without(p, beside, lambda p: drop_line(p / "train" / "metadata.csv")),
+        r"1 record of .* has no person. The first is 'a/x_p0_00.png'",
+    ),
+    (
+        lambda p: without(p, beside, lambda p: change_text(p / "train" / "metadata.csv", " p0 ", " ")),
+        "records of .* have no person",
+    ),
+    (lambda p: (beside(p)[0], "column:who"), "has no column 'who'. It has: file_name, patient, age"),
+    (lambda p: (names(p)[0], "column:who"), "There is no metadata.csv"),
+    (lambda p: (names(p)[0], f"table:{p / 'none.csv'}"), "There is no table '"),
+    (
+        lambda p: without(p, elsewhere, lambda p: change_text(p / "persons: all.csv", "patient_id", "mrn")),
+        "has no column of persons. It has: file_name, mrn",
+    ),
+    (
+        lambda p: without(p, elsewhere, lambda p: change_text(p / "persons: all.csv", "train/a", "../a")),
+        "names no file of",
+    ),
+    (lambda p: without(p, archives, more), "1 record of .* has no person. The first is 'train-9.tar/x.png'"),
+    (
+        lambda p: without(p, archives, lambda p: more(p, ("x.json", b'{"patient": 1.5}'))),
+        "names the person of 'train-9.tar/x.png' by a float",
+    ),
+    (lambda p: parquet(p, [None, *WHO[1:]]), "1 record of .* has no person. The first is 'train-0.parquet/0"),
+    (lambda p: parquet(p, np.arange(N) / 2), "no column 'patient' of integers or texts"),
+)
+
+
+def test_a_picture_without_a_person_is_refused(tmp_path: Path) -> None:
     """It gets no group of its own: two such pictures may be of one person."""
-    make, says = LACKING[case]
-    with pytest.raises(UserError, match=says) as caught:
-        opened(make(tmp_path))
-    assert ("no person" in says or "the person" in says) == (GUARDED in str(caught.value))
+    for i, (make, says) in enumerate(LACKING):
+        (tmp_path / f"{i}").mkdir()
+        with pytest.raises(UserError, match=says) as caught:
+            opened(make(tmp_path / f"{i}"))
+        assert ("no person" in says or "the person" in says) == (GUARDED in str(caught.value))
 
 
-@pytest.mark.parametrize(
-    ("source", "rule", "says"),
-    [
-        ("digits", "folder:1", "'digits' does not say which pictures are of one person"),
+def test_rules_that_a_source_does_not_know_are_refused_before_it_is_opened() -> None:
+    for source, rule, says in (
+        ("digits", "folder:1", "it does not say which pictures are of one person"),
         ("parquet:x", "name:(x)", "'parquet' does not find persons by 'name'"),
         ("parquet:x", "table:x.csv", "Write column:NAME"),
         ("webdataset:x", "table:x.csv", "Write folder:LEVEL or name:REGEX or column:NAME"),
-    ],
-)
-def test_rules_that_a_source_does_not_know_are_refused_before_it_is_opened(source: str, rule: str, says: str) -> None:
-    with pytest.raises(UserError, match=says) as caught:
-        open_images(source, group_by=rule_of(rule))
-    assert caught.value.fields["parameter"] == "group_by"
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        *((text, "Write folder:LEVEL, name:REGEX") for text in ("", "folder", "person:1", ":", "name:", "1")),
-        *((f"folder:{level}", "LEVEL is 1") for level in ("0", "-1", "x", "1.5", "²", "9" * 5_000)),
-        ("name:p[0-9]+", "in parentheses"),
-        ("name:(?:p)", "in parentheses"),
-        ("name:(p", "no regular expression"),
-    ],
-)
-def test_rules_that_are_none_are_refused(text: str, says: str) -> None:
-    with pytest.raises(UserError, match=says) as caught:
-        rule_of(text)
-    assert caught.value.fields["parameter"] == "group_by"
-
-
-def test_what_a_manifest_says_of_a_rule_holds_no_name() -> None:
-    said = [rule_of(text).describe() for text in ("folder:2", "name:(anna|otto)", "column:mrn", "table:/x/otto.csv")]
-    assert said == [{"by": "folder", "level": 2}, {"by": "name"}, {"by": "column", "column": "mrn"}, {"by": "table"}]
+    ):
+        with pytest.raises(UserError, match=says) as caught:
+            open_images(source, group_by=rule_of(rule))
+        assert caught.value.fields["parameter"] == "group_by"

@@ -1,26 +1,24 @@
-"""What may be the same person is the same person."""
+"""Rules that say which pictures are of one person."""
 
-import os
-
-import numpy as np
 import pytest
 
-from dpfc_cli.sources.groups import grouped, key_of, keys_in, keys_of
+from dpfc_cli.errors import UserError
+from dpfc_cli.sources.groups import rule_of
 
 
-def test_what_may_be_the_same_person_is_the_same_person() -> None:
-    assert [key_of(value) for value in (7, "7", " 7 ", np.int64(7))] == ["7"] * 4
-    assert key_of("Mu\u0308ller") == key_of("Müller")
-    assert key_of("a") != key_of("A")
-    assert [key_of(value) for value in (None, "", " \t")] == [None] * 3
-    for value in (1.0, True, b"x", ["x"]):
-        with pytest.raises(TypeError):
-            key_of(value)
-    keys = keys_in(np.array(["b", " b", "a", "b "]), "source", "groups")
-    assert [keys.names[code] for code in keys.codes] == ["b", "b", "a", "b"]
-    assert grouped(keys).groups == 2
+def test_rules_that_are_none_are_refused() -> None:
+    for texts, says in (
+        (("", "folder", "person:1", ":", "name:", "1"), "Write folder:LEVEL, name:REGEX"),
+        ([f"folder:{level}" for level in ("0", "-1", "x", "1.5", "²", "9" * 5_000)], "LEVEL is 1"),
+        (("name:p[0-9]+", "name:(?:p)"), "in parentheses"),
+        (("name:(p",), "no regular expression"),
+    ):
+        for text in texts:
+            with pytest.raises(UserError, match=says) as caught:
+                rule_of(text)
+            assert caught.value.fields["parameter"] == "group_by"
 
 
-def test_names_of_files_that_are_no_utf_8_and_halves_of_characters_are_keys() -> None:
-    names = [os.fsdecode(b"caf\xe9"), "\ud800", "é"]
-    assert sorted(grouped(keys_of(names, "source", str, "")).order) == [0, 1, 2]
+def test_what_a_manifest_says_of_a_rule_holds_no_name() -> None:
+    said = [rule_of(text).describe() for text in ("folder:2", "name:(anna|otto)", "column:mrn", "table:/x/otto.csv")]
+    assert said == [{"by": "folder", "level": 2}, {"by": "name"}, {"by": "column", "column": "mrn"}, {"by": "table"}]
