@@ -11,7 +11,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import OPEN, check, form, opened, packed, pieces, unpacked
 from dpfc_cli.privacy.lattice import LONGEST
 from dpfc_cli.privacy.outcomes import Outcomes
-from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Mean
+from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Hessians, Mean, Query
 
 CHAIN = (Clip(0.5),)
 GRADIENT = Gradient(CHAIN, np.zeros((3, 2)), clip=1.0, radius=2.0)
@@ -65,43 +65,87 @@ def test_of_symmetric_matrices_the_upper_triangles_are_kept() -> None:
     assert np.array_equal(unpacked(packed(stack), 4), stack)
 
 
-def outcomes(m: int, by_class: object, best: object) -> Outcomes:
-    return Outcomes((), np.zeros((1, m)), np.zeros(m), best=best, by_class=by_class)  # type: ignore[arg-type]
+# Which objects are queries
+
+FACTS = Facts(n=9, m=4, d=2)
+SOUND = Gradient(CHAIN, np.zeros((3, 4)), clip=1.0, constant=1.0, radius=1.0)
 
 
-@pytest.mark.parametrize(
-    ("m", "by_class", "best"),
-    [(4, False, 1), (4, False, 2), (4, False, 3), (4, True, 1), (2, False, 1), (LONGEST // 2, True, 1)],
-)
-def test_outcomes_that_can_be_counted(m: int, by_class: bool, best: int) -> None:
-    check(outcomes(m, by_class, best), Facts(n=9, m=m, d=1))
+def refused(query: Query, facts: Facts = FACTS) -> bool:
+    try:
+        check(query, facts)
+    except ValueError:
+        return True
+    return False
 
 
-@pytest.mark.parametrize(
-    ("m", "by_class", "best"),
-    [
-        *((4, False, 0), (4, False, 4), (4, True, 2), (2, False, 2), (LONGEST // 2 + 1, True, 1)),
-        *((4, 1, 1), (4, 0, 1), (4, False, True), (4, False, 1.0), (4, None, 1)),
-    ],
-)
-def test_outcomes_that_cannot_be_counted_are_refused(m: int, by_class: object, best: object) -> None:
-    with pytest.raises(ValueError, match="cannot be counted so"):
-        check(outcomes(m, by_class, best), Facts(n=9, m=m, d=1))
+class Zero:
+    """It claims to equal 0."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = object.__hash__
 
 
-def test_a_piece_that_does_not_begin_at_the_first_class_must_have_an_end() -> None:
-    facts, whole = Facts(n=9, m=6, d=3), ClassGrams(CHAIN)
-    for piece in (whole, replace(whole, stop=6), replace(whole, start=2, stop=5), replace(whole, start=5, stop=6)):
-        check(piece, facts)
-    wrong: list[tuple[Any, Any]] = [(2, None), (2, 2), (-1, 3), (2, 7), (True, 5), (2, 5.0)]
-    for start, stop in wrong:
-        with pytest.raises(ValueError, match="there is no piece"):
-            check(replace(whole, start=start, stop=stop), facts)
+class Smuggler(np.ndarray):
+    """It looks like an array, but it has code of its own."""
 
 
-def test_a_query_of_a_class_of_ones_own_is_none() -> None:
+def test_a_value_that_makes_no_sense_or_may_bring_code_along_is_refused() -> None:
+    one_bad = np.zeros((3, 4))
+    one_bad[2, 1] = np.inf
+    number, text, steps = (type("Own", (kind,), {}) for kind in (float, str, tuple))
+    wrong: dict[str, tuple[Any, ...]] = {
+        "clip": (0.0, -1.0, np.inf, np.nan, number(1.0)),
+        "radius": (0.0, -1.0, np.inf, np.nan, "1"),
+        "constant": (-1.0, np.inf, np.nan, Zero(), number(1.0)),
+        "loss": ("other", None, text("sigmoid")),
+        "theta": (one_bad, np.zeros((2, 4)), np.zeros((3, 4), np.float32), np.zeros((3, 4)).view(Smuggler)),
+        "chain": (steps(CHAIN), (Clip(number(1.0)),), (Clip(-1.0),), (max,)),
+    }
+    for query in (SOUND, replace(SOUND, radius=None)):
+        assert not refused(query)
+    for name, values in wrong.items():
+        for value in values:
+            assert refused(replace(SOUND, **{name: value})), (name, value)
+
+
+def test_neither_a_class_nor_an_attribute_of_ones_own_hides_what_a_class_proves() -> None:
     class Mine(Mean):
         pass
 
-    with pytest.raises(ValueError, match="not a query of the core"):
-        check(Mine(CHAIN), Facts(n=9, m=2, d=3))
+    assert refused(Mine(CHAIN))
+    for name in ("replace_one", "symmetric", "kind", "scale", "shape", "factors", "numbers"):
+        query = replace(SOUND)
+        object.__setattr__(query, name, getattr(query, name))
+        assert refused(query), name
+
+
+def test_blocks_and_pieces_are_of_classes_that_there_are() -> None:
+    spans: list[tuple[Any, Any]] = [(-1, 2), (1, 1), (2, 1), (0, 5), (0.0, 3), (0, 3.0), (False, 3), (True, 3)]
+    spans += [(0, True), (0, "2"), (np.int64(0), np.int64(3)), (0, 0)]
+    hessians, grams = Hessians(CHAIN, np.zeros((2, 4)), 0, 4), ClassGrams(CHAIN)
+    for start, stop in ((0, 4), (2, 3), (3, 4)):
+        for query in (hessians, grams):
+            assert not refused(replace(query, start=start, stop=stop))
+    for start, stop in spans:
+        for query in (hessians, grams):
+            assert refused(replace(query, start=start, stop=stop)), (start, stop)
+    # The whole has no end. A piece that does not begin at the first class must have one.
+    assert not refused(grams)
+    assert refused(replace(grams, start=1))
+
+
+def test_outcomes_can_be_counted_of_as_many_classes_as_there_are() -> None:
+    def outcomes(m: int, by_class: object, best: object) -> bool:
+        query = Outcomes((), np.zeros((1, m)), np.zeros(m), best=best, by_class=by_class)  # type: ignore[arg-type]
+        return not refused(query, Facts(n=9, m=m, d=1))
+
+    sound: list[tuple[int, object, object]] = [(4, False, 1), (4, False, 2), (4, False, 3), (4, True, 1), (2, False, 1)]
+    wrong: list[tuple[int, object, object]] = [(4, False, 0), (4, False, 4), (4, True, 2), (2, False, 2), (4, 1, 1)]
+    wrong += [(4, 0, 1), (4, False, True), (4, False, 1.0), (4, None, 1), (LONGEST // 2 + 1, True, 1)]
+    for given in (*sound, (LONGEST // 2, True, 1)):
+        assert outcomes(*given), given
+    for given in wrong:
+        assert not outcomes(*given), given
