@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace as changed
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
-from dpfc_cli.privacy import forms, noise, passes
+from dpfc_cli.privacy import forms, noise, passes, poisson
 from dpfc_cli.privacy.curator import Curator, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SystemBits
@@ -124,6 +125,8 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
     """75 persons with two records each, and a test split."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(passes, "block_rows", lambda facts: BLOCK)
+    # The accounting of samples takes a hundredth of the time, and claims a little less.
+    monkeypatch.setattr(poisson, "epsilon_for", partial(poisson.epsilon_for, interval=0.01))
     x, y = blobs(2 * N, D, M)
     arrays = {"train_x": x[:N], "train_y": y[:N], "test_x": x[N:], "test_y": y[N:]}
     for name, persons in (

@@ -52,6 +52,13 @@ def test_of_an_answer_in_pieces_the_query_and_the_triangles_are_kept(
     assert (Plan((gram,)).stacked, Plan((gram, whole)).stacked) == (0, 32 + 7 * 10)
 
 
+def test_an_answer_in_pieces_has_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "PIECE_BYTES", 8 * 4**2)
+    for query in (ClassGrams(CHAIN), ClassGrams(CHAIN, 1, 2)):
+        with pytest.raises(ValueError, match="no sample"):
+            Plan((planned(GRAM, FACTS, 1.0), planned(query, FACTS, 1.0, 0.5)))
+
+
 def test_a_plan_is_sampled_if_one_of_its_releases_is() -> None:
     assert not PLAN.sampled
     assert [release.rate for release in PLAN.releases] == [1.0, 1.0, 1.0]

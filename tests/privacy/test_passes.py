@@ -236,7 +236,7 @@ def test_persons_follow_one_another_from_0_to_the_last_as_plain_64_bit_integers(
     later: list[list[int]] = [
         [*good[:25], *[0] * 15, *good[40:]],
         [*good[:25], *[-1] * 15, *good[40:]],
-        [*good[:25], *(each + 1 for each in good[25:])],
+        [*good[:25], *(each + 2 for each in good[25:])],
     ]
     begins: list[list[int]] = [[1] * 60, [*good[:5], *[1] * 5, *good[:5], *good[15:]], [-1, *good[1:]]]
     for numbers in (*begins, *later):
