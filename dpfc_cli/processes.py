@@ -38,10 +38,15 @@ MEET = 300
 """Seconds that a launcher is asked where process 0 is. JAX waits as long for the processes to meet."""
 _HOW_TO_START = (
     f"Without {parameter('distributed')} one process trains alone. With it, start all of them with srun, mpirun or a "
-    "Kubernetes JobSet, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."
+    "Kubernetes JobSet. Or set JAX_COORDINATOR_ADDRESS in all of them to the address of process 0 with a free port, "
+    "such as 192.168.1.10:4000, and JAX_NUM_PROCESSES and JAX_PROCESS_ID. (Open MPI from 5 on says the last two.)"
 )
-COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES")
-"""Where launchers say how many processes they have started."""
+LAUNCHED = {
+    "JAX_NUM_PROCESSES": "JAX_PROCESS_ID",
+    "SLURM_STEP_NUM_TASKS": "SLURM_PROCID",
+    "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
+}
+"""Where launchers say how many processes they have started, and which of them this one is, from 0 on."""
 
 
 class LostError(UserError):
@@ -242,7 +247,7 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
         launched = _launched(environment)
         address = launched["coordinator_address"]
         if address is None:
-            raise _alone(environment)
+            raise UserError("No launcher says where the processes meet.", _HOW_TO_START, code="unsupported")
         check_address(address, environment)
         # By default process 0 listens on all addresses of its machine.
         bind = environment.get("JAX_COORDINATOR_BIND_ADDRESS") or address
@@ -269,36 +274,15 @@ def _launched(environment: Mapping[str, str]) -> dict[str, Any]:
 
         detect: Any = ClusterEnv.auto_detect_unset_distributed_params
         found = detect(None, None, None, None, None, MEET)
+    elif (part := part_of(environment)) is not None:
+        found = (address, part[1], part[0])
     else:
-        try:
-            found = (
-                address,
-                int(environment.get("JAX_NUM_PROCESSES") or environment["OMPI_COMM_WORLD_SIZE"]),
-                int(environment.get("JAX_PROCESS_ID") or environment["OMPI_COMM_WORLD_RANK"]),
-            )
-        except (KeyError, ValueError) as error:
-            raise UserError(
-                "JAX_COORDINATOR_ADDRESS is set, and the number of processes is not known.",
-                "Set JAX_NUM_PROCESSES, and JAX_PROCESS_ID to 0, 1, … in each of them.",
-                code="unsupported",
-            ) from error
-    return dict(zip(("coordinator_address", "num_processes", "process_id"), found, strict=False))
-
-
-def _alone(environment: Mapping[str, str]) -> UserError:
-    """The error where nothing says where process 0 is."""
-    others = started_with_others(environment)
-    if others is None:
-        return UserError(
-            "No other processes are known: no launcher has set them up.", _HOW_TO_START, code="unsupported"
+        raise UserError(
+            "JAX_COORDINATOR_ADDRESS is set, and the number of processes is not known.",
+            "Set JAX_NUM_PROCESSES, and JAX_PROCESS_ID to 0, 1, … in each of them.",
+            code="unsupported",
         )
-    # Open MPI from version 5 on says how many processes there are, and not where the first one is.
-    return UserError(
-        f"{others} says that this process is one of several, and not where they can meet.",
-        "Set JAX_COORDINATOR_ADDRESS in all of them to the address of process 0 with a free port, such as "
-        "192.168.1.10:4000.",
-        code="unsupported",
-    )
+    return dict(zip(("coordinator_address", "num_processes", "process_id"), found, strict=False))
 
 
 def _use_network_of(address: str, environment: Mapping[str, str]) -> None:
@@ -344,11 +328,15 @@ def meet(processes: Processes) -> None:
 
 def started_with_others(environment: Mapping[str, str] = os.environ) -> str | None:
     """The variable by which a launcher says that this process is one of several. None if it is alone."""
-    for name in COUNTS:
-        count = environment.get(name, "")
-        if count.isdecimal() and int(count) > 1:
-            return name
-    return None
+    counts = ((name, environment.get(name, "")) for name in LAUNCHED)
+    return next((name for name, count in counts if count.isdecimal() and int(count) > 1), None)
+
+
+def part_of(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
+    """Which process this is, from 0 on, and how many there are, as a launcher says. None if none does."""
+    said = ((environment.get(number, ""), environment.get(count, "")) for count, number in LAUNCHED.items())
+    whole = ((int(number), int(count)) for number, count in said if number.isdecimal() and count.isdecimal())
+    return next(((number, count) for number, count in whole if number < count), None)
 
 
 def check_address(address: str, environment: Mapping[str, str]) -> None:

@@ -1,8 +1,6 @@
 """Pictures to a feature set: overlapped, restartable, shared; the same bytes whatever happened on the way."""
 
 import io
-import os
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -326,34 +324,15 @@ def test_classes_are_a_number_names_or_a_file_of_names(tmp_path: Path) -> None:
         class_names(tmp_path / "names.txt")
 
 
-DISTRIBUTED = """
-import os, sys
-import jax
-jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
-from dpfc_cli.extraction.extract import distributed
-print(distributed(), flush=True)
-"""
-
-
-def test_under_jax_distributed_each_process_has_its_part() -> None:
-    # All processes must know the coordinator's port beforehand, so it cannot choose one itself. We hold a port until
-    # they have ended: the system gives it to nobody else, and JAX's server may share it (SO_REUSEPORT). Our socket
-    # doesn't listen, so every connection reaches the coordinator.
-    with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        held.bind(("", 0))
-        address = f"127.0.0.1:{held.getsockname()[1]}"
-        arguments = [sys.executable, "-c", DISTRIBUTED, address]
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-        running = [
-            subprocess.Popen([*arguments, str(i)], stdout=subprocess.PIPE, text=True, env=environment) for i in (0, 1)
-        ]
-        assert [process.communicate(timeout=60)[0] for process in running] == ["(1, 2)\n", "(2, 2)\n"]
-
-
-def test_by_itself_a_process_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert extraction.distributed() is None
-    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(UserError, match="JAX_COORDINATOR_ADDRESS") as caught:
-        extraction.distributed()
-    assert caught.value.fields["parameter"] == "task"
+def test_processes_that_a_launcher_has_started_find_their_parts(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    made = []
+    for number in ("0", "1"):
+        monkeypatch.setenv("SLURM_PROCID", number)
+        made.append(extraction.extract("imagefolder:pictures", **SCATTER, shards=4))
+    assert made[0].features is None
+    assert made[1].features is not None
+    assert sum(each.images for each in made) == 72

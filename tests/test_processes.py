@@ -10,7 +10,7 @@ import pytest
 
 from dpfc_cli import processes as module
 from dpfc_cli.errors import UserError
-from dpfc_cli.processes import LOST, LostError, Processes, check_address, joined, meet, started_with_others
+from dpfc_cli.processes import LOST, LostError, Processes, check_address, joined, meet, part_of, started_with_others
 from dpfc_cli.version import __version__, code_digest
 
 
@@ -59,14 +59,13 @@ def test_open_mpi_says_how_many_there_are_and_the_user_where_they_meet(monkeypat
         raise ValueError("nobody is there")
 
     monkeypatch.setattr(jax.distributed, "initialize", stopped)
-    with pytest.raises(UserError, match="one of several, and not where they can meet") as refused:
-        joined(MPI)
-    assert "JAX_COORDINATOR_ADDRESS" in refused.value.remedy
+    for environment in (MPI, dict[str, str]()):
+        with pytest.raises(UserError, match="says where the processes meet") as refused:
+            joined(environment)
+        assert "JAX_COORDINATOR_ADDRESS" in refused.value.remedy
     with pytest.raises(UserError, match="did not meet: Nobody is there"):
         joined({**MPI, "JAX_COORDINATOR_ADDRESS": "127.0.0.1:4000"})
     assert given[0].items() >= {"coordinator_address": "127.0.0.1:4000", "num_processes": 4, "process_id": 3}.items()
-    with pytest.raises(UserError, match="No other processes are known"):
-        joined({})
 
 
 def test_process_0_gets_the_values_of_all_in_order() -> None:
@@ -216,16 +215,16 @@ def test_process_0_listens_at_an_address_of_its_own_machine_or_says_why_not() ->
             assert refused.value.code == "conflict"
 
 
-@pytest.mark.parametrize(
-    ("environment", "named"),
-    [
-        ({}, None),
-        ({"SLURM_STEP_NUM_TASKS": "1"}, None),
-        ({"SLURM_STEP_NUM_TASKS": "4"}, "SLURM_STEP_NUM_TASKS"),
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_SIZE"),
-        ({"JAX_NUM_PROCESSES": "2"}, "JAX_NUM_PROCESSES"),
-        ({"JAX_NUM_PROCESSES": "two"}, None),
-    ],
-)
-def test_what_a_launcher_says_of_other_processes(environment: dict[str, str], named: str | None) -> None:
-    assert started_with_others(environment) == named
+def test_what_a_launcher_says_of_other_processes() -> None:
+    said: list[tuple[dict[str, str], str | None, tuple[int, int] | None]] = [
+        ({}, None, None),
+        ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, None, (0, 1)),
+        ({"SLURM_STEP_NUM_TASKS": "4"}, "SLURM_STEP_NUM_TASKS", None),
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}, "SLURM_STEP_NUM_TASKS", (3, 4)),
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "4"}, "SLURM_STEP_NUM_TASKS", None),
+        (MPI, "OMPI_COMM_WORLD_SIZE", (3, 4)),
+        ({**MPI, "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}, "JAX_NUM_PROCESSES", (1, 2)),
+        ({"JAX_NUM_PROCESSES": "two", "JAX_PROCESS_ID": "1"}, None, None),
+    ]
+    for environment, named, part in said:
+        assert (started_with_others(environment), part_of(environment)) == (named, part)

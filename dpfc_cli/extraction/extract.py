@@ -6,7 +6,6 @@ undisturbed run on the same kind of device.
 """
 
 import itertools
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from dpfc_cli.features.writer import FeatureWriter, Task, complete, saying_what_
 from dpfc_cli.ledger.facts import RESERVED
 from dpfc_cli.ledger.populations import check_begin, check_name, check_same, register
 from dpfc_cli.options import takes
+from dpfc_cli.processes import part_of
 from dpfc_cli.sources.classes import check_classes, class_names
 from dpfc_cli.sources.groups import rule_of
 from dpfc_cli.sources.noticed import refuse_both, several_in_pictures
@@ -108,7 +108,7 @@ def extract(wanted: Extraction) -> Extracted:
             parameter="image_size",
         )
 
-    task = task or distributed()
+    task = task or _part()
     tell = wanted.progress or (lambda stage, done, total: None)
     tell(OPENING, 0, None)
     dark = _Dark(wanted.warned)
@@ -155,10 +155,12 @@ def extract(wanted: Extraction) -> Extracted:
     )
     out = wanted.out
     if out is None:
-        own = pool in (None, backbones.own_pool(model, first.image_shape))
-        what = _named_after(source) if rule is None else f"{_named_after(source)}-persons"
-        recipe = None if preprocess in (None, backbones.own_recipe(model)) else preprocess
-        out = _default_name(what, model, None if own else pool, recipe, hold_out, limit)
+        # Its data set, its model, and what is not the default.
+        parts = [_named_after(source), "persons" if rule else None, model]
+        parts += [None if pool == backbones.own_pool(model, first.image_shape) else pool]
+        parts += [None if preprocess == backbones.own_recipe(model) else preprocess]
+        parts += [f"holdout{hold_out:g}" if hold_out else None, f"limit{limit}" if limit else None]
+        out = "-".join(filter(None, parts))
     folder = new_folder(out)
     features = complete(folder, manifest)
     if features is not None:
@@ -245,25 +247,20 @@ def manifest_of(source: images.ImageSet, backbone: "Backbone", dtype: str, ident
 
 def _geometry_of(source: str, model: str, preprocess: str | None, image_size: int | None) -> images.Geometry | None:
     """How pictures of many sizes are resized and cropped; None if they are not."""
+    own = None if images.small(source) else backbones.geometry_of(model, preprocess)
     if image_size is None:
-        return None if images.small(source) else backbones.geometry_of(model, preprocess)
-    if images.small(source):
-        raise UserError(
-            f"The pictures of '{source}' all have one size already.",
-            f"Leave out {parameter('image_size')}: it is for pictures of many sizes. The model resizes these itself.",
-            code="conflict",
-            parameter="image_size",
-        )
-    own = backbones.geometry_of(model, preprocess)
-    if own is not None:
-        raise UserError(
-            f"'{model}' looks at squares of {own.crop} pixels.",
-            f"Leave out {parameter('image_size')}: it is for models that take any size. Or choose another "
-            f"{parameter('preprocess')}.",
-            code="conflict",
-            parameter="image_size",
-        )
-    return images.Geometry(resize=image_size, crop=image_size)
+        return own
+    if own is None and not images.small(source):
+        return images.Geometry(resize=image_size, crop=image_size)
+    raise UserError(
+        f"'{model}' looks at squares of {own.crop} pixels."
+        if own
+        else f"All pictures of '{source}' have one size already.",
+        f"Leave out {parameter('image_size')}: it is for pictures of many sizes, and models that take any size. Or "
+        f"choose another {parameter('preprocess')}.",
+        code="conflict",
+        parameter="image_size",
+    )
 
 
 def _named_after(source: str) -> str:
@@ -276,18 +273,6 @@ def _named_after(source: str) -> str:
     place = place if place.exists() else place.parent
     name = place.resolve().stem if place.is_file() else place.resolve().name
     return re.sub(r"[^\w.]+", "-", name).strip("-.") or kind
-
-
-def _default_name(
-    after: str, model: str, pool: str | None, preprocess: str | None, hold_out: float | None, limit: int | None
-) -> str:
-    """A set's default name: its data set, its model, and what is not the default."""
-    parts = [after, model]
-    parts += [pool] if pool is not None else []
-    parts += [preprocess] if preprocess is not None else []
-    parts += [f"holdout{hold_out:g}"] if hold_out is not None else []
-    parts += [f"limit{limit}"] if limit is not None else []
-    return "-".join(parts)
 
 
 def _population_of(given: str | None, catalogued: str | None) -> str | None:
@@ -304,27 +289,10 @@ def _population_of(given: str | None, catalogued: str | None) -> str | None:
     return given if catalogued is None else RESERVED + catalogued
 
 
-def distributed() -> Task | None:
-    """The part of this process under `jax.distributed`: (i, N), or None if it works alone.
-
-    If JAX_COORDINATOR_ADDRESS is set, `jax.distributed` is set up here. Raises UserError if that fails.
-    """
-    import jax
-
-    if os.environ.get("JAX_COORDINATOR_ADDRESS") and not jax.distributed.is_initialized():
-        try:
-            jax.distributed.initialize()
-        except (ValueError, RuntimeError) as error:
-            raise UserError(
-                f"JAX_COORDINATOR_ADDRESS is set, but jax.distributed cannot be set up: {error}",
-                "Start the processes with a launcher that JAX knows (Slurm, Open MPI), or unset it and use "
-                f"{parameter('task')}.",
-                code="unsupported",
-                parameter="task",
-            ) from error
-    if not jax.distributed.is_initialized() or jax.process_count() == 1:
-        return None
-    return jax.process_index() + 1, jax.process_count()
+def _part() -> Task | None:
+    """The part of this process, if a launcher says that it is one of several."""
+    number, count = part_of() or (0, 1)
+    return (number + 1, count) if count > 1 else None
 
 
 class _Dark:

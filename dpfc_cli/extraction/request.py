@@ -173,7 +173,7 @@ class Extraction(Making):
     batch: int | None = option("Pictures per call of the model. Default: the model chooses.", WORK, low=1)
     task: tuple[int, int] | None = option(
         "Make the I-th of N parts of the shards, beside N-1 other processes or machines that share the folder. The "
-        "last one to end completes the set. Default: what jax.distributed says, if JAX_COORDINATOR_ADDRESS is set.",
+        "last one to end completes the set. Default: what srun, mpirun, or JAX_NUM_PROCESSES and JAX_PROCESS_ID say.",
         WORK,
         metavar="I/N",
     )

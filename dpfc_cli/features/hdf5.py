@@ -55,38 +55,32 @@ def opened_hdf5(path: Path) -> Iterator[h5py.File]:
 
     """
     with ExitStack() as stack:
-        yield _opened(path, stack)
-
-
-def _opened(path: Path, stack: ExitStack) -> h5py.File:
-    try:
-        check_plain(path)
-        storage = stack.enter_context(_Whole(path))
         try:
-            fcntl.flock(storage, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError:
-            # Some file systems have no locks. HDF5 takes its own in the same way.
-            pass
-        return stack.enter_context(h5py.File(storage, "r"))
-    except FileNotFoundError as error:
-        raise UserError(f"'{path}' cannot be used: it is missing.", _REMEDY, code="missing", path=str(path)) from error
-    except BlockingIOError as error:
-        raise UserError(
-            f"'{path}' is locked: another program has it open for writing.",
-            "Close it there, and try again.",
-            code="busy",
-            path=str(path),
-        ) from error
-    except NoPlainFileError as error:
-        raise unreadable(path, error) from error
-    except OSError as error:
-        if error.errno is None:
-            raise broken(path, "it is truncated or not HDF5") from error
-        raise unreadable(path, error) from error
-    except DAMAGED as error:
-        raise _failed(path, error, "it is truncated or not HDF5") from error
+            check_plain(path)
+            storage = stack.enter_context(_Whole(path))
+            try:
+                fcntl.flock(storage, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise
+            except OSError:
+                # Some file systems have no locks. HDF5 takes its own in the same way.
+                pass
+            file = stack.enter_context(h5py.File(storage, "r"))
+        except FileNotFoundError as error:
+            what = f"'{path}' cannot be used: it is missing."
+            raise UserError(what, _REMEDY, code="missing", path=str(path)) from error
+        except BlockingIOError as error:
+            raise UserError(
+                f"'{path}' is locked: another program has it open for writing.",
+                "Close it there, and try again.",
+                code="busy",
+                path=str(path),
+            ) from error
+        except NoPlainFileError as error:
+            raise unreadable(path, error) from error
+        except (OSError, *DAMAGED) as error:
+            raise _failed(path, error, "it is truncated or not HDF5") from error
+        yield file
 
 
 def plain_dataset(file: h5py.File, path: Path, name: str, shape: tuple[int, ...], dtype: str) -> h5py.Dataset:

@@ -3,10 +3,9 @@
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
 import numpy as np
@@ -135,11 +134,8 @@ class FeatureSet(Told):
         """
         facts = self.split(split)
         shards = _starts(facts, records)
-        before = _before(shards)
-        for i, (shard, start) in enumerate(shards):
+        for i, (shard, *_) in enumerate(self._opened(facts, shards), 1):
             path = self.folder / shard.file
-            with self._open(shard, start, before) as opened:
-                before = opened.last
             try:
                 found = sha256_of(path)
             except OSError as error:
@@ -147,9 +143,7 @@ class FeatureSet(Told):
             if found != shard.sha256:
                 raise broken(path, "its contents are not those of the manifest (truncated, damaged or replaced)")
             if progress:
-                progress(i + 1, len(shards))
-        if shards and shards[-1][1] + shards[-1][0].rows == facts.n:
-            self._check_last(facts, before)
+                progress(i, len(shards))
 
     def watched(self, stream: Callable[[int], Iterator[tuple[Any, ...]]]) -> Callable[[int], Iterator[tuple[Any, ...]]]:
         """A stream of this set that ends with a UserError where another set has taken its place.
@@ -233,57 +227,40 @@ class FeatureSet(Told):
 
     def _pieces(self, facts: SplitFacts, rows: int, begin: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Features and labels, and groups if there are any, in the order of the records, from `begin` on."""
-        shards = _starts(facts, range(begin, facts.n))
-        before = _before(shards)
-        for shard, start in shards:
-            path = self.folder / shard.file
-            with self._open(shard, start, before) as opened:
-                before = opened.last
-                if start + shard.rows == facts.n:
-                    self._check_last(facts, before)
-                for at in range(max(0, begin - start), shard.rows, rows):
-                    features, labels = rows_of(opened.features, path, at, rows), rows_of(opened.labels, path, at, rows)
-                    groups = () if opened.groups is None else (rows_of(opened.groups, path, at, rows),)
-                    yield features, labels.reshape(len(features), -1), *groups
+        for shard, start, columns in self._opened(facts, _starts(facts, range(begin, facts.n))):
+            for at in range(max(0, begin - start), shard.rows, rows):
+                x, y, *groups = (rows_of(column, self.folder / shard.file, at, rows) for column in columns)
+                yield x, y.reshape(len(x), -1), *groups
 
-    @contextmanager
-    def _open(self, shard: Shard, start: int, before: int | None) -> Iterator["_Opened"]:
-        """A shard. start: the number of its first record. before: the group of the record before it, −1 if it is the
-        first, None if it is not known.
+    def _opened(
+        self, facts: SplitFacts, shards: list[tuple[Shard, int]]
+    ) -> Iterator[tuple[Shard, int, list[h5py.Dataset]]]:
+        """Each of these shards, the number of its first record, and its data sets: features, labels, and groups if the
+        set is grouped. Their layout, their place and their groups are checked.
         """
-        path, k = self.folder / shard.file, self.manifest.labels_per_record
-        with readable(path), opened_hdf5(path) as file:
-            index = plain_dataset(file, path, "index", (shard.rows,), "int64")
-            for at in range(0, shard.rows, _INDICES):
-                found = rows_of(index, path, at, _INDICES)
-                if not np.array_equal(found, np.arange(start + at, start + at + len(found))):
-                    raise broken(path, "its records are not those that belong in its place")
-            groups = None
-            if self.manifest.grouped:
-                groups = plain_dataset(file, path, "groups", (shard.rows,), "int64")
-                before = _last_group(groups, path, shard.rows, before)
-            elif "groups" in file:
-                raise broken(path, "it has groups, and the manifest has none")
-            yield _Opened(
-                plain_dataset(file, path, "features", (shard.rows, self.manifest.dim), self.manifest.dtype),
-                plain_dataset(file, path, "labels", (shard.rows,) if k == 1 else (shard.rows, k), "int32"),
-                groups,
-                -1 if before is None else before,
-            )
-
-    def _check_last(self, facts: SplitFacts, last: int | None) -> None:
-        """Raise UserError if the last group of a split is not the last one by the manifest."""
-        if facts.groups is not None and last != facts.groups - 1:
-            raise broken(self.folder / facts.shards[-1].file, "it does not end with the last group of the manifest")
-
-
-class _Opened(NamedTuple):
-    """The data sets of an open shard. last: the group of its last record, −1 if the set has no groups."""
-
-    features: h5py.Dataset
-    labels: h5py.Dataset
-    groups: h5py.Dataset | None
-    last: int
+        k, dim = self.manifest.labels_per_record, self.manifest.dim
+        # The group of the record before: −1 before the first record, None if it is not known.
+        before = None if shards and shards[0][1] else -1
+        for shard, start in shards:
+            path, n = self.folder / shard.file, shard.rows
+            with readable(path), opened_hdf5(path) as file:
+                index = plain_dataset(file, path, "index", (n,), "int64")
+                for at in range(0, n, _INDICES):
+                    found = rows_of(index, path, at, _INDICES)
+                    if not np.array_equal(found, np.arange(start + at, start + at + len(found))):
+                        raise broken(path, "its records are not those that belong in its place")
+                columns = [
+                    plain_dataset(file, path, "features", (n, dim), self.manifest.dtype),
+                    plain_dataset(file, path, "labels", (n,) if k == 1 else (n, k), "int32"),
+                ]
+                if self.manifest.grouped:
+                    columns.append(plain_dataset(file, path, "groups", (n,), "int64"))
+                    before = _last_group(columns[-1], path, n, before)
+                    if start + n == facts.n and before + 1 != facts.groups:
+                        raise broken(path, "it does not end with the last group of the manifest")
+                elif "groups" in file:
+                    raise broken(path, "it has groups, and the manifest has none")
+                yield shard, start, columns
 
 
 def _file(folder: Path) -> tuple[int, ...] | None:
@@ -295,7 +272,7 @@ def _file(folder: Path) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _last_group(groups: h5py.Dataset, path: Path, rows: int, before: int | None) -> int | None:
+def _last_group(groups: h5py.Dataset, path: Path, rows: int, before: int | None) -> int:
     """The last of a shard's groups. UserError unless each record has the group of the record before it, or the next
     one. before: the group of the record before the first, −1 if there is none, None if it is not known.
     """
@@ -308,7 +285,7 @@ def _last_group(groups: h5py.Dataset, path: Path, rows: int, before: int | None)
         if not np.array_equal(found, expected) or found[0] < 0:
             raise broken(path, "its groups are not numbered one after the other, as its place demands")
         before = int(found[-1])
-    return before
+    return -1 if before is None else before
 
 
 def check_sets(**named: object) -> None:
@@ -352,11 +329,6 @@ def _starts(facts: SplitFacts, records: range | None = None) -> list[tuple[Shard
     if records is None:
         return list(every)
     return [each for each in every if each[1] < records.stop and records.start < each[1] + each[0].rows]
-
-
-def _before(shards: list[tuple[Shard, int]]) -> int | None:
-    """The group of the record before the first of these shards: −1 if there is none, None if it is not known."""
-    return -1 if not shards or shards[0][1] == 0 else None
 
 
 def _joined(pieces: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:

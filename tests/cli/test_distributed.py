@@ -207,6 +207,6 @@ def test_one_that_no_launcher_has_started_is_told_how_to_start_several(dpfc: Dpf
     ended = dpfc("train", "--distributed", "--epsilon", "1")
     assert ended.exit_code == 2
     said, remedy = ended.stderr.splitlines()[-2:]
-    assert said == "Error: No other processes are known: no launcher has set them up."
+    assert said == "Error: No launcher says where the processes meet."
     assert remedy.startswith("Without --distributed one process trains alone.")
     assert "charged" not in ended.stderr
