@@ -31,9 +31,9 @@ from dpfc_cli.options import takes
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes, numbers_of_names
 from dpfc_cli.sources.digests import NONE, digests_of_rows
 from dpfc_cli.sources.groups import GROUPS, check_apart, grouped
-from dpfc_cli.sources.held_out import held_out, second_test_split
 from dpfc_cli.sources.noticed import refuse_both, several_in_import
 from dpfc_cli.sources.nulls import most_allowed
+from dpfc_cli.sources.split_files import held_out
 
 BLOCK = 2**26
 """Bytes that a block should not exceed."""
@@ -199,10 +199,8 @@ def _refuse_noticed(path: Path, name: str | None) -> None:
 
 def _held_out(tables: dict[str, Table], fraction: float, source: str) -> dict[str, Table]:
     """The records for training as two splits. They have no names, so their places count as names."""
-    if "test" in tables:
-        raise second_test_split(source, tables["test"].n, "record")
     train = tables["train"]
-    parts = held_out(train.n, fraction, "record", keys=train.keys)
+    parts = held_out(source, {split: table.n for split, table in tables.items()}, fraction, "record", keys=train.keys)
     return {split: reordered(train, records, _rows_of(train)) for split, records in parts.items()}
 
 

@@ -45,26 +45,15 @@ warnings.filterwarnings("ignore", module=r"pydicom\.")
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """The first picture of a file, as it is stored.
+    """The first picture of a file, as it is stored."""
 
-    Attributes:
-        values: (H, W) grey values, or (H, W, 3) colours of 8 bits; None if the picture is a JPEG.
-        jpeg: the bytes of that JPEG.
-        bits: of a grey value.
-        lowest: the lowest grey value that the file can hold.
-        slope: what grey values are multiplied by, for a window.
-        intercept: what is added to them then.
-        inverted: whether low grey values are bright.
-
-    """
-
-    values: NDArray[np.generic] | None = None
-    jpeg: bytes = b""
-    bits: int = 8
-    lowest: int = 0
-    slope: float = 1.0
-    intercept: float = 0.0
-    inverted: bool = False
+    values: NDArray[np.generic] | None = None  # (H, W) grey, or (H, W, 3) colours of 8 bits; None if it is a JPEG
+    jpeg: bytes = b""  # of that JPEG
+    bits: int = 8  # of a grey value
+    lowest: int = 0  # the lowest grey value that the file can hold
+    slope: float = 1.0  # what grey values are multiplied by, for a window
+    intercept: float = 0.0  # what is added to them then
+    inverted: bool = False  # whether low grey values are bright
 
 
 def is_dicom(data: bytes) -> bool:

@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images import dicom
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
 from dpfc_cli.images.splits import Files, Listed, image_set
@@ -174,11 +175,8 @@ def _in_class_folders(folder: Path, classes: list[str], deep: bool, skipped: Cou
                 skipped[ending] += 1
                 continue
             facts = entry.stat()
-            if not stat.S_ISREG(facts.st_mode):
-                # Opening a pipe would wait forever.
-                raise _no_file(entry.path)
             linked |= entry.is_symlink() or facts.st_nlink > 1
-            found.append((name, Entry(file, facts.st_size, "")))
+            found.append((name, Entry(file, _size(entry.path, facts), "")))
     if not found:
         raise UserError(
             f"No images in the class folders of '{folder}'.",
@@ -220,8 +218,11 @@ def _files_in(place: Path, name: str, deep: bool) -> Iterator[tuple[str, "os.Dir
             yield from _files_in(Path(entry.path), f"{name}/{entry.name}", deep)
 
 
-def _no_file(path: str) -> UserError:
-    return UserError(f"'{path}' is not a file.", "Remove it.", code="unreadable", path=path)
+def _size(path: str | Path, facts: os.stat_result) -> int:
+    """The size of a file. OSError if it is none: opening a pipe would wait forever."""
+    if not stat.S_ISREG(facts.st_mode):
+        raise NoPlainFileError(f"'{path}' is no regular file")
+    return facts.st_size
 
 
 # Labels in a table
@@ -240,37 +241,32 @@ def _in_table(path: Path | None, folder: Path, label_column: str | None, known: 
             path=str(folder),
         )
     table = known[path] = known.get(path) or read(path)
-    rows = sorted(_rows(table, folder.absolute(), label_column), key=lambda row: row[0])
-    missing = [name for name, _ in rows if not (folder / name).exists()]
-    if missing:
-        raise UserError(
-            f"'{path}' names {counted(len(missing), 'file')} that cannot be found, such as '{missing[0]}'. {GUARDED}",
-            f"Put them there, or take their lines out of the table. The names in '{FILE_NAME}' begin in the folder of "
-            "the table.",
-            code="missing",
-            path=str(folder / missing[0]),
-            count=len(missing),
-        )
-    if not rows:
-        raise UserError(f"'{path}' names no file in '{folder}'.", EXPECTED, code="missing", path=str(path))
-    found = Labelled()
-    for name, label in rows:
-        facts = (folder / name).stat()
-        if not stat.S_ISREG(facts.st_mode):
-            raise _no_file(str(folder / name))
-        found.append((label, Entry(name, facts.st_size, str(label))))
-    refuse_twice(folder / entry.name for _, entry in found)
-    return found
-
-
-def _rows(table: Metadata, folder: Path, label_column: str | None) -> Iterator[tuple[str, Value]]:
-    """The name in the folder and the label of each picture of the folder that a table names."""
     values = _column(table, label_column, USUAL_NAMES, "of labels", f"{parameter('label_column')}", "label_column")
     # CSV has no numbers, only texts.
     counts = all(value is None or isinstance(value, int) or (value.isdecimal() and len(value) < 10) for value in values)
+    found, missing = Labelled(), list[str]()
     for file, value in zip(table.files, values, strict=True):
-        if (name := inside(folder, str(file))) is not None:
-            yield os.path.relpath(name, folder), int(value) if counts and value is not None else value
+        place = inside(folder, str(file))
+        if place is None:
+            continue
+        name, label = os.path.relpath(place, folder), int(value) if counts and value is not None else value
+        try:
+            found.append((label, Entry(name, _size(place, place.stat()), str(label))))
+        except FileNotFoundError:
+            missing.append(name)
+    if missing:
+        raise UserError(
+            f"'{path}' names {counted(len(missing), 'file')} that cannot be found, such as '{min(missing)}'. {GUARDED}",
+            f"Put them there, or take their lines out of the table. The names in '{FILE_NAME}' begin in the folder of "
+            "the table.",
+            code="missing",
+            path=str(folder / min(missing)),
+            count=len(missing),
+        )
+    if not found:
+        raise UserError(f"'{path}' names no file in '{folder}'.", EXPECTED, code="missing", path=str(path))
+    refuse_twice(folder / entry.name for _, entry in found)
+    return sorted(found, key=lambda listed: listed[1].name)
 
 
 def _column(

@@ -41,12 +41,9 @@ PIECE = 8
 class Batch:
     """The pictures of one backbone call."""
 
-    start: int
-    """The number of the first picture in its split."""
-    pixels: Pixels
-    """uint8, (B, H, W, C)."""
-    broken: dict[int, str]
-    """Why a picture could not be decoded, by its row. Its pixels are zero."""
+    start: int  # the number of the first picture in its split
+    pixels: Pixels  # uint8, (B, H, W, C)
+    broken: dict[int, str]  # why a picture could not be decoded, by its row; its pixels are zero
 
     @property
     def null(self) -> NDArray[np.bool_]:

@@ -26,8 +26,7 @@ from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.sources.classes import Origin
 from dpfc_cli.sources.digests import Digests, Kind
 from dpfc_cli.sources.groups import By, Grouping, Keys, Rule, check_apart, grouped
-from dpfc_cli.sources.held_out import held_out as rule
-from dpfc_cli.sources.held_out import second_test_split
+from dpfc_cli.sources.split_files import held_out as rule
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int32]
@@ -67,24 +66,18 @@ class Split:
     """One part of a data set. Its records have a fixed order."""
 
     labels: Labels  # (n,)
-    image_shape: tuple[int, int, int]
-    """(H, W, C), C = 1 or 3."""
+    image_shape: tuple[int, int, int]  # (H, W, C), C = 1 or 3
     pixels: Decode
     """pixels(start, stop) decodes that range of pictures: uint8, (stop - start, H, W, C). Several threads may call it
     at once. It raises UnreadableError if a picture cannot be decoded. It may have a `kind` and `digests`, (n,): those
     of the pictures that it has read."""
-    only: Callable[[Records], Decode]
-    """only(records) is a `pixels` of these records alone."""
-    listing: str
-    """SHA-256 in hex of what the source is made of."""
-    prepared: bool = False
-    """The pictures were brought to a `Geometry`."""
+    only: Callable[[Records], Decode]  # only(records) is a `pixels` of these records alone
+    listing: str  # SHA-256 in hex of what the source is made of
+    prepared: bool = False  # the pictures were brought to a `Geometry`
     name: Callable[[int], str] = str
     """name(i) is what the source calls picture i, wherever it is stored; or its number if it has no name."""
-    title: Callable[[int], str] = str
-    """title(i) is what messages call picture i: its name and where it lies."""
-    keys: Keys | None = None
-    """The person of each picture, if the user asked for persons."""
+    title: Callable[[int], str] = str  # title(i) is what messages call picture i: its name and where it lies
+    keys: Keys | None = None  # the person of each picture, if the user asked for persons
 
     @property
     def n(self) -> int:
@@ -124,18 +117,13 @@ class Split:
 class ImageSet:
     """A data set."""
 
-    name: str
-    """Its name in the table, for instance 'imagefolder'."""
-    classes: tuple[str, ...]
-    """The names of the classes, in the order in which labels count them."""
-    splits: dict[str, Split]
-    """'train', and 'test' if the data set has one."""
-    origin: Origin = "data set"
-    """Who states that the classes are public."""
+    name: str  # in the table, for instance 'imagefolder'
+    classes: tuple[str, ...]  # their names, in the order in which labels count them
+    splits: dict[str, Split]  # 'train', and 'test' if the data set has one
+    origin: Origin = "data set"  # who states that the classes are public
     renumbered: bool = False
     """The classes were asserted, and labels count them in another order than inferred classes would have."""
-    remarks: tuple[str, ...] = ()
-    """What the user should know of how the source was read, in sentences."""
+    remarks: tuple[str, ...] = ()  # what the user should know of how the source was read, in sentences
     noticed: Callable[[], str | None] = lambda: None
     """The rule that would bring together pictures that seem to be of one person; None if none do. It may take long. It
     is asked only where the user gave no rule."""
@@ -145,12 +133,10 @@ class ImageSet:
 class Preparation:
     """How pictures are prepared."""
 
-    geometry: Geometry | None = None
-    """The size to bring them to; None: they keep their size."""
+    geometry: Geometry | None = None  # the size to bring them to; None: they keep their size
     window: Window | None = None
     """For grey values of more than 8 bits; None: all values that the file can hold are levels."""
-    exif: bool = False
-    """Whether a picture is turned as its EXIF orientation says."""
+    exif: bool = False  # whether a picture is turned as its EXIF orientation says
     notice: Callable[[str], None] | None = field(default=None, compare=False)
     """Told the name of a picture that uses less than a quarter of the values that its file can hold, if there is no
     window. Several threads call it, while they decode."""
@@ -181,42 +167,29 @@ class Remote(NamedTuple):
 class Request:
     """What a data set is opened with."""
 
-    place: Path
-    """The file, folder or pattern that holds its files. Not used if the files are included in dpfc."""
-    preparation: Preparation
-    """Not used if all pictures have one small size."""
-    classes: tuple[str, ...] | None
-    """The classes that the operator asserts, or None."""
+    place: Path  # the file, folder or pattern that holds its files, if they are not included in dpfc
+    preparation: Preparation  # not used if all pictures have one small size
+    classes: tuple[str, ...] | None  # those that the operator asserts
     progress: Progress | None
-    label_column: str | None = None
-    """The column, or the key, that holds the labels, if it is not a usual one."""
-    group_by: Rule | None = None
-    """How the person of a picture is found, or None."""
+    label_column: str | None = None  # the column, or the key, that holds the labels, if it is not a usual one
+    group_by: Rule | None = None  # how the person of a picture is found
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
     """A data set, or a format of data sets, that dpfc can read: an entry of the table in `catalogue`."""
 
-    name: str
-    """What the user types."""
-    open: Callable[[Request], ImageSet]
-    """Reads it. Modules that take long to import are imported in here."""
+    name: str  # what the user types
+    open: Callable[[Request], ImageSet]  # modules that take long to import are imported in here
     location: Literal["included", "data_dir", "path"]
     """Where its files are: inside dpfc; in a folder that the user names apart from the data set (or in the cache, if
     the data set can be downloaded); or at the path in the data set's name, `imagefolder:PATH`."""
-    small: bool = False
-    """All pictures have one small size, which the backbone's own preprocessing resizes."""
-    asserted: bool = False
-    """The operator may state the classes. Otherwise the data set defines them."""
-    groups: tuple[By, ...] = ()
-    """The rules by which it finds the person of a picture."""
-    remotes: tuple[Remote, ...] = ()
-    """The files to download if the user names no folder. None if the data set cannot be downloaded."""
-    obtain: str = ""
-    """Where the user gets the files that cannot be downloaded, a sentence for messages."""
-    resembles: Callable[[Path], bool] = lambda path: False
-    """Whether a path that the user typed by itself looks like this format, for messages."""
+    small: bool = False  # all pictures have one small size, which the backbone's own preprocessing resizes
+    asserted: bool = False  # the operator may state the classes; otherwise the data set defines them
+    groups: tuple[By, ...] = ()  # the rules by which it finds the person of a picture
+    remotes: tuple[Remote, ...] = ()  # the files to download if the user names no folder, if that is possible
+    obtain: str = ""  # where the user gets files that cannot be downloaded, a sentence for messages
+    resembles: Callable[[Path], bool] = lambda path: False  # whether a path that was typed alone is of this format
 
     @property
     def usage(self) -> str:
@@ -240,22 +213,12 @@ def has_files(suffix: str) -> Callable[[Path], bool]:
 def held_out(source: ImageSet, fraction: float) -> ImageSet:
     """Make a test split from a part of the training pictures, by their own names or by their persons.
 
-    `sources.held_out` says which. In parquet, IDX and CIFAR files pictures have no names, and their places count as
-    names. These change when the files are written anew. Both splits keep the listing of the whole.
-
-    Args:
-        source: a data set without a test split.
-        fraction: about this part of the training pictures becomes the test split, between 0 and 1.
-
-    Raises:
-        UserError: there is a test split already (code "conflict"), or one of the splits would be empty (code
-            "bad-value").
-
+    `sources.split_files` says which, and has the errors. In parquet, IDX and CIFAR files pictures have no names, and
+    their places count as names. These change when the files are written anew. Both splits keep the whole's listing.
     """
-    if "test" in source.splits:
-        raise second_test_split(source.name, source.splits["test"].n, "image")
     train = source.splits["train"]
-    records = rule(train.n, fraction, "image", train.name, train.keys)
+    sizes = {name: split.n for name, split in source.splits.items()}
+    records = rule(source.name, sizes, fraction, "image", train.name, train.keys)
     return replace(source, splits={split: train.part(own) for split, own in records.items()})
 
 

@@ -91,14 +91,10 @@ class Listed:
     """What a reader found of a split."""
 
     labels: Given
-    pictures: Encoded | Pixels
-    """The encoded pictures, or all pixels: uint8, (n, H, W, C)."""
-    entries: Iterable[Entry]
-    """The files of the source."""
-    classes: tuple[str, ...] = ()
-    """The classes that the source itself names. The listing consists of them and of the entries."""
-    persons: Iterable[object] | None = None
-    """What names the person of each picture; None if nobody asked."""
+    pictures: Encoded | Pixels  # or all pixels: uint8, (n, H, W, C)
+    entries: Iterable[Entry]  # the files of the source
+    classes: tuple[str, ...] = ()  # those that the source itself names; they and the entries are the listing
+    persons: Iterable[object] | None = None  # what names the person of each picture; None if nobody asked
 
 
 def image_set(

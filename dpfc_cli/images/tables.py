@@ -59,18 +59,12 @@ class Group:
     """The pictures of a row group of a parquet file, or of a batch of a stream."""
 
     path: Path
-    first: int
-    """The number of its first row in the file."""
-    rows: int
-    """How many it says that it has."""
-    size: int = 0
-    """The bytes of all its columns, as the file says."""
-    read: Callable[[], Any] | None = None
-    """Reads the bytes of all its pictures, null where there are none."""
-    mapped: Any = None
-    """The same of a batch, where nothing must be read."""
-    files: list[Path] | None = None
-    """The files that the rows name, in the place of both."""
+    first: int  # the number of its first row in the file
+    rows: int  # how many it says that it has
+    size: int = 0  # the bytes of all its columns, as the file says
+    read: Callable[[], Any] | None = None  # reads the bytes of all its pictures, null where there are none
+    mapped: Any = None  # the same of a batch, where nothing must be read
+    files: list[Path] | None = None  # the files that the rows name, in the place of both
 
 
 class Pictures:

@@ -43,12 +43,9 @@ class Ranges:
     places: tuple[tuple[Path, str], ...]
     """Files, each with what comes before the names of its pictures. That stays when the file is moved."""
     names: list[str]
-    which: NDArray[np.int32]
-    """The number of each picture's place, (n,)."""
-    offsets: NDArray[np.int64]
-    """The first byte of each picture, (n,)."""
-    sizes: NDArray[np.int64]
-    """The number of bytes of each picture, (n,)."""
+    which: NDArray[np.int32]  # the number of each picture's place, (n,)
+    offsets: NDArray[np.int64]  # the first byte of each picture, (n,)
+    sizes: NDArray[np.int64]  # the number of bytes of each picture, (n,)
 
     def __len__(self) -> int:
         return len(self.names)

@@ -36,12 +36,10 @@ class Unlabelled:
     """Pictures without labels, in a fixed order."""
 
     pictures: Encoded
-    name: Callable[[int], str]
-    """name(i) is what the source calls picture i."""
+    name: Callable[[int], str]  # name(i) is what the source calls picture i
     entries: Callable[[], Iterator[object]]
     """Yields what tells these files from others of the same names, JSON-able: names, sizes, times."""
-    remarks: tuple[str, ...] = ()
-    """What the user should know of how the source was read, in sentences."""
+    remarks: tuple[str, ...] = ()  # what the user should know of how the source was read, in sentences
 
     @property
     def n(self) -> int:
@@ -61,8 +59,7 @@ class Decoder:
     """The pixels of unlabelled pictures: a `prefetch.Decodable`."""
 
     source: Unlabelled
-    image_shape: tuple[int, int, int]
-    """What all must have, (H, W, C). With one channel, pictures are made grey."""
+    image_shape: tuple[int, int, int]  # what all must have, (H, W, C); with one channel, pictures are made grey
     preparation: Preparation
 
     def pixels(self, start: int, stop: int) -> Pixels:

@@ -34,15 +34,18 @@ def inferred_classes(largest_label: int) -> tuple[str, ...]:
     """The classes that labels imply when nobody states them: '0', '1' and so on, up to the largest label. Raises
     UserError if there would be more than `MOST_INFERRED` (code "bad-record").
     """
-    count = largest_label + 1
+    _check_inferred(largest_label + 1)
+    return tuple(map(str, range(largest_label + 1)))
+
+
+def _check_inferred(count: int) -> None:
     if count > MOST_INFERRED:
         raise UserError(
             f"The labels seem to name {count:,} classes. {GUARDED}",
-            f"Say how many classes there are: {parameter('classes')}.",
+            f"Say which classes there are: {parameter('classes')}.",
             code="bad-record",
             parameter="classes",
         )
-    return tuple(str(label) for label in range(count))
 
 
 def numbers_of_names(found: Sequence[str], classes: tuple[str, ...] | None) -> dict[str, int]:
@@ -57,13 +60,8 @@ def numbers_of_names(found: Sequence[str], classes: tuple[str, ...] | None) -> d
             "bad-record").
 
     """
-    if classes is None and len(found) > MOST_INFERRED:
-        raise UserError(
-            f"The labels seem to name {len(found):,} classes. {GUARDED}",
-            f"Say which classes there are: {parameter('classes')}.",
-            code="bad-record",
-            parameter="classes",
-        )
+    if classes is None:
+        _check_inferred(len(found))
     number = {name: i for i, name in enumerate(classes or found)}
     unknown = next((name for name in found if name not in number), None)
     if unknown is not None:
@@ -218,14 +216,12 @@ Given = Sequence[int | str | None] | NDArray[np.int64]
 
 
 class Labelled(NamedTuple):
-    """What labels mean. classes, origin, renumbered: as in `ImageSet`. used: the source's name of the splits 'train'
-    and, if there is one, 'test'. labels: the numbers of the classes, by the source's name of the split.
-    """
+    """What labels mean. classes, origin, renumbered: as in `ImageSet`."""
 
     classes: tuple[str, ...]
     origin: Origin
-    used: dict[str, str]
-    labels: dict[str, NDArray[np.int64]]
+    used: dict[str, str]  # the source's name of the splits 'train' and, if there is one, 'test'
+    labels: dict[str, NDArray[np.int64]]  # the numbers of the classes, by the source's name of the split
     renumbered: bool = False
 
 

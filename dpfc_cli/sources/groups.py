@@ -47,22 +47,13 @@ RULES = ("folder:LEVEL", "name:REGEX", "column:NAME", "table:FILE[:COLUMN]")
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """How the person of a picture is found.
-
-    Args:
-        by: the kind of the rule.
-        level: folder: how many folders below the class name the person.
-        pattern: name: a regular expression. Its first capture group, searched for in the name, is the person.
-        column: column and table: the name of the column; None: a usual one.
-        table: table: a CSV or JSON-lines file.
-
-    """
+    """How the person of a picture is found."""
 
     by: By
-    level: int = 0
-    pattern: re.Pattern[str] | None = None
-    column: str | None = None
-    table: Path | None = None
+    level: int = 0  # folder: how many folders below the class name the person
+    pattern: re.Pattern[str] | None = None  # name: its first capture group, searched for in the name, is the person
+    column: str | None = None  # column and table: the name of the column; None: a usual one
+    table: Path | None = None  # table: a CSV or JSON-lines file
 
     def describe(self) -> dict[str, Any]:
         """The rule as manifests state it. A regular expression may have names in it, so it is left out."""
@@ -71,12 +62,8 @@ class Rule:
         return found | ({"column": self.column} if self.column is not None else {})
 
     def of_name(self, name: str, below: str) -> str | None:
-        """The key of a picture by its name; None if it has no person.
-
-        Args:
-            name: the picture's path, with slashes.
-            below: its part below the class folder, or the same if there are no class folders.
-
+        """The key of a picture by its path, with slashes; None if it has no person. below: its part below the class
+        folder, or the same if there are no class folders.
         """
         if self.pattern is not None:
             found = self.pattern.search(_plain(name))
@@ -105,12 +92,7 @@ def names_persons(column: str) -> bool:
 
 
 def rule_of(text: str) -> Rule:
-    """The rule that a user wrote.
-
-    Raises:
-        UserError: it is none of `RULES`.
-
-    """
+    """The rule that a user wrote. UserError if it is none of `RULES`."""
     by, _, what = text.partition(":")
     if by not in get_args(By) or not what:
         raise _bad_rule(text, f"Write {', '.join(RULES[:-1])} or {RULES[-1]}.")
@@ -149,16 +131,10 @@ def _bad_rule(text: str, remedy: str) -> UserError:
 
 @dataclass(frozen=True, eq=False)
 class Keys:
-    """The key of each of n records.
+    """The key of each of n records."""
 
-    Args:
-        names: the different keys.
-        codes: for each record the number of its key in `names`, (n,).
-
-    """
-
-    names: list[str]
-    codes: Integers
+    names: list[str]  # the different keys
+    codes: Integers  # for each record the number of its key in `names`, (n,)
 
     def part(self, records: Integers) -> "Keys":
         """The keys of these records."""
@@ -167,16 +143,10 @@ class Keys:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Grouping:
-    """The records of a split in the order in which they are stored: group by group.
+    """The records of a split in the order in which they are stored: group by group."""
 
-    Args:
-        order: the numbers of the records, (n,). Inside a group they ascend.
-        ids: the group of each of them, (n,): 0, …, 0, 1, …, P - 1.
-
-    """
-
-    order: Integers
-    ids: Integers
+    order: Integers  # the numbers of the records, (n,); inside a group they ascend
+    ids: Integers  # the group of each of them, (n,): 0, …, 0, 1, …, P - 1
 
     @property
     def groups(self) -> int:
@@ -192,11 +162,8 @@ class Grouping:
 
 
 def key_of(value: object) -> str | None:
-    """The key that a value stands for; None if it stands for no person: nothing, or an empty text.
-
-    Raises:
-        TypeError: it is neither a text nor an integer.
-
+    """The key that a value stands for; None if it stands for no person: nothing, or an empty text. TypeError if it is
+    neither a text nor an integer.
     """
     if value is None:
         return None
@@ -250,20 +217,16 @@ def keys_of(
     own = own[:-1] if codes is None else own[codes]
     lacking = own == number[None]
     if lacking.any():
-        raise without_person(source, int(lacking.sum()), called(int(np.argmax(lacking))), remedy)
+        count, name = int(lacking.sum()), called(int(np.argmax(lacking)))
+        raise UserError(
+            f"{counted(count, 'record')} of '{source}' {'has' if count == 1 else 'have'} no person. The first is "
+            f"'{name}'. {GUARDED}",
+            f"{remedy} dpfc does not guess: two records without a person may be of the same one.",
+            code="bad-record",
+            path=source,
+            count=count,
+        )
     return Keys([key or "" for key in number], own)
-
-
-def without_person(source: str, count: int, first: str, remedy: str) -> UserError:
-    """The error for records that belong to no person. first: what the source calls the first of them."""
-    has = "has" if count == 1 else "have"
-    return UserError(
-        f"{counted(count, 'record')} of '{source}' {has} no person. The first is '{first}'. {GUARDED}",
-        f"{remedy} dpfc does not guess: two records without a person may be of the same one.",
-        code="bad-record",
-        path=source,
-        count=count,
-    )
 
 
 def keys_in(values: NDArray[Any], source: str, name: str) -> Keys:
@@ -284,15 +247,8 @@ def joined(parts: list[Keys]) -> Keys:
 
 
 def check_apart(keys: Mapping[str, Keys], source: str) -> None:
-    """Refuse persons who have records in two splits: the account of each split would be too small for them.
-
-    Args:
-        keys: the keys of each split.
-        source: what the user calls the source, for messages.
-
-    Raises:
-        UserError: there are such persons (code "bad-record").
-
+    """UserError if a person has records in two splits: the account of each split would be too small for them. keys: of
+    each split. source: what the user calls the source.
     """
     seen, both = set[str](), set[str]()
     for split in keys.values():

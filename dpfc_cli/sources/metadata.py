@@ -28,22 +28,15 @@ Value = str | int | None
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """A table. path: where it lies. files: the picture of each row. columns: the values of all other columns, by name;
-    None where a row has none.
-    """
+    """A table."""
 
     path: Path
-    files: tuple[Path, ...]
-    columns: dict[str, list[Value]]
+    files: tuple[Path, ...]  # the picture of each row
+    columns: dict[str, list[Value]]  # the values of all other columns, by name; None where a row has none
 
 
 def metadata_of(folder: Path) -> Path | None:
-    """The table in a folder, or None.
-
-    Raises:
-        UserError: there are two of them (code "conflict").
-
-    """
+    """The table in a folder, or None. UserError if there are two of them (code "conflict")."""
     found = [folder / name for name in NAMES if (folder / name).is_file()]
     if len(found) > 1:
         raise UserError(
@@ -102,15 +95,12 @@ def read(path: Path, folder: Path | None = None) -> Metadata:
 
 
 def rows(path: Path, what: str, needed: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Value]]]:
-    """The lines of a CSV or JSON-lines file: their numbers, and their values by column.
+    """The lines of a CSV or JSON-lines file: their numbers, and their values by column. UserError if it cannot be read.
 
     Args:
         path: the table.
         what: what a line is about, for messages.
         needed: one of these columns there must be.
-
-    Raises:
-        UserError: it cannot be read.
 
     """
     try:

@@ -43,11 +43,8 @@ def repeat(values: Iterable[object]) -> bool:
 
 
 def column_of(columns: Mapping[str, Iterable[object]]) -> str | None:
-    """The first column with a name of persons in which values come twice; None if there is none.
-
-    Args:
-        columns: the values of each column. Those of other columns are not looked at.
-
+    """The first column with a name of persons in which values come twice; None if there is none. columns: the values of
+    each. Those of columns with other names are not looked at.
     """
     for name, values in columns.items():
         if names_persons(name) and repeat(_uncounted(values) if name.casefold() == "id" else values):
@@ -92,13 +89,25 @@ def level_of(names: Sequence[str], labels: Sequence[object] | None = None) -> in
 def several_in_pictures(source: str, rule: str) -> PersonsNoticedError:
     """The error for pictures. rule: the one that would bring those of a person together."""
     kind, _, what = rule.partition(":")
-    where = "by the names of their folders" if kind == "folder" else f"by '{what}'"
-    return _several(source, where, f"{parameter('group_by')} {shlex.quote(rule)}", rule)
+    return _several(source, "the names of their folders" if kind == "folder" else f"'{what}'", "group_by", rule)
 
 
 def several_in_import(source: str, name: str) -> PersonsNoticedError:
     """The error for imports. name: of the column or array."""
-    return _several(source, f"by '{name}'", f"{parameter('group_column')} {shlex.quote(name)}", name)
+    return _several(source, f"'{name}'", "group_column", name)
+
+
+def _several(source: str, by: str, option: str, found: str) -> PersonsNoticedError:
+    return PersonsNoticedError(
+        f"Some records of '{source}' seem to be of one person, by {by}. Only single records would be protected, which "
+        f"is less than a person. {GUARDED}",
+        f"To protect persons: {parameter(option)} {shlex.quote(found)}. If each record shall count as a person of its "
+        f"own: {parameter('each_record_is_a_person')}.",
+        code="conflict",
+        parameter="each_record_is_a_person",
+        path=source,
+        found=found,
+    )
 
 
 def refuse_both(each_record_is_a_person: bool, persons: bool, by: str) -> None:
@@ -110,19 +119,6 @@ def refuse_both(each_record_is_a_person: bool, persons: bool, by: str) -> None:
             code="conflict",
             parameter="each_record_is_a_person",
         )
-
-
-def _several(source: str, where: str, remedy: str, found: str) -> PersonsNoticedError:
-    return PersonsNoticedError(
-        f"Some records of '{source}' seem to be of one person, {where}. Only single records would be protected, which "
-        f"is less than a person. {GUARDED}",
-        f"To protect persons: {remedy}. If each record shall count as a person of its own: "
-        f"{parameter('each_record_is_a_person')}.",
-        code="conflict",
-        parameter="each_record_is_a_person",
-        path=source,
-        found=found,
-    )
 
 
 def _digests(texts: Iterable[str]) -> Iterator[int]:

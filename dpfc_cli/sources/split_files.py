@@ -1,19 +1,29 @@
-"""The files of a source that consists of many, and the split that each file belongs to.
+"""The files of a source that consists of many, the split that each file belongs to, and test splits that are held out.
 
 A split is the word that a file's name begins with (`train-00000-of-00004.parquet`), or else the name of the file's
 folder (`train/0000.parquet`). A file without such a word is for training.
+
+If a part of a training split is held out, the hash of a record's name decides where it goes. So a record that is added
+or removed does not move any other one, and the sizes of the two splits depend on the names alone. They are only about
+in the proportion that was asked for. A smaller fraction holds out some of the records that a larger one does. If the
+persons are known, the hash of the person decides. So all records of a person land in one split.
 """
 
 import glob
+import hashlib
 import os
 import re
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import product
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, UserError
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter
 from dpfc_cli.files import named_twice
+from dpfc_cli.sources.groups import Keys, sha256_of_key
 
 MOST_FILES = 1_000_000
 TRAIN_SPLITS = ("train", "training")
@@ -36,12 +46,8 @@ def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
         The files of each split, sorted by name. The key is "train", or the word that names another split.
 
     Raises:
-        UserError: no file fits the pattern, or a named file is missing (code "missing"). Or a file would be read twice
-            (code "conflict"): each of its records would then count twice, and the guarantee is for one.
-
-    Examples:
-        files_by_split("photos/{train,val}.tar", ".tar")
-        → {"train": [Path("photos/train.tar")], "val": [Path("photos/val.tar")]}
+        UserError: no file fits the pattern, or a named file is missing (code "missing"), or there twice (code
+            "conflict").
 
     """
     place = Path(pattern).expanduser()
@@ -77,25 +83,16 @@ def refuse_twice(files: Iterable[Path]) -> None:
 
 
 def splits_by_role(splits: Collection[str]) -> dict[str, str]:
-    """Which split of a source to train on, and which to evaluate on.
-
-    Args:
-        splits: what the source calls its splits, as in the keys of `files_by_split`.
-
-    Returns:
-        The source's name of 'train' and of 'test', as far as the source has them.
-
+    """The source's name of 'train' and of 'test', as far as the source has such splits. splits: what it calls its own,
+    as in the keys of `files_by_split`.
     """
     test = next((split for split in TEST_SPLITS if split in splits), None)
     return ({"train": "train"} if "train" in splits else {}) | ({} if test is None else {"test": test})
 
 
 def expanded(pattern: str) -> list[str]:
-    """The names that a pattern with braces stands for, as a shell expands them.
-
-    Raises:
-        UserError: the braces hold no range of numbers, or stand for too many files (code "bad-value").
-
+    """The names that a pattern with braces stands for, as a shell expands them. UserError if the braces hold no range
+    of numbers, or stand for too many files (code "bad-value").
     """
     parts = re.split(r"\{([^{}]*)\}", pattern)
     choices = [_choices(part) if i % 2 else [part] for i, part in enumerate(parts)]
@@ -163,3 +160,59 @@ def inside(folder: Path, name: str) -> Path | None:
         return None
     forms = (found, *(top + unicodedata.normalize(form, found[len(top) :]) for form in ("NFC", "NFD")))
     return Path(next((form for form in forms if os.path.lexists(form)), found))
+
+
+def held_out(
+    source: str,
+    splits: dict[str, int],
+    fraction: float,
+    noun: str,
+    name: Callable[[int], str] = str,
+    keys: Keys | None = None,
+) -> dict[str, NDArray[np.int64]]:
+    """The records of 'train' that stay there, and those that become 'test': their numbers, ascending.
+
+    Args:
+        source: what the user calls the source.
+        splits: how many records each split has.
+        fraction: about this part of them becomes the test split, between 0 and 1.
+        noun: what a record is called, for messages.
+        name: name(i) is what the source calls record i; its number if it has no name.
+        keys: the person of each record, if the source says so.
+
+    Raises:
+        UserError: there is a test split already (code "conflict"), or one of the two would be empty (code "bad-value").
+
+    """
+    if "test" in splits:
+        raise UserError(
+            f"'{source}' has a test split already, of {counted(splits['test'], noun)}.",
+            f"Leave out {parameter('hold_out')}.",
+            code="conflict",
+            parameter="hold_out",
+            name=source,
+        )
+    n = splits["train"]
+    if keys is None:
+        out = np.fromiter((_hashed(name(i)) < fraction for i in range(n)), bool, n)
+    else:
+        out = np.array([_fraction(sha256_of_key(person)) < fraction for person in keys.names])[keys.codes]
+    if out.all() or not out.any():
+        raise UserError(
+            f"{parameter('hold_out')} {fraction:g} of {counted(n, noun)} leaves one of the two splits empty.",
+            "Give another fraction, or a test split of your own.",
+            code="bad-value",
+            parameter="hold_out",
+            value=fraction,
+        )
+    return {"train": np.flatnonzero(~out), "test": np.flatnonzero(out)}
+
+
+def _hashed(name: str) -> float:
+    """A number in [0, 1) that depends on the name alone."""
+    return _fraction(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())
+
+
+def _fraction(digest: bytes) -> float:
+    # A float holds 53 bits exactly.
+    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53

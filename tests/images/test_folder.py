@@ -175,11 +175,11 @@ def test_what_is_no_file_or_cannot_be_read_is_refused_without_waiting_for_it(tmp
     (tmp_path / "a").mkdir()
     place = tmp_path / "a" / "1.png"
     os.mkfifo(place)
-    assert refused(tmp_path, "is not a file").code == "unreadable"
-    for target in ("/dev/zero", "nowhere", "1.png"):
+    assert refused(tmp_path, r"1\.png' is no regular file").code == "damaged"
+    for target, code in (("/dev/zero", "damaged"), ("nowhere", "unreadable"), ("1.png", "unreadable")):
         place.unlink()
         place.symlink_to(target)
-        assert refused(tmp_path, r"1\.png").code == "unreadable"
+        assert refused(tmp_path, r"1\.png").code == code
     place.unlink()
     (tmp_path / "b").symlink_to("b")
     assert refused(tmp_path, "'.*b'").code == "unreadable"

@@ -11,7 +11,7 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.images import ImageSet, Split, held_out, open_images
 from dpfc_cli.images.sets import spread
-from dpfc_cli.sources.held_out import _hashed
+from dpfc_cli.sources.split_files import _hashed
 from tests.images.conftest import idx_bytes
 from tests.images.pictures import SQUARE, png, tar
 
