@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.extraction import slides
 from dpfc_cli.extraction.request import Import, Progress
-from dpfc_cli.features import slides
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
@@ -73,41 +73,20 @@ def import_features(wanted: Import) -> Imported:
     check_name(wanted.population)
     check_begin(out)
     asserted_names = class_names(wanted.classes)
-    grouped_by: dict[str, Any] = {"by": "column", "column": group_column or GROUPS}
-    facts: dict[str, Any] = {}
     found: AbstractContextManager[Tables]
     if folder is None:
-        slides.refuse(
-            table=wanted.table,
-            pool_by=wanted.pool_by,
-            most_null=wanted.most_null,
-            on_error=wanted.on_error if tolerant else None,
-        )
+        slides.refuse(wanted)
         found = opened(path, wanted.column, wanted.label_column, group_column)
     else:
-        if wanted.table is None:
-            raise slides.without_table()
-        pooling = slides.Wanted(
-            table=Path(wanted.table).expanduser(),
-            column=wanted.column,
-            label_column=wanted.label_column,
-            group_column=group_column,
-            pool_by=wanted.pool_by or "slide",
-            on_error=wanted.on_error,
-            most_null=wanted.most_null,
-        )
-        if not single and group_column is None:
-            _refuse_noticed(path, slides.noticed(pooling.table))
-        found_slides, person = slides.pooled(folder, pooling, asserted_names, out, progress, wanted.warned)
-        found = nullcontext(found_slides)
-        grouped_by = {"by": "table", "column": person}
-        facts = {"feature": f"mean of the patches of each {pooling.pool_by}"}
+        found = nullcontext(slides.pooled(folder, wanted, asserted_names, out))
     with found as source:
         raw = source.splits
         persons = any(table.keys is not None for table in raw.values())
         refuse_both(single, persons, "group_column")
         if not persons and not single:
-            _refuse_noticed(path, source.noticed())
+            seems = source.noticed()
+            if seems is not None:
+                raise several_in_import(str(path), seems)
         tables, texts = _by_names(raw, asserted_names or source.classes)
         width = max(table.y.shape[1] for table in tables.values())
         by_list = any(table.counted for table in tables.values())
@@ -157,6 +136,8 @@ def import_features(wanted: Import) -> Imported:
             tables = {
                 split: reordered(table, groupings[split].order, _rows_of(table)) for split, table in tables.items()
             }
+        facts = {} if folder is None else {"feature": f"mean of the patches of each {wanted.pool_by or 'slide'}"}
+        person = {"by": "column" if folder is None else "table", "column": source.person or group_column or GROUPS}
         manifest = Manifest(
             classes=names,
             dim=tables["train"].d,
@@ -167,7 +148,7 @@ def import_features(wanted: Import) -> Imported:
             backbone={"name": "imported", "from": path.name, **facts},
             source={"dataset": path.stem if path.is_file() else path.name, "identity": identity},
             versions={"numpy": np.__version__},
-            grouped_by=grouped_by if groupings else None,
+            grouped_by=person if groupings else None,
         )
         features = complete(out, manifest)
         if features is not None:
@@ -189,12 +170,6 @@ def import_features(wanted: Import) -> Imported:
             finished = writer.finish(approve, partial(register, population=wanted.population))
     assert finished is not None, "a writer that works alone finishes the set"
     return Imported(FeatureSet(out), made=True)
-
-
-def _refuse_noticed(path: Path, name: str | None) -> None:
-    """Raise UserError if something of this name seems to name persons."""
-    if name is not None:
-        raise several_in_import(str(path), name)
 
 
 def _held_out(tables: dict[str, Table], fraction: float, source: str) -> dict[str, Table]:

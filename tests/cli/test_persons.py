@@ -13,8 +13,8 @@ from dpfc_cli.features.manifest import MANIFEST, load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from tests.cli.conftest import SCATTER, Dpfc
+from tests.extraction.test_extraction import Means
 from tests.support import stored
-from tests.test_extraction import Means
 
 PATIENTS, CLASSES = 14, ("flu", "cold")
 LINE = ("extract", "imagefolder:clinic", *SCATTER, "--classes", "flu,cold")

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.extraction import slides
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.features import slides
+from dpfc_cli.extraction.request import Import
 from dpfc_cli.images import by_person, open_images
 from dpfc_cli.images.unlabelled import in_arrow
 from dpfc_cli.sources.groups import rule_of
@@ -96,7 +97,7 @@ def _run_slides(data: bytes, place: Path) -> None:
     table = place / ("slides.jsonl" if kind == 1 else "slides.csv")
     table.write_bytes(_CSV)
     (table if kind < 2 else folder / "b.h5").write_bytes(data[1:])
-    on_error: slides.OnError = "null" if asked & 4 else "refuse"
+    on_error = "null" if asked & 4 else "refuse"
     given: dict[str, Any] = {
         "table": table,
         "on_error": on_error,
@@ -110,9 +111,7 @@ def _run_slides(data: bytes, place: Path) -> None:
             made = import_features(f"slides:{folder}", place / "made", **given, warn=told.append).features
         splits, rows = made.splits, {split: made.arrays(split) for split in made.splits}
     else:
-        pool_by: slides.PoolBy = "patient" if asked & 8 else "slide"
-        wanted = slides.Wanted(table=table, pool_by=pool_by, on_error=on_error, most_null=0.5 if asked & 4 else 0.05)
-        tables, _ = slides.pooled(folder, wanted, None, place / "made", None, told.append)
+        tables = slides.pooled(folder, Import(f"slides:{folder}", warn=told.append, **given), None, place / "made")
         splits = {name: each.n for name, each in tables.splits.items()}
         rows = {name: (each.rows(0, each.n), each.y) for name, each in tables.splits.items()}
     if kind > 1 and splits != {"train": 2 if asked & 8 else 3, "test": 1}:

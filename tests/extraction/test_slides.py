@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.extraction import slides
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.features import slides
 from dpfc_cli.features.hdf5 import _Whole
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.sources import nulls

@@ -18,16 +18,17 @@ import math
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
 import h5py
 import numpy as np
 
 from dpfc_cli import files
 from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter, printable
+from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.hdf5 import broken as damaged
 from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable
 from dpfc_cli.features.manifest import unreadable
@@ -37,7 +38,7 @@ from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.sources import groups as persons
 from dpfc_cli.sources.classes import USUAL_NAMES, inferred_classes
 from dpfc_cli.sources.metadata import Value, rows
-from dpfc_cli.sources.noticed import column_of
+from dpfc_cli.sources.noticed import column_of, several_in_import
 from dpfc_cli.sources.nulls import LISTED, listed, most_allowed
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
 
@@ -51,37 +52,10 @@ FEATURES = ("features", "feats", "patch_embeddings")
 """What pipelines call the matrix. The first one that is there is taken."""
 ENDINGS = (".h5", ".hdf5")
 Line = tuple[int, dict[str, Value]]
-PoolBy = Literal["slide", "patient"]
-OnError = Literal["refuse", "null"]
 _BLOCK = 2**24
 """Bytes of patches, in float64, that are added up at once."""
 _LATER = ("memory", "unreadable", "busy")
 """Errors that say something about this machine or this moment, and nothing about the slide."""
-Progress = Callable[[str, int, int | None], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """How slides become records.
-
-    Attributes:
-        table: a CSV or JSON-lines file with a line for each slide.
-        column: the name of the matrix in each file, if it is not a usual one.
-        label_column: the column of the labels, if it has no usual name.
-        group_column: the column of the persons, if it has no usual name.
-        pool_by: what a record is.
-        on_error: "refuse" slides that cannot be read, or make "null" records of them.
-        most_null: the largest share of a split's records that may become null records.
-
-    """
-
-    table: Path
-    column: str | None = None
-    label_column: str | None = None
-    group_column: str | None = None
-    pool_by: PoolBy = "slide"
-    on_error: OnError = "refuse"
-    most_null: float | None = None
 
 
 def folder_of(path: str | Path) -> Path | None:
@@ -90,9 +64,10 @@ def folder_of(path: str | Path) -> Path | None:
     return Path(text.removeprefix(PREFIX)).expanduser() if text.startswith(PREFIX) else None
 
 
-def refuse(**given: object) -> None:
+def refuse(wanted: Import) -> None:
     """Raise UserError if something was given that is for slides alone."""
-    name = next((name for name, value in given.items() if value is not None), None)
+    given = (name for name in ("table", "pool_by", "most_null") if getattr(wanted, name) is not None)
+    name = next(given, "on_error" if wanted.tolerant else None)
     if name is not None:
         raise UserError(
             f"{parameter(name)} is for slides.",
@@ -102,53 +77,44 @@ def refuse(**given: object) -> None:
         )
 
 
-def without_table() -> UserError:
-    """The error where no table is named."""
-    return UserError(
-        "Nothing says which slides there are, and what their labels are.",
-        f"Name a CSV file with a line for each slide: {parameter('table')}.",
-        code="missing",
-        parameter="table",
-    )
-
-
-def pooled(
-    folder: Path,
-    wanted: Wanted,
-    classes: tuple[str, ...] | None,
-    out: Path,
-    progress: Progress | None,
-    warn: Callable[[str], None],
-) -> tuple[Tables, str | None]:
-    """The records of slides.
+def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, out: Path) -> Tables:
+    """The records of slides. The rows of null records are NaN.
 
     Args:
         folder: where the files lie, also in folders of it.
         wanted: the table, and how slides become records.
         classes: the asserted classes, in the order in which labels count them.
         out: the folder of the set to be made. A long list of broken slides goes beside it.
-        progress: told how many slides were read.
-        warn: told how many records became null.
-
-    Returns:
-        The tables, and the column that names persons. The rows of null records are NaN.
 
     Raises:
-        UserError: the table or a slide cannot be used.
+        UserError: the table or a slide cannot be used, or some slides seem to be of one person.
 
     """
-    listed = _listed(wanted)
-    found = _files(folder, listed.slides, wanted.table)
+    if wanted.table is None:
+        raise UserError(
+            "Nothing says which slides there are, and what their labels are.",
+            f"Name a CSV file with a line for each slide: {parameter('table')}.",
+            code="missing",
+            parameter="table",
+        )
+    table = Path(wanted.table).expanduser()
+    lines = list(rows(table, "slide"))
+    if not wanted.each_record_is_a_person and wanted.group_column is None:
+        seems = _noticed([line for _, line in lines])
+        if seems is not None:
+            raise several_in_import(str(folder), seems)
+    listed = _listed(table, lines, wanted)
+    found = _files(folder, listed.slides, table)
     names = classes or _inferred(set(listed.labels))
     number = {name: label for label, name in enumerate(names)}
     foreign = next((label for label in listed.labels if label not in number), None)
     if foreign is not None:
         raise UserError(
-            f"'{wanted.table}' has the label '{foreign}', which is not among the classes. {GUARDED}",
+            f"'{table}' has the label '{foreign}', which is not among the classes. {GUARDED}",
             f"Name it with {parameter('classes')}, or leave its slides out of the table.",
             code="conflict",
             parameter="classes",
-            path=str(wanted.table),
+            path=str(table),
         )
     n = len(listed.labels)
     sums, patches = np.zeros((n, 0)), np.zeros(n, np.int64)
@@ -176,10 +142,10 @@ def pooled(
                 )
             sums[record] += total
             patches[record] += count
-        if progress:
-            progress("Reading slides", done, len(found))
+        if wanted.progress:
+            wanted.progress("Reading slides", done, len(found))
     of_split = {split: np.flatnonzero(listed.splits == split) for split in dict.fromkeys(listed.splits.tolist())}
-    _judge(broken, {split: patches[own] for split, own in of_split.items()}, wanted, out, warn)
+    _judge(broken, {split: patches[own] for split, own in of_split.items()}, wanted, out)
     with np.errstate(invalid="ignore"):
         x = (sums / patches[:, None]).astype(np.float32)
     y = np.where(patches == 0, -1, [number[label] for label in listed.labels])[:, None]
@@ -189,7 +155,7 @@ def pooled(
         splits[split] = Table(
             n=len(own), d=x.shape[1], dtype=x.dtype, rows=sliced(x[own]), y=y[own], nulls=True, keys=keys
         )
-    return Tables(splits=splits, classes=names, inferred=classes is None), listed.person
+    return Tables(splits=splits, classes=names, inferred=classes is None, person=listed.person)
 
 
 def _inferred(labels: set[str]) -> tuple[str, ...]:
@@ -305,13 +271,7 @@ def _blocks(dataset: h5py.Dataset, count: int, width: int) -> Iterator[np.ndarra
         yield np.asarray(dataset[at : at + step] if dataset.ndim == 2 else dataset[0, at : at + step])
 
 
-def _judge(
-    broken: dict[str, str],
-    patches: dict[str, np.ndarray],
-    wanted: Wanted,
-    out: Path,
-    warn: Callable[[str], None],
-) -> None:
+def _judge(broken: dict[str, str], patches: dict[str, np.ndarray], wanted: Import, out: Path) -> None:
     """Refuse broken slides, or say which records became null. Raises UserError, too, if those are too many."""
     lines = [f"{printable(name)}: {printable(why)}" for name, why in sorted(broken.items())]
     notes = listed(lines, out.with_name(f"{out.name}{LISTED}"))
@@ -320,24 +280,24 @@ def _judge(
     nulls = {split: int((found == 0).sum()) for split, found in patches.items()}
     allowed = {split: most_allowed(len(found), wanted.most_null) for split, found in patches.items()}
     over = next((split for split, count in nulls.items() if count > allowed[split]), None)
-    if wanted.on_error == "refuse" or over is not None:
+    if not wanted.tolerant or over is not None:
         what = f"{counted(len(broken), 'slide')} cannot be read."
-        if wanted.on_error == "null" and over is not None:
+        if wanted.tolerant and over is not None:
             what += f" At most {allowed[over]:,} of the {len(patches[over]):,} {over} records may become null records."
         remedy = "Make them again, or leave them out of the table."
-        if wanted.on_error == "refuse":
+        if not wanted.tolerant:
             remedy += f" Or keep them as records without content: {parameter('on_error')} null."
         error = UserError(f"{what} {GUARDED}", remedy, code="bad-record", count=len(broken))
         for note in notes:
             error.add_note(Note(note))
         raise error
     said = " and ".join(f"{count:,} of {len(patches[split]):,} {split} records" for split, count in nulls.items())
-    warn(
+    wanted.warned(
         f"{counted(len(broken), 'slide')} cannot be read. Null records, which add nothing to a training: {said}. These "
         "numbers depend on the records: do not publish them."
     )
     for note in notes:
-        warn(note.strip())
+        wanted.warned(note.strip())
 
 
 # The table
@@ -358,10 +318,9 @@ class _Listed:
     person: str | None
 
 
-def _listed(wanted: Wanted) -> _Listed:
+def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
     """The slides of a table, and whose they are. Raises UserError if the table cannot be used."""
-    table, by_patient = wanted.table, wanted.pool_by == "patient"
-    lines = list(rows(table, "slide"))
+    by_patient = wanted.pool_by == "patient"
     columns = list(dict.fromkeys(column for _, line in lines for column in line))
     slide_column = _column(table, columns, None, SLIDE_COLUMNS, "slides")
     label_column = _column(table, columns, wanted.label_column, USUAL_NAMES, "label_column")
@@ -415,14 +374,8 @@ def _listed(wanted: Wanted) -> _Listed:
     )
 
 
-def noticed(table: Path) -> str | None:
-    """A column that seems to name persons, though its name is not among the usual ones; None if there is none.
-
-    Raises:
-        UserError: the table cannot be read.
-
-    """
-    lines = [line for _, line in rows(table, "slide")]
+def _noticed(lines: list[dict[str, Value]]) -> str | None:
+    """A column that seems to name persons, though its name is not among the usual ones; None if there is none."""
     columns = dict.fromkeys(column for line in lines for column in line)
     if any(column.lower() in persons.USUAL_NAMES for column in columns):
         return None

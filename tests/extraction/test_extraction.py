@@ -129,7 +129,7 @@ def test_at_the_same_time_too(pictures: Path, tmp_path: Path, undisturbed: dict[
     program = """
 import sys
 from pathlib import Path
-from tests.test_extraction import extracted
+from tests.extraction.test_extraction import extracted
 extracted(Path(sys.argv[1]), Path(sys.argv[2]), task=(int(sys.argv[3]), 3))
 """
     out = tmp_path / "set"
