@@ -121,6 +121,7 @@ def mu_for(epsilon: float, delta: float, eta: float = 0.0) -> float:
     target = delta - (1 + math.exp(epsilon)) * eta
     if target <= 0:
         raise ValueError(f"the sampler's distance eta = {eta:.3g} uses up delta = {delta:.3g} at epsilon = {epsilon:g}")
+    # Any two numbers: from them on the search goes up, and then in between.
     low, high = 0.0, 1.0
     while delta_of(epsilon, high) <= target:
         low, high = high, 2 * high

@@ -87,6 +87,7 @@ class Lattice:
 
         """
         q = xp.rint(into_ball(v, xp) * self.radius(squared, v.shape[-1]))
+        # An equal one would do no harm: 2¹⁷ squares of 2³⁶ are 2⁵³.
         small = xp.all(xp.abs(q) < self.one, axis=-1, keepdims=True)
         q = xp.where(small, q, 0.0)
         return xp.where(xp.sum(q * q, axis=-1, keepdims=True) <= squared, q, 0.0)
@@ -97,6 +98,7 @@ class Reals:
     """The grid of the non-private baseline, in place of `Lattice`: it does not round and it does not bound."""
 
     one: float = 1.0
+    # Any number: `radius` and `vector` have no bound to keep.
     unit: int = 1
     weighted: tuple[int, int] = (1, 1)
     small: str = "float32"
