@@ -13,7 +13,6 @@ One file is allowed that is not public: a private head of the same records that 
 head then claims what both trainings cost together (`whole`).
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,7 +29,6 @@ from dpfc_cli.files import json_of, sha256_of
 from dpfc_cli.heads import hub
 from dpfc_cli.heads.head import Head, located
 from dpfc_cli.ledger.totals import Ledger
-from dpfc_cli.memory import check_fits
 from dpfc_cli.methods.public_head import PublicHead, directions
 from dpfc_cli.methods.whitened import doubt
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON
@@ -51,8 +49,6 @@ REMARK = (
     "(zero-shot)."
 )
 """Said of every start that is not a head of these records."""
-_NAME = 100
-"""Bytes that a name of a class takes as text, beside its letters."""
 _MODEL = {"model": schema.among(BACKBONES)}
 _TEXT = schema.record({**_MODEL, "source": schema.among(["text"]), "prompts": schema.each(schema.text, 1)})
 _CLASSIFIER = schema.record({**_MODEL, "source": schema.among(["classifier"]), "classifier": schema.whole(1)})
@@ -62,12 +58,11 @@ _CLASSIFIER = schema.record({**_MODEL, "source": schema.among(["classifier"]), "
 class _Found:
     """Vectors (classes × dimensions) that a file declares, not yet read.
 
-    shape: what it declares. nbytes: their size there, at most. read: reads them. names: of their classes; None: those
-    of the feature set. made: how they were made. head: the head that they are the weights of.
+    shape: what it declares. read: reads them. names: of their classes; None: those of the feature set. made: how they
+    were made. head: the head that they are the weights of.
     """
 
     shape: tuple[int, ...]
-    nbytes: int
     read: Callable[[], np.ndarray]
     names: tuple[str, ...] | None = None
     made: Mapping[str, Any] = field(default_factory=dict)
@@ -175,9 +170,8 @@ def vectors_of(private: FeatureSet, given: Path | str, book: Ledger) -> tuple[Pu
             raise _unfit(path, f"it has {file.shape[0]} vectors without names for {count} classes")
         if names is not None and file.shape[0] != len(names):
             raise _unfit(path, f"it has {len(names)} names for {file.shape[0]} vectors")
+        # So they are as many as there are names, or classes: what a file declares beyond is not read.
         matched = {row: row for row in range(count)} if names is None else _matched(path, private.classes, names)
-        # As they are, and in float64.
-        check_fits(path, "its vectors", max(file.nbytes, 8 * math.prod(file.shape)), copies=3)
         digest = sha256_of(path)
         before = None if file.head is None else _before(file.head, private, digest, book)
         with _whole(path):
@@ -227,29 +221,26 @@ def _npy(path: Path, private: FeatureSet, stack: ExitStack) -> _Found:
     # np.load would accept other formats under this name, too.
     npz.header(stack.enter_context(path.open("rb")))
     array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return _Found(shape=array.shape, nbytes=array.nbytes, read=lambda: np.asarray(array))
+    return _Found(shape=array.shape, read=lambda: np.asarray(array))
 
 
 def _npz(path: Path, private: FeatureSet, stack: ExitStack) -> _Found:
     arrays = npz.opened(path, stack)
     vectors, classes = arrays["vectors"], arrays["classes"]
-    check_fits(path, "its names of classes", classes.nbytes + _NAME * math.prod(classes.shape), copies=3)
-    return _Found(shape=vectors.shape, nbytes=vectors.nbytes, read=vectors.read, names=tuple(map(str, classes.read())))
+    return _Found(shape=vectors.shape, read=vectors.read, names=tuple(map(str, classes.read())))
 
 
 def _safetensors(path: Path, private: FeatureSet, stack: ExitStack) -> _Found:
     from safetensors import safe_open
 
     file = stack.enter_context(safe_open(path, framework="numpy"))
-    metadata, size = file.metadata() or {}, path.stat().st_size
+    metadata = file.metadata() or {}
     if "card" in metadata:
         head = Head.load(path)
         vectors = _vectors(head, private)
-        return _Found(shape=vectors.shape, nbytes=vectors.nbytes, read=lambda: vectors, names=head.classes, head=head)
+        return _Found(shape=vectors.shape, read=lambda: vectors, names=head.classes, head=head)
     return _Found(
         shape=tuple(file.get_slice("vectors").get_shape()),
-        # A tensor is as large in the file.
-        nbytes=size,
         read=lambda: np.asarray(file.get_tensor("vectors")),
         names=tuple(map(str, json_of(metadata["classes"]))),
         made=_made(metadata.get("origin", "")),

@@ -47,13 +47,6 @@ def test_calibration_never_overshoots_and_errs_by_less_than_2e_9(epsilon: float,
     assert back < accounting.LEAST_EPSILON * (1 + 2e-9) or delta_in_100_digits(back * (1 - 2.5e-9), mu) > delta
 
 
-def test_calibration_agrees_with_dp_accounting() -> None:
-    from dp_accounting import get_sigma_gaussian
-
-    for epsilon in (0.1, 1.0, 8.0):
-        assert 1 / accounting.mu_for(epsilon, 1e-5) == pytest.approx(get_sigma_gaussian(epsilon, 1e-5), rel=1e-6)
-
-
 def test_the_samplers_distance_is_paid_for_out_of_delta() -> None:
     eta = 1e-7
     mu = accounting.mu_for(1.0, 1e-5, eta)
@@ -63,28 +56,8 @@ def test_the_samplers_distance_is_paid_for_out_of_delta() -> None:
         accounting.mu_for(8.0, 1e-5, 1e-8)
 
 
-def test_for_a_given_sigma_the_samplers_distance_raises_epsilon() -> None:
-    eta, mu = 1e-9, 0.5
-    epsilon = accounting.epsilon_for(mu, 1e-5, eta)
-    assert epsilon > accounting.epsilon_for(mu, 1e-5)
-    assert delta_in_100_digits(epsilon, mu) + (1 + math.exp(epsilon)) * eta <= 1e-5
-    assert math.isinf(accounting.epsilon_for(mu, 1e-5, 1e-5))
-
-
 def test_an_epsilon_below_the_least_is_stated_as_the_least() -> None:
     assert accounting.epsilon_for(1e-9, 1e-5) == pytest.approx(accounting.LEAST_EPSILON)
-
-
-OUT_OF_RANGE = [
-    *((epsilon, 1e-5) for epsilon in (0, 9e-5, -1, 101, math.nan, math.inf)),
-    *((1, delta) for delta in (0, 9e-31, 1, 2, math.nan)),
-]
-
-
-@pytest.mark.parametrize(("epsilon", "delta"), OUT_OF_RANGE)
-def test_out_of_range_is_refused(epsilon: float, delta: float) -> None:
-    with pytest.raises(ValueError, match="must lie between"):
-        accounting.mu_for(epsilon, delta)
 
 
 MUS = (1e-3, 0.27, 1.0, 3.0)
@@ -171,16 +144,21 @@ def test_delta_keeps_its_digits_where_almost_nothing_is_private(epsilon: float, 
     assert abs(accounting.delta_of(epsilon, mu) - delta_in_100_digits(epsilon, mu)) < 4e-16
 
 
-@pytest.mark.parametrize("delta", [0.0, 9e-31, 1.0, 2.0, math.nan])
-def test_an_epsilon_at_a_delta_out_of_range_is_refused(delta: float) -> None:
-    with pytest.raises(ValueError, match="must lie between"):
-        accounting.epsilon_for(0.5, delta)
+def test_out_of_range_is_refused() -> None:
+    for epsilon in (0, 9e-5, -1, 101, math.nan, math.inf):
+        with pytest.raises(ValueError, match="must lie between"):
+            accounting.mu_for(epsilon, 1e-5)
+    for delta in (0.0, 9e-31, 1.0, 2.0, math.nan):
+        for wrong in (accounting.mu_for, accounting.epsilon_for):
+            with pytest.raises(ValueError, match="must lie between"):
+                wrong(0.5, delta)
 
 
 def test_no_smaller_epsilon_would_hold_with_the_samplers_distance() -> None:
     eta, mu = 1e-7, 0.5
     found = accounting.epsilon_for(mu, 1e-5, eta)
-    assert math.isfinite(found)
+    assert delta_in_100_digits(found, mu) + (1 + math.exp(found)) * eta <= 1e-5
+    assert math.isinf(accounting.epsilon_for(mu, 1e-5, 1e-5))
     smaller = found * (1 - 1e-8)
     assert delta_in_100_digits(smaller, mu) + (1 + math.exp(smaller)) * eta > 1e-5
 

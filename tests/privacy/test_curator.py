@@ -202,19 +202,6 @@ def test_replace_one_takes_twice_the_noise_for_sums_and_root_two_for_grams(
     assert drawn[0] == math.ceil(Fraction(plan.sigmas(MU)[0]) * 4**MOST_BITS) > 4**MOST_BITS / MU
 
 
-@pytest.mark.parametrize("shape", [(1, 5), (7, 3), (4, 3, 3)])
-def test_noise_and_sum_are_added_as_integers_in_the_memory_of_the_noise(shape: tuple[int, ...]) -> None:
-    """2⁵³ + 1 has no float64. So the sum is rounded once, after the addition."""
-    rng = np.random.default_rng(3)
-    noise = rng.integers(-(2**60), 2**60, size=shape)
-    total = rng.integers(-(2**52), 2**52, size=shape).astype(np.float64)
-    noise.flat[0], total.flat[0] = 2**53 + 2 - 5, 6.0
-    exact = [int(a) + int(b) for a, b in zip(noise.flat, total.flat, strict=True)]
-    answer = curator_module._added(noise, total)
-    assert answer.ravel().tolist() == [float(each) for each in exact]
-    assert np.shares_memory(answer, noise)
-
-
 def test_the_answer_of_a_curator_is_rounded_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof is about noise and sum together. Noise that is rounded alone would be other noise."""
     odd, query = 2**53 + 1, Gram(CHAIN)

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfc_cli.kernels import products
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.linear import SQUARES, threads_for
 from dpfc_cli.methods.method import state_bytes
-from dpfc_cli.privacy import forms, passes, sums
+from dpfc_cli.privacy import forms, sums
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected, lattice_of
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
@@ -34,7 +33,6 @@ from dpfc_cli.training.machine import PIECES_BYTES, WORKING_BYTES, InFile, train
 from tests.privacy.test_parts import FACTS as SHARED
 from tests.privacy.test_parts import begun, together
 from tests.support import plan_of
-from tests.support import stream_of as blocks_of
 
 pytestmark = pytest.mark.usefixtures("two_classes_each")
 N, M, D, K = 150, 7, 4, 2
@@ -129,31 +127,6 @@ def test_the_sums_of_the_pieces_are_those_of_the_whole(
     # In any order, again, and for classes that are cut in other places.
     for start, stop in ((3, 6), (0, 7), (0, 2)):
         assert np.array_equal(exact_sum(replace(WHOLE, start=start, stop=stop), over), whole[start:stop])
-
-
-@pytest.mark.parametrize("k", [1, 3])
-def test_of_class_grams_no_more_vectors_are_held_than_are_gathered_or_than_a_block_has(
-    k: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All records have the same classes, so a piece takes all of their vectors. Memory must not grow with them."""
-    n, rows, add, held = 40 * 64, 64, products.add_class_grams, list[int]()
-    facts = replace(RECORDS, n=n, k=k)
-    x, y = np.ones((n, D), np.float32), np.tile(np.arange(k, dtype=np.int32), (n, 1))
-
-    def recorded(total: np.ndarray, labels: np.ndarray, q: np.ndarray) -> None:
-        held.append(len(q))
-        add(total, labels, q)
-
-    monkeypatch.setattr(passes, "block_rows", lambda facts: rows)
-    monkeypatch.setattr(sums, "GATHERED", 3 * rows * D)
-    monkeypatch.setattr(products, "add_class_grams", recorded)
-    for query, most in ((WHOLE, rows), (split(facts)[0], (3 + k) * rows)):
-        held.clear()
-        found = exact_sum(query, Summed(blocks_of(x, y), facts, LATTICE))
-        assert found[0].any()
-        assert len(held) > 1
-        # A part of a block is rounded up to whole records.
-        assert max(held) <= most + k
 
 
 def test_without_noise_only_vectors_on_a_shelf_are_rounded_to_float32() -> None:
@@ -338,12 +311,6 @@ def test_an_answer_in_pieces_takes_the_shelf_the_stack_and_the_processes_that_ar
     assert [len(piece) for piece in stacked] == [2, 2, 2, 1]
 
 
-def test_the_pieces_can_be_released_as_one_answer() -> None:
-    found = list(begun_curator().pieces(WHOLE))
-    assert len(found) == math.ceil(M / 2)
-    assert np.array_equal(begun_curator().release(WHOLE), np.concatenate(found))
-
-
 def test_without_room_for_the_pieces_there_is_no_answer_and_the_release_is_spent() -> None:
     curator = begun_curator(stack=Full())
     with pytest.raises(OSError, match="no room"):
@@ -369,22 +336,6 @@ def test_pieces_that_are_asked_for_twice_or_one_by_one_are_refused() -> None:
         curator.pieces(WHOLE)
     with pytest.raises(PlanError):
         curator.release(WHOLE)
-
-
-def test_a_release_that_fails_between_two_pieces_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    curator, real, asked = begun_curator(), sums.exact_sum, []
-
-    def failing(query: Query, *others: Any) -> np.ndarray:
-        asked.append(query)
-        if len(asked) == 3:
-            raise OSError("the disk fails")
-        return real(query, *others)
-
-    monkeypatch.setattr(sums, "exact_sum", failing)
-    with pytest.raises(OSError, match="fails"):
-        curator.pieces(WHOLE)
-    with pytest.raises(PlanError):
-        curator.pieces(WHOLE)
 
 
 class Kept:

@@ -16,10 +16,10 @@ from dpfc_cli.privacy.curator import eta_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Plan, planned
 from dpfc_cli.privacy.poisson import Sampled
-from dpfc_cli.privacy.queries import ClassSums, Gradient, Gram
+from dpfc_cli.privacy.queries import Gradient, Gram
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.request import Privacy
-from tests.support import CHAIN, curator, plan_of
+from tests.support import CHAIN, plan_of
 
 COARSE = 0.01
 """A step of the discrete privacy loss: the accounting is a hundred times faster, as true, and less close."""
@@ -258,10 +258,3 @@ def test_noise_of_any_size_has_an_epsilon_which_is_not_below_the_least_and_not_a
     # Above, the sampler's distance is not paid for.
     loud = [Sampled(sigma=0.25, rate=0.9, times=10)]
     assert poisson.epsilon_for(loud, 0, 1e-5, interval=COARSE) == float("inf")
-
-
-def test_the_curator_does_not_sample_under_replace_one() -> None:
-    facts = Facts(n=4, m=2, d=1, adjacency="replace-one")
-    plan = plan_of(facts, (ClassSums(CHAIN), 1.0), rate=0.25)
-    with pytest.raises(ValueError, match="zero-out"):
-        curator(facts, plan, 1.0, np.ones((4, 1), np.float32), np.zeros(4, np.int32))

@@ -24,7 +24,6 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import claimed
 from dpfc_cli.folders import LEDGER, LEDGER_ANSWERS
-from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.ledger.facts import Outcome, new_id
 from dpfc_cli.ledger.file import append
 from dpfc_cli.ledger.merge import merge_ledgers
@@ -43,7 +42,6 @@ from dpfc_cli.training.card import charge_of_training
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.train import plan
-from tests.support import blobs
 from tests.training.requests import charges, ledger, states
 from tests.training.stopped import STEPS, Killed, Listener, assert_one_answer_each, failing, kept, killed_at, train
 
@@ -598,43 +596,6 @@ def asked(features: FeatureSet) -> Request:
     """What `train` asks for."""
     given: dict[str, Any] = {"method": "dp-fc", "steps": STEPS}
     return Request(features=features, folder=Path("heads"), epsilon=1.0, **given)
-
-
-# Caps
-
-
-def test_a_cap_that_is_used_up_does_not_stop_what_was_charged(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_cap(features, 1.2, delta=1e-5, by="me")
-    killed_at(3, monkeypatch)
-    with pytest.raises(dpfc.UserError, match="cap"):
-        train(features, purpose="another")
-    train(features)
-    assert states(features) == ["written"]
-
-
-def test_a_tuned_training_goes_on_under_a_cap_that_is_used_up(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x, y = blobs(120, 5, 3, seed=4)
-    np.savez("open.npz", train_x=x, train_y=y, test_x=x, test_y=y)
-    known = import_features(Path("open.npz"), Path("open"), classes=("a", "b", "c")).features
-    set_cap(features, 1.2, delta=1e-5, by="me")
-    tuned: dict[str, Any] = {"tune_on": known, "method": "dp-sgd", "steps": 2}
-
-    def dying(*given: Any) -> Any:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dpfc_cli.training.train.run", dying)
-        with pytest.raises(Killed):
-            train(features, **tuned)
-    assert states(features) == ["charged"]
-    with pytest.raises(dpfc.UserError, match="cap"):
-        train(features, purpose="another", **tuned)
-    train(features, **tuned)
-    assert states(features) == ["written"]
 
 
 # On disk

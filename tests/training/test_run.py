@@ -10,7 +10,6 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Method
@@ -20,16 +19,15 @@ from dpfc_cli.privacy.accounting import epsilon_for
 from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.privacy.lattice import MOST_BITS
-from dpfc_cli.privacy.noise import SeededBits, SystemBits, bernoulli
+from dpfc_cli.privacy.noise import bernoulli
 from dpfc_cli.privacy.oracle import Mechanism, Plan
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.training import run as runs
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.charge import charge
-from dpfc_cli.training.observer import TRAINING, Observer, TrainingWarning
+from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import run, stands
-from dpfc_cli.training.train import finish
 from tests.support import drawn_sigmas, trained
 from tests.training.requests import charges, checked, ready, states
 
@@ -95,36 +93,6 @@ def test_what_stops_a_training_before_its_first_sum_is_in_the_ledger(
     assert not ready.answers.held
 
 
-@pytest.mark.parametrize(("seed", "kind"), [(None, SystemBits), (5, SeededBits)])
-def test_the_noise_is_the_operating_systems_unless_a_seed_was_given(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch, seed: int | None, kind: type
-) -> None:
-    taken: list[Any] = []
-    real = curator_module.Curator
-
-    def made(mechanism: Mechanism, records: Any, bits: Any, *others: Any) -> Curator:
-        taken.append(bits)
-        return real(mechanism, records, bits, *others)
-
-    monkeypatch.setattr(curator_module, "Curator", made)
-    told: list[tuple[str, int, int | None]] = []
-
-    class Listening(Observer):
-        def progress(self, stage: str, done: int, total: int | None) -> None:
-            told.append((stage, done, total))
-
-    trained = run(charge(checked(features, epsilon=1.0, seed=seed)), Listening())
-    assert [type(bits) for bits in taken] == [kind]
-    assert told
-    for stage in dict.fromkeys(stage for stage, _, _ in told):
-        assert stage.startswith(f"{TRAINING}, ")
-        mine = [each[1:] for each in told if each[0] == stage]
-        assert mine == sorted(mine)
-        assert {total for _, total in mine} == {mine[-1][0]}
-    assert trained.head.path == trained.path
-    assert Head.load(trained.path).card["ledger"]["epsilon"] == (None if seed else pytest.approx(1.0))
-
-
 def test_a_ledger_that_cannot_be_read_any_more_is_told_and_the_head_is_kept(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,12 +113,6 @@ def test_a_ledger_that_cannot_be_read_any_more_is_told_and_the_head_is_kept(
     assert trained.path.exists()
     assert trained.spent.charges == (charged.receipt.charge,)
     assert any("the ledger does not say so. The disk is gone." in text for text in told)
-
-
-def test_a_card_says_whether_a_training_without_noise_reached_its_optimum(features: FeatureSet) -> None:
-    card = finish(checked(features, epsilon=None, steps=None, non_private=True), Observer()).head.card
-    assert card["converged"] is True
-    assert "converged" not in finish(checked(features), Observer()).head.card
 
 
 FACTOR = {query.kind: query.replace_one for query in QUERIES}

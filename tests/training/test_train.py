@@ -25,7 +25,7 @@ from dpfc_cli.training.calibrate import Calibrated, warnings_of
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Privacy, Request
+from dpfc_cli.training.request import Request
 from dpfc_cli.training.run import let_go
 from dpfc_cli.training.train import account_with, charge_of, finish, plan, train
 from tests.support import blobs
@@ -61,39 +61,19 @@ def asked_by(monkeypatch: pytest.MonkeyPatch, features: FeatureSet, **given: Any
     return train(features, **given)
 
 
-@pytest.mark.parametrize(
-    ("given", "privacy"),
-    [
-        ({"epsilon": 2.0}, Privacy(epsilon=2.0)),
-        (
-            {"epsilon": 2.0, "delta": 0.1, "allow_large_delta": True},
-            Privacy(epsilon=2.0, delta=0.1, allow_large_delta=True),
-        ),
-        ({"noise_multiplier": 3.0, "seed": 0}, Privacy(noise_multiplier=3.0, seed=0)),
-        ({"non_private": True}, Privacy()),
-    ],
-)
-def test_all_that_is_given_is_asked_for(
-    given: dict[str, Any], privacy: Privacy, sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+def test_all_that_is_given_is_asked_for_and_all_else_has_its_default(
+    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DPFC_HEADS", "elsewhere")
-    a, b, c = sets.values()
-    same: dict[str, Any] = {
+    (a, b, c), observer = sets.values(), Observer()
+    given: dict[str, Any] = {
+        **{"noise_multiplier": 3.0, "seed": 0, "delta": 0.1, "allow_large_delta": True, "adjacency": "replace-one"},
         **{"method": "dp-ls", "public_features": b, "public_head": "h.npz", "tune_on": c, "memory": 1e9},
-        **{"by": "Ada", "purpose": "a look"},
-        **({} if "non_private" in given else {"adjacency": "replace-one"}),
+        **{"by": "Ada", "purpose": "a look", "out": "o.safetensors", "ridge": 0.5, "observer": observer},
     }
-    observer = Observer()
-    found = asked_by(monkeypatch, a, **given, **same, out="o.safetensors", ridge=0.5, observer=observer)
-    own: dict[str, Any] = {"out": "o.safetensors", "ridge": 0.5}
-    wanted = Request(features=a, folder=Path("elsewhere"), observer=observer, **given, **same, **own)
-    assert found == (wanted, observer, observer)
-    assert wanted.privacy == privacy
-
-
-def test_what_is_not_given_has_its_default(sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch) -> None:
-    request, observer, same = asked_by(monkeypatch, sets["a"], epsilon=1.0)
-    assert request == Request(features=sets["a"], epsilon=1.0)
+    assert asked_by(monkeypatch, a, **given) == (Request(a, folder=Path("elsewhere"), **given), observer, observer)
+    request, observer, same = asked_by(monkeypatch, a, epsilon=1.0)
+    assert request == Request(features=a, epsilon=1.0)
     assert type(observer) is Observer
     assert same is observer
 
