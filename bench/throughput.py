@@ -104,7 +104,7 @@ def named(outer: dict[str, np.ndarray], blocks: list[dict[str, np.ndarray]]) -> 
 
 
 def ours(model: Model, size: int, batch: int, precision: str) -> Contender:
-    from dpfc_cli.backbones.family import Options, Wanted
+    from dpfc_cli.backbones.family import Wanted
     from dpfc_cli.backbones.geometry import Geometry
     from dpfc_cli.backbones.preprocess import DTYPES
     from dpfc_cli.backbones.vision_transformer import checkpoint, transformer, vit
@@ -127,7 +127,8 @@ def ours(model: Model, size: int, batch: int, precision: str) -> Contender:
         Wanted(
             name=model.timm,
             image_shape=(size, size, 3),
-            options=Options(preprocess="native", batch=batch),
+            preprocess="native",
+            batch=batch,
             geometry=Geometry(resize=size, crop=size),
             prepared=True,
         ),

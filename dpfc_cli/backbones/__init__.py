@@ -11,8 +11,9 @@ the names for `--help`, so importing this module imports no JAX. `load` does.
 
 from dpfc_cli.backbones import convnext, scattering, vision_transformer
 from dpfc_cli.backbones.family import DEFAULT_RECIPE as _DEFAULT_RECIPE
-from dpfc_cli.backbones.family import Backbone, Classifier, Family, Options, Progress, Wanted, computed
+from dpfc_cli.backbones.family import Backbone, Classifier, Family, Wanted, computed
 from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.hub import Progress
 from dpfc_cli.backbones.scattering import UNPOOLED
 from dpfc_cli.errors import UserError, parameter, unknown
 
@@ -27,7 +28,6 @@ __all__ = [
     "Classifier",
     "Family",
     "Geometry",
-    "Options",
     "Progress",
     "Wanted",
     "check",
@@ -63,7 +63,7 @@ def check(
     `load`.
     """
     recipe = preprocess or own_recipe(name)
-    _check(name, Options(pool=pool, preprocess=recipe, weights=weights, batch=batch, precision=precision))
+    _checked(Wanted(name=name, pool=pool, preprocess=recipe, weights=weights, batch=batch, precision=precision))
 
 
 def own_pool(name: str, image_shape: tuple[int, int, int]) -> str | None:
@@ -99,8 +99,8 @@ def classifier(
     For the arguments see `load`. pool: None is the one that the classifier was trained on. Raises UserError if the
     model is unknown or has no classifier of this feature, or the weights cannot be used.
     """
-    options = Options(pool=pool, weights=weights, expected=expected)
-    return _check(name, options).classifier(name, options, progress)
+    wanted = Wanted(name=name, pool=pool, weights=weights, expected=expected, progress=progress)
+    return _checked(wanted).classifier(wanted)
 
 
 def load(
@@ -140,21 +140,20 @@ def load(
 
     """
     recipe = preprocess or own_recipe(name)
-    options = Options(
-        pool=pool, preprocess=recipe, weights=weights, batch=batch, precision=precision, expected=expected
+    wanted = Wanted(
+        name=name,
+        pool=pool,
+        preprocess=recipe,
+        weights=weights,
+        batch=batch,
+        precision=precision,
+        expected=expected,
+        progress=progress,
+        image_shape=image_shape,
+        geometry=geometry_of(name, recipe),
+        prepared=prepared,
     )
-    family = _check(name, options)
-    geometry = family.geometry(name, recipe)
-    return family.load(
-        Wanted(
-            name=name,
-            image_shape=image_shape,
-            options=options,
-            geometry=geometry,
-            prepared=prepared,
-            progress=progress,
-        )
-    )
+    return _checked(wanted).load(wanted)
 
 
 def _family_of(name: str) -> Family:
@@ -163,14 +162,14 @@ def _family_of(name: str) -> Family:
     return _FAMILY_OF[name]
 
 
-def _check(name: str, options: Options) -> Family:
-    """The family of a model, after the options were compared with the tables and the family has checked the rest."""
-    family = _family_of(name)
-    _check_repository(name, options.weights)
+def _checked(wanted: Wanted) -> Family:
+    """The family of a model. What is wanted was compared with the tables, and the family has checked the rest."""
+    family = _family_of(wanted.name)
+    _check_repository(wanted.name, wanted.weights)
     chosen = (
-        ("pool", "pooling", options.pool, POOLINGS, family.poolings_of(name, options)),
-        ("preprocess", "preprocessing", options.preprocess, PREPROCESS, family.recipes or (_DEFAULT_RECIPE,)),
-        ("precision", "precision", options.precision, PRECISIONS, family.precisions),
+        ("pool", "pooling", wanted.pool, POOLINGS, family.poolings_of(wanted)),
+        ("preprocess", "preprocessing", wanted.preprocess, PREPROCESS, family.recipes or (_DEFAULT_RECIPE,)),
+        ("precision", "precision", wanted.precision, PRECISIONS, family.precisions),
     )
     for _, kind, value, known, _ in chosen:
         if value is not None and value not in known:
@@ -178,13 +177,13 @@ def _check(name: str, options: Options) -> Family:
     for option, kind, value, _, own in chosen:
         if value is not None and value not in own:
             raise UserError(
-                f"The model {name} has no {kind} '{value}'.",
+                f"The model {wanted.name} has no {kind} '{value}'.",
                 f"Leave out {parameter(option)}, or use one that it has: {', '.join(own)}.",
                 code="conflict",
                 parameter=option,
                 known=list(own),
             )
-    family.check(name, options)
+    family.check(wanted)
     return family
 
 

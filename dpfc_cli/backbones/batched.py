@@ -1,7 +1,7 @@
 """What all backbones do around their compiled program: checks, padding to one shape, and calls of any length."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -59,16 +59,26 @@ class Batched(ABC):
 
 class Sharded(Batched):
     """A network of one checkpoint, one preprocessing and one shape of pictures. All local devices run it, each on its
-    part of a batch. Subclasses define `_part`, set `dim`, call `_divide` and complete the description.
+    part of a batch. Subclasses set `dim` and what is named here, call `_divide` and complete the description.
 
     A batch is computed in parts of one size, so that the intermediates of a part fit into a fixed budget.
 
     Args:
-        wanted: what is to be loaded.
+        wanted: what is to be loaded. The batch is rounded up to suit the devices.
         weights: what the manifest says about the weights.
         mean: of the preprocessing, for each channel. The same for std, the standard deviation.
 
+    Attributes:
+        recipe: the preprocessing.
+        outer: the parameters outside blocks, on the devices.
+        blocks: those of the blocks.
+
     """
+
+    outer: "Group"
+    blocks: Any
+    _run: Callable[[jax.Array, "Group", Any], jax.Array]
+    """The compiled program: the features of one part of a batch."""
 
     def __init__(self, wanted: Wanted, weights: Mapping[str, Any], mean: Triple, std: Triple) -> None:
         assert wanted.geometry is not None
@@ -77,20 +87,16 @@ class Sharded(Batched):
             raise ValueError(f"pictures of shape {shape} do not fit this backbone with crop {crop}")
         self.name = wanted.name
         self._shape = tuple(shape)
-        self._recipe = Recipe(name=wanted.options.preprocess, geometry=wanted.geometry, mean=mean, std=std)
+        self.recipe = Recipe(name=wanted.preprocess, geometry=wanted.geometry, mean=mean, std=std)
         self._description: dict[str, Any] = {
             "name": self.name,
             "weights": weights,
-            "preprocessing": self._recipe.describe(),
+            "preprocessing": self.recipe.describe(),
             "input": [crop, crop, 3],
         }
 
     def describe(self) -> dict[str, Any]:
         return dict(self._description)
-
-    @abstractmethod
-    def _part(self, pixels: jax.Array) -> jax.Array:
-        """The features of one part of a batch, which lies on the devices."""
 
     def _divide(self, most: int, batch: int | None) -> None:
         """Choose the size of batches. most: rows of a part per device; batch: the size that the user wants."""
@@ -110,7 +116,7 @@ class Sharded(Batched):
 
     def _compute(self, whole: np.ndarray) -> jax.Array:
         parts = (jax.device_put(part, self._sharding) for part in np.split(whole, self._parts))
-        out = [self._part(part) for part in parts]
+        out = [self._run(part, self.outer, self.blocks) for part in parts]
         return jnp.concatenate(out) if len(out) > 1 else out[0]
 
 

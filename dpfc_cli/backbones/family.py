@@ -7,11 +7,13 @@ read weights only inside `load`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.hub import Progress
 from dpfc_cli.errors import UserError, parameter
 
 if TYPE_CHECKING:
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
 DEFAULT_RECIPE = "paper"
 """The preprocessing of most models. A family without recipes accepts this name and ignores it."""
 Key = TypeVar("Key")
-Progress = Callable[[str, int, int | None], None]
-"""It is called with (stage, done, total). The total is None where it is not known."""
 
 
 class Backbone(Protocol):
@@ -77,41 +77,35 @@ def computed(backbone: Backbone, batches: Iterable[tuple[Key, "np.ndarray"]]) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a model is to be run. None leaves the choice to the model.
+class Wanted:
+    """A model, and how it is to be run. None leaves the choice to the model.
 
     Attributes:
+        name: of the model.
         pool: which vector is the feature.
         preprocess: the recipe for resizing, cropping and normalising.
         weights: a file, a folder or `hf:owner/name[/file]`.
         batch: pictures per call.
         precision: of the arithmetic. Features are float32 in any case.
         expected: the digest that the weights must have; None: any.
+        progress: told how many bytes of a file were downloaded.
+        image_shape: (H, W, C) of the pictures, if the model is to be loaded.
+        geometry: how pictures are resized and cropped; None: they keep their size.
+        prepared: whether that was done already.
 
     """
 
+    name: str
     pool: str | None = None
     preprocess: str = DEFAULT_RECIPE
     weights: str | None = None
     batch: int | None = None
     precision: str = "float32"
     expected: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """A model that is to be loaded for pictures of one shape (H, W, C).
-
-    geometry: how pictures are resized and cropped; None: they keep their size. prepared: whether that was done already.
-    progress: told how many bytes of a file were downloaded.
-    """
-
-    name: str
-    image_shape: tuple[int, int, int]
-    options: Options
-    geometry: Geometry | None
-    prepared: bool = False
     progress: Progress | None = None
+    image_shape: tuple[int, int, int] = (0, 0, 0)
+    geometry: Geometry | None = None
+    prepared: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -139,6 +133,7 @@ class Family(ABC):
 
     Attributes:
         models: the names of its models. No other family has a model of the same name.
+        published: what is known of the weights of those that have weights.
         poolings: those that some of its models have. The same for recipes and precisions.
         recipes: of preprocessing. Empty: the models take pictures at their own size.
         precisions: of the arithmetic.
@@ -146,17 +141,19 @@ class Family(ABC):
     """
 
     models: tuple[str, ...]
+    published: Mapping[str, hub.Published] = {}
     poolings: tuple[str, ...]
     recipes: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ("float32",)
 
-    @abstractmethod
-    def check(self, name: str, options: Options) -> None:
-        """Raise UserError for options that cannot work for a model, before anything is fetched. The caller has checked
-        that pooling, recipe and precision are among those of the family.
+    def check(self, wanted: Wanted) -> None:
+        """Raise UserError for what cannot work, before anything is fetched. The caller has checked that pooling, recipe
+        and precision are among those of the model.
         """
+        if wanted.weights is not None:
+            hub.check(wanted.weights)
 
-    def poolings_of(self, name: str, options: Options) -> tuple[str, ...]:
+    def poolings_of(self, wanted: Wanted) -> tuple[str, ...]:
         """Those of the poolings that a model has."""
         return self.poolings
 
@@ -170,11 +167,12 @@ class Family(ABC):
 
     def dimensions(self, name: str) -> int | None:
         """The length of a feature vector of this model; None: it depends on the pictures or on the weights."""
-        return None
+        return self.published[name].width if name in self.published else None
 
     def repository(self, name: str) -> str | None:
         """The repository on the Hugging Face hub with the published weights, `owner/name`; None if there is none."""
-        return None
+        home = self.published[name].home if name in self.published else None
+        return None if home is None else home.rpartition("/")[0]
 
     def own_recipe(self, name: str) -> str:
         """The preprocessing if the user names none."""
@@ -184,10 +182,10 @@ class Family(ABC):
         """How pictures are resized and cropped; None: they keep their size."""
         return None
 
-    def classifier(self, name: str, options: Options, progress: Progress | None) -> Classifier:
+    def classifier(self, wanted: Wanted) -> Classifier:
         """The classifier that the weights were trained with. Raises UserError if there is none of this feature."""
         raise UserError(
-            f"dpfc knows no classifier of the model {name}.",
+            f"dpfc knows no classifier of the model {wanted.name}.",
             f"Choose another {parameter('model')}, or a start of your own.",
             code="unsupported",
             parameter="model",

@@ -11,14 +11,16 @@ mirror. Where the table of models has a pin, commit and digest are those of the 
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.backbones.family import Progress
 from dpfc_cli.errors import Code, UserError, parameter, sentence
 from dpfc_cli.files import json_in, sha256_of
 
+Progress = Callable[[str, int, int | None], None]
+"""It is called with (stage, done, total). The total is None where it is not known."""
 INDEX = "model.safetensors.index.json"
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".tar")
 _KNOWN = (".safetensors", ".npz")
@@ -170,27 +172,12 @@ def locate(weights: str, progress: Progress | None = None, pin: Pin | None = Non
 
 
 def beside(weights: str, name: str, progress: Progress | None = None, pin: Pin | None = None) -> Located | None:
-    """Find another file in the folder of weights, and fetch it if it is not on this machine.
+    """Find another file in the folder of weights, and fetch it if it is not here; None if there is none.
 
-    Args:
-        weights: a file, a folder or `hf:owner/name[/file]`.
-        name: of the file.
-        progress: it is told how many bytes of a file were downloaded.
-        pin: the version of the weights. The file is that of its commit.
-
-    Returns:
-        The file; None if it is not there.
-
-    Raises:
-        UserError: the hub cannot be reached.
-
+    pin: the version of the weights. The file is that of its commit. Raises UserError if the hub cannot be reached.
     """
     place = _Place(weights, progress, pin)
-    try:
-        path = place.get(name)
-    except UserError as error:
-        remedy = "Check the network and try again. Or put the file and the weights into a folder of your own."
-        raise UserError(error.what, remedy, code=error.code, **error.fields) from error
+    path = place.get(name)
     if path is None:
         return None
     id = f"{place.where}/{place.ahead}{name}" if place.repository else name
@@ -346,8 +333,8 @@ def download(repository: str, file: str, progress: Progress | None, commit: str 
         problem = (sentence(error).splitlines()[0].rstrip(".")) or type(error).__name__
     raise UserError(
         f"'{file}' of '{repository}' cannot be fetched from the Hugging Face hub: {problem}.",
-        "Check the name and the network and try again. Or get the file in another way and name it with "
-        f"{parameter('weights')}.",
+        "Check the name and the network and try again. Or get all files in another way, put them into a folder of your "
+        f"own, and name it with {parameter('weights')}.",
         code=code,
         parameter="weights",
         repository=repository,

@@ -28,15 +28,7 @@ _HALF = BITS // 2
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Preprocessing.
-
-    Attributes:
-        name: what the manifest calls it.
-        geometry: how pictures are resized and cropped.
-        mean: per colour, of pixels in [0, 1].
-        std: per colour, of pixels in [0, 1].
-
-    """
+    """Preprocessing. name: what the manifest calls it. mean, std: of each colour, of pixels in [0, 1]."""
 
     name: str
     geometry: Geometry
@@ -55,13 +47,8 @@ class Recipe:
 
 
 def seen(pixels: jax.Array, recipe: Recipe, prepared: bool) -> jax.Array:
-    """What a network sees of pictures: from uint8 (B, H, W, C) to float32 (B, 3, crop, crop).
-
-    Args:
-        pixels: the pictures.
-        recipe: the preprocessing.
-        prepared: whether they were resized and cropped already.
-
+    """What a network sees of pictures: from uint8 (B, H, W, C) to float32 (B, 3, crop, crop). prepared: whether they
+    were resized and cropped already.
     """
     planes = pixels.transpose(0, 3, 1, 2).astype(jnp.float32) if prepared else resized(pixels, recipe.geometry)
     return normalised(planes, np.array(recipe.mean), np.array(recipe.std))
@@ -145,13 +132,8 @@ def interpolated(size: int, target: int) -> np.ndarray:
 
 @cache
 def passes(height: int, width: int, geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
-    """Two integer matrices that resize and crop pictures of one size, in units of 2^-BITS.
-
-    The crop keeps the same pixels as torchvision's: the margin is rounded.
-
-    Returns:
-        Weights for the vertical axis (crop, height) and for the horizontal axis (crop, width).
-
+    """Two integer matrices that resize and crop pictures of one size, in units of 2^-BITS: (crop, height) for the
+    vertical axis and (crop, width) for the horizontal one. The crop keeps the pixels that torchvision's keeps.
     """
     rows, columns = geometry.resized(height, width)
     return tuple(  # type: ignore[return-value]

@@ -43,17 +43,8 @@ class Graph:
     def __call__(
         self, operator: str, *inputs: "str | np.ndarray | np.generic", outputs: int = 1, **attributes: Any
     ) -> Any:
-        """Add a node.
-
-        Args:
-            operator: its name in ONNX.
-            inputs: names of values, or arrays, which become constants.
-            outputs: how many values it gives.
-            attributes: of the operator.
-
-        Returns:
-            The name of the output; a list of names if there are several.
-
+        """Add a node, and return the name of its output; a list of names if there are several. inputs: names of values,
+        or arrays, which become constants.
         """
         from onnx import helper
 
@@ -75,14 +66,8 @@ class Graph:
         texts: Mapping[str, str],
         name: str,
     ) -> dict[str, Iterable[bytes]]:
-        """The bytes of the model, and of the file beside it if there must be one, as `target.Files`.
-
-        Args:
-            inputs: dtype and shape of each input by name.
-            outputs: the same of each output.
-            texts: the metadata.
-            name: of the file.
-
+        """The bytes of the model, and of the file beside it if there must be one, as `arrays.Files`. texts: the
+        metadata. name: of the file.
         """
         from onnx import helper
 

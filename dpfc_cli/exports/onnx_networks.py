@@ -83,12 +83,11 @@ class Layers:
 
 def transformer(graph: Graph, pixels: str, backbone: Transformer) -> str:
     """The features of pictures, from uint8 (n, S, S, 3) to float32 (n, D). Normalisation is a part of it."""
-    placed, blocks, setting = backbone.parts
-    outer, recipe = arrays(placed), setting.recipe
-    network = _Transformer(graph, setting.architecture)
+    outer, recipe = arrays(backbone.outer), backbone.recipe
+    network = _Transformer(graph, backbone.architecture)
     seen = normalised(graph, pixels, recipe.mean, recipe.std)
-    x = network.embed(outer, patches(graph, seen, recipe.geometry.crop, setting.patch, 3))
-    for block in blocks:
+    x = network.embed(outer, patches(graph, seen, recipe.geometry.crop, backbone.patch, 3))
+    for block in backbone.blocks:
         x = network.block(arrays(block), x)
     return network.pool(outer, x)
 
@@ -188,17 +187,16 @@ class _Transformer(Layers):
 
 def convnext(graph: Graph, pixels: str, backbone: Network) -> str:
     """The features of pictures, from uint8 (n, S, S, 3) to float32 (n, D). Normalisation is a part of it."""
-    placed, stages, epsilon, recipe = backbone.parts
-    outer, network = arrays(placed), _ConvNeXt(graph)
+    outer, network, recipe = arrays(backbone.outer), _ConvNeXt(graph), backbone.recipe
     side = recipe.geometry.crop
     x, side = network.strided(normalised(graph, pixels, recipe.mean, recipe.std), side, outer, "stem")
     x = network.normed(x, outer, "stem_norm", EPSILON)
-    for i, stage in enumerate(stages):
+    for i, stage in enumerate(backbone.blocks):
         if i:
             x, side = network.strided(network.normed(x, outer, f"down_norm{i}", EPSILON), side, outer, f"down{i}")
         for block in stage:
             x = network.block(arrays(block), x)
-    return network.normed(graph("ReduceMean", x, axes=[1, 2], keepdims=0), outer, "norm", epsilon)
+    return network.normed(graph("ReduceMean", x, axes=[1, 2], keepdims=0), outer, "norm", backbone.epsilon)
 
 
 class _ConvNeXt(Layers):

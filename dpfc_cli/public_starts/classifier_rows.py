@@ -53,13 +53,8 @@ class Chosen:
 
 
 def labels_in(path: Path) -> tuple[Label, ...]:
-    """What the rows of a classifier stand for, from a file with a line for each row.
-
-    A line has a name, or several between commas. A WordNet id (`n02084071`) may stand before them, or alone.
-
-    Raises:
-        UserError: the file cannot be read.
-
+    """What the rows of a classifier stand for, from a file with a line for each row: a name, or several between commas.
+    A WordNet id (`n02084071`) may stand before them, or alone. Raises UserError if the file cannot be read.
     """
     return tuple(map(label_of, lines_in(path, "labels")))
 
@@ -89,15 +84,8 @@ def label_of(text: str) -> Label:
 
 
 def stated(path: Path, names: Sequence[str]) -> Chosen:
-    """The rows that a JSON file states for each class, as {class: [row, …]}. Rows are counted from 0.
-
-    Args:
-        path: the file. Classes that are not asked for are passed over.
-        names: of the classes.
-
-    Raises:
-        UserError: the file cannot be read, or it states something else.
-
+    """The rows that a JSON file states for each class, as {class: [row, …]}. Rows are counted from 0. Classes that are
+    not asked for are passed over. Raises UserError if the file cannot be read, or states something else.
     """
     try:
         found = json_in(path)

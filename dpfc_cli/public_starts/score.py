@@ -23,12 +23,7 @@ from dpfc_cli.training.request import SPLIT
 
 
 def check(on: FeatureSet, split: str, features: FeatureSet | None) -> list[str]:
-    """Refuse to score on private training records, or on other features than those that the vectors are for.
-
-    Args:
-        on: the set to score on.
-        split: which of its splits.
-        features: the set that the vectors are for, if there is one.
+    """Refuse to score on private training records, or on other features than those of the set that the vectors are for.
 
     Returns:
         What to beware of.
@@ -60,8 +55,8 @@ def scored(
         vectors: a row for each class.
         known: the names of these classes. Those of the set are matched to them.
         origin: how the vectors were made.
-        on: the set to score on.
-        split: which of its splits.
+        on: the set to score on, and the split of it.
+        split: one of its splits.
         progress: told the stage, the records so far, and how many there are.
 
     Raises:

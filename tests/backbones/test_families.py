@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli import backbones
-from dpfc_cli.backbones import Family, Geometry, Options, Wanted
+from dpfc_cli.backbones import Family, Geometry, Wanted
 from dpfc_cli.backbones.batched import Batched
 from dpfc_cli.errors import UserError
 from tests.backbones.tiny import build, random_weights, references, write
@@ -38,9 +38,9 @@ class Histograms(Family):
     poolings = ("mean", "max")
     recipes = ("paper", "native")
 
-    def check(self, name: str, options: Options) -> None:
-        if options.weights is not None:
-            raise UserError(f"{name} has no weights.", "Leave them out.", code="conflict", parameter="weights")
+    def check(self, wanted: Wanted) -> None:
+        if wanted.weights is not None:
+            raise UserError(f"{wanted.name} has no weights.", "Leave them out.", code="conflict", parameter="weights")
 
     def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str:
         return "max" if name == "histogram-l" else "mean"
@@ -52,7 +52,7 @@ class Histograms(Family):
         return Geometry(resize=8, crop=8) if preprocess == "native" else None
 
     def load(self, wanted: Wanted) -> Histogram:
-        return Histogram(wanted, wanted.options.pool or self.own_pool(wanted.name, wanted.image_shape))
+        return Histogram(wanted, wanted.pool or self.own_pool(wanted.name, wanted.image_shape))
 
 
 def test_a_family_that_is_added_to_the_table_is_checked_and_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

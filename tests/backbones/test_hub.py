@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.family import Options, Wanted
+from dpfc_cli.backbones.family import Wanted
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.text import class_vectors
 from dpfc_cli.backbones.vision_transformer import transformer
@@ -248,9 +248,7 @@ def load(home: Hub, model: bytes, monkeypatch: pytest.MonkeyPatch) -> Callable[[
         square = Geometry(resize=16, crop=16)
         entry = replace(MODELS["vit-ti16"], home="some/vit/model.safetensors", width=None, depth=None, patch=4, heads=2)
         monkeypatch.setitem(MODELS, "vit-ti16", replace(entry, native=square, pin=pin))
-        return transformer.load(
-            Wanted(name="vit-ti16", image_shape=(16, 16, 3), options=Options(), geometry=square, prepared=True)
-        )
+        return transformer.load(Wanted(name="vit-ti16", image_shape=(16, 16, 3), geometry=square, prepared=True))
 
     return loaded
 

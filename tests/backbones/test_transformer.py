@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -165,12 +166,11 @@ def test_paper_preprocessing_of_patches_of_14_drops_the_last_pixels() -> None:
 
 
 def test_the_default_batch_keeps_intermediates_bounded(file: Path) -> None:
-    from dpfc_cli.backbones.vision_transformer.transformer import _features
-
     for size in (16, 64):
         backbone = build(file, size, batch=None)
         pixels = np.zeros((backbone.batch, size, size, 3), np.uint8)
-        compiled = _features.lower(pixels, backbone._outer, backbone._blocks, backbone._setting).compile()
+        program: Any = backbone._run
+        compiled = program.func.lower(pixels, backbone.outer, backbone.blocks, **program.keywords).compile()
         used = compiled.memory_analysis()
         assert used is not None
         assert used.temp_size_in_bytes <= 640 << 20

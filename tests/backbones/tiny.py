@@ -77,7 +77,7 @@ def build(
     from dataclasses import replace
 
     from dpfc_cli.backbones import hub
-    from dpfc_cli.backbones.family import Options, Wanted
+    from dpfc_cli.backbones.family import Wanted
     from dpfc_cli.backbones.geometry import Geometry
     from dpfc_cli.backbones.preprocess import DTYPES
     from dpfc_cli.backbones.vision_transformer import checkpoint, transformer
@@ -93,7 +93,8 @@ def build(
         Wanted(
             name="tiny",
             image_shape=(size, size, 3),
-            options=Options(preprocess="native", batch=batch),
+            preprocess="native",
+            batch=batch,
             geometry=geometry,
             prepared=True,
         ),

@@ -7,7 +7,7 @@ the shorter side, ImageNet's statistics. The versions of the weights are not pin
 from dataclasses import dataclass
 
 from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.family import Backbone, Family, Options, Wanted
+from dpfc_cli.backbones.family import Backbone, Family, Wanted
 from dpfc_cli.backbones.geometry import Geometry, Triple
 
 
@@ -42,23 +42,13 @@ EPSILON = 1e-6
 class ConvNeXtFamily(Family):
     """The models of the table `MODELS`."""
 
-    models = tuple(MODELS)
+    models, published = tuple(MODELS), MODELS
     poolings = ("mean",)
     recipes = ("paper", "native")
     precisions = ("float32", "bfloat16")
 
-    def check(self, name: str, options: Options) -> None:
-        if options.weights is not None:
-            hub.check(options.weights)
-
     def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str:
         return "mean"
-
-    def dimensions(self, name: str) -> int | None:
-        return MODELS[name].width
-
-    def repository(self, name: str) -> str:
-        return str(MODELS[name].home).rpartition("/")[0]
 
     def own_recipe(self, name: str) -> str:
         return "native"

@@ -30,10 +30,10 @@ KERNEL = 7
 
 
 def load(wanted: Wanted) -> "Network":
-    """Load a model of the table, and fetch its weights if they are not on this machine. Errors: see `Family.load`."""
-    model, options = MODELS[wanted.name], wanted.options
-    located, digest = model.find(options.weights, wanted.progress, options.expected)
-    parameters = read(located.files, located.id, model.depths, model.widths, DTYPES[options.precision])
+    """As `Family.load`."""
+    model = MODELS[wanted.name]
+    located, digest = model.find(wanted.weights, wanted.progress, wanted.expected)
+    parameters = read(located.files, located.id, model.depths, model.widths, DTYPES[wanted.precision])
     epsilon = located.config.get("layer_norm_eps", EPSILON)
     activation = located.config.get("hidden_act", "gelu")
     if type(epsilon) is not float or not 0 < epsilon < 1 or activation != "gelu":
@@ -47,24 +47,18 @@ def load(wanted: Wanted) -> "Network":
 
 
 class Network(Sharded):
-    """A ConvNeXt as a `Backbone`.
-
-    Args:
-        wanted: what is to be loaded. The batch is rounded up to suit the devices.
-        weights: what the manifest says about the weights.
-        parameters: the content of the checkpoint. Its tensors are removed from it while they are copied to the devices.
-        epsilon: of the final normalisation.
-
+    """A ConvNeXt as a `Backbone`. epsilon: of the final normalisation. The tensors are removed from the parameters
+    while they are copied to the devices.
     """
 
     def __init__(self, wanted: Wanted, weights: Mapping[str, Any], parameters: "Parameters", epsilon: float) -> None:
         super().__init__(wanted, weights, MEAN, STD)
-        crop = self._recipe.geometry.crop
+        crop = self.recipe.geometry.crop
         widths = [len(stage[0]["norm.weight"]) for stage in parameters.blocks]
         stem = parameters.outer["stem.weight"]
         self.dim = widths[-1]
         # The first stage has the largest intermediates: those of its MLP, and some of the width of the stage.
-        self._divide(rows_that_fit(4 * (crop // 4) ** 2 * 14 * widths[0]), wanted.options.batch)
+        self._divide(rows_that_fit(4 * (crop // 4) ** 2 * 14 * widths[0]), wanted.batch)
         self._description |= {
             "grid": [crop // 32, crop // 32],
             "architecture": {
@@ -78,20 +72,10 @@ class Network(Sharded):
             "precision": str(stem.dtype),
             "dim": self.dim,
         }
-        self._run = partial(_features, epsilon=epsilon, recipe=self._recipe, prepared=wanted.prepared)
-        self._outer = self._placed(parameters.outer)
-        self._blocks = [[self._placed(block) for block in stage] for stage in parameters.blocks]
-
-    @property
-    def parts(self) -> tuple[Group, list[list[Group]], float, Recipe]:
-        """What it computes with: the parameters outside blocks, those of the blocks of each stage, the epsilon of the
-        final normalisation, and the preprocessing.
-        """
-        return self._outer, self._blocks, self._run.keywords["epsilon"], self._recipe
-
-    def _part(self, pixels: jax.Array) -> jax.Array:
-        features: jax.Array = self._run(pixels, self._outer, self._blocks)
-        return features
+        self.epsilon = epsilon
+        self._run = partial(_features, epsilon=epsilon, recipe=self.recipe, prepared=wanted.prepared)
+        self.outer = self._placed(parameters.outer)
+        self.blocks = [[self._placed(block) for block in stage] for stage in parameters.blocks]
 
 
 @partial(jax.jit, static_argnames=("recipe", "prepared"))
@@ -191,18 +175,8 @@ TRANSFORMERS = Dialect(
 def read(
     files: tuple[Path, ...], source: str, depths: tuple[int, ...], widths: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Parameters:
-    """Read a checkpoint. Each tensor of it must have a place here, or be a part of its classifier.
-
-    Args:
-        files: the files that hold it.
-        source: what messages call it.
-        depths: the blocks of each stage.
-        widths: the channels of each stage.
-        dtype: of the factors of matrix products. All other tensors are float32.
-
-    Raises:
-        UserError: a tensor is unknown, missing, of the wrong shape or damaged.
-
+    """Read a checkpoint. For `files`, `source` and `dtype` see `gathered`. Raises UserError if a tensor is unknown,
+    missing, of the wrong shape or damaged.
     """
     found = gathered(files, source, (TIMM, TRANSFORMERS), "ConvNeXt", dtype)
     # Weights without LayerScale were trained without it.

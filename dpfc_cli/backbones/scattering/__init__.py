@@ -1,6 +1,6 @@
 """Scattering: a fixed wavelet transform, without any training. This module describes it; `transform` computes it."""
 
-from dpfc_cli.backbones.family import Backbone, Family, Options, Wanted
+from dpfc_cli.backbones.family import Backbone, Family, Wanted
 from dpfc_cli.errors import UserError, parameter
 
 UNPOOLED = 32
@@ -13,14 +13,14 @@ class ScatteringFamily(Family):
     models = ("scattering",)
     poolings = ("none", "mean")
 
-    def check(self, name: str, options: Options) -> None:
+    def check(self, wanted: Wanted) -> None:
         for option, value, why in (
-            ("weights", options.weights, "has no weights"),
-            ("batch", options.batch, "chooses its batch itself"),
+            ("weights", wanted.weights, "has no weights"),
+            ("batch", wanted.batch, "chooses its batch itself"),
         ):
             if value is not None:
                 raise UserError(
-                    f"The model {name} {why}.",
+                    f"The model {wanted.name} {why}.",
                     f"Leave out {parameter(option)}, or choose another {parameter('model')}.",
                     code="conflict",
                     parameter=option,
@@ -38,7 +38,7 @@ class ScatteringFamily(Family):
         from dpfc_cli.backbones.scattering import transform
 
         name, shape = wanted.name, wanted.image_shape
-        return transform.load(name, shape, wanted.options.pool or self.own_pool(name, shape))
+        return transform.load(name, shape, wanted.pool or self.own_pool(name, shape))
 
 
 FAMILY = ScatteringFamily()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.family import Progress
+from dpfc_cli.backbones.hub import Progress
 from dpfc_cli.backbones.vision_transformer.models import Model
 from dpfc_cli.errors import UserError
 from dpfc_cli.files import bytes_in
@@ -41,13 +41,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Encoded:
-    """Texts in tokens.
-
-    Attributes:
-        ids: int32 (texts, context).
-        ends: the position of the end token, (texts,).
-        cut: the numbers of the texts that were too long.
-
+    """Texts in tokens: int32 (texts, context), the position of the end token (texts,), and the numbers of the texts
+    that were too long.
     """
 
     ids: np.ndarray
@@ -73,17 +68,8 @@ class Tokenizer:
     end: int
 
     def __call__(self, texts: Sequence[str], context: int, source: str, vocabulary: int) -> Encoded:
-        """The tokens of texts.
-
-        Args:
-            texts: any texts.
-            context: tokens that the tower reads.
-            source: what messages call its weights.
-            vocabulary: tokens that the tower knows.
-
-        Raises:
-            UserError: the tower does not know one of the tokens, or has no room for any.
-
+        """The tokens of texts. context: how many the tower reads; vocabulary: how many it knows; source: what messages
+        call its weights. Raises UserError if the tower does not know one of the tokens, or has no room for any.
         """
         id = self.description["id"]
         room = context - len(self.start) - 1

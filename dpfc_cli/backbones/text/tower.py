@@ -23,8 +23,7 @@ import numpy as np
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.batched import Group, norm, product
 from dpfc_cli.backbones.checkpoint import gathered
-from dpfc_cli.backbones.family import Progress
-from dpfc_cli.backbones.hub import Located
+from dpfc_cli.backbones.hub import Located, Progress
 from dpfc_cli.backbones.text.tokenizer import Encoded
 from dpfc_cli.backbones.vision_transformer import transformer, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters, checked
@@ -39,11 +38,8 @@ _STEP = 8
 
 
 def load(model: Model, weights: str | None, progress: Progress | None = None, expected: str | None = None) -> "Tower":
-    """Load the text tower of a model. For the arguments see `hub.Published.find`.
-
-    Raises:
-        UserError: the weights cannot be fetched or read, are others than expected, or have no text tower.
-
+    """Load the text tower of a model. For the arguments see `hub.Published.find`. Raises UserError as that does, and if
+    the weights have no text tower.
     """
     located, digest = model.find(weights, progress, expected)
     parameters = read(located, model)
@@ -52,11 +48,8 @@ def load(model: Model, weights: str | None, progress: Progress | None = None, ex
 
 
 def architecture(model: Model, parameters: Parameters, located: hub.Located) -> vit.Architecture:
-    """What the shapes of a text tower do not show: from config.json first, then from the table.
-
-    Raises:
-        UserError: config.json has values that cannot be used.
-
+    """What the shapes of a text tower do not show: from config.json first, then from the table. Raises UserError if
+    config.json has values that cannot be used.
     """
     inner = located.config.get("text_config")
     config = inner if isinstance(inner, dict) and inner else located.config
@@ -78,14 +71,7 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located) -> 
 
 
 class Tower:
-    """A text tower of one checkpoint.
-
-    Args:
-        parameters: the content of the checkpoint.
-        architecture: what their shapes do not show.
-        description: what the origin of vectors says about the weights.
-
-    """
+    """A text tower of one checkpoint. description: what the origin of vectors says about the weights."""
 
     def __init__(self, parameters: Parameters, architecture: vit.Architecture, description: dict[str, Any]) -> None:
         outer = dict(parameters.outer)
@@ -99,16 +85,7 @@ class Tower:
         self.context, self.vocabulary = len(self._position), len(self._tokens)
 
     def parts(self, encoded: Encoded, progress: Progress | None = None) -> Iterator[np.ndarray]:
-        """The joint vectors of texts, some at a time.
-
-        Args:
-            encoded: the texts in tokens of this tower.
-            progress: it is told how many texts are done.
-
-        Yields:
-            float32 (some texts, joint), in the order of the texts.
-
-        """
+        """The joint vectors of texts, float32 (some texts, joint) at a time. progress: told how many texts are done."""
         a, count = self._architecture, self.context
         if a.causal:
             count = min(count, -(-(int(encoded.ends.max()) + 1) // _STEP) * _STEP)
@@ -122,19 +99,8 @@ class Tower:
                 progress("texts", min(start + most, len(ids)), len(ids))
 
     def class_vectors(self, encoded: Encoded, classes: int, progress: Progress | None = None) -> np.ndarray:
-        """The vectors of classes over the features.
-
-        Args:
-            encoded: the texts of the classes, equally many for each, one class after the other.
-            classes: how many.
-            progress: it is told how many texts are done.
-
-        Returns:
-            float32 (classes, d).
-
-        Raises:
-            UserError: the weights give no numbers.
-
+        """The vectors of classes over the features, float32 (classes, d). encoded: the texts of the classes, equally
+        many for each, one class after the other. Raises UserError if the weights give no numbers.
         """
         total, done = np.zeros((classes, self._outer["projection"].shape[1])), 0
         with np.errstate(all="ignore"):

@@ -1,7 +1,7 @@
 """Vision Transformers by many publishers. This module describes them without JAX; `transformer` loads and runs them."""
 
 from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.family import Backbone, Classifier, Family, Options, Progress, Wanted
+from dpfc_cli.backbones.family import Backbone, Classifier, Family, Wanted
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.vision_transformer.models import MODELS, PAPER
 from dpfc_cli.errors import UserError, parameter
@@ -10,19 +10,17 @@ from dpfc_cli.errors import UserError, parameter
 class VisionTransformerFamily(Family):
     """ViT, DeiT, DINOv2, CLIP, SigLIP and what clinical fields made of them: the models of the table `MODELS`."""
 
-    models = tuple(MODELS)
+    models, published = tuple(MODELS), MODELS
     poolings = ("mean", "cls", "map", "cls+mean")
     recipes = ("paper", "native")
     precisions = ("float32", "bfloat16")
 
-    def check(self, name: str, options: Options) -> None:
-        model = MODELS[name]
-        if options.weights is not None:
-            hub.check(options.weights)
-            return
-        if model.pickle is not None:
+    def check(self, wanted: Wanted) -> None:
+        super().check(wanted)
+        name, model = wanted.name, MODELS[wanted.name]
+        if wanted.weights is None and model.pickle is not None:
             raise hub.only_a_pickle(name, model.pickle, model.gated)
-        if model.home is None:
+        if wanted.weights is None and model.home is None:
             raise UserError(
                 f"The weights of {name} were never published.",
                 f"Name a file of your own with {parameter('weights')}.",
@@ -31,11 +29,12 @@ class VisionTransformerFamily(Family):
                 model=name,
             )
 
-    def poolings_of(self, name: str, options: Options) -> tuple[str, ...]:
+    def poolings_of(self, wanted: Wanted) -> tuple[str, ...]:
         # Weights of the user's own may have other tokens than the published ones.
-        if options.weights is not None or MODELS[name].home is None:
+        model = MODELS[wanted.name]
+        if wanted.weights is not None or model.home is None:
             return self.poolings
-        return ("mean", "map") if MODELS[name].pool == "map" else ("mean", "cls", "cls+mean")
+        return ("mean", "map") if model.pool == "map" else ("mean", "cls", "cls+mean")
 
     def dimensions(self, name: str) -> int | None:
         """The width of a token, or twice that where a model's own feature joins two of them."""
@@ -43,8 +42,8 @@ class VisionTransformerFamily(Family):
         return 2 * width if width is not None and MODELS[name].pool == "cls+mean" else width
 
     def repository(self, name: str) -> str | None:
-        published = MODELS[name].home or MODELS[name].pickle
-        return None if published is None else published.rpartition("/")[0]
+        pickle = MODELS[name].pickle
+        return super().repository(name) if pickle is None else pickle.rpartition("/")[0]
 
     def own_recipe(self, name: str) -> str:
         return MODELS[name].recipe
@@ -52,10 +51,10 @@ class VisionTransformerFamily(Family):
     def geometry(self, name: str, preprocess: str) -> Geometry:
         return PAPER if preprocess == "paper" else MODELS[name].native
 
-    def classifier(self, name: str, options: Options, progress: Progress | None) -> Classifier:
+    def classifier(self, wanted: Wanted) -> Classifier:
         from dpfc_cli.backbones.vision_transformer import checkpoint
 
-        return checkpoint.classifier(name, options, progress)
+        return checkpoint.classifier(wanted)
 
     def load(self, wanted: Wanted) -> Backbone:
         from dpfc_cli.backbones.vision_transformer import transformer

@@ -22,7 +22,7 @@ from dpfc_cli.backbones.checkpoint import (
     recognise,
     tensors,
 )
-from dpfc_cli.backbones.family import Classifier, Options, Progress
+from dpfc_cli.backbones.family import Classifier, Wanted
 from dpfc_cli.backbones.vision_transformer.dialects import DIALECTS, classifiers
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.errors import UserError, parameter
@@ -33,14 +33,8 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The content of a checkpoint, under the names of `vit`.
-
-    Attributes:
-        dialect: the name of the dialect of the file.
-        outer: the tensors outside blocks.
-        blocks: the tensors of each block.
-        heads: number of attention heads; None if the shapes in the file do not show it.
-
+    """The content of a checkpoint, under the names of `vit`: the name of its dialect, the tensors outside blocks and
+    those of each block, and the number of attention heads (None if the shapes in the file do not show it).
     """
 
     dialect: str
@@ -50,16 +44,8 @@ class Parameters:
 
 
 def read(files: tuple[Path, ...], source: str, dtype: np.dtype[Any]) -> Parameters:
-    """Read a checkpoint.
-
-    Args:
-        files: the files that hold it.
-        source: what messages call it.
-        dtype: of the factors of matrix products. All other tensors are float32.
-
-    Raises:
-        UserError: a tensor is unknown, missing, of the wrong shape or damaged.
-
+    """Read a checkpoint. For the arguments see `gathered`. Raises UserError if a tensor is unknown, missing, of the
+    wrong shape or damaged.
     """
     found = gathered(files, source, DIALECTS, KIND, dtype)
     return checked(found, _outer_shapes(found), found.need("patch.weight").shape[-1])
@@ -138,18 +124,18 @@ def pool_of(outer: Collection[str]) -> str:
     return "cls" if "cls" in outer and "fc_norm.weight" not in outer else "mean"
 
 
-def classifier(name: str, options: Options, progress: Progress | None) -> Classifier:
+def classifier(wanted: Wanted) -> Classifier:
     """Read the classifier of a model of the table. See `dpfc_cli.backbones.classifier`."""
-    model = MODELS[name]
-    if model.text is not None and options.weights in (None, f"hf:{model.home}"):
+    model = MODELS[wanted.name]
+    if model.text is not None and wanted.weights in (None, f"hf:{model.home}"):
         raise UserError(
-            f"The model {name} has no classifier: it was trained on captions.",
+            f"The model {wanted.name} has no classifier: it was trained on captions.",
             f"Make the vectors of the names of the classes: {parameter('source')} text.",
             code="missing",
             parameter="model",
         )
-    located, digest = model.find(options.weights, progress, options.expected)
-    rows, pool = _rows(located.files, located.id, options.pool)
+    located, digest = model.find(wanted.weights, wanted.progress, wanted.expected)
+    rows, pool = _rows(located.files, located.id, wanted.pool)
     model.check_width(rows.shape[1] // (2 if pool == "cls+mean" else 1), located.id)
     return Classifier(rows=rows, labels=_labels(located.config, len(rows)), pool=pool, id=located.id, sha256=digest)
 

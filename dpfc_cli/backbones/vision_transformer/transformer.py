@@ -1,13 +1,10 @@
 """A Vision Transformer with the weights of a checkpoint, as a backbone.
 
-One compiled program computes everything from bytes to features, for one shape of batches. All local devices run it,
-each on its part of the batch. Weights are read tensor by tensor as float32 or bfloat16 and copied to the devices. The
-default batch is the largest one with intermediates that fit into a fixed budget, so memory does not depend on the data
-set. The program takes a larger batch in parts.
+One compiled program computes everything from bytes to features, for one shape of batches. The default batch is the
+largest one with intermediates that fit into a fixed budget, so memory does not depend on the data set.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -40,29 +37,19 @@ _FEATURES = {
 
 
 def load(wanted: Wanted) -> "Transformer":
-    """Load a model of the table, and fetch its weights if they are not on this machine.
-
-    Raises:
-        UserError: the weights cannot be fetched or read, or are not those of the model.
-
-    """
-    name, model, options = wanted.name, MODELS[wanted.name], wanted.options
-    located, digest = model.find(options.weights, wanted.progress, options.expected)
-    parameters = checkpoint.read(located.files, located.id, DTYPES[options.precision])
+    """As `Family.load`."""
+    name, model = wanted.name, MODELS[wanted.name]
+    located, digest = model.find(wanted.weights, wanted.progress, wanted.expected)
+    parameters = checkpoint.read(located.files, located.id, DTYPES[wanted.precision])
     _check_size(name, model, parameters, located.id)
     weights = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
     mean, std = statistics(model, located)
-    return Transformer(wanted, weights, parameters, architecture(model, parameters, located, options.pool), mean, std)
+    return Transformer(wanted, weights, parameters, architecture(model, parameters, located, wanted.pool), mean, std)
 
 
 def architecture(model: Model, parameters: Parameters, located: hub.Located, pool: str | None) -> vit.Architecture:
-    """The architecture: from the shapes of the checkpoint first, then its config.json, then the table.
-
-    Args:
-        model: the row of the table.
-        parameters: the content of the checkpoint.
-        located: where it is, with its config.json.
-        pool: the pooling that the user chose; None: the one that the checkpoint was trained with.
+    """The architecture: from the shapes of the checkpoint first, then its config.json, then the table. pool: None is
+    the pooling that the checkpoint was trained with.
 
     Raises:
         UserError: config.json has values that cannot be used, or the checkpoint cannot give this pooling.
@@ -126,15 +113,8 @@ def _is_triple(values: Any) -> bool:
 def unseen(
     model: Model, located: hub.Located, *, width: int, heads: Any, epsilon: Any, stated: Any
 ) -> tuple[int, float, Activation]:
-    """What the shapes of a checkpoint do not show: heads, epsilon, activation.
-
-    Args:
-        model: the row of the table.
-        located: where the checkpoint is, with its config.json.
-        width: of a token.
-        heads: as config.json or the table states it. The same for epsilon.
-        epsilon: of the normalisations.
-        stated: the activation in config.json; None if it has none.
+    """What the shapes of a checkpoint do not show: heads and epsilon, as config.json or the table states them, and the
+    activation. width: of a token. stated: the activation in config.json; None if it has none.
 
     Raises:
         UserError: config.json has values that cannot be used, or the activation cannot be known.
@@ -181,15 +161,8 @@ def _check_size(name: str, model: Model, parameters: Parameters, source: str) ->
 
 
 class Transformer(Sharded):
-    """A Vision Transformer as a `Backbone`.
-
-    Args:
-        wanted: what is to be loaded. The batch is rounded up to suit the devices.
-        weights: what the manifest says about the weights.
-        parameters: the content of the checkpoint. Its tensors are removed from it while they are copied to the devices.
-        architecture: what their shapes do not show.
-        mean: of the preprocessing, for each channel. The same for std, the standard deviation.
-
+    """A Vision Transformer as a `Backbone`. The tensors are removed from the parameters while they are copied to the
+    devices.
     """
 
     def __init__(
@@ -207,7 +180,7 @@ class Transformer(Sharded):
         self.dim = 2 * width if architecture.pool == "cls+mean" else width
         mlp = parameters.blocks[0]
         gated = mlp["fc1.weight"].shape[1] != len(mlp["fc2.weight"])
-        crop = self._recipe.geometry.crop
+        crop = self.recipe.geometry.crop
         grid = crop // patch
         if not grid:
             raise UserError(
@@ -216,10 +189,13 @@ class Transformer(Sharded):
                 code="conflict",
                 parameter="weights",
             )
-        self._setting = Setting(recipe=self._recipe, patch=patch, architecture=architecture, prepared=wanted.prepared)
+        self.patch, self.architecture = patch, architecture
+        self._run = partial(
+            _features, patch=patch, architecture=architecture, recipe=self.recipe, prepared=wanted.prepared
+        )
         prefix = [len(parameters.outer[each]) for each in ("cls", "dist", "registers") if each in parameters.outer]
         tokens = grid * grid + sum(prefix)
-        self._divide(rows(tokens, parameters.blocks[0], architecture.heads), wanted.options.batch)
+        self._divide(rows(tokens, parameters.blocks[0], architecture.heads), wanted.batch)
         self._description |= {
             "grid": [grid, grid],
             "architecture": {
@@ -236,40 +212,24 @@ class Transformer(Sharded):
             "precision": str(kernel.dtype),
             "dim": self.dim,
         }
-        self._place(parameters, grid)
-
-    def _place(self, parameters: Parameters, grid: int) -> None:
-        """Copy the parameters to every device. Each one is freed on the host after it was copied."""
         outer = _joined(parameters, grid)
         parameters.outer.clear()
-        self._outer = self._placed(outer)
-        self._blocks = [self._placed(block) for block in parameters.blocks]
-
-    @property
-    def parts(self) -> "tuple[Group, list[Group], Setting]":
-        """What it computes with: the parameters outside blocks, those of each block, and the rest."""
-        return self._outer, self._blocks, self._setting
-
-    def _part(self, pixels: jax.Array) -> jax.Array:
-        features: jax.Array = _features(pixels, self._outer, self._blocks, self._setting)
-        return features
+        self.outer = self._placed(outer)
+        self.blocks = [self._placed(block) for block in parameters.blocks]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What the compiled program depends on, besides the shapes of its arguments."""
-
-    recipe: Recipe
-    patch: int
-    architecture: vit.Architecture
-    prepared: bool
-
-
-@partial(jax.jit, static_argnames="setting")
-def _features(pixels: jax.Array, outer: Group, blocks: list[Group], setting: Setting) -> jax.Array:
-    cut = patches(seen(pixels, setting.recipe, setting.prepared), setting.patch)
-    features: jax.Array = vit.features(outer, blocks, cut, setting.architecture)
-    return features
+@partial(jax.jit, static_argnames=("patch", "architecture", "recipe", "prepared"))
+def _features(
+    pixels: jax.Array,
+    outer: Group,
+    blocks: list[Group],
+    *,
+    patch: int,
+    architecture: vit.Architecture,
+    recipe: Recipe,
+    prepared: bool,
+) -> jax.Array:
+    return vit.features(outer, blocks, patches(seen(pixels, recipe, prepared), patch), architecture)
 
 
 def _joined(parameters: Parameters, grid: int) -> dict[str, np.ndarray]:
