@@ -103,19 +103,9 @@ def test_folders_and_keys_in_archives_are_noticed(tmp_path: Path) -> None:
     assert noticed(f"webdataset:{odd}") is None
 
 
-def test_a_data_set_of_the_catalogue_asks_nothing() -> None:
-    assert open_images("digits").noticed() is None
-
-
 def test_an_extraction_that_would_protect_less_than_persons_is_refused(tmp_path: Path) -> None:
     source, rule = persons.folders(tmp_path / "secret clinic")
-    made: dict[str, Any] = {
-        "model": "scattering",
-        "pool": "mean",
-        "image_size": 8,
-        "classes": CLASSES,
-        "out": tmp_path / "set",
-    }
+    made: dict[str, Any] = {"pool": "mean", "image_size": 8, "classes": CLASSES, "out": tmp_path / "set"}
     with pytest.raises(PersonsNoticedError) as refused:
         extract(source, **made)
     assert (refused.value.code, refused.value.fields["found"]) == ("conflict", rule)

@@ -289,15 +289,3 @@ def test_a_picture_without_a_person_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=says) as caught:
             opened(make(tmp_path / f"{i}"))
         assert ("no person" in says or "the person" in says) == (GUARDED in str(caught.value))
-
-
-def test_rules_that_a_source_does_not_know_are_refused_before_it_is_opened() -> None:
-    for source, rule, says in (
-        ("digits", "folder:1", "it does not say which pictures are of one person"),
-        ("parquet:x", "name:(x)", "'parquet' does not find persons by 'name'"),
-        ("parquet:x", "table:x.csv", "Write column:NAME"),
-        ("webdataset:x", "table:x.csv", "Write folder:LEVEL or name:REGEX or column:NAME"),
-    ):
-        with pytest.raises(UserError, match=says) as caught:
-            open_images(source, group_by=rule_of(rule))
-        assert caught.value.fields["parameter"] == "group_by"

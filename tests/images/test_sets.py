@@ -1,99 +1,60 @@
-"""Sets in every format: a trial is spread over the listing, a part is held out by names, and the listing stays."""
+"""Parts of a set: a trial is spread over the listing, a part is held out by names, and the listing stays."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import ImageSet, Split, held_out, open_images
+from dpfc_cli.images import ImageSet, held_out, open_images
 from dpfc_cli.images.sets import spread
 from dpfc_cli.sources.split_files import _hashed
 from tests.images.conftest import idx_bytes
-from tests.images.pictures import SQUARE, png, tar
+from tests.images.pictures import SQUARE, files, tar, values
 
 N = 60
-"""The number of pictures: 20 of each of three classes, class by class. Picture i is full of 4i."""
+"""The number of pictures: 20 of each of three classes, class by class. Picture i is full of i."""
+NAMES = [f"train/{'abc'[i // 20]}/{i:02d}.png" for i in range(N)]
 
 
-def folder(path: Path) -> str:
-    for i in range(N):
-        file = path / "train" / "abc"[i // 20] / f"{i:02d}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(png(4 * i))
-    return f"imagefolder:{path}"
+def in_folders(path: Path) -> ImageSet:
+    return open_images(files(path, *NAMES), geometry=SQUARE)
 
 
-def webdataset(path: Path) -> str:
-    for part in range(4):
-        members = []
-        for i in range(15 * part, 15 * part + 15):
-            members += [(f"{i}.png", png(4 * i)), (f"{i}.cls", b"%d" % (i // 20))]
-        tar(path / f"train-{part}.tar", members)
-    return f"webdataset:{path}"
+def in_idx(path: Path) -> ImageSet:
+    images = np.broadcast_to(np.arange(N, dtype=np.uint8)[:, None, None], (N, 8, 8))
+    for kind, own in (("images-idx3", images), ("labels-idx1", (np.arange(N) // 20).astype(np.uint8))):
+        (path / f"train-{kind}-ubyte").write_bytes(idx_bytes(np.ascontiguousarray(own)))
+    return open_images("mnist", path)
 
 
-def parquet(path: Path) -> str:
-    pictures = pa.array([{"bytes": png(4 * i)} for i in range(N)], pa.struct([("bytes", pa.binary())]))
-    pq.write_table(pa.table({"image": pictures, "label": np.arange(N) // 20}), path / "train.parquet", row_group_size=7)
-    return f"parquet:{path}"
-
-
-def imagenet(path: Path) -> str:
-    inner = []
-    for j, wnid in enumerate(("n01440764", "n01443537", "n02084071")):
-        members = [(f"{wnid}_{i:02d}.JPEG", png(4 * i)) for i in range(20 * j, 20 * j + 20)]
-        inner.append((f"{wnid}.tar", tar(path / "inner.tar", members).read_bytes()))
-    tar(path / "ILSVRC2012_img_train.tar", inner)
-    return "imagenet"
-
-
-def idx(path: Path) -> str:
-    images = np.broadcast_to(4 * np.arange(N, dtype=np.uint8)[:, None, None], (N, 8, 8))
-    for kind, values in (("images-idx3", images), ("labels-idx1", (np.arange(N) // 20).astype(np.uint8))):
-        (path / f"train-{kind}-ubyte").write_bytes(idx_bytes(np.ascontiguousarray(values)))
-    return "mnist"
-
-
-def opened(path: Path, name: str) -> ImageSet:
-    return open_images(name, None if ":" in name else path, None if name == "mnist" else SQUARE)
-
-
-def values(split: Split) -> list[int]:
-    return [int(split.pixels(i, i + 1)[0, 0, 0, 0]) // 4 for i in range(split.n)]
-
-
-@pytest.mark.parametrize("make", [folder, webdataset, parquet, imagenet, idx])
-def test_a_trial_and_a_part_have_their_labels_their_names_and_the_listing_of_the_whole(
-    make: Callable[[Path], str], tmp_path: Path
-) -> None:
-    whole = opened(tmp_path, make(tmp_path))
-    train = whole.splits["train"]
-    assert values(train) == list(range(N))
-    names = {i: train.name(i) for i in range(N)}
-    assert len(set(names.values())) == N
-    for n in (1, 6, 7, 59):
-        trial = train.spread(n)
-        assert values(trial) == spread(n, N).tolist()
-        assert trial.labels.tolist() == [i // 20 for i in values(trial)]
-        assert (trial.n, trial.listing, trial.prepared) == (n, train.listing, train.prepared)
-        np.testing.assert_array_equal(trial.pixels(0, n), np.concatenate([trial.pixels(i, i + 1) for i in range(n)]))
-        with pytest.raises(IndexError):
-            trial.pixels(0, n + 1)
-    assert train.spread(N) is train.spread(N + 1) is train
-    parts = held_out(whole, 0.3).splits
-    assert sorted(values(parts["train"]) + values(parts["test"])) == list(range(N))
-    assert 5 < parts["test"].n < 35
-    for part in parts.values():
-        assert values(part) == sorted(values(part))
-        assert part.labels.tolist() == [i // 20 for i in values(part)]
-        assert part.listing == train.listing
-    trial = parts["test"].spread(3)
-    assert [trial.name(i) for i in range(3)] == [names[i] for i in values(trial)]
-    assert set(values(trial)) < set(values(parts["test"]))
+def test_a_trial_and_a_part_have_their_labels_their_names_and_the_listing_of_the_whole(tmp_path: Path) -> None:
+    """Parts of archives and tables are those of persons, in `test_persons`."""
+    for whole in (in_folders(tmp_path), in_idx(tmp_path)):
+        train = whole.splits["train"]
+        assert values(train).tolist() == list(range(N))
+        names = {i: train.name(i) for i in range(N)}
+        assert len(set(names.values())) == N
+        for n in (1, 6, 7, 59):
+            trial = train.spread(n)
+            assert values(trial).tolist() == spread(n, N).tolist()
+            assert trial.labels.tolist() == [i // 20 for i in values(trial)]
+            assert (trial.n, trial.listing, trial.prepared) == (n, train.listing, train.prepared)
+            apart = np.concatenate([trial.pixels(i, i + 1) for i in range(n)])
+            np.testing.assert_array_equal(trial.pixels(0, n), apart)
+            with pytest.raises(IndexError):
+                trial.pixels(0, n + 1)
+        assert train.spread(N) is train.spread(N + 1) is train
+        parts = held_out(whole, 0.3).splits
+        assert sorted([*values(parts["train"]), *values(parts["test"])]) == list(range(N))
+        assert 5 < parts["test"].n < 35
+        for part in parts.values():
+            assert values(part).tolist() == sorted(values(part))
+            assert part.labels.tolist() == [i // 20 for i in values(part)]
+            assert part.listing == train.listing
+        trial = parts["test"].spread(3)
+        assert [trial.name(i) for i in range(3)] == [names[i] for i in values(trial)]
+        assert set(values(trial)) < set(values(parts["test"]))
 
 
 def test_one_record_is_taken_of_each_of_n_equal_stretches_and_of_all_classes() -> None:
@@ -110,30 +71,24 @@ def test_one_record_is_taken_of_each_of_n_equal_stretches_and_of_all_classes() -
 
 
 def test_a_broken_picture_outside_the_trial_is_not_opened(tmp_path: Path) -> None:
-    name = folder(tmp_path)
+    train = in_folders(tmp_path).splits["train"]
     for i in set(range(N)) - set(spread(6, N).tolist()):
-        (tmp_path / "train" / "abc"[i // 20] / f"{i:02d}.png").write_bytes(b"")
-    train = open_images(name, geometry=SQUARE).splits["train"]
-    assert values(train.spread(6)) == spread(6, N).tolist()
+        (tmp_path / NAMES[i]).write_bytes(b"")
+    assert values(train.spread(6)).tolist() == spread(6, N).tolist()
     with pytest.raises(UserError, match=r"\.png"):
         train.pixels(0, N)
 
 
 def test_other_pictures_do_not_change_where_a_picture_goes(tmp_path: Path) -> None:
-    name = folder(tmp_path)
-
-    def names_in_test() -> set[str]:
-        test = held_out(opened(tmp_path, name), 0.3).splits["test"]
+    def names_in_test(whole: ImageSet) -> set[str]:
+        test = held_out(whole, 0.3).splits["test"]
         return {test.name(i) for i in range(test.n)}
 
-    before = names_in_test()
+    before = names_in_test(in_folders(tmp_path))
     new = {"a/000.png", "a/001.png", "b/200.png"}
-    for name_of_new in new:
-        (tmp_path / "train" / name_of_new).write_bytes(png(0))
-    (tmp_path / "train" / "0").mkdir()
-    assert names_in_test() - new == before
-    (tmp_path / "train" / "a" / "00.png").unlink()
-    assert names_in_test() - new == before - {"a/00.png"}
+    files(tmp_path / "train", *sorted(new))
+    (tmp_path / "train" / "b" / "31.png").unlink()
+    assert names_in_test(open_images(f"imagefolder:{tmp_path}", geometry=SQUARE)) - new == before - {"b/31.png"}
 
 
 def test_the_part_has_the_fraction_asked_for_whatever_the_names() -> None:
@@ -148,9 +103,8 @@ def test_the_part_has_the_fraction_asked_for_whatever_the_names() -> None:
 def test_a_set_with_a_test_split_and_one_too_small_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="'digits' has a test split already, of 397 images"):
         held_out(open_images("digits"), 0.1)
-    whole = opened(tmp_path, folder(tmp_path))
     with pytest.raises(UserError, match="one of the two splits empty"):
-        held_out(whole, 1e-9)
+        held_out(in_folders(tmp_path), 1e-9)
 
 
 def test_files_have_the_listing_that_they_always_had(tmp_path: Path) -> None:

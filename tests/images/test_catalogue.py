@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import DATASETS, check, open_images, small
-from dpfc_cli.images.catalogue import CATALOGUE
-from dpfc_cli.images.sets import DataSet, ImageSet, Request
+from dpfc_cli.images import DATASETS, check, open_images
+from dpfc_cli.sources.groups import rule_of
 
 
 def refused(dataset: str, **options: Any) -> UserError:
@@ -22,20 +21,6 @@ def refused(dataset: str, **options: Any) -> UserError:
         open_images(dataset, **options)
     assert str(again.value) == str(caught.value)
     return caught.value
-
-
-def test_a_new_data_set_is_one_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen = []
-
-    def opened(request: Request) -> ImageSet:
-        seen.append(request)
-        return ImageSet("mine", ("a", "b"), {})
-
-    monkeypatch.setitem(CATALOGUE, "mine", DataSet(name="mine", open=opened, location="path", asserted=True))
-    assert open_images(f"mine:{tmp_path}", classes=("a", "b")).name == "mine"
-    assert (seen[0].place, seen[0].classes, seen[0].preparation.geometry) == (tmp_path, ("a", "b"), None)
-    assert refused("mine").code == "missing"
-    assert [small(name) for name in ("mine", "cifar10", "imagenet")] == [False, True, False]
 
 
 def test_an_unknown_data_set_is_an_error_with_the_nearest_name() -> None:
@@ -83,30 +68,34 @@ def test_a_missing_folder_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch:
         open_images("imagefolder:~/pictures")
 
 
-@pytest.mark.parametrize(
-    ("dataset", "options", "code", "parameter"),
-    [
-        ("digits", {"data_dir": Path("somewhere")}, "conflict", "data_dir"),
-        ("digits", {"classes": ("a", "b")}, "conflict", "classes"),
-        ("digits", {"window": (0, 1)}, "conflict", "window"),
-        ("digits", {"exif": True}, "conflict", "exif"),
-        ("digits", {"label_column": "x"}, "conflict", "label_column"),
+def test_an_option_that_would_have_no_effect_is_an_error_before_any_file_is_opened() -> None:
+    place = Path("somewhere")
+    conflicts: dict[str, Any] = {
+        **{"data_dir": place, "classes": ("a", "b"), "window": (0, 1), "exif": True, "label_column": "x"},
+        "group_by": rule_of("folder:1"),
+    }
+    for name, value in conflicts.items():
+        error = refused("digits", **{name: value})
+        assert (error.code, error.fields["parameter"]) == ("conflict", name)
+    cases: list[tuple[str, dict[str, Any], str, str]] = [
         ("imagenet", {}, "missing", "data_dir"),
-        ("imagenet", {"data_dir": Path("somewhere"), "classes": ("a", "b")}, "conflict", "classes"),
+        ("imagenet", {"data_dir": place, "classes": ("a", "b")}, "conflict", "classes"),
         ("imagefolder", {}, "missing", "dataset"),
         ("imagefolder:", {}, "missing", "dataset"),
-        ("imagefolder:somewhere", {"data_dir": Path("somewhere")}, "conflict", "data_dir"),
-        *(
-            ("imagefolder:x", {"window": window}, "bad-value", "window")
-            for window in ((1, 1), (2, 1), (0, float("nan")), (0, float("inf")), (1,), (1, 2, 3))
-        ),
-    ],
-)
-def test_an_option_that_would_have_no_effect_is_an_error_before_any_file_is_opened(
-    dataset: str, options: dict[str, Any], code: str, parameter: str
-) -> None:
-    error = refused(dataset, **options)
-    assert (error.code, error.fields["parameter"]) == (code, parameter)
+        ("imagefolder:somewhere", {"data_dir": place}, "conflict", "data_dir"),
+    ]
+    for window in ((1, 1), (2, 1), (0, float("nan")), (0, float("inf")), (1,), (1, 2, 3)):
+        cases.append(("imagefolder:x", {"window": window}, "bad-value", "window"))
+    for dataset, options, code, parameter in cases:
+        error = refused(dataset, **options)
+        assert (error.code, error.fields["parameter"]) == (code, parameter)
+    for dataset, rule, says in (
+        ("parquet:x", "name:(x)", "'parquet' does not find persons by 'name'"),
+        ("parquet:x", "table:x.csv", "Write column:NAME"),
+        ("webdataset:x", "table:x.csv", "Write folder:LEVEL or name:REGEX or column:NAME"),
+    ):
+        error = refused(dataset, group_by=rule_of(rule))
+        assert (says in str(error), error.fields["parameter"]) == (True, "group_by")
 
 
 def test_nothing_is_printed_or_logged(
