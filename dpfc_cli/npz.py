@@ -9,8 +9,7 @@ import math
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
@@ -41,8 +40,9 @@ class Array:
         self._file: IO[bytes] | None = None
         self._held: np.ndarray | None = None
         try:
-            with self._opened() as (_, shape, fortran, dtype, at):
-                self.shape, self.dtype, self._fortran = shape, dtype, fortran
+            with archive.open(member) as file:
+                self.shape, self._fortran, self.dtype = header(file)
+                at = file.tell()
             if at + self.nbytes != member.file_size:
                 raise ValueError(f"it declares {self.nbytes:,} bytes of numbers, and holds {member.file_size - at:,}")
         except BROKEN as error:
@@ -56,11 +56,12 @@ class Array:
     def read(self) -> np.ndarray:
         """The whole array. Raises UserError if memory cannot hold it, and what `BROKEN` lists for a damaged file."""
         check_fits(self._path, f"'{self._member.filename}'", self.nbytes, copies=2)
-        with self._opened() as (file, shape, fortran, dtype, _):
-            values = np.frombuffer(_exactly(file, self.nbytes), dtype)
+        with self._archive.open(self._member) as file:
+            header(file)
+            values = np.frombuffer(_exactly(file, self.nbytes), self.dtype)
             # The checksum is compared at the end.
             file.read(1)
-        return values.reshape(shape[::-1]).T if fortran else values.reshape(shape)
+        return values.reshape(self.shape[::-1]).T if self._fortran else values.reshape(self.shape)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """The rows [start, stop). Reading forwards reads the archive once. Raises as `read` does."""
@@ -86,11 +87,6 @@ class Array:
         """Close what `rows` has opened."""
         if self._file is not None:
             self._file.close()
-
-    @contextmanager
-    def _opened(self) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype, int]]:
-        with self._archive.open(self._member) as file:
-            yield file, *header(file), file.tell()
 
 
 _PIECE = 2**22

@@ -84,20 +84,14 @@ def met(table: Table, rounded: type[np.floating] = np.float64) -> None:
     meet(found)
 
 
-def test_processes_with_the_same_code_that_add_exactly_may_go_on() -> None:
-    met(Table(iter([("met/1/1", CODE)])))
-
-
-@pytest.mark.parametrize("other", ["9.9", f"{__version__} (0123456789abcdef)"])
-def test_processes_with_different_code_are_refused(other: str) -> None:
+def test_processes_go_on_with_the_same_code_if_they_add_exactly() -> None:
     """Other code may make other integers of a record, and a sum of both is neither."""
-    with pytest.raises(UserError) as refused:
-        met(Table(iter([("met/1/1", other)])))
-    assert refused.value.code == "conflict"
-    assert other in refused.value.what
-
-
-def test_devices_that_do_not_add_exactly_are_refused() -> None:
+    met(Table(iter([("met/1/1", CODE)])))
+    for other in ("9.9", f"{__version__} (0123456789abcdef)"):
+        with pytest.raises(UserError) as refused:
+            met(Table(iter([("met/1/1", other)])))
+        assert refused.value.code == "conflict"
+        assert other in refused.value.what
     with pytest.raises(UserError, match="do not add exactly"):
         met(Table(iter([("met/1/1", CODE)])), np.float32)
 
@@ -138,11 +132,11 @@ def test_the_others_end_when_process_0_has_left() -> None:
         seen_from(1, table).told()
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_at_the_end_all_leave_together(number: int) -> None:
-    table = Table()
-    seen_from(number, table).leave(together=True)
-    assert table.texts == {"closed": ""}
+def test_at_the_end_all_leave_together() -> None:
+    for number in (0, 1):
+        table = Table()
+        seen_from(number, table).leave(together=True)
+        assert table.texts == {"closed": ""}
 
 
 def test_of_a_training_that_fails_process_0_leaves_last_and_does_not_wait_long_for_one_that_is_gone() -> None:
@@ -179,28 +173,18 @@ def test_sums_that_could_not_be_added_end_the_training() -> None:
         found.added(np.zeros(3))
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1234", "[::1]:80", "10.2.3.4:80", "192.168.7.1:80", "172.20.1.1:1"])
-def test_processes_may_meet_on_a_private_network(address: str) -> None:
-    check_address(address, {})
-
-
-PUBLIC = ["8.8.8.8:1234", "[2001:4860:4860::8888]:80", "172.32.0.1:80", "0.0.0.0:80", "[::]:80"]
-
-
-@pytest.mark.parametrize("address", PUBLIC)
-def test_a_public_address_is_refused_unless_insisted_on(address: str) -> None:
-    with pytest.raises(UserError, match="public address"):
+def test_processes_may_meet_on_a_private_network_and_on_a_public_one_that_is_insisted_on() -> None:
+    for address in ("127.0.0.1:1234", "[::1]:80", "10.2.3.4:80", "192.168.7.1:80", "172.20.1.1:1"):
         check_address(address, {})
-    with pytest.raises(UserError, match="public address"):
-        check_address(address, {module.TRUSTED: "yes"})
-    check_address(address, {module.TRUSTED: "1"})
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]", "127.0.0.1:x", ":", ""])
-def test_an_address_without_a_port_is_refused(address: str) -> None:
-    with pytest.raises(UserError) as refused:
-        check_address(address, {})
-    assert refused.value.code == "missing"
+    for address in ("8.8.8.8:1234", "[2001:4860:4860::8888]:80", "172.32.0.1:80", "0.0.0.0:80", "[::]:80"):
+        for environment in ({}, {module.TRUSTED: "yes"}):
+            with pytest.raises(UserError, match="public address"):
+                check_address(address, environment)
+        check_address(address, {module.TRUSTED: "1"})
+    for address in ("127.0.0.1", "[::1]", "127.0.0.1:x", ":", ""):
+        with pytest.raises(UserError) as refused:
+            check_address(address, {})
+        assert refused.value.code == "missing"
 
 
 def test_process_0_listens_at_an_address_of_its_own_machine_or_says_why_not() -> None:

@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -208,18 +208,10 @@ def load(folder: Path) -> Manifest:
         for name, split in raw["splits"].items()
     }
     manifest = Manifest(**{**raw, "splits": splits, "classes": tuple(raw["classes"])})
-    _check(manifest, path)
+    wrong = next(_contradictions(manifest), None)
+    if wrong is not None:
+        raise UserError(f"'{path}' contradicts itself: {wrong}.", REMEDY, code="damaged", path=str(path))
     return manifest
-
-
-def load_any(folder: Path) -> Manifest | None:
-    """The same, and None if there is none. One that is closed to us is no such case: it raises UserError."""
-    try:
-        return load(folder)
-    except UserError as error:
-        if error.code != "missing":
-            raise
-        return None
 
 
 def unreadable(path: Path, error: OSError) -> UserError:
@@ -233,30 +225,23 @@ def unreadable(path: Path, error: OSError) -> UserError:
     )
 
 
-def _check(manifest: Manifest, path: Path) -> None:
-    """Raise UserError for a manifest that contradicts itself."""
-    wrong = [
-        f"split '{name}' has shards that do not add up to its rows"
-        for name, split in manifest.splits.items()
-        if sum(s.rows for s in split.shards) != split.n
-    ]
-    wrong += [
-        f"split '{name}' lists a shard twice"
-        for name, split in manifest.splits.items()
-        if len({s.file.casefold() for s in split.shards}) < len(split.shards)
-    ]
-    if not manifest.splits:
-        wrong.append("it has no split")
-    for name, split in manifest.splits.items():
+def _contradictions(manifest: Manifest) -> Iterator[str]:
+    """In what a manifest contradicts itself."""
+    splits, identity = manifest.splits, manifest.source["identity"]
+    for name, split in splits.items():
+        if sum(s.rows for s in split.shards) != split.n:
+            yield f"split '{name}' has shards that do not add up to its rows"
+        if len({s.file.casefold() for s in split.shards}) < len(split.shards):
+            yield f"split '{name}' lists a shard twice"
         if (split.groups is not None) != manifest.grouped:
-            wrong.append(f"split '{name}' has {'no ' if split.groups is None else ''}groups, unlike the set")
-        elif split.groups is not None and split.groups > split.n:
-            wrong.append(f"split '{name}' has more groups than records")
+            yield f"split '{name}' has {'no ' if split.groups is None else ''}groups, unlike the set"
+        if (split.groups or 0) > split.n:
+            yield f"split '{name}' has more groups than records"
+    if not splits:
+        yield "it has no split"
     if len(set(manifest.classes)) < len(manifest.classes):
-        wrong.append("two of its classes have one name")
-    if manifest.grouped != (set(manifest.source["identity"].get("groups") or {}) >= set(manifest.splits) != set()):
-        wrong.append("what it says of groups does not fit its splits")
-    if not set(manifest.source["identity"]["listing"]) >= set(manifest.splits):
-        wrong.append("its listing lacks a split")
-    if wrong:
-        raise UserError(f"'{path}' contradicts itself: {wrong[0]}.", REMEDY, code="damaged", path=str(path))
+        yield "two of its classes have one name"
+    if manifest.grouped != (set(identity.get("groups") or {}) >= set(splits) != set()):
+        yield "what it says of groups does not fit its splits"
+    if not set(identity["listing"]) >= set(splits):
+        yield "its listing lacks a split"

@@ -1,6 +1,5 @@
 """Pictures to a feature set: overlapped, restartable, shared; the same bytes whatever happened on the way."""
 
-import io
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfc_cli import backbones
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction import extract as extraction
@@ -115,17 +113,9 @@ def test_interrupted_again_and_again_it_ends_with_the_same_bytes(
     assert not out.with_name("set.partial").exists()
 
 
-@pytest.mark.parametrize("parts", [2, 3])
-def test_shared_by_several_it_ends_with_the_same_bytes(
-    pictures: Path, tmp_path: Path, undisturbed: dict[str, bytes], parts: int
+def test_shared_by_several_at_the_same_time_it_ends_with_the_same_bytes(
+    pictures: Path, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
-    out = tmp_path / "set"
-    finished = [extracted(pictures, out, task=(i, parts)) for i in range(1, parts + 1)]
-    assert finished[:-1] == [None] * (parts - 1)
-    assert stored(out) == undisturbed
-
-
-def test_at_the_same_time_too(pictures: Path, tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     program = """
 import sys
 from pathlib import Path
@@ -188,27 +178,18 @@ def test_decoding_runs_ahead_while_the_device_computes(pictures: Path, tmp_path:
     assert order[: order.index("submit")].count("decode") >= 2
 
 
-def test_the_fingerprint_names_the_recipe_and_not_the_records(pictures: Path, tmp_path: Path) -> None:
-    source = open_images(f"imagefolder:{pictures}", geometry=SQUARE)
-
-    def fingerprint(source: ImageSet = source, geometry: Geometry = SQUARE, dtype: str = "float16") -> str:
+def test_the_fingerprint_names_the_preparation_and_not_the_records(pictures: Path) -> None:
+    def fingerprint(geometry: Geometry = SQUARE, dtype: str = "float16") -> str:
+        source = open_images(f"imagefolder:{pictures}", geometry=geometry)
         identity = extraction.identity_of(source, Means(), dtype, Preparation(geometry=geometry))
-        return extraction.manifest_of(source, Means(), dtype, identity).fingerprint
+        manifest = extraction.manifest_of(source, Means(), dtype, identity)
+        assert set(manifest.versions) == {"dpfc", "jax", "numpy", "pillow", "h5py"}
+        return manifest.fingerprint
 
     first = fingerprint()
+    assert len({first, fingerprint(Geometry(resize=9, crop=8)), fingerprint(dtype="float32")}) == 3
+    (pictures / "train" / "c0" / "000.jpg").rename(pictures / "train" / "c0" / "new.jpg")
     assert fingerprint() == first
-    (pictures / "train" / "c0" / "new.jpg").write_bytes(_jpeg())
-    other = open_images(f"imagefolder:{pictures}", geometry=SQUARE)
-    assert other.splits["train"].listing != source.splits["train"].listing
-    assert fingerprint(other) == first
-    assert fingerprint(geometry=Geometry(resize=9, crop=8)) != first
-    assert fingerprint(dtype="float32") != first
-    manifest = extraction.manifest_of(
-        source, Means(), "float16", extraction.identity_of(source, Means(), "float16", AS_SQUARE)
-    )
-    assert replace(manifest, versions={"jax": "0"}).fingerprint == first
-    assert replace(manifest, backbone={"name": "means", "weights": "ab"}).fingerprint != first
-    assert set(manifest.versions) == {"dpfc", "jax", "numpy", "pillow", "h5py"}
 
 
 def test_warnings_are_pythons_unless_somebody_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,12 +205,6 @@ def test_warnings_are_pythons_unless_somebody_takes_them(tmp_path: Path, monkeyp
     # With a window nothing is wrong with them.
     extraction.extract("imagefolder:dark", **SCATTER, out="three", window=(0, 4095), warn=taken.append)
     assert len(taken) == 1
-
-
-def _jpeg() -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (9, 9)).save(file, "JPEG")
-    return file.getvalue()
 
 
 SCATTER: dict[str, Any] = {"model": "scattering", "pool": "mean", "image_size": 8}
@@ -259,56 +234,37 @@ def test_extract_makes_a_set_finds_it_again_and_goes_on(
     assert stored(second.folder) == stored(made.folder)
 
 
-def test_interrupted_it_says_what_was_kept(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(backbones, "load", lambda *_, **__: Means(stop_at=4))
-    with pytest.raises(KeyboardInterrupt) as stopped:
-        extraction.extract("imagefolder:pictures", **SCATTER, shards=6, out="set")
-    kept = len(list(Path("features/set.partial").glob("*.h5")))
-    assert kept > 0
-    plural = "s" * (kept > 1)
-    assert stopped.value.__notes__ == [
-        f"{kept} finished shard{plural} kept in 'features/set.partial'. Run the same command to go on."
-    ]
+NO_SENSE: list[tuple[str, dict[str, Any], str, str]] = [
+    ("digits", {"dtype": "int8"}, "unknown-name", "dtype"),
+    ("digits", {"on_error": "skip"}, "unknown-name", "on_error"),
+    ("digits", {"task": (3, 2)}, "bad-value", "task"),
+    ("digits", {"task": (0, 2)}, "bad-value", "task"),
+    ("digits", {"limit": 0}, "bad-value", "limit"),
+    ("digits", {"batch": -1}, "bad-value", "batch"),
+    ("digits", {"shards": 100_000}, "bad-value", "shards"),
+    ("digits", {"hold_out": 0.9}, "bad-value", "hold_out"),
+    ("digits", {"image_size": 32}, "conflict", "image_size"),
+    ("imagefolder:pictures", {"image_size": 7}, "bad-value", "image_size"),
+    ("imagefolder:pictures", {"model": "vit-b16", "image_size": 32}, "conflict", "image_size"),
+    ("imagefolder:pictures", {"on_error": "null"}, "conflict", "image_size"),
+    ("imagefolder:pictures", {"classes": 1}, "bad-value", "classes"),
+    ("imagefolder:pictures", {"classes": 99_999_999_999}, "bad-value", "classes"),
+    ("imagefolder:pictures", {"classes": ["a", "a"]}, "bad-value", "classes"),
+    ("imagefolder:pictures", {"classes": Path("nofile.txt")}, "missing", "classes"),
+]
 
 
-@pytest.mark.parametrize(
-    ("source", "options", "code", "parameter"),
-    [
-        ("digits", {"dtype": "int8"}, "unknown-name", "dtype"),
-        ("digits", {"on_error": "skip"}, "unknown-name", "on_error"),
-        ("digits", {"task": (3, 2)}, "bad-value", "task"),
-        ("digits", {"task": (0, 2)}, "bad-value", "task"),
-        ("digits", {"limit": 0}, "bad-value", "limit"),
-        ("digits", {"batch": -1}, "bad-value", "batch"),
-        ("digits", {"shards": 100_000}, "bad-value", "shards"),
-        ("digits", {"hold_out": 0.9}, "bad-value", "hold_out"),
-        ("digits", {"image_size": 32}, "conflict", "image_size"),
-        ("imagefolder:pictures", {"image_size": 7}, "bad-value", "image_size"),
-        ("imagefolder:pictures", {"model": "vit-b16", "image_size": 32}, "conflict", "image_size"),
-        ("imagefolder:pictures", {"on_error": "null"}, "conflict", "image_size"),
-        ("imagefolder:pictures", {"classes": 1}, "bad-value", "classes"),
-        ("imagefolder:pictures", {"classes": 99_999_999_999}, "bad-value", "classes"),
-        ("imagefolder:pictures", {"classes": ["a", "a"]}, "bad-value", "classes"),
-        ("imagefolder:pictures", {"classes": Path("nofile.txt")}, "missing", "classes"),
-    ],
-)
 def test_what_makes_no_sense_is_refused_by_its_python_name_and_changes_nothing(
-    pictures: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    source: str,
-    options: dict[str, Any],
-    code: str,
-    parameter: str,
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError) as caught:
-        extraction.extract(source, **options)
-    assert (caught.value.code, caught.value.fields["parameter"]) == (code, parameter)
-    assert "--" not in str(caught.value)
-    assert sorted(tmp_path.rglob("*")) == before
+    for source, options, code, parameter in NO_SENSE:
+        with pytest.raises(UserError) as caught:
+            extraction.extract(source, **options)
+        assert (caught.value.code, caught.value.fields["parameter"]) == (code, parameter)
+        assert "--" not in str(caught.value)
+        assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_classes_are_a_number_names_or_a_file_of_names(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import struct
 import tracemalloc
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -487,8 +488,7 @@ def of_npy(data: bytes) -> Callable[[Path], Path]:
     return lambda place: whole(folder_of(place, train_y=LABELS), "train_x.npy", data).parent
 
 
-def of_safetensors(head: bytes, size: int | None = None) -> Callable[[Path], Path]:
-    data = struct.pack("<Q", len(head) if size is None else size) + head + bytes(8)
+def of_safetensors(data: bytes) -> Callable[[Path], Path]:
     return lambda place: whole(place, "a.safetensors", data)
 
 
@@ -557,11 +557,41 @@ def of_arrays(cut: int | None = None, **held: np.ndarray) -> Callable[[Path], Pa
     return make
 
 
+def sized(head: bytes) -> bytes:
+    return struct.pack("<Q", len(head)) + head + bytes(8)
+
+
 def safe_header(**arrays: tuple[str, list[int], list[int]]) -> bytes:
     said = {name: dict(zip(("dtype", "shape", "data_offsets"), each, strict=True)) for name, each in arrays.items()}
-    return json.dumps(said).encode()
+    return sized(json.dumps(said).encode())
 
 
+LIES: dict[str, bytes] = {
+    "10^18 numbers": header((10**9, 10**9), "<f4") + bytes(100),
+    "beyond what can be counted": header((10**30, 2), "<f4"),
+    "fewer": header((6, 2), "<f4") + bytes(40),
+    "more": header((6, 2), "<f4") + bytes(56),
+    "a negative shape": header((-6, -2), "<f4") + bytes(48),
+    "a shape of half": header((6, 2), "<f4").replace(b"(6, 2)", b"(6,.2)") + bytes(48),
+    "a header that is none": b"\x93NUMPY\x01\x00\x05\x00(((((",
+    "a header of gigabytes": b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + b" " * 1000,
+    "a deep header": b"\x93NUMPY\x01\x00" + struct.pack("<H", 9000) + b"(" * 9000,
+    "objects": header((6, 2), "|O") + bytes(96),
+    "text": b"text",
+}
+"""Arrays of features that are not what they declare."""
+ELSEWHERE: dict[str, Callable[[h5py.File], object]] = {
+    "a loop of links": lambda f: f.update(features=h5py.SoftLink("/features")),
+    "another file's values": lambda f: f.update(features=h5py.ExternalLink("b.h5", "features")),
+    "another file's bytes": lambda f: f.create_dataset("features", (6, 2), "f4", external=[("/etc/passwd", 0, 48)]),
+}
+OF_SAFETENSORS: dict[str, bytes] = {
+    "exabytes": struct.pack("<Q", 2**63) + b"{}" + bytes(8),
+    "a deep header": sized(b"[" * 100_000),
+    "overlapping": safe_header(features=("F32", [1, 1], [0, 4]), labels=("I32", [1], [2, 6])),
+    "brain floats": safe_header(features=("BF16", [1, 2], [0, 4]), labels=("I32", [1], [4, 8])),
+    "a shape of 10^18": safe_header(features=("F32", [10**9, 10**9], [0, 8])),
+}
 BAD: list[tuple[str, Callable[[Path], Path], str]] = [
     ("lists of other lengths", of_columns(e=[[1.0, 2.0], [1.0], [1.0, 2.0, 3.0]], label=[0, 1, 2]), "bad-record"),
     ("a list that is missing", of_columns(e=[[1.0, 2.0], None], label=[0, 1]), "bad-record"),
@@ -582,60 +612,14 @@ BAD: list[tuple[str, Callable[[Path], Path], str]] = [
     ("text", lambda place: whole(place, "a.h5", b"text"), "damaged"),
     ("a csv", lambda place: whole(place, "a.csv", b"1,2"), "unsupported"),
     ("an empty folder", lambda place: place, "missing"),
-    ("10^18 numbers", lambda p: archive(p, train_x=header((10**9, 10**9), "<f4") + bytes(100)), "damaged"),
-    ("fewer numbers than declared", lambda p: archive(p, train_x=header((6, 2), "<f4") + bytes(40)), "damaged"),
-    ("more numbers than declared", lambda p: archive(p, train_x=header((6, 2), "<f4") + bytes(56)), "damaged"),
-    ("a negative shape", lambda p: archive(p, train_x=header((-6, -2), "<f4") + bytes(48)), "damaged"),
-    (
-        "a shape of half",
-        lambda p: archive(p, train_x=header((6, 2), "<f4").replace(b"(6, 2)", b"(6,.2)") + bytes(48)),
-        "damaged",
-    ),
-    ("a header that is none", lambda p: archive(p, train_x=b"\x93NUMPY\x01\x00\x05\x00((((("), "damaged"),
-    (
-        "a header of gigabytes",
-        lambda p: archive(p, train_x=b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + b" " * 1000),
-        "damaged",
-    ),
-    ("objects", lambda p: archive(p, train_x=header((6, 2), "|O") + bytes(96)), "damaged"),
-    ("not an array", lambda p: archive(p, train_x=b"text"), "damaged"),
     ("encrypted", encrypted, "damaged"),
     ("two of one name", twice, "damaged"),
-    ("npy: 10^18 numbers", of_npy(header((10**9, 10**9), "<f4")), "damaged"),
-    ("npy: beyond what can be counted", of_npy(header((10**30, 2), "<f4")), "damaged"),
-    ("npy: a negative shape", of_npy(header((-6, -2), "<f4") + bytes(48)), "damaged"),
-    ("npy: objects", of_npy(header((6, 2), "|O") + bytes(96)), "damaged"),
-    ("npy: a deep header", of_npy(b"\x93NUMPY\x01\x00" + struct.pack("<H", 9000) + b"(" * 9000), "damaged"),
-    ("hdf5: a loop of links", of_hdf5(lambda f: f.update(features=h5py.SoftLink("/features"))), "damaged"),
-    (
-        "hdf5: another file's values",
-        of_hdf5(lambda f: f.update(features=h5py.ExternalLink("b.h5", "features"))),
-        "damaged",
-    ),
-    (
-        "hdf5: another file's bytes",
-        of_hdf5(lambda f: f.create_dataset("features", (6, 2), "f4", external=[("/etc/passwd", 0, 48)])),
-        "damaged",
-    ),
     ("hdf5: compressed twice", of_hdf5(compressed_twice), "unsupported"),
     ("hdf5: a damaged chunk", damaged_chunk, "damaged"),
-    ("safetensors: a header of exabytes", of_safetensors(b"{}", 2**63), "damaged"),
-    ("safetensors: a deep header", of_safetensors(b"[" * 100_000), "damaged"),
-    (
-        "safetensors: overlapping",
-        of_safetensors(safe_header(features=("F32", [1, 1], [0, 4]), labels=("I32", [1], [2, 6]))),
-        "damaged",
-    ),
-    (
-        "safetensors: brain floats",
-        of_safetensors(safe_header(features=("BF16", [1, 2], [0, 4]), labels=("I32", [1], [4, 8]))),
-        "damaged",
-    ),
-    (
-        "safetensors: a shape of 10^18",
-        of_safetensors(safe_header(features=("F32", [10**9, 10**9], [0, 8]))),
-        "damaged",
-    ),
+    *((f"hdf5: {name}", of_hdf5(write), "damaged") for name, write in ELSEWHERE.items()),
+    *((f"npz: {name}", partial(archive, train_x=data), "damaged") for name, data in LIES.items()),
+    *((f"npy: {name}", of_npy(data), "damaged") for name, data in LIES.items() if name not in ("more", "fewer")),
+    *((f"safetensors: {name}", of_safetensors(data), "damaged") for name, data in OF_SAFETENSORS.items()),
 ]
 
 
