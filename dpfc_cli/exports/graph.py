@@ -40,18 +40,20 @@ class Graph:
             self._small[key] = name
         return name
 
-    def __call__(
-        self, operator: str, *inputs: "str | np.ndarray | np.generic", outputs: int = 1, **attributes: Any
-    ) -> Any:
-        """Add a node, and return the name of its output; a list of names if there are several. inputs: names of values,
-        or arrays, which become constants.
-        """
+    def __call__(self, operator: str, *inputs: "str | np.ndarray | np.generic", **attributes: Any) -> str:
+        """Add a node, and return the name of its output. inputs: names of values, or arrays, which become constants."""
+        return self.several(operator, 1, *inputs, **attributes)[0]
+
+    def several(
+        self, operator: str, outputs: int, *inputs: "str | np.ndarray | np.generic", **attributes: Any
+    ) -> list[str]:
+        """Add a node that has several outputs, and return their names."""
         from onnx import helper
 
         names = [each if isinstance(each, str) else self.constant(np.asarray(each)) for each in inputs]
-        made = [f"{operator.lower()}_{len(self._nodes)}" + (f"_{i}" if outputs > 1 else "") for i in range(outputs)]
+        made = [f"{operator.lower()}_{len(self._nodes)}_{i}" for i in range(outputs)]
         self._nodes.append(helper.make_node(operator, names, made, **attributes))
-        return made if outputs > 1 else made[0]
+        return made
 
     def name(self, value: str, as_: str) -> None:
         """Make a value an output of the graph, under that name."""

@@ -120,7 +120,7 @@ def scored(graph: Graph, features: str, head: Head) -> str:
         else:
             matrix = step.matrix.astype(np.float32).astype(np.float64)
             z = graph("MatMul", graph("Cast", graph("Cast", z, to=_FLOAT), to=_DOUBLE), matrix)
-    return str(graph("Add", graph("MatMul", z, head.weight.astype(np.float64)), head.bias.astype(np.float64)))
+    return graph("Add", graph("MatMul", z, head.weight.astype(np.float64)), head.bias.astype(np.float64))
 
 
 def _norms(graph: Graph, z: str) -> str:
@@ -129,7 +129,7 @@ def _norms(graph: Graph, z: str) -> str:
     step = graph("Mul", graph("Max", largest, np.float64(_LEAST)), np.float64(2.0**-NORM_BITS))
     grid = graph("Round", graph("Div", z, step))
     total = graph("ReduceSum", graph("Mul", grid, grid), np.array([1]), keepdims=1)
-    return str(graph("Mul", step, graph("Sqrt", total)))
+    return graph("Mul", step, graph("Sqrt", total))
 
 
 def _features(graph: Graph, pixels: str, network: Network) -> str:

@@ -35,7 +35,7 @@ def normalised(graph: Graph, pixels: str, mean: tuple[float, ...], std: tuple[fl
     """(x / 255 - mean) / std of bytes (n, S, S, 3)."""
     scale, shift = 1 / (255 * np.array(std)), np.array(mean) / np.array(std)
     seen = graph("Mul", graph("Cast", pixels, to=_FLOAT), scale.astype(np.float32))
-    return str(graph("Sub", seen, shift.astype(np.float32)))
+    return graph("Sub", seen, shift.astype(np.float32))
 
 
 def patches(graph: Graph, x: str, side: int, patch: int, channels: int) -> str:
@@ -45,7 +45,7 @@ def patches(graph: Graph, x: str, side: int, patch: int, channels: int) -> str:
         x = graph("Slice", x, whole(0, 0), whole(grid * patch, grid * patch), whole(1, 2))
     cut = graph("Reshape", x, whole(0, grid, patch, grid, patch, channels))
     cut = graph("Transpose", cut, perm=[0, 1, 3, 2, 4, 5])
-    return str(graph("Reshape", cut, whole(0, grid * grid, patch * patch * channels)))
+    return graph("Reshape", cut, whole(0, grid * grid, patch * patch * channels))
 
 
 class Layers:
@@ -55,27 +55,27 @@ class Layers:
         self.g = graph
 
     def dense(self, x: str, group: Group, name: str) -> str:
-        return str(self.g("Add", self.g("MatMul", x, group[f"{name}.weight"]), group[f"{name}.bias"]))
+        return self.g("Add", self.g("MatMul", x, group[f"{name}.weight"]), group[f"{name}.bias"])
 
     def scaled(self, x: str, group: Group, name: str) -> str:
         """Each channel multiplied by a number, if the group has these numbers."""
-        return str(self.g("Mul", x, group[name])) if name in group else x
+        return self.g("Mul", x, group[name]) if name in group else x
 
     def normed(self, x: str, group: Group, name: str, epsilon: float) -> str:
         """Layer normalisation over the last axis."""
         weight, bias = group[f"{name}.weight"], group[f"{name}.bias"]
-        return str(self.g("LayerNormalization", x, weight, bias, axis=-1, epsilon=epsilon))
+        return self.g("LayerNormalization", x, weight, bias, axis=-1, epsilon=epsilon)
 
     def activated(self, x: str, activation: Activation) -> str:
         if activation == "quick_gelu":
-            return str(self.g("Mul", x, self.g("Sigmoid", self.g("Mul", x, np.float32(1.702)))))
+            return self.g("Mul", x, self.g("Sigmoid", self.g("Mul", x, np.float32(1.702))))
         if activation == "gelu_tanh":
             cube = self.g("Mul", self.g("Mul", self.g("Mul", x, x), x), np.float32(0.044715))
             inner = self.g("Tanh", self.g("Mul", self.g("Add", x, cube), np.float32((2 / np.pi) ** 0.5)))
         else:
             inner = self.g("Erf", self.g("Mul", x, np.float32(0.5**0.5)))
         half = self.g("Mul", self.g("Add", inner, np.float32(1)), np.float32(0.5))
-        return str(self.g("Mul", x, half))
+        return self.g("Mul", x, half)
 
 
 # Vision Transformers
@@ -107,7 +107,7 @@ class _Transformer(Layers):
             rows = self.g("Slice", self.g("Shape", x), whole(0), whole(1))
             shape = self.g("Concat", rows, whole(*ahead.shape[1:]), axis=0)
             x = self.g("Concat", self.g("Expand", ahead, shape), x, axis=1)
-        return self.norm(x, outer, "prenorm") if "prenorm.weight" in outer else str(x)
+        return self.norm(x, outer, "prenorm") if "prenorm.weight" in outer else x
 
     def block(self, group: Group, x: str) -> str:
         qkv = self.dense(self.norm(x, group, "norm1"), group, "qkv")
@@ -116,12 +116,12 @@ class _Transformer(Layers):
         y = self.dense(y, group, "out")
         x = self.g("Add", x, self.scaled(y, group, "scale1"))
         y = self.mlp(self.norm(x, group, "norm2"), group)
-        return str(self.g("Add", x, self.scaled(y, group, "scale2")))
+        return self.g("Add", x, self.scaled(y, group, "scale2"))
 
     def pool(self, outer: Group, x: str) -> str:
         """The feature. A pooling of several vectors has their names with a plus between them."""
         found = [self.pooled(outer, x, each) for each in self.a.pool.split("+")]
-        return found[0] if len(found) == 1 else str(self.g("Concat", *found, axis=1))
+        return found[0] if len(found) == 1 else self.g("Concat", *found, axis=1)
 
     def pooled(self, outer: Group, x: str, pool: str) -> str:
         ahead = len(outer["prefix"]) if "prefix" in outer else 0
@@ -147,7 +147,7 @@ class _Transformer(Layers):
         k, v = self.split(kv, 2)
         y = self.attention(q, k, v, width)
         y = self.g("Gather", self.dense(y, head, "out"), np.array(0), axis=1)
-        return str(self.g("Add", y, self.mlp(self.norm(y, head, "norm"), head)))
+        return self.g("Add", y, self.mlp(self.norm(y, head, "norm"), head))
 
     def attention(self, q: str, k: str, v: str, width: int) -> str:
         """Scaled dot-product attention of (B, N, D)."""
@@ -156,15 +156,14 @@ class _Transformer(Layers):
         scores = self.g("MatMul", self.g("Mul", queries, scale), keys)
         mixed = self.g("MatMul", self.g("Softmax", scores, axis=-1), values)
         together = self.g("Transpose", mixed, perm=[0, 2, 1, 3])
-        return str(self.g("Reshape", together, whole(0, 0, width)))
+        return self.g("Reshape", together, whole(0, 0, width))
 
     def heads(self, x: str, order: tuple[int, ...]) -> str:
         """The last axis divided among the heads, and the axes in that order."""
-        return str(self.g("Transpose", self.g("Reshape", x, whole(0, 0, self.a.heads, -1)), perm=list(order)))
+        return self.g("Transpose", self.g("Reshape", x, whole(0, 0, self.a.heads, -1)), perm=list(order))
 
     def split(self, x: str, parts: int) -> list[str]:
-        found: list[str] = self.g("Split", x, outputs=parts, axis=-1)
-        return found
+        return self.g.several("Split", parts, x, axis=-1)
 
     def mlp(self, x: str, group: Group) -> str:
         hidden = self.dense(x, group, "fc1")
@@ -179,7 +178,7 @@ class _Transformer(Layers):
         return self.normed(x, group, name, self.a.epsilon)
 
     def mean(self, x: str) -> str:
-        return str(self.g("ReduceMean", x, axes=[1], keepdims=0))
+        return self.g("ReduceMean", x, axes=[1], keepdims=0)
 
 
 # ConvNeXt
@@ -209,7 +208,7 @@ class _ConvNeXt(Layers):
         cut = patches(self.g, x, side, patch, channels)
         y = self.g("Add", self.g("MatMul", cut, kernel.reshape(-1, width)), group[f"{name}.bias"])
         grid = side // patch
-        return str(self.g("Reshape", y, whole(0, grid, grid, width))), grid
+        return self.g("Reshape", y, whole(0, grid, grid, width)), grid
 
     def block(self, group: Group, x: str) -> str:
         kernel = group["depthwise.weight"]
@@ -219,7 +218,7 @@ class _ConvNeXt(Layers):
         y = self.g("Conv", planes, filters, group["depthwise.bias"], group=channels, pads=[side // 2] * 4)
         y = self.normed(self.g("Transpose", y, perm=[0, 2, 3, 1]), group, "norm", EPSILON)
         y = self.dense(self.activated(self.dense(y, group, "fc1"), "gelu"), group, "fc2")
-        return str(self.g("Add", x, self.scaled(y, group, "scale")))
+        return self.g("Add", x, self.scaled(y, group, "scale"))
 
 
 # Scattering
@@ -237,7 +236,7 @@ def scattering(graph: Graph, pixels: str, image_shape: tuple[int, int, int], poo
     maps = graph("Concat", *map(network.standardised, orders), axis=2)
     if pooling == "mean":
         maps = graph("ReduceMean", maps, axes=[3, 4], keepdims=1)
-    return str(graph("Reshape", maps, np.array([0, -1])))
+    return graph("Reshape", maps, np.array([0, -1]))
 
 
 class _Scattering:
@@ -267,7 +266,7 @@ class _Scattering:
     def transformed(self, rows: np.ndarray, columns: np.ndarray, x: str) -> str:
         """Apply matrices to the last two axes."""
         y = self.g("MatMul", rows.astype(np.float32), x)
-        return str(self.g("MatMul", y, np.ascontiguousarray(columns.T, np.float32)))
+        return self.g("MatMul", y, np.ascontiguousarray(columns.T, np.float32))
 
     def filtered(self, x: str, wavelet: np.ndarray, sides: tuple[int, int]) -> Parts:
         """Apply filters (4, L, M, N) to coefficients (…, M, N): (…, L, M, N) of each part."""
@@ -276,11 +275,11 @@ class _Scattering:
         both = self.mirrored(down, -1, sides[1])
         x, down, across, both = (self.g("Unsqueeze", each, np.array([-3])) for each in (x, down, across, both))
         real = self.g("Sub", self.g("Mul", x, ee), self.g("Mul", both, oo))
-        return str(real), str(self.g("Add", self.g("Mul", across, eo), self.g("Mul", down, oe)))
+        return real, self.g("Add", self.g("Mul", across, eo), self.g("Mul", down, oe))
 
     def mirrored(self, x: str, along: int, size: int) -> str:
         """Put the coefficient of -k in the place of k, along one axis."""
-        return str(self.g("Gather", x, -np.arange(size) % size, axis=along))
+        return self.g("Gather", x, -np.arange(size) % size, axis=along)
 
     def halved(self, parts: Parts, sides: tuple[int, int]) -> Parts:
         """Subsample both images by two: aliases add up."""
@@ -289,21 +288,21 @@ class _Scattering:
             self.g("Sum", *(self.g("Slice", x, *_corner(i * m, j * n, m, n)) for i in (0, 1) for j in (0, 1)))
             for x in parts
         )
-        return str(real), str(imaginary)
+        return real, imaginary
 
     def modulus(self, parts: Parts, rows: np.ndarray, columns: np.ndarray) -> str:
         """The image of absolute values."""
         squares = [self.g("Mul", y, y) for y in (self.transformed(rows, columns, x) for x in parts)]
-        return str(self.g("Sqrt", self.g("Add", *squares)))
+        return self.g("Sqrt", self.g("Add", *squares))
 
     def standardised(self, maps: str) -> str:
         """Each record of an order with mean 0 and variance 1, or less if it is nearly constant."""
         centred = self.g("Sub", maps, self.mean(maps))
         variance = self.g("Add", self.mean(self.g("Mul", centred, centred)), np.float32(transform.EPSILON))
-        return str(self.g("Div", centred, self.g("Sqrt", variance)))
+        return self.g("Div", centred, self.g("Sqrt", variance))
 
     def mean(self, maps: str) -> str:
-        return str(self.g("ReduceMean", maps, axes=[1, 2, 3, 4], keepdims=1))
+        return self.g("ReduceMean", maps, axes=[1, 2, 3, 4], keepdims=1)
 
 
 def _corner(top: int, left: int, height: int, width: int) -> tuple[np.ndarray, ...]:

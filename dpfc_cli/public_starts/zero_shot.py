@@ -3,7 +3,7 @@ with.
 
 **No record is read to make them.** They depend on the names of the classes and on the weights of the backbone alone. So
 a training may start from them at no cost in privacy (`training.public_start`), if the names are public and the weights
-know nothing of the private records. Only scoring them reads records (`score`).
+know nothing of the private records. Only scoring them reads records.
 """
 
 import json
@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli import backbones, outputs
-from dpfc_cli.backbones import BACKBONES, text
+from dpfc_cli.backbones import BACKBONES, Wanted, text
 from dpfc_cli.errors import UserError, counted, parameter, printable
-from dpfc_cli.evaluation.exact import Evaluation, Progress
+from dpfc_cli.evaluation.exact import Evaluation, Progress, figures
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
-from dpfc_cli.heads.head import ordered
+from dpfc_cli.heads.head import Head, ordered
+from dpfc_cli.methods.whitened import unit_chain
 from dpfc_cli.options import takes
-from dpfc_cli.public_starts import score
 from dpfc_cli.public_starts.classifier_rows import (
     Chosen,
     below,
@@ -35,7 +35,9 @@ from dpfc_cli.public_starts.classifier_rows import (
 )
 from dpfc_cli.public_starts.request import ClassVectors
 from dpfc_cli.public_starts.wordnet import DATA, INDEX, WordNet
-from dpfc_cli.sources.classes import class_names
+from dpfc_cli.sources.classes import by_name, class_names
+from dpfc_cli.training.public import check_public, differing, mean_of, protected
+from dpfc_cli.training.request import SPLIT
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -70,17 +72,6 @@ class ZeroShot:
         return tuple(name for name in self.classes if name not in known)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Network:
-    """The backbone of the features. pool, sha256, dim: None where nothing states them."""
-
-    model: str
-    pool: str | None
-    weights: str | None
-    sha256: str | None
-    dim: int | None
-
-
 @takes(ClassVectors)
 def zero_shot(wanted: ClassVectors) -> ZeroShot:
     """Make a file of class vectors, from which a training can start at no cost in privacy.
@@ -99,11 +90,11 @@ def zero_shot(wanted: ClassVectors) -> ZeroShot:
     features, source, on, split, progress = wanted.features, wanted.source, wanted.on, wanted.split, wanted.progress
     network = _network(features, wanted.model, wanted.weights)
     names = _names(features, wanted.classes)
-    stem = printable(network.model if features is None else features.name)
+    stem = printable(network.name if features is None else features.name)
     path = Path(f"{stem}-{source}.safetensors" if wanted.out is None else wanted.out)
     outputs.check(path, (".safetensors",))
     own = tuple(names)
-    warnings = [] if on is None else score.check(on, split, features)
+    warnings = [] if on is None else _check_scoring(on, split, features)
     if features is not None and features.manifest.origin == "inferred":
         warnings.append(
             f"the classes of '{features.folder}' were inferred from its records. So the file depends on them: it says "
@@ -124,18 +115,18 @@ def zero_shot(wanted: ClassVectors) -> ZeroShot:
             code="conflict",
             known=list(known),
         )
-    if network.dim not in (None, vectors.shape[1]):
+    if features is not None and features.dim != vectors.shape[1]:
         before = " Those of CLIP are taken before its projection." if source == "text" else ""
         raise UserError(
-            f"The vectors of {network.model} have {vectors.shape[1]} dimensions, the features have {network.dim}.",
+            f"The vectors of {network.name} have {vectors.shape[1]} dimensions, the features have {features.dim}.",
             f"Name the backbone of the features: {parameter('model')}.{before}",
             code="conflict",
             parameter="model",
         )
-    origin = {"source": source, "model": network.model, **origin, "without": sorted(set(own) - set(known))}
+    origin = {"source": source, "model": network.name, **origin, "without": sorted(set(own) - set(known))}
     if any(names[name] != name for name in own):
         origin["called"] = names
-    scored = None if on is None else score.scored(vectors, known, origin, on, split, progress)
+    scored = None if on is None else _scored(vectors, known, origin, on, split, progress)
     data = ordered(
         {"vectors": vectors.astype(np.float32)},
         {"classes": json.dumps(known), "origin": json.dumps(origin, sort_keys=True)},
@@ -152,7 +143,7 @@ def zero_shot(wanted: ClassVectors) -> ZeroShot:
     )
 
 
-def _network(features: FeatureSet | None, model: str | None, weights: str | None) -> _Network:
+def _network(features: FeatureSet | None, model: str | None, weights: str | None) -> Wanted:
     """The backbone: as the manifest states it, or as the user does."""
     if features is None or features.manifest.backbone.get("name") not in BACKBONES:
         if model is None:
@@ -163,9 +154,7 @@ def _network(features: FeatureSet | None, model: str | None, weights: str | None
                 code="missing",
                 parameter="model",
             )
-        return _Network(
-            model=model, pool=None, weights=weights, sha256=None, dim=None if features is None else features.dim
-        )
+        return Wanted(name=model, weights=weights)
     stated = features.manifest.backbone
     name = str(stated["name"])
     if model not in (None, name):
@@ -184,14 +173,7 @@ def _network(features: FeatureSet | None, model: str | None, weights: str | None
             code="missing",
             parameter="weights",
         )
-    pool = stated.get("pooling")
-    return _Network(
-        model=name,
-        pool=None if pool is None else str(pool),
-        weights=weights or at or None,
-        sha256=known.get("sha256"),
-        dim=features.dim,
-    )
+    return Wanted(name=name, pool=stated.get("pooling"), weights=weights or at or None, expected=known.get("sha256"))
 
 
 def _names(features: FeatureSet | None, classes: int | Sequence[str] | Path | None) -> dict[str, str]:
@@ -217,16 +199,16 @@ def _names(features: FeatureSet | None, classes: int | Sequence[str] | Path | No
 
 
 def _of_text(
-    network: _Network, names: Mapping[str, str], prompts: Sequence[str] | Path | None, progress: Progress | None
+    network: Wanted, names: Mapping[str, str], prompts: Sequence[str] | Path | None, progress: Progress | None
 ) -> tuple[np.ndarray, dict[str, Any], tuple[str, ...]]:
     """The vectors of names, how they were made, and what to know of them."""
     found = text.class_vectors(
-        network.model,
+        network.name,
         list(names.values()),
         text.PROMPTS if prompts is None else _prompts(prompts),
         weights=network.weights,
         pool=network.pool,
-        expected=network.sha256,
+        expected=network.expected,
         progress=progress,
     )
     notes = found.notes
@@ -243,7 +225,7 @@ def _prompts(given: Sequence[str] | Path) -> tuple[str, ...]:
 
 
 def _of_classifier(
-    network: _Network,
+    network: Wanted,
     names: Mapping[str, str],
     wanted: ClassVectors,
 ) -> tuple[dict[str, np.ndarray], Chosen, dict[str, Any]]:
@@ -264,7 +246,7 @@ def _of_classifier(
     if nouns is not None:
         by["wordnet"] = {name: sha256_of(nouns.folder / name) for name in (INDEX, DATA)}
     found = backbones.classifier(
-        network.model, network.pool, weights=network.weights, expected=network.sha256, progress=wanted.progress
+        network.name, network.pool, weights=network.weights, expected=network.expected, progress=wanted.progress
     )
     origin: dict[str, Any] = {
         "pooling": found.pool,
@@ -316,3 +298,72 @@ def _told(chosen: Chosen) -> list[str]:
             "meaning or several. Only classes with the same name got them."
         )
     return said
+
+
+# How good they are: the vectors alone, on a labelled split, as a training would start from them. Records and vectors
+# have length 1, and the mean of each is subtracted. This reads records, without noise. It costs nothing only if they
+# are public, which is the caller's assertion. What is seen to be false is refused: training records of a private set.
+
+
+def _check_scoring(on: FeatureSet, split: str, features: FeatureSet | None) -> list[str]:
+    """What to beware of. Raises UserError for private training records, for other features than those of the set that
+    the vectors are for, if there is no such split, or if the ledger is damaged.
+    """
+    on.split(split)
+    if features is not None:
+        _refuse(on, differing(features, on))
+    check_public(on, "on", split=split, private=features)
+    if protected(on, on.splits):
+        return [f"'{on.folder}' was trained on with a guarantee. It does not cover these figures of its {split} split."]
+    return []
+
+
+def _scored(
+    vectors: np.ndarray,
+    known: Sequence[str],
+    origin: Mapping[str, Any],
+    on: FeatureSet,
+    split: str,
+    progress: Progress | None,
+) -> Evaluation:
+    """How good the vectors alone are. known: the names of their classes, to which those of the set are matched. A class
+    without a vector has the score 0, as at the start of a training. Raises UserError if the vectors do not fit the set,
+    or if it is damaged.
+    """
+    stated, pool, digest = on.manifest.backbone, origin["pooling"], origin["weights"]["sha256"]
+    made = {"dimensions": vectors.shape[1] == on.dim}
+    if stated.get("name") in BACKBONES:
+        made["pooling"] = stated.get("pooling") == pool
+        made["weights"] = (stated.get("weights") or {}).get("sha256") == digest
+    _refuse(on, [name for name, fits in made.items() if not fits])
+    rows = by_name(on.classes, ((name, row) for row, name in enumerate(known)))
+    matched = {column: found[0] for column, found in enumerate(rows.values()) if len(found) == 1}
+    if len(matched) < 2:
+        raise UserError(
+            f"{len(matched)} of the classes of '{on.folder}' have a vector, so nothing can be told apart.",
+            f"Score on a set with the same classes: {parameter('on')}.",
+            code="conflict",
+            parameter="on",
+            path=str(on.folder),
+        )
+    units = vectors[list(matched.values())].astype(np.float64)
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    weight = np.zeros((on.dim, len(on.classes)))
+    weight[:, list(matched)] = (units - units.mean(axis=0)).T
+    on.verify(split)
+    mean = mean_of(on, split, (lambda *far: progress("Reading the records", *far)) if progress else None)
+    chain = unit_chain(mean, float(mean @ mean))
+    head = Head(chain=chain, weight=weight, bias=np.zeros(len(on.classes)), card={"classes": list(on.classes)})
+    return figures((head,), on, split, split == SPLIT, progress)[0][0]
+
+
+def _refuse(on: FeatureSet, differ: list[str]) -> None:
+    if differ:
+        raise UserError(
+            f"'{on.folder}' has features of another backbone. They differ in {', '.join(differ)}.",
+            f"Score on features that were made as those to be trained on: {parameter('on')}.",
+            code="conflict",
+            parameter="on",
+            path=str(on.folder),
+            differ=differ,
+        )
