@@ -1,6 +1,6 @@
 """What is wanted of a training, before anything is computed or read."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -147,13 +147,7 @@ class Training(Noisy):
     @property
     def privacy(self) -> Privacy:
         """The privacy that is asked for."""
-        return Privacy(
-            epsilon=self.epsilon,
-            noise_multiplier=self.noise_multiplier,
-            delta=self.delta,
-            allow_large_delta=self.allow_large_delta,
-            seed=self.seed,
-        )
+        return Privacy(**{each.name: getattr(self, each.name) for each in fields(Privacy)})
 
     @property
     def facts(self) -> Facts:

@@ -84,25 +84,16 @@ def expected(name: str, gradients: np.ndarray, bias: float = -10.0) -> list[np.n
 
 @RULE
 def test_each_step_follows_the_rule(name: str) -> None:
-    thetas, last = iterates(name, 7)
-    exact = expected(name, TOLD / FACTS.n)
-    assert len(thetas) == 7
-    for got, theta in zip([*thetas, last], exact, strict=True):
-        assert np.allclose(got, theta, rtol=1e-12, atol=1e-12)
-
-
-@RULE
-def test_with_the_softmax_all_weights_start_at_zero(name: str) -> None:
-    thetas, last = iterates(name, 7, loss="softmax")
-    for got, theta in zip([*thetas, last], expected(name, TOLD / FACTS.n, bias=0.0), strict=True):
-        assert np.allclose(got, theta, rtol=1e-12, atol=1e-12)
-
-
-@RULE
-def test_sums_over_a_sample_are_divided_by_its_expected_size(name: str) -> None:
-    thetas, last = iterates(name, 7, sampling_rate=0.05)
-    for got, theta in zip([*thetas, last], expected(name, TOLD / (0.05 * FACTS.n)), strict=True):
-        assert np.allclose(got, theta, rtol=1e-12, atol=1e-12)
+    """With the softmax all weights start at zero. Sums over a sample are divided by its expected size."""
+    for given, gradients, bias in (
+        ({}, TOLD / FACTS.n, -10.0),
+        ({"loss": "softmax"}, TOLD / FACTS.n, 0.0),
+        ({"sampling_rate": 0.05}, TOLD / (0.05 * FACTS.n), -10.0),
+    ):
+        thetas, last = iterates(name, 7, **given)
+        assert len(thetas) == 7
+        for got, theta in zip([*thetas, last], expected(name, gradients, bias), strict=True):
+            assert np.allclose(got, theta, rtol=1e-12, atol=1e-12)
 
 
 @RULE
