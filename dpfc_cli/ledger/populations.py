@@ -52,33 +52,20 @@ def refused(name: str, what: str, remedy: str, code: Code = "conflict", **fields
 
 
 def check_begin(folder: Path, ledger: Ledger | None = None) -> None:
-    """Refuse to make a set that could not be written down: UserError if its ledger cannot be read, is gone, or lacks a
-    set that lies there. What was spent is not known then.
+    """Refuse to make a set that could not be written down: UserError if its ledger cannot be read, or lacks a set that
+    lies there. What was spent is not known then.
     """
     ledger, place = ledger or read(ledger_path(folder)), folder.resolve().parent
-    # A link leads to a set with a ledger of its own, elsewhere.
-    here = [each for each in finished(place) if each.name != folder.name and each.resolve().parent == place]
-    for each in here:
-        with suppress(UserError):
-            if load(each).id not in ledger.sets:
-                what = f"'{ledger.path}' does not have {printable(each.name)}: it is gone, or too old a copy."
-                remedy = f"If there is none any more: 'dpfc budget --features {each} --adopt', for each set."
-                break
-    else:
-        if ledger.facts or not _digests_of_finished(place):
-            return
-        what = f"'{ledger.path}' is gone: '{place / LEDGER_DIGESTS}' is of sets that were made here."
-        remedy = "If there is none any more, delete that folder: what was spent is then in no sum."
-    raise refused("out", what, f"Put it back. {remedy}", "missing", path=str(ledger.path))
-
-
-def _digests_of_finished(place: Path) -> set[str]:
-    """The ids of which digests are kept, but for sets that were stopped before they had a name."""
-    begun = set[str]()
-    for each in place.glob(f"*{PARTIAL}"):
-        with suppress(UserError):
-            begun.add(load(each).id)
-    return {each.name for each in (place / LEDGER_DIGESTS).glob("[!.]*")} - begun
+    lost: list[Path] = []
+    for each in finished(place):
+        # A link leads to a set with a ledger of its own, elsewhere.
+        if each.name != folder.name and each.resolve().parent == place:
+            with suppress(UserError):
+                lost += [each] if load(each).id not in ledger.sets else []
+    if lost:
+        what = f"'{ledger.path}' does not have {printable(lost[0].name)}: it is gone, or too old a copy."
+        remedy = f"Put it back. If there is none any more: 'dpfc budget --features {lost[0]} --adopt', for each set."
+        raise refused("out", what, remedy, "missing", path=str(ledger.path))
 
 
 def register(folder: Path, place: Path, manifest: Manifest, population: str | None) -> None:
