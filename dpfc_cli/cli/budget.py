@@ -1,6 +1,6 @@
 """`dpfc budget`: what σ is worth, what ε costs, what was spent, and how much may be."""
 
-import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +26,12 @@ _CHANGES = "Changes of the ledger"
 def budget(
     sigma: Annotated[
         float | None,
-        Option("Noise multiplier of equal releases: what is it as ε?", flags=("--sigma", "--noise-multiplier")),
+        Option(
+            "Noise multiplier of equal releases: what is it as ε?",
+            flags=("--sigma", "--noise-multiplier"),
+            low=0.0,
+            open=True,
+        ),
     ] = None,
     epsilon: Annotated[float | None, Option("ε: which noise multiplier does it take?")] = None,
     delta: Annotated[list[float] | None, Option("δ; may be given several times. Default: 1e-5, 1e-6, 1e-7.")] = None,
@@ -86,14 +91,11 @@ def budget(
     σ is the noise multiplier of equal releases, as train's --noise-multiplier is. Conversions are exact (Gaussian
     differential privacy). The paper's looser conversion, ρ + 2√(ρ·ln(1/δ)), stands beside them for comparison.
     """
-    changes = {"cap": cap, "population": population, "adopt": adopt or None, "merge": merge}
-    given = [name for name, value in changes.items() if value is not None]
-    _check(given, features, delta, {"sigma": sigma, "epsilon": epsilon, "steps": steps}, by, note, apart, same)
-    deltas = _deltas(delta, sigma, epsilon, steps)
-    wanted = None if cap is None else _cap(cap)
-    pairs = _pairs(same)
+    # All that is known here are the options.
+    _check({name for name, value in locals().items() if value not in (None, False)}, len(delta or ()))
+    deltas, pairs, most = _deltas(delta, epsilon), _pairs(same or ()), None if cap in (None, "none") else _cap(str(cap))
     found = None if features is None else feature_set(features)[0]
-    if given:
+    if cap or population is not None or adopt or merge:
         from dpfc_cli.ledger.caps import set_cap
         from dpfc_cli.ledger.merge import merge_ledgers
         from dpfc_cli.ledger.populations import set_population
@@ -102,78 +104,57 @@ def budget(
         if merge is not None:
             merge_ledgers(_ledger(found), merge, apart=apart or (), same=pairs, by=by)
         elif found is not None and cap is not None:
-            set_cap(found, wanted, delta=delta[0] if delta else None, by=by, note=note)
+            set_cap(found, most, delta=delta[0] if delta else None, by=by, note=note)
         elif found is not None:
             set_population(found, population, adopt=adopt, by=by)
         stop.stands = f"The change was written to '{_ledger(found)}'."
     result: dict[str, Any] = {}
-    shown: list[Block] = []
+    sections: list[Section] = []
     if sigma is not None or epsilon is not None:
         from dpfc_cli.planning.conversion import conversions
 
         result["conversion"] = conversions(noise_multiplier=sigma, epsilon=epsilon, deltas=deltas, steps=steps)
+        sections.append(_converted(result["conversion"], sigma, epsilon))
     if found is not None or not result:
         result["spent"], shown = _spent(found, deltas)
+        sections.append(Section("", shown))
     if as_json:
         display.as_json(result)
-        return
-    converted = [_converted(result["conversion"], sigma, epsilon)] if "conversion" in result else []
-    document = Document(title="", sections=[*converted, Section("", shown)])
-    display.show(document if full else document.short)
+    else:
+        display.show(Document(title="", sections=sections), full)
 
 
-def _check(
-    changes: list[str],
-    features: str | None,
-    delta: list[float] | None,
-    conversion: dict[str, float | None],
-    by: str | None,
-    note: str | None,
-    apart: list[str] | None,
-    same: list[str] | None,
-) -> None:
+_NEEDS = {
+    **dict.fromkeys(("cap", "population", "adopt"), ("features",)),
+    "by": ("cap", "population", "adopt", "merge"),
+    "note": ("cap",),
+    **dict.fromkeys(("apart", "same"), ("merge",)),
+    "steps": ("sigma", "epsilon"),
+}
+"""Options that mean nothing without one of these."""
+_ALONE = ("sigma", "epsilon", "cap", "population", "merge")
+"""Of these one is given at a time: what is converted, or changed."""
+
+
+def _check(given: set[str], deltas: int) -> None:
     """UserError for options that do not go together. Nothing is written before all of them were looked at."""
-    if len({"population" if name == "adopt" else name for name in changes}) > 1:
-        raise _conflict(changes[1], f"does not go with {parameter(changes[0])}.", "Make one change at a time.")
-    needs = next((name for name in changes if name != "merge" and features is None), None)
-    if needs is not None:
-        raise _conflict(needs, f"needs {parameter('features')}: it is about one set.", "Name the set.")
-    idle = next((name for name, value in conversion.items() if value is not None), None)
-    if changes and idle is not None:
-        raise _conflict(idle, f"does not go with {parameter(changes[0])}.", "Leave out one of them.")
-    if "cap" in changes and len(delta or []) > 1:
+    for name, needed in _NEEDS.items():
+        if name in given and not given & set(needed):
+            raise _conflict(name, f"needs {' or '.join(map(parameter, needed))}.", "Give it too, or leave this out.")
+    alone = [name for name in _ALONE if name in given or (name == "population" and "adopt" in given)]
+    if len(alone) > 1:
+        raise _conflict(alone[1], f"does not go with {parameter(alone[0])}.", "Do one after the other.")
+    if "cap" in given and deltas > 1:
         raise _conflict("delta", "may be given once with a cap.", "Leave out the others.")
-    for name, value, needed in (
-        ("note", note, ("cap",)),
-        ("by", by, tuple(changes)),
-        ("apart", apart, ("merge",)),
-        ("same", same, ("merge",)),
-    ):
-        if value and not set(changes) & set(needed):
-            raise _conflict(name, "says something of a change, and there is none.", "Leave it out.")
 
 
 def _conflict(name: str, what: str, remedy: str) -> UserError:
     return UserError(f"{parameter(name)} {what}", remedy, code="conflict", parameter=name)
 
 
-def _deltas(
-    delta: list[float] | None, sigma: float | None, epsilon: float | None, steps: int | None
-) -> tuple[float, ...]:
+def _deltas(delta: list[float] | None, epsilon: float | None) -> tuple[float, ...]:
     from dpfc_cli.privacy.accounting import check_privacy
 
-    if sigma is not None and epsilon is not None:
-        raise _conflict("sigma", f"and {parameter('epsilon')} were both given.", "Give σ to get ε, or ε to get σ.")
-    if sigma is not None and not (sigma > 0 and math.isfinite(sigma)):
-        raise UserError(
-            f"{parameter('sigma')} must be a positive number, not {sigma:g}.", "Give a noise multiplier such as 10."
-        )
-    if steps is not None and sigma is None and epsilon is None:
-        raise _conflict(
-            "steps",
-            f"has no meaning without {parameter('sigma')} or {parameter('epsilon')}.",
-            "Give one of them too, or leave it out.",
-        )
     deltas = tuple(dict.fromkeys(delta or DELTAS))
     try:
         for value in deltas:
@@ -183,9 +164,7 @@ def _deltas(
     return deltas
 
 
-def _cap(text: str) -> float | None:
-    if text == "none":
-        return None
+def _cap(text: str) -> float:
     try:
         return float(text)
     except ValueError:
@@ -194,19 +173,13 @@ def _cap(text: str) -> float | None:
         ) from None
 
 
-def _pairs(same: list[str] | None) -> dict[str, str]:
+def _pairs(same: Sequence[str]) -> dict[str, str]:
     """Names here, by the names there."""
-    found = {}
-    for each in same or []:
-        name, equals, other = each.partition("=")
-        if not (name and equals and other):
-            raise UserError(
-                f"{parameter('same')} '{each}' is not NAME=OTHER.",
-                "Give the name here, and the name there.",
-                parameter="same",
-            )
-        found[other] = name
-    return found
+    pairs = [each.partition("=") for each in same]
+    if not all(name and other for name, _, other in pairs):
+        what = f"{parameter('same')} '{' '.join(same)}' is not NAME=OTHER."
+        raise UserError(what, "Give the name here, and the name there.", parameter="same")
+    return {other: name for name, _, other in pairs}
 
 
 def _ledger(found: "FeatureSet | None") -> Path:

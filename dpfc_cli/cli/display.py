@@ -34,9 +34,12 @@ LOOKED_BACK = 30.0
 """Seconds that a rate is the mean of. Work on the same things may become faster or slower while a stage lasts."""
 
 
-def show(document: Document) -> None:
-    """A document on stdout. Its warnings go to stderr."""
-    terminal.write(document, out, warn)
+def show(document: Document, full: bool = True) -> None:
+    """A document on stdout, or its short form. Its warnings go to stderr."""
+    shown = document if full else document.short
+    terminal.write(shown, out, warn)
+    if shown != document:
+        say("All of it: --full")
 
 
 def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:

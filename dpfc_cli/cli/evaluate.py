@@ -124,9 +124,7 @@ def evaluate(
     elif as_markdown:
         sys.stdout.write(markdown(document))
     else:
-        display.show(document if full else document.short)
-        if document != document.short and not full:
-            display.say("All classes, confusions, probabilities: --full")
+        display.show(document, full)
     if plot is not None and draw is not None:
         draw().save(plot)
         display.say(f"Figure: {plot}")

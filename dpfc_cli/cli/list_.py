@@ -31,20 +31,21 @@ def list_(
     if as_json:
         display.as_json(document.values)
     else:
-        display.show(document if full else document.short)
+        display.show(document, full)
 
 
 def _document(found: "Inventory") -> Document:
     """Both tables, and what is wrong. The short form has what a command names, and its cost."""
     sets = [
         (
-            *(each.name, each.backbone, each.population or "–", _records(each, "train"), _records(each, "test")),
-            *("?" if each.trainings is None else str(each.trainings), each.unit, rounding.delta(each.delta)),
+            *(each.name, each.backbone, each.population or "–", each.unit),
+            *(_records(each, "train"), _records(each, "test")),
+            *("?" if each.trainings is None else str(each.trainings), rounding.delta(each.delta)),
             "?" if each.epsilon is None else rounding.epsilon(each.epsilon) if each.epsilon else "–",
         )
         for each in found.sets
     ]
-    columns = ("set", "backbone", "population", "train", "test", "trainings", "for one", "delta", "epsilon")
+    columns = ("set", "backbone", "population", "for one", "train", "test", "trainings", "delta", "epsilon")
     more = ("backbone", "test", *(["for one"] if all(each.unit == "record" for each in found.sets) else []))
     heads = [
         (
@@ -63,7 +64,7 @@ def _document(found: "Inventory") -> Document:
         warnings.append(
             f"{names}: some trainings had no guarantee (epsilon = ∞). No sum covers them: see 'dpfc budget'."
         )
-    of_sets = [Table(columns, sets, left=7, more=more)] if sets else [no_sets]
+    of_sets = [Table(columns, sets, left=4, more=more)] if sets else [no_sets]
     of_heads = [Table(head_columns, heads, left=4, more=("set", "method"))] if heads else [no_heads]
     return Document(
         title="",

@@ -214,7 +214,7 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     document = Document(
         title=title, sections=[Section("", [Facts(rows)]), *(replace(each, full=False) for each in plan)]
     )
-    display.show(document if full else document.short)
+    display.show(document, full)
 
 
 def _show_head(trained: "Trained", as_json: bool, full: bool, named: bool, features: str | None) -> None:
@@ -238,7 +238,7 @@ def _show_head(trained: "Trained", as_json: bool, full: bool, named: bool, featu
         total = None if claimed is None else shown.values(spent, read(spent.ledger), (claimed.delta,))
         display.as_json({**document.values, "spent": total})
         return
-    display.show(document if full else document.short)
+    display.show(document, full)
     if not full:
         display.say(f"The whole statement: dpfc statement {head_named(trained.path)}")
     if "test" not in trained.charged.checked.features.splits:

@@ -20,6 +20,8 @@ CAPPED = (
     "A cap is a guarantee, however the trainings are chosen, if it was fixed before the first head was seen. If it was "
     "raised later, what counts is the highest one that might have been set."
 )
+NEWEST = 3
+"""Charges in a short rendering."""
 
 
 def whose(account: Account) -> str:
@@ -46,17 +48,26 @@ def not_in(account: Account) -> list[str]:
 
 
 def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Block]:
-    """What counts for a population: charges, totals, caps, and what the figures mean."""
-    found: list[Block] = []
-    if not account.charges:
-        found.append(Words(f"Nothing is charged to {whose(account)}."))
-    else:
+    """What counts for a population: what is spent and left, and the charges; in full also what these figures mean."""
+    rows = [("spent", account.summed(deltas[0]))]
+    for cap in account.caps:
+        largest, _ = caps.left(replace(account, caps=(cap,), also=()), cap.delta or 1.0) or (0.0, cap)
+        rows += [("cap", caps.said(cap)), ("left", rounding.left(largest, cap.delta or 1.0))]
+    sets = _sets(account, ledger)
+    rows.append(("sets", ", ".join(dict.fromkeys(row[0] for row in sets.rows))))
+    found: list[Block] = [Facts(rows, title=f"Spent on {whose(account)}")]
+    if account.charges:
         found += _charged(account, ledger)
-    found += [*_totals(account, deltas), _sets(account, ledger)]
+    else:
+        found.append(Words("Nothing is charged."))
+    found += [*_totals(account, deltas), replace(sets, full=True)]
     if account.caps:
-        found += _caps(account, ledger)
-    if len(account.private) > 1 and not account.caps:
-        found.append(Words(PLANNED))
+        found.append(_changed(account, ledger))
+    if account.private and (account.caps or len(account.private) > 1):
+        found.append(Words(CAPPED if account.caps else PLANNED, full=True))
+    if account.passed and not account.adopted:
+        said = "More is spent than the cap allows: something was charged where it was not known."
+        found.append(Words(said, strong=True))
     if account.unprotected:
         found.append(
             Words(
@@ -71,33 +82,29 @@ def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Bl
 
 
 def _charged(account: Account, ledger: Ledger) -> list[Block]:
-    """What each charge is, and what it is for. Columns that have the usual value in all rows are left out."""
-    named, rows = {of: facts[-1].name for of, facts in ledger.sets.items()}, []
-    for number, charge in enumerate(account.charges, start=1):
+    """What each charge is, the newest first, and what it is for. Columns that have the usual value in all rows are left
+    out.
+    """
+    named, rows, why = {of: facts[-1].name for of, facts in ledger.sets.items()}, [], []
+    for number, charge in reversed(list(enumerate(account.charges, start=1))):
         last = ledger.outcome(charge.id)
         state, delta, epsilon = "charged" if last is None else last.state, "–", "∞"
         if charge.delta is not None and charge.epsilon is not None:
             delta, epsilon = rounding.delta(charge.delta), rounding.epsilon(charge.epsilon)
         where = (str(number), charge.at[:10], named.get(charge.set, "?"), charge.split)
         rows.append((*where, charge.method, state, charge.unit, delta, epsilon))
+        why.append((charge.purpose or "–", str(number), charge.by, charge.head.removesuffix(".safetensors")))
     columns = ("no.", "made", "set", "split", "method", "state", "for one", "delta", "epsilon")
     usual = {"split": "train", "for one": "record"}
     kept = [i for i, name in enumerate(columns) if any(row[i] != usual.get(name) for row in rows)]
     shown = [tuple(row[i] for i in kept) for row in (columns, *rows)]
-    why = tuple(
-        (charge.purpose or "–", str(number), charge.by, charge.head.removesuffix(".safetensors"))
-        for number, charge in enumerate(account.charges, start=1)
-    )
-    # Without a purpose it would say no more than the heads' names.
-    for_ = Table(("purpose", "no.", "by", "head"), why, left=4, title="What these are for, as was said")
-    told = any(charge.purpose for charge in account.charges)
     return [
-        Table(shown[0], tuple(shown[1:]), left=len(kept) - 2, title=f"Charged to {whose(account)}"),
-        *([for_] if told else []),
+        Table(shown[0], shown[1:], left=len(kept) - 2, title="Charges, the newest first", few=NEWEST),
+        Table(("purpose", "no.", "by", "head"), why, left=4, title="What they are for, as was said", full=True),
     ]
 
 
-def _sets(account: Account, ledger: Ledger) -> Block:
+def _sets(account: Account, ledger: Ledger) -> Table:
     """Whose records the sets have, as somebody said."""
     rows = [
         (each.name, each.population or "nothing is said", each.by, each.at[:10])
@@ -105,15 +112,13 @@ def _sets(account: Account, ledger: Ledger) -> Block:
         for each in facts
         if (where := ledger.populations_of(of)) is None or account.population in where
     ]
-    return Table(("set", "population", "by", "made"), tuple(rows), left=4, title="The sets that count")
+    return Table(("set", "population", "by", "made"), rows, left=4, title="The sets that count")
 
 
 def _totals(account: Account, deltas: Sequence[float]) -> list[Block]:
     if not account.private:
         return []
-    least = "at least, " if account.at_least else ""
     bound = "exact" if account.exact else "an upper bound"
-    title = f"Spent by these together: {least}under zero-out adjacency"
     units: tuple[Unit, ...] = ("record", "person") if account.unit == "person" else ("record",)
     rows = []
     for unit in units:
@@ -121,29 +126,20 @@ def _totals(account: Account, deltas: Sequence[float]) -> list[Block]:
         rows += [(rounding.delta(delta), said, rounding.epsilon(account.epsilon(delta, unit))) for delta in deltas]
     mixed = any(charge.weight("record") > 1 for charge in account.private)
     words = "A training that protects persons counts twice for a record: its noise is for a change of a person's sum."
+    title = f"Spent by these together: {'at least, ' if account.at_least else ''}under zero-out adjacency"
     return [
-        Table(("delta", "for one", "epsilon"), tuple(rows), left=2, title=title),
-        *([Words(words)] if mixed else []),
+        Table(("delta", "for one", "epsilon"), rows, left=2, title=title, full=True),
+        *([Words(words, full=True)] if mixed else []),
     ]
 
 
-def _caps(account: Account, ledger: Ledger) -> list[Block]:
-    rows = []
-    for cap in account.caps:
-        delta = cap.delta or 1.0
-        largest, _ = caps.left(replace(account, caps=(cap,), also=()), delta) or (0.0, cap)
-        rows += [("cap", caps.said(cap)), ("left of it", rounding.left(largest, delta))]
-    found: list[Block] = [Facts(rows, title="Caps")]
-    if account.passed and not account.adopted:
-        said = "More is spent than the cap allows: something was charged where it was not known."
-        found.append(Words(said, strong=True))
-    changes = tuple(
+def _changed(account: Account, ledger: Ledger) -> Table:
+    changes = [
         (cap.note or "–", cap.at[:10], cap.population or "each", cap.unit, cap.by, *_figures(cap))
         for cap in _changes(account, ledger)
-    )
+    ]
     columns = ("note", "made", "population", "for one", "by", "delta", "epsilon")
-    found.append(Table(columns, changes, left=5, title="Every change of a cap"))
-    return [*found, *([Words(CAPPED)] if account.private else [])]
+    return Table(columns, changes, left=5, title="Every change of a cap", full=True)
 
 
 def _changes(account: Account, ledger: Ledger) -> list[Cap]:

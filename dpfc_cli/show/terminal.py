@@ -130,7 +130,7 @@ def _table(table: Table, console: Console) -> None:
         )
     bars = table.bar if spare in BAR else None
     if bars is not None:
-        drawn.add_column(no_wrap=True)
+        drawn.add_column(no_wrap=True, style="dim")
     for i, line in enumerate(cells[1:]):
         drawn.add_row(*map(text, line), *([] if bars is None else [bars(i, spare)]))
     console.print(drawn)

@@ -109,7 +109,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["import", "arrays", "--out", "x", "--classes", "1"], "two or more different names"),
     (["import", "arrays", "--out", "x", "--classes", "a,a,b"], "two or more different names"),
     (["import", "arrays", "--out", "arrays/train_x.npy/x"], "cannot be written"),
-    (["budget", "--sigma", "0"], "positive number"),
+    (["budget", "--sigma", "0"], "must be a number above 0"),
     (["budget", "--epsilon", "-1"], "psilon must lie between 0.0001 and 100"),
     (["budget", "--sigma", "1", "--delta", "2"], "elta must lie between 1e-30 and 1"),
     (["budget", "--sigma", "1", "--epsilon", "1"], "both given"),
