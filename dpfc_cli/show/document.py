@@ -127,7 +127,7 @@ class Document:
 
 
 def _short(block: Block) -> Block:
-    if not isinstance(block, Table):
+    if not isinstance(block, Table) or not (block.more or len(block.rows) > (block.few or len(block.rows))):
         return block
     kept = [i for i, name in enumerate(block.columns) if name not in block.more]
     rows = [[row[i] for i in kept] for row in block.rows[: block.few]]

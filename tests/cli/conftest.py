@@ -1,6 +1,7 @@
 """A working folder with a small feature set, and the command line to use on it."""
 
 import importlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 from dpfc_cli.cli import stop
 from dpfc_cli.cli.app import app
 from dpfc_cli.cli.help import COMMANDS
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Charge
@@ -41,21 +43,29 @@ def dpfc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dpfc:
     return run
 
 
-@pytest.fixture
-def arrays(tmp_path: Path) -> Path:
-    """600 + 150 records in 3 separable classes, as .npy files."""
-    folder = tmp_path / "arrays"
-    folder.mkdir()
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 600 + 150 records in 3 separable classes, as .npy files and as a feature set."""
+    folder = tmp_path_factory.mktemp("made_once")
+    (folder / "arrays").mkdir()
     x, y = blobs(750, 8, 3, seed=1, apart=8.0)
     for split, rows in (("train", slice(600)), ("test", slice(600, 750))):
-        np.save(folder / f"{split}_x.npy", x[rows])
-        np.save(folder / f"{split}_y.npy", y[rows])
+        np.save(folder / "arrays" / f"{split}_x.npy", x[rows])
+        np.save(folder / "arrays" / f"{split}_y.npy", y[rows])
+    import_features(folder / "arrays", folder / "features" / "blobs", classes=3)
     return folder
 
 
 @pytest.fixture
-def features(dpfc: Dpfc, arrays: Path) -> Path:
-    assert dpfc("import", str(arrays), "--out", "blobs", "--classes", "3").exit_code == 0
+def arrays(made_once: Path, tmp_path: Path) -> Path:
+    """The .npy files in the working folder."""
+    return Path(shutil.copytree(made_once / "arrays", tmp_path / "arrays"))
+
+
+@pytest.fixture
+def features(dpfc: Dpfc, arrays: Path, made_once: Path, tmp_path: Path) -> Path:
+    """The feature set in the working folder, too."""
+    shutil.copytree(made_once / "features", tmp_path / "features")
     return Path("features/blobs")
 
 
@@ -95,3 +105,8 @@ def labels_of(name: str) -> list[int]:
 
 def heads() -> list[str]:
     return sorted(p.name for p in Path("heads").glob("*.safetensors"))
+
+
+def one_line(text: str) -> str:
+    """What was said, however it was broken into lines."""
+    return " ".join(text.split())

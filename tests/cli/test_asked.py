@@ -7,7 +7,7 @@ import pytest
 
 from dpfc_cli.features.manifest import load
 from dpfc_cli.ledger.file import read
-from tests.cli.conftest import Dpfc, heads
+from tests.cli.conftest import Dpfc, heads, one_line
 from tests.cli.test_train import on_a_terminal
 
 PATIENTS = ("MUELLER, P0000", "OKAFOR, P0001", "SILVA, P0002")
@@ -28,21 +28,17 @@ def named(dpfc: Dpfc) -> None:
     np.savez("named.npz", train_x=x, train_y=np.array(PATIENTS)[np.arange(30) % 3])
 
 
-def spoken(text: str) -> str:
-    return " ".join(text.split())
-
-
 def test_names_of_inferred_classes_are_shown_and_in_no_private_head(dpfc: Dpfc, named: None) -> None:
     made = dpfc("import", "named.npz")
     assert made.exit_code == 0
     assert PATIENTS[0] in made.stderr
-    assert "do not publish" in spoken(made.stderr)
-    assert "--classes" in spoken(made.stderr)
+    assert "do not publish" in one_line(made.stderr)
+    assert "--classes" in one_line(made.stderr)
     # What programs read has them as before, and people are warned all the same.
     assert PATIENTS[0] in dpfc("import", "named.npz", "--json").stderr
     for more in ((), ("--dry-run",), ("--json",)):
         refused = dpfc("train", "--epsilon", "1", "--method", "dp-ls", *more)
-        said = spoken(refused.stderr)
+        said = one_line(refused.stderr)
         assert refused.exit_code == 2
         assert refused.stdout == ""
         assert PATIENTS[0] in said
@@ -67,7 +63,7 @@ def test_stated_classes_raise_no_warning(dpfc: Dpfc, scans: None) -> None:
 def test_without_a_terminal_both_lines_to_type_are_named_and_work(dpfc: Dpfc, scans: None) -> None:
     refused = dpfc(*IMPORT)
     assert refused.exit_code == 2
-    said = spoken(refused.stderr)
+    said = one_line(refused.stderr)
     assert "--group-column patient_id" in said
     assert "--each-record-is-a-person" in said
     assert not Path("features").exists() or not list(Path("features").iterdir())
@@ -95,7 +91,7 @@ def test_pictures_in_folders_of_patients_are_asked_about(dpfc: Dpfc, pictures: P
         folder.mkdir(exist_ok=True)
         file.rename(folder / file.name)
     refused = dpfc(*line, "--out", "set")
-    said = spoken(refused.stderr)
+    said = one_line(refused.stderr)
     assert refused.exit_code == 2
     assert "--group-by folder:1" in said
     assert "--each-record-is-a-person" in said
@@ -115,4 +111,4 @@ def test_an_import_without_a_test_split_holds_one_out(dpfc: Dpfc, scans: None) -
     assert dpfc("train", "--epsilon", "8", "--method", "dp-ls", "--features", "scans-holdout0.3").exit_code == 0
     scored = dpfc("evaluate")
     assert scored.exit_code == 0
-    assert "has seen some of these" not in spoken(scored.stderr)
+    assert "has seen some of these" not in one_line(scored.stderr)

@@ -20,16 +20,12 @@ from dpfc_cli.folders import LEDGER
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator, sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
-from tests.cli.conftest import Dpfc, charges
+from tests.cli.conftest import Dpfc, charges, one_line
 from tests.support import blobs
 
 BOOK = Path("features", LEDGER)
 LS = ("train", "--method", "dp-ls", "--epsilon")
 SET = ("budget", "--features", "blobs")
-
-
-def words(text: str) -> str:
-    return " ".join(text.split())
 
 
 def told(dpfc: Dpfc, *more: str) -> list[dict[str, Any]]:
@@ -82,14 +78,14 @@ def test_before_and_after_a_charge_a_training_says_what_is_spent(dpfc: Dpfc, fea
         total = epsilon_for(mu_for(1.0, 1e-5) * count**0.5, 1e-5)
         assert told(dpfc)[0]["epsilon"]["1e-05"] == pytest.approx(total)
         assert ("So far" in trained.stderr) == (count == 2)
-        assert f"spent so far epsilon = {rounding.epsilon(total)} at" in words(trained.stdout)
+        assert f"spent so far epsilon = {rounding.epsilon(total)} at" in one_line(trained.stdout)
     before = BOOK.read_bytes()
     planned = json.loads(dpfc(*LS, "1", "--dry-run", "--json").stdout)
     assert planned["spent_with_this"] == pytest.approx(epsilon_for(mu_for(1.0, 1e-5) * 3**0.5, 1e-5))
     assert BOOK.read_bytes() == before
     # What no figure covers is named beside the sum.
     assert dpfc("train", "--method", "dp-ls", "--non-private").exit_code == 0
-    assert "1 training without a guarantee" in words(dpfc(*LS, "1", "--adjacency", "replace-one").stdout)
+    assert "1 training without a guarantee" in one_line(dpfc(*LS, "1", "--adjacency", "replace-one").stdout)
     (account,) = told(dpfc)
     assert (account["unprotected"], account["exact"], len(account["charges"])) == (1, False, 4)
 
@@ -107,7 +103,7 @@ def test_a_record_and_a_person_in_one_population_are_explained(dpfc: Dpfc, featu
     assert list(rows) == ["record"]
     assert float(rows["record"]) == pytest.approx(epsilon_for(5**0.5 * mu_for(1.0, 1e-5), 1e-5), rel=1e-3)
     for said in (alone, shown):
-        assert "protects persons counts twice for a record" in words(said.stdout)
+        assert "protects persons counts twice for a record" in one_line(said.stdout)
 
 
 def test_populations_are_apart_and_what_is_unsaid_counts_in_each(dpfc: Dpfc, features: Path) -> None:
@@ -155,13 +151,13 @@ def test_a_set_and_a_ledger_that_do_not_belong_together_are_told(dpfc: Dpfc, fea
     listed = dpfc("list")
     rows = {each["name"]: each for each in json.loads(dpfc("list", "--json").stdout)["sets"]}
     assert (listed.exit_code, rows["blobs"]["trainings"], rows["strange"]["trainings"]) == (0, 2, None)
-    assert "--adopt" in words(dpfc("budget", "--features", "strange").stderr)
+    assert "--adopt" in one_line(dpfc("budget", "--features", "strange").stderr)
     assert dpfc(*LS, "1", "--features", "strange").exit_code == 2
     # A lost head warns, whatever else is wrong.
     BOOK.write_bytes(older)
     for line in (("list",), ("budget",), SET, (*LS, "1", "--features", "blobs", "--dry-run")):
         shown = dpfc(*line)
-        assert (shown.exit_code, "older backup" in words(shown.stderr)) == (0, True), line
+        assert (shown.exit_code, "older backup" in one_line(shown.stderr)) == (0, True), line
     for broken in (b"", newer[:-500] + bytes(500), b"no ledger"):
         BOOK.write_bytes(broken)
         listed = dpfc("list", "--json")
@@ -312,7 +308,7 @@ def test_after_ctrl_c_it_is_said_what_is_on_disk(dpfc: Dpfc, features: Path, wha
             ended = dpfc(*line)
         if calls[0] < count:
             break
-        said = says(words(ended.stderr))
+        said = says(one_line(ended.stderr))
         assert ended.exit_code in (0, 130)
         assert ended.exit_code == 0 or said in (None, BOOK.read_bytes() != kept), (count, ended.stderr)
         answers[said] += ended.exit_code == 130

@@ -4,8 +4,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -14,68 +12,42 @@ import pytest
 from PIL import Image
 
 from dpfc_cli.features.manifest import load
-from tests.cli.conftest import SCATTER, Dpfc, labels_of
-from tests.support import stored
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())
+from tests.cli.conftest import SCATTER, Dpfc, labels_of, one_line
 
 
 def snapshot() -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in sorted(Path().rglob("*")) if p.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--dataset", "imagefolder:pictures", "--task", "3/2"], "--task '3/2' is not i/N"),
-        (["--dataset", "imagefolder:pictures", "--task", "0/2"], "is not i/N"),
-        (["--dataset", "imagefolder:pictures", "--task", "1"], "is not i/N"),
-        (["--dataset", "digits", "--task", "½/2"], "is not i/N"),
-        (["--dataset", "digits", "--precision", "float8"], "Unknown precision 'float8'"),
-        (["--dataset", "digits", "--preprocess", "papers"], "Did you mean 'paper'?"),
-        (["--dataset", "digits", "--on-error", "skip"], "Known: refuse, null"),
-        (["--dataset", "digits", "--image-size", "32"], "one size already"),
-        (["--dataset", "imagefolder:pictures", "--window", "4095"], "--window '4095' is not LOW,HIGH"),
-        (["--dataset", "imagefolder:pictures", "--window", "9,1"], "--window 9,1 is not LOW,HIGH with LOW below HIGH"),
-        (["--dataset", "digits", "--window", "0,255"], "Leave out --window."),
-        (["--dataset", "digits", "--exif"], "Leave out --exif."),
-        (["--dataset", "imagefolder:pictures", "--label-column", "x"], "There is no metadata.csv or metadata.jsonl"),
-        (["--dataset", "digits", "--most-null", "0.1"], "Leave it out, or add --on-error null."),
-        (["--dataset", "digits", "--classes", "10"], "names its classes itself"),
-        (["--dataset", "imagefolder:pictures", "--classes", "c0,c1"], "'c2' is not among the 2 classes"),
-        (["--dataset", "imagenet"], "--data-dir"),
-        (["--dataset", "imagenet", "--data-dir", "pictures/test"], "holds neither"),
-        (["--dataset", "imagnet"], "Did you mean 'imagenet'?"),
-        (["--dataset", "imagefolders:pictures"], "Did you mean 'imagefolder:PATH'?"),
-        (["--dataset", "parquet:pictures"], "No .parquet files"),
-        (["--dataset", "webdataset:nowhere-{0..3}.tar"], "There is no file 'nowhere-0.tar'"),
-        (["--dataset", "imagefolder:pictures"], "--image-size"),
-        (
-            ["--dataset", "imagefolder:pictures", "--image-size", "8", "--hold-out", "0.1"],
-            "has a test split already, of 6 images",
-        ),
-        (["--dataset", "imagefolder:pictures", "--hold-out", "0"], "--hold-out must be a number above 0 and"),
-        (["--dataset", "imagefolder:pictures/train", "--hold-out", "0.9"], "--hold-out must be a number above 0 and"),
-        (["--dataset", "imagefolder:pictures", "--classes", "nofile.txt"], "There is no file 'nofile.txt'"),
-        (["--dataset", "digits", "--out", "a.partial"], "a name that dpfc uses itself"),
-        ([], "No pictures are named."),
-        (["digits", "--dataset", "digits"], "The pictures are named twice, as 'digits' and as --dataset 'digits'"),
-        (
-            ["--dataset", "imagefolder:one"],
-            "one class only, 'alone': nothing to tell apart. This message says",
-        ),
-    ],
-)
-def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, pictures: Path, arguments: list[str], says: str) -> None:
+def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, pictures: Path) -> None:
     Path("one/alone").mkdir(parents=True)
     Image.new("RGB", (9, 9)).save("one/alone/1.png")
     before = snapshot()
-    ended = dpfc("extract", "--pool", "mean", *arguments)
-    assert ended.exit_code == 2, ended.output
-    assert says in ended.stderr.replace("\n", " ")
-    assert snapshot() == before
+    for arguments, says in (
+        ("imagefolder:pictures --task 0/2", "is not i/N"),
+        ("digits --task ½/2", "is not i/N"),
+        ("digits --precision float8", "Unknown precision 'float8'"),
+        ("digits --on-error skip", "Known: refuse, null"),
+        ("digits --image-size 32", "one size already"),
+        ("imagefolder:pictures --window 4095", "--window '4095' is not LOW,HIGH"),
+        ("digits --window 0,255", "Leave out --window."),
+        ("digits --most-null 0.1", "Leave it out, or add --on-error null."),
+        ("imagefolder:pictures --classes c0,c1", "'c2' is not among the 2 classes"),
+        ("imagefolder:pictures --classes nofile.txt", "There is no file 'nofile.txt'"),
+        ("imagenet", "--data-dir"),
+        ("imagnet", "Did you mean 'imagenet'?"),
+        ("imagefolder:pictures", "--image-size"),
+        ("imagefolder:pictures --image-size 8 --hold-out 0.1", "has a test split already, of 6 images"),
+        ("imagefolder:pictures --hold-out 0", "--hold-out must be a number above 0 and"),
+        ("digits --out a.partial", "a name that dpfc uses itself"),
+        ("", "No pictures are named."),
+        ("digits --dataset digits", "The pictures are named twice, as 'digits' and as --dataset 'digits'"),
+        ("imagefolder:one", "one class only, 'alone': nothing to tell apart. This message says"),
+    ):
+        ended = dpfc("extract", "--pool", "mean", *arguments.split())
+        assert ended.exit_code == 2, ended.output
+        assert says in ended.stderr.replace("\n", " ")
+        assert snapshot() == before, arguments
     assert not list(Path().glob("features/*"))
 
 
@@ -94,78 +66,6 @@ def test_a_trial_on_some_pictures_is_a_set_of_its_own(dpfc: Dpfc, pictures: Path
     labels = {name: labels_of(f"pictures-scattering-mean{name}") for name in ("", "-limit5")}
     assert labels[""] == [0] * 10 + [1] * 10 + [2] * 10
     assert set(labels["-limit5"]) == {0, 1, 2}
-
-
-def test_a_trial_begun_as_a_part_and_ended_by_itself_gives_the_same_files(dpfc: Dpfc, pictures: Path) -> None:
-    line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--limit", "20", "--shards", "4")
-    assert dpfc(*line, "--out", "alone").exit_code == 0
-    assert dpfc(*line, "--out", "shared", "--task", "3/3").exit_code == 0
-    assert "other settings" in dpfc(*line[:-3], "19", "--shards", "4", "--out", "shared").stderr.replace("\n", " ")
-    assert dpfc(*line, "--out", "shared").exit_code == 0
-    assert stored(Path("features/alone")) == stored(Path("features/shared"))
-
-
-def test_the_same_command_on_the_same_pictures_gives_the_same_set(dpfc: Dpfc, pictures: Path) -> None:
-    for out in ("a", "b"):
-        made = dpfc("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--out", out, "--shards", "2")
-        assert made.exit_code == 0, made.output
-    a, b = (stored(Path("features", out)) for out in "ab")
-    assert a == b
-    versions = json.loads(a["manifest.json"])["versions"]
-    assert set(versions) == {"dpfc", "jax", "numpy", "pillow", "h5py"}
-
-
-def test_parts_make_what_one_process_makes(dpfc: Dpfc, pictures: Path) -> None:
-    line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--shards", "4")
-    first = dpfc(*line, "--out", "shared", "--task", "1/2")
-    assert first.exit_code == 0
-    assert "The other parts are not" in first.stderr
-    assert not Path("features/shared").exists()
-    second = dpfc(*line, "--out", "shared", "--task", "2/2")
-    assert "train 30 in 4 shards" in second.stdout
-    assert "complete already" in dpfc(*line, "--out", "shared", "--task", "1/2").stderr
-    assert dpfc(*line, "--out", "alone").exit_code == 0
-    shared, alone = (stored(Path("features", out)) for out in ("shared", "alone"))
-    assert shared == alone
-
-
-def test_a_broken_picture_is_refused_or_a_null_record_and_neither_is_counted(dpfc: Dpfc, pictures: Path) -> None:
-    Path("pictures/train/c1/004.png").write_bytes(b"no picture")
-    line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--classes", "c0,c1,c2")
-    refused = dpfc(*line)
-    assert refused.exit_code == 2
-    assert "004.png" in refused.stderr
-    assert "do not publish" in refused.stderr.replace("\n", " ")
-    assert "--on-error null" in refused.stderr.replace("\n", " ")
-    kept = dpfc(*line, "--on-error", "null")
-    assert kept.exit_code == 0, kept.output
-    assert "train 30" in kept.stdout
-    assert "null" not in kept.output
-    assert dpfc("train", "--epsilon", "8").exit_code == 0
-    assert dpfc("evaluate").exit_code == 0
-
-
-def test_runs_that_refuse_and_that_keep_null_records_go_on_with_one_another(dpfc: Dpfc, pictures: Path) -> None:
-    line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--shards", "5")
-    tolerant = (*line, "--on-error", "null")
-    Path("pictures/train/c2/029.png").write_bytes(b"no picture")
-    assert dpfc(*line).exit_code == 2
-    partial = Path("features/pictures-scattering-mean.partial")
-    done = {path.name: path.stat().st_mtime_ns for path in partial.glob("*.h5")}
-    assert done
-    # The shard with the null record is made by a run that keeps it. One that refuses it does not complete the set.
-    for task in range(1, 10):
-        assert dpfc(*tolerant, "--task", f"{task}/10").exit_code == 0
-    made = Path("features/pictures-scattering-mean")
-    assert not made.exists()
-    refused = dpfc(*line)
-    assert refused.exit_code == 2
-    assert "c2/029.png" in refused.stderr.replace("\n", " ")
-    assert dpfc(*tolerant).exit_code == 0
-    assert {name: (made / name).stat().st_mtime_ns for name in done} == done
-    assert dpfc(*tolerant, "--out", "anew").exit_code == 0
-    assert stored(made) == stored(Path("features/anew"))
-    assert "complete already" in dpfc(*line, "--out", "anew").stderr
 
 
 def test_large_pictures_are_pooled_unless_asked_otherwise_and_small_ones_not(dpfc: Dpfc, pictures: Path) -> None:
@@ -195,14 +95,6 @@ def test_advice_can_be_followed_when_nothing_was_made_yet(dpfc: Dpfc, pictures: 
     assert not list(Path("features").iterdir())
     made = dpfc(*line, "16", "--on-error", "null")
     assert made.exit_code == 0, made.output
-
-
-def test_a_set_that_cannot_be_read_is_not_said_to_be_missing(dpfc: Dpfc) -> None:
-    Path("features/looped").mkdir(parents=True)
-    Path("features/looped/manifest.json").symlink_to("manifest.json")
-    ended = dpfc("train", "--epsilon", "1", "--features", "looped")
-    assert ended.exit_code == 2
-    assert "manifest.json' cannot be read: Too many levels" in ended.stderr.replace("\n", " ")
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -236,26 +128,6 @@ def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
     assert "8 shards still to be made" in again.stderr
 
 
-def test_ctrl_c_says_when_nothing_was_kept(dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpfc_cli import images
-    from dpfc_cli.features import shards
-
-    def stopped(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    line = ("extract", "imagefolder:pictures", *SCATTER)
-    for owner, name, says in (
-        (shards.ShardSink, "append", "No shard was finished, so nothing was kept."),
-        (images, "open_images", "This run made nothing. What earlier runs finished is kept."),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, stopped)
-            ended = dpfc(*line)
-        assert ended.exit_code == 130
-        assert says in one_line(ended.stderr)
-        assert not list(Path().glob("features/*"))
-
-
 def test_the_source_is_typed_as_an_argument_or_as_an_option(dpfc: Dpfc, pictures: Path) -> None:
     assert dpfc("extract", "imagefolder:pictures", *SCATTER).exit_code == 0
     again = dpfc("extract", "--dataset", "imagefolder:pictures", *SCATTER)
@@ -285,33 +157,6 @@ def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, pictures: Path) -> No
     assert found == made | {"made": False}
     part = dpfc(*line, "--out", "shared", "--shards", "4", "--task", "1/2")
     assert json.loads(part.stdout) == {"path": "features/shared", "name": "shared", "complete": False, "made": True}
-
-
-def test_help_loads_nothing_that_computes() -> None:
-    program = """
-import sys
-sys.argv = ["dpfc", sys.argv[1], "--help"]
-from dpfc_cli.cli.app import main
-try:
-    main()
-except SystemExit as end:
-    assert end.code == 0, end.code
-loaded = {"jax", "pyarrow", "PIL", "h5py", "scipy", "safetensors", "pydantic"} & set(sys.modules)
-assert not loaded, loaded
-"""
-    for name in ("extract", "import"):
-        subprocess.run([sys.executable, "-c", program, name], check=True, stdout=subprocess.DEVNULL)
-
-
-@pytest.mark.parametrize("option", ["-h", "--help"])
-def test_help_is_what_typer_would_show(option: str) -> None:
-    start = f"import sys; sys.argv = ['dpfc', 'extract', '{option}']; from dpfc_cli.cli import app, extract; "
-    shown = [
-        subprocess.run([sys.executable, "-c", start + call], check=True, capture_output=True, text=True).stdout
-        for call in ("app.main()", "from dpfc_cli.cli import audit, budget, evaluate, train; app.app()")
-    ]
-    assert shown[0] == shown[1]
-    assert "--dataset" in shown[0]
 
 
 class Squares:
@@ -402,3 +247,57 @@ def test_the_first_picture_does_not_decide_which_others_are_null_records(dpfc: D
     assert "--image-size" in refused.stderr
     assert not Path("features").exists()
     assert dpfc(*line).exit_code == 2
+
+
+def test_classes_of_folders_are_asserted_or_inferred_and_the_card_says_which(dpfc: Dpfc, pictures: Path) -> None:
+    line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER)
+    inferred = dpfc(*line)
+    assert "3 (inferred from the data: assert with --classes)" in inferred.stdout.replace("\n", " ")
+    assert dpfc("train", "--epsilon", "8", "--infer-classes", "--out", "head.safetensors").exit_code == 0
+    assert "inferred from the private records" in dpfc("statement", "head.safetensors").stdout
+    asserted = dpfc(*line, "--classes", "c0,c1,c2,rare")
+    assert "complete already" in asserted.stderr
+    assert "4 (asserted by you)" in asserted.stdout
+    assert load(Path("features/pictures-scattering-mean")).classes == ("c0", "c1", "c2", "rare")
+    # In another order the stored labels would be wrong.
+    assert "with other settings" in dpfc(*line, "--classes", "c2,c1,c0").stderr.replace("\n", " ")
+    assert dpfc(*line, "--classes", "c2,c1,c0", "--out", "turned").exit_code == 0
+    assert labels_of("turned") == [2 - j for j in labels_of("pictures-scattering-mean")]
+    (spent,) = json.loads(dpfc("budget", "--features", "turned", "--json").stdout)["spent"]["populations"]
+    assert spent["epsilon"]["1e-05"] == pytest.approx(8, rel=1e-3)
+
+
+def test_a_held_out_part_is_evaluated_on_and_both_sets_are_added_up(dpfc: Dpfc, pictures: Path) -> None:
+    line = ("extract", "--dataset", "imagefolder:pictures/train", *SCATTER, "--classes", "c0,c1,c2")
+    whole = dpfc(*line)
+    assert "no test split" in whole.stderr
+    assert "--hold-out 0.1" in whole.stderr.replace("\n", " ")
+    parted = dpfc(*line, "--hold-out", "0.4")
+    assert parted.exit_code == 0, parted.output
+    assert "no test split" not in parted.stderr
+    plain, held = "train-scattering-mean", "train-scattering-mean-holdout0.4"
+    all_of, parts = (load(Path("features", name)).splits for name in (plain, held))
+    assert parts["train"].n + parts["test"].n == all_of["train"].n == 30
+    trained = dpfc("train", "--epsilon", "2", "--features", held)
+    assert trained.exit_code == 0, trained.output
+    assert f" records {parts['test'].n} " in " ".join(dpfc("evaluate").stdout.split())
+    assert "has seen some" not in dpfc("evaluate").stderr
+    assert dpfc("train", "--epsilon", "2", "--features", plain, "--out", "whole.safetensors").exit_code == 0
+    seen = dpfc("evaluate", "whole.safetensors", "--features", held)
+    assert "has seen some of these" in seen.stderr.replace("\n", " ")
+    for name in (plain, held):
+        (account,) = json.loads(dpfc("budget", "--features", name, "--json").stdout)["spent"]["populations"]
+        assert len(account["charges"]) == 2
+    refused = dpfc("train", "--epsilon", "2", "--features", held, "--public-features", plain)
+    assert "the private records themselves" in refused.stderr.replace("\n", " ")
+    other = dpfc(*line, "--hold-out", "0.3", "--out", held)
+    assert "with other settings" in other.stderr.replace("\n", " ")
+
+
+def test_sets_are_called_after_their_folders(dpfc: Dpfc, pictures: Path) -> None:
+    for name, called in (("clinic", "clinic"), ("Röntgen & Co (2024)", "Röntgen-Co-2024")):
+        Path(name).mkdir()
+        Path(name, "train").symlink_to(pictures.resolve() / "train")
+        made = dpfc("extract", "--dataset", f"imagefolder:{name}", *SCATTER, "--limit", "2")
+        assert made.exit_code == 0, made.output
+        assert Path("features", f"{called}-scattering-mean-limit2").is_dir()

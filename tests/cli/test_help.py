@@ -39,21 +39,16 @@ def help_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return shown
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100])
-@pytest.mark.parametrize("name", ["", *COMMANDS])
-def test_no_word_of_a_help_is_cut_and_no_line_is_wider_than_the_terminal(help_of: Help, name: str, width: int) -> None:
-    shown, wide = help_of(name, width), help_of(name, 1_000)
-    assert shown.split() == wide.split()
-    assert all(len(line) <= width for line in shown.splitlines())
-    assert "…" not in shown.replace("dpfc -v …", "")
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_values_are_words_and_not_types(help_of: Help, name: str) -> None:
-    shown = help_of(name)
-    assert not re.search(r"<[a-z]|list\[|\{[a-z]+\}|\brange\b *\[", shown)
-    for flag, value in re.findall(r"^  (--[a-z-]+)(?: ([^ ]+))?(?:  |$)", shown, re.M):
-        assert value == "" or value == value.upper(), (flag, value)
+def test_no_word_of_a_help_is_cut_no_line_is_too_wide_and_values_are_words(help_of: Help) -> None:
+    for name in ("", *COMMANDS):
+        wide = help_of(name, 1_000)
+        for width in (40, 80):
+            shown = help_of(name, width)
+            assert shown.split() == wide.split()
+            assert all(len(line) <= width for line in shown.splitlines())
+        assert not re.search(r"<[a-z]|list\[|\{[a-z]+\}|\brange\b *\[|…", wide)
+        for flag, value in re.findall(r"^  (--[a-z-]+)(?: ([^ ]+))?(?:  |$)", wide, re.M):
+            assert value == "" or value == value.upper(), (flag, value)
 
 
 def described(shown: str, name: str) -> str:
@@ -121,17 +116,14 @@ def test_quiet_shows_results_and_warnings_only(tmp_path: object, monkeypatch: py
     assert "Next: " in CliRunner().invoke(application.app, line[:-2]).stderr
 
 
-@pytest.mark.parametrize(
-    ("typed", "completions"),
-    [("dpfc ev", ["evaluate"]), ("dpfc z", ["zero-shot"]), ("dpfc extract --hold", ["--hold-out"])],
-)
-def test_a_shell_completes_commands_and_options(typed: str, completions: list[str]) -> None:
-    env = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_DPFC_COMPLETE": "complete_bash"}
-    program = f"import sys; sys.argv[0] = 'dpfc'; {MAIN}"
-    ended = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | env, capture_output=True, text=True, check=False
-    )
-    assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, completions, "")
+def test_a_shell_completes_commands_and_options() -> None:
+    for typed, completions in (("dpfc z", ["zero-shot"]), ("dpfc extract --hold", ["--hold-out"])):
+        env = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_DPFC_COMPLETE": "complete_bash"}
+        program = f"import sys; sys.argv[0] = 'dpfc'; {MAIN}"
+        ended = subprocess.run(
+            [sys.executable, "-c", program], env=os.environ | env, capture_output=True, text=True, check=False
+        )
+        assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, completions, "")
 
 
 def test_a_value_of_another_kind_is_refused_in_plain_words() -> None:
@@ -140,12 +132,28 @@ def test_a_value_of_another_kind_is_refused_in_plain_words() -> None:
     assert ended.stderr.splitlines()[-1] == "Error: Invalid value for '--epsilon': Input should be a valid number"
 
 
-def test_help_loads_none_of_the_large_libraries() -> None:
+def test_no_help_loads_what_computes_or_is_large() -> None:
     large = {"jax", "numpy", "scipy", "matplotlib", "urllib.request", "http.client", "pyarrow", "PIL", "h5py", "onnx"}
-    program = (
-        "import sys; from dpfc_cli.cli.app import main; sys.argv = ['dpfc', '--help']\n"
-        f"try:\n    main()\nfinally:\n    sys.stderr.write(' '.join({large!r} & set(sys.modules)))"
-    )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "Commands:" in ended.stdout
+    program = f"""
+import sys
+from dpfc_cli.cli.app import _run
+for name in {COMMANDS!r}:
+    assert _run([name, "--help"]) == 0
+assert not {large | {"pydantic"}!r} & set(sys.modules), sorted(sys.modules)
+sys.argv = ["dpfc", "--help"]
+assert _run(["--help"]) == 0
+assert not {large!r} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_forecast_of_facts_and_a_conversion_need_no_jax() -> None:
+    line = ["forecast", "--records", "1000", "--classes", "5", "--dimensions", "64"]
+    program = f"""
+import sys
+from dpfc_cli.cli.app import _run
+for sys.argv in (["dpfc", "budget", "--sigma", "10"], ["dpfc", *{line!r}]):
+    assert _run(sys.argv[1:]) == 0
+assert "jax" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)

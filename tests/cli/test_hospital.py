@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.cli.conftest import Dpfc, heads, labels_of
+from tests.cli.conftest import Dpfc, heads, labels_of, one_line
 from tests.images.dicoms import written
 
 SIDE, PATIENTS = 24, 40
@@ -64,10 +64,6 @@ def hospital(tmp_path: Path) -> Path:
         (top / name).parent.mkdir(parents=True, exist_ok=True)
         (top / name).write_bytes(data)
     return Path("hospital")
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def test_a_hospitals_folder_from_extract_to_statement(dpfc: Dpfc, hospital: Path) -> None:

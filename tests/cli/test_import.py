@@ -11,9 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from safetensors.numpy import save_file
 
-from dpfc_cli.features.manifest import load
 from tests.cli.conftest import Dpfc
 from tests.support import blobs
 
@@ -38,44 +36,21 @@ def test_text_embeddings_are_imported_trained_on_and_evaluated(dpfc: Dpfc, texts
     assert "texts" in dpfc("evaluate").output
 
 
-def test_a_pattern_takes_its_name_from_the_folder(dpfc: Dpfc, texts: Path) -> None:
-    made = dpfc("import", "texts/{train,test}-*.parquet", "--classes", "3")
-    assert made.exit_code == 0, made.output
-    assert load(Path("features/texts")).splits["test"].n == 100
-
-
-def test_one_file_of_tensors(dpfc: Dpfc, tmp_path: Path) -> None:
-    x, y = blobs(50, 6, 3)
-    save_file({"embeddings": x, "labels": y}, tmp_path / "mine.safetensors")
-    assert "It holds embeddings, labels" in dpfc("import", "mine.safetensors").stderr.replace("\n", " ")
-    made = dpfc("import", "mine.safetensors", "--column", "embeddings", "--classes", "3")
-    assert made.exit_code == 0, made.output
-    assert load(Path("features/mine")).dim == 6
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["nowhere.parquet"], "There is no file 'nowhere.parquet'"),
-        (["nowhere.h5"], "There is no 'nowhere.h5'"),
-        (["texts", "--column", "vector"], "no column 'vector'"),
-        (["texts", "--label-column", "text"], "one class only"),
-        (["texts", "--classes", "2"], "out of range"),
-        (["texts", "--classes", "nofile.txt"], "There is no file 'nofile.txt'"),
-        *((["texts", "--out", name], "uses itself") for name in ("ledger.sqlite", "ledger.digests", "a/b.partial")),
-        (["texts", "--population", "dataset:digits"], "--population must be a name"),
-    ],
-)
-def test_mistakes_are_named(dpfc: Dpfc, texts: Path, arrays: Path, arguments: list[str], says: str) -> None:
-    ended = dpfc("import", *arguments)
-    assert ended.exit_code == 2, ended.output
-    assert says in ended.stderr.replace("\n", " ")
-    assert not list(Path().glob("features/*"))
-
-
-def test_integer_features_are_no_embeddings(dpfc: Dpfc, tmp_path: Path) -> None:
-    save_file({"features": np.zeros((3, 2), int), "labels": np.zeros(3, int)}, tmp_path / "a.safetensors")
-    assert "dtype int64" in dpfc("import", "a.safetensors").stderr
+def test_mistakes_are_named(dpfc: Dpfc, texts: Path) -> None:
+    for arguments, says in (
+        ("nowhere.parquet", "There is no file 'nowhere.parquet'"),
+        ("texts --column vector", "no column 'vector'"),
+        ("texts --label-column text", "one class only"),
+        ("texts --classes 2", "out of range"),
+        ("texts --classes ²", "There is no file"),
+        ("texts --out ledger.sqlite", "uses itself"),
+        ("texts --out a/b.partial", "uses itself"),
+        ("texts --population dataset:digits", "--population must be a name"),
+    ):
+        ended = dpfc("import", *arguments.split())
+        assert ended.exit_code == 2, ended.output
+        assert says in ended.stderr.replace("\n", " "), arguments
+        assert not list(Path().glob("features/*"))
 
 
 def test_lists_of_labels_are_imported_by_a_fresh_process(tmp_path: Path) -> None:
@@ -88,22 +63,25 @@ def test_lists_of_labels_are_imported_by_a_fresh_process(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("out", "named"), [("blobs", "blobs"), ("elsewhere/blobs", "elsewhere/blobs"), ("my blobs", "'my blobs'")]
-)
-def test_what_comes_next_names_the_set_just_made_or_found(dpfc: Dpfc, arrays: Path, out: str, named: str) -> None:
-    for _ in range(2):
-        made = dpfc("import", str(arrays), "--classes", "3", "--out", out)
-        assert made.stderr.replace("\n", " ").rstrip().endswith(f"Next: dpfc train --epsilon 1 --features {named}")
-        # A newer one, which train would take by itself.
-        assert dpfc("import", str(arrays), "--classes", "3", "--out", "newer").exit_code == 0
+def test_what_comes_next_names_the_set_just_made_or_found(dpfc: Dpfc, arrays: Path) -> None:
+    for out, named in (("blobs", "blobs"), ("elsewhere/blobs", "elsewhere/blobs"), ("my blobs", "'my blobs'")):
+        for _ in range(2):
+            made = dpfc("import", str(arrays), "--classes", "3", "--out", out)
+            assert made.stderr.replace("\n", " ").rstrip().endswith(f"Next: dpfc train --epsilon 1 --features {named}")
 
 
 def test_classes_are_typed_as_a_number_as_names_or_as_a_file_of_names(dpfc: Dpfc, arrays: Path) -> None:
-    Path("names.txt").write_text("flu\ncold\nrare\n", encoding="utf-8")
-    for typed, names in (("3", ["0", "1", "2"]), ("a, b,c", ["a", "b", "c"]), ("names.txt", ["flu", "cold", "rare"])):
+    for name in ("names.txt", "a,b"):
+        Path(name).write_text("flu\ncold\nrare\n", encoding="utf-8")
+    of_file = ["flu", "cold", "rare"]
+    for typed, names in (("3", ["0", "1", "2"]), ("a, b,c", ["a", "b", "c"]), ("names.txt", of_file), ("a,b", of_file)):
         made = dpfc("import", str(arrays), "--classes", typed, "--json")
         assert json.loads(made.stdout)["classes"] == names
+    # Together they are longer than the name of a file may be.
+    many = ",".join(f"{'hypertrophic-cardiomyopathy-' * 10}{i}" for i in range(70))
+    shown = dpfc("forecast", "--records", "7000", "--dimensions", "8", "--classes", many, "--json")
+    assert json.loads(shown.stdout)["facts"]["m"] == 70
+    assert dpfc("import", str(arrays), "--classes", "a" * 5000).exit_code == 2
 
 
 def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, arrays: Path) -> None:
@@ -114,35 +92,6 @@ def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, arrays: Path) -> None
     assert (made["path"], made["name"], made["made"], made["complete"]) == (str(folder), "arrays", True, True)
     assert (made["records"], made["classes"], made["dim"]) == ({"train": 600, "test": 150}, ["a", "b", "c"], 8)
     assert found == made | {"made": False}
-
-
-@pytest.mark.parametrize(
-    ("at", "says"),
-    [
-        (1, "No shard was finished, so nothing was kept. Run the same command to begin again."),
-        (2, "1 finished shard kept in 'features/arrays.partial'. Run the same command to go on."),
-    ],
-)
-def test_ctrl_c_says_what_was_kept(
-    dpfc: Dpfc, arrays: Path, monkeypatch: pytest.MonkeyPatch, at: int, says: str
-) -> None:
-    from dpfc_cli.features import shards
-
-    real, calls = shards.ShardSink.append, 0
-
-    def stopped(self: shards.ShardSink, *rows: np.ndarray, **named: np.ndarray) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == at:
-            raise KeyboardInterrupt
-        real(self, *rows, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shards.ShardSink, "append", stopped)
-        ended = dpfc("import", str(arrays), "--classes", "3")
-    assert ended.exit_code == 130
-    assert says in " ".join(ended.stderr.split())
-    assert dpfc("import", str(arrays), "--classes", "3").exit_code == 0
 
 
 def test_without_a_test_split_it_says_what_to_do(dpfc: Dpfc, arrays: Path) -> None:

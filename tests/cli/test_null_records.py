@@ -10,15 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from dpfc_cli import backbones, images
-from dpfc_cli.errors import UserError
-from dpfc_cli.extraction import extract as extraction
-from dpfc_cli.images import broken
 from dpfc_cli.images.prefetch import AHEAD
 from dpfc_cli.sources import nulls
-from tests.cli.conftest import SCATTER, Dpfc, labels_of
+from tests.cli.conftest import SCATTER, Dpfc, labels_of, one_line
 from tests.images.dicoms import written
 from tests.support import stored
 
@@ -33,10 +29,6 @@ def damage(numbers: Iterable[int], split: str = "train") -> list[Path]:
     for path in paths:
         path.write_bytes(path.read_bytes()[:60])
     return paths
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def nothing_to_train_on(dpfc: Dpfc) -> bool:
@@ -78,10 +70,6 @@ def test_whoever_extracts_learns_how_many_records_are_null_and_nobody_else(dpfc:
     assert labels_of("set").count(-1) == 1
     # It is in no file: neither what a set states nor its size depends on it.
     assert not list(Path("features").rglob("*.txt"))
-
-
-def test_that_no_picture_is_broken_is_not_a_warning(dpfc: Dpfc, pictures: Path) -> None:
-    assert "Null records" not in dpfc(*NULL).stderr
 
 
 def test_beyond_the_share_no_set_is_made_and_a_larger_share_goes_on(dpfc: Dpfc, pictures: Path) -> None:
@@ -172,30 +160,6 @@ def test_all_broken_pictures_are_named_without_computing_what_would_be_in_vain(
     assert counting.batches == 10 + 6
 
 
-def test_a_shard_in_which_the_first_broken_picture_is_found_is_not_finished(
-    dpfc: Dpfc, pictures: Path, counting: Counting
-) -> None:
-    (path,) = damage([29])
-    refused = dpfc(*LINE, "--shards", "1")
-    assert refused.exit_code == 2
-    assert f"'{path}' cannot be decoded: image file is truncated." in one_line(refused.stderr)
-    assert counting.batches > 0
-    assert not Path("features").exists() or not list(Path("features").iterdir())
-
-
-def test_if_sizes_must_be_equal_a_broken_first_picture_hides_no_other(dpfc: Dpfc, tmp_path: Path) -> None:
-    for i in range(4):
-        path = Path("same", "ab"[i % 2], f"{i}.png")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (12, 12)).save(path)
-    broken = [Path("same/a/0.png"), Path("same/b/3.png")]
-    for path in broken:
-        path.write_bytes(b"no picture")
-    refused = dpfc("extract", "imagefolder:same", "--classes", "a,b", "--pool", "mean")
-    assert refused.exit_code == 2
-    assert all(f"{path}: it is not an image" in one_line(refused.stderr) for path in broken)
-
-
 def test_a_long_list_goes_to_a_file_for_its_owner(dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nulls, "MOST_SHOWN", 2)
     damaged = sorted(damage(range(5)))
@@ -214,26 +178,6 @@ def test_a_long_list_goes_to_a_file_for_its_owner(dpfc: Dpfc, pictures: Path, mo
     made = dpfc(*NULL)
     assert made.exit_code == 0, made.output
     assert not file.exists()
-
-
-def test_a_list_that_cannot_be_written_stops_no_message(
-    dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nulls, "MOST_SHOWN", 1)
-    damage(range(2))
-    Path("features/set.broken.txt").mkdir(parents=True)
-    refused = dpfc(*LINE)
-    assert refused.exit_code == 2
-    assert "2 pictures cannot be decoded." in refused.stderr
-    assert "The list could not be written" in refused.stderr
-
-
-def test_no_more_are_remembered_than_help_anybody(
-    dpfc: Dpfc, pictures: Path, counting: Counting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broken, "MOST_LISTED", 3)
-    damage(range(30))
-    assert "At least 3 pictures cannot be decoded." in one_line(dpfc(*LINE).stderr)
 
 
 def test_names_in_the_list_command_no_terminal(dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,17 +213,3 @@ def test_ctrl_c_while_looking_for_more_says_what_is_known(
     said = one_line(ended.stderr)
     assert f"1 broken so far, such as '{first}': image file is truncated." in said
     assert "do not publish it" in said
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "says"),
-    [
-        ({"on_error": "null", "most_null": 1.5}, "bad-value", "between 0 and 1"),
-        ({"on_error": "null", "most_null": float("nan")}, "bad-value", "between 0 and 1"),
-        ({"most_null": 0.1}, "conflict", "on_error null"),
-    ],
-)
-def test_a_share_that_makes_no_sense_is_refused(options: dict[str, object], code: str, says: str) -> None:
-    with pytest.raises(UserError, match=says) as refused:
-        extraction.extract("digits", **options)  # type: ignore[arg-type]
-    assert (refused.value.code, refused.value.fields["parameter"]) == (code, "most_null")

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from dpfc_cli.evaluation.evaluate import evaluate
-from dpfc_cli.features.manifest import MANIFEST, load
+from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
-from tests.cli.conftest import SCATTER, Dpfc
+from tests.cli.conftest import SCATTER, Dpfc, one_line
 from tests.extraction.test_extraction import Means
 from tests.support import stored
 
@@ -40,10 +40,6 @@ def clinic(tmp_path: Path) -> Path:
     return Path("clinic")
 
 
-def spoken(text: str) -> str:
-    return " ".join(text.split())
-
-
 def test_persons_are_counted_and_named_nowhere(dpfc: Dpfc, clinic: Path) -> None:
     made = dpfc(*PERSONS, "--json")
     assert made.exit_code == 0, made.output
@@ -53,8 +49,8 @@ def test_persons_are_counted_and_named_nowhere(dpfc: Dpfc, clinic: Path) -> None
     assert folder.name == "clinic-persons-scattering-mean"
     assert load(folder).grouped_by == {"by": "folder", "level": 1}
     assert all(b"patient" not in data for data in stored(folder).values())
-    assert "train 33 of 14 persons in 1 shard" in spoken(dpfc(*PERSONS).stdout)
-    assert "33 of 14 persons" in spoken(dpfc("list").stdout)
+    assert "train 33 of 14 persons in 1 shard" in one_line(dpfc(*PERSONS).stdout)
+    assert "33 of 14 persons" in one_line(dpfc("list").stdout)
     assert json.loads(dpfc("list", "--json").stdout)["sets"][0]["persons"] == {"train": PATIENTS}
 
 
@@ -100,40 +96,6 @@ def test_patients_are_held_out_as_a_whole_and_any_head_is_evaluated_on_them(dpfc
         assert bool(evaluate(head, FeatureSet("features/held")).warnings) == seen
 
 
-def test_two_processes_and_a_run_that_was_stopped_make_the_same_set(dpfc: Dpfc, clinic: Path) -> None:
-    whole = (*PERSONS, "--hold-out", "0.4", "--shards", "3")
-    assert dpfc(*whole, "--out", "whole").exit_code == 0
-    for task in ("1/2", "2/2"):
-        assert dpfc(*whole, "--out", "shared", "--task", task).exit_code == 0
-    assert stored(Path("features/shared")) == stored(Path("features/whole"))
-    # One of two parts is made: another run goes on with it.
-    assert dpfc(*whole, "--out", "resumed", "--task", "1/2").exit_code == 0
-    went_on = dpfc(*whole, "--out", "resumed")
-    assert "Went on with" in went_on.stderr
-    assert stored(Path("features/resumed")) == stored(Path("features/whole"))
-
-
-def test_shards_of_other_persons_are_not_gone_on_with(dpfc: Dpfc, clinic: Path) -> None:
-    names = sorted(str(path.relative_to(clinic)) for path in clinic.rglob("*.png"))
-    table = Path("who.csv")
-    lines = [f"{name},{i % 5}" for i, name in enumerate(names)]
-    table.write_text("\n".join(["file_name,person", *lines]))
-    line = (*LINE, "--group-by", "table:who.csv", "--out", "set", "--shards", "2")
-    assert dpfc(*line, "--task", "1/2").exit_code == 0
-    table.write_text("\n".join(["file_name,person", *lines[:-1], f"{names[-1]},9"]))
-    refused = dpfc(*line)
-    assert (refused.exit_code, "begun from another source or with other settings" in spoken(refused.stderr)) == (
-        2,
-        True,
-    )
-    refused = dpfc(*RECORDS, "--out", "set", "--shards", "2")
-    assert "begun from another source or with other settings" in spoken(refused.stderr)
-    # With the first table again the run goes on.
-    table.write_text("\n".join(["file_name,person", *lines]))
-    assert dpfc(*line).exit_code == 0
-    assert json.loads((Path("features/set") / MANIFEST).read_text())["splits"]["train"]["groups"] == 5
-
-
 @pytest.mark.parametrize(
     ("more", "says"),
     [
@@ -148,7 +110,7 @@ def test_what_cannot_be_grouped_is_refused_and_leaves_nothing(
 ) -> None:
     refused = dpfc(*LINE, *more)
     assert refused.exit_code == 2
-    assert says in spoken(refused.stderr)
+    assert says in one_line(refused.stderr)
     assert not list(Path().glob("features/*"))
 
 
@@ -159,15 +121,7 @@ def test_a_person_in_two_splits_of_the_source_is_refused(dpfc: Dpfc, clinic: Pat
         shutil.copytree("all", clinic / split)
     refused = dpfc(*PERSONS)
     assert refused.exit_code == 2
-    assert f"{PATIENTS} persons of 'imagefolder' have records in two splits" in spoken(refused.stderr)
+    assert f"{PATIENTS} persons of 'imagefolder' have records in two splits" in one_line(refused.stderr)
     for folder in sorted(clinic.glob("test/*/patient *")):
         folder.rename(folder.with_name(folder.name.replace("patient", "other")))
     assert dpfc(*PERSONS).exit_code == 0
-
-
-def test_imported_persons_are_counted(dpfc: Dpfc, tmp_path: Path) -> None:
-    arrays = {"train_x": np.ones((9, 2), np.float32), "train_y": np.arange(9) % 2, "who": np.arange(9) % 4}
-    np.savez("a.npz", **arrays)  # type: ignore[arg-type]
-    made = dpfc("import", "a.npz", "--classes", "2", "--group-column", "who")
-    assert made.exit_code == 0, made.output
-    assert "train 9 of 4 persons" in spoken(made.stdout)
