@@ -73,14 +73,12 @@ def test_without_a_terminal_both_lines_to_type_are_named_and_work(dpfc: Dpfc, sc
     assert not load(Path("features/records")).grouped
 
 
-@pytest.mark.parametrize(("answer", "code"), [("\n", 2), ("n\n", 2), ("\x04", 130), ("y\n", 0)])
-def test_on_a_terminal_it_asks_and_stops_unless_the_answer_is_yes(
-    dpfc: Dpfc, scans: None, ctrl_c: None, answer: str, code: int
-) -> None:
-    ended, shown = on_a_terminal(answer, *IMPORT)
-    assert "[y/N]" in shown
-    assert ended == code
-    assert Path("features/scans").exists() == (code == 0)
+@pytest.mark.usefixtures("scans", "ctrl_c")
+def test_on_a_terminal_it_asks_and_stops_unless_the_answer_is_yes() -> None:
+    for answer, code in (("\n", 2), ("\x04", 130), ("y\n", 0)):
+        ended, shown = on_a_terminal(answer, *IMPORT)
+        assert ("[y/N]" in shown, ended) == (True, code)
+        assert Path("features/scans").exists() == (code == 0)
 
 
 def test_pictures_in_folders_of_patients_are_asked_about(dpfc: Dpfc, pictures: Path) -> None:
