@@ -238,7 +238,8 @@ def _show_head(trained: "Trained", as_json: bool, full: bool, named: bool, featu
         total = None if claimed is None else shown.values(spent, read(spent.ledger), (claimed.delta,))
         display.as_json({**document.values, "spent": total})
         return
-    display.show(document, full)
+    # The same command again would be another training.
+    display.show(document if full else document.short)
     if not full:
         display.say(f"The whole statement: dpfc statement {head_named(trained.path)}")
     if "test" not in trained.charged.checked.features.splits:

@@ -132,7 +132,7 @@ def _room(account: Account, delta: float) -> list[tuple[str, str]]:
     rows = [("cap", caps.said(cap)) for cap in account.caps]
     found = caps.left(account, delta)
     if found is not None:
-        rows.append(("left of it", rounding.left(found[0], delta)))
+        rows.append(("left", rounding.left(found[0], delta)))
     return rows or [("cap", "none")]
 
 
