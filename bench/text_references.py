@@ -94,7 +94,6 @@ def case(
     return {
         "shapes": shapes,
         "config": config,
-        "text": rounded(torch.cat([text[: len(PROMPTS)], text[-1:]])),
         "scores": rounded(image.double() @ joint.T),
     }
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from dpfc_cli import outputs
 from dpfc_cli.backbones import Progress
 from dpfc_cli.errors import UserError, check_installed, parameter, unknown
 from dpfc_cli.exports import arrays, onnx
-from dpfc_cli.exports.arrays import Files, check_head
+from dpfc_cli.exports.arrays import check_head
 from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads.head import Head, encoded
@@ -18,27 +17,9 @@ from dpfc_cli.privacy.chain import to_json
 from dpfc_cli.trust.statement import brief
 from dpfc_cli.version import __version__
 
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """One format: how the name of its file ends, and its files, of a head and of what is said of it (`notes`). A format
-    that holds backbones takes two more: the network, or None, and the name of the file. package: what must be installed
-    to write it, with its extra.
-    """
-
-    suffix: str
-    files: Callable[..., Files]
-    package: tuple[str, str] | None = None
-    backbones: bool = False
-
-
-TARGETS = {
-    "onnx": Target(suffix=".onnx", files=onnx.files, package=("onnx", "export"), backbones=True),
-    "torch": Target(suffix=".safetensors", files=arrays.torch),
-    "sklearn": Target(suffix=".npz", files=arrays.sklearn),
-    "npz": Target(suffix=".npz", files=arrays.npz),
-}
-"""The formats by name."""
+TARGETS = {"onnx": ".onnx", "torch": ".safetensors", "sklearn": ".npz", "npz": ".npz"}
+"""The formats by name, and how the names of their files end."""
+_ARRAYS = {"torch": arrays.torch, "sklearn": arrays.sklearn, "npz": arrays.npz}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +71,9 @@ def export(
     """
     if to not in TARGETS:
         raise unknown("format", to, list(TARGETS))
-    target, path = TARGETS[to], Path(out)
+    path = Path(out)
     check_head(head)
-    _check_place(path, target)
+    _check_place(path, TARGETS[to])
     if weights is not None and not with_backbone:
         raise UserError(
             f"{parameter('weights')} has no meaning without {parameter('with_backbone')}: a head has no other weights.",
@@ -100,28 +81,30 @@ def export(
             code="conflict",
             parameter="weights",
         )
-    if with_backbone and not target.backbones:
+    if with_backbone and to != "onnx":
         raise UserError(
             f"The format {to} holds a head alone.",
             f"Leave out {parameter('with_backbone')}, or choose onnx.",
             code="conflict",
             parameter="with_backbone",
         )
-    if target.package is not None:
-        check_installed(*target.package, f"To write {to}")
-    network = onnx.rebuilt(head, weights, progress) if with_backbone else None
     texts = notes(head, to)
-    also = (network, path.name) if target.backbones else ()
+    if to == "onnx":
+        check_installed("onnx", "export", "To write onnx")
+        network = onnx.rebuilt(head, weights, progress) if with_backbone else None
+        made = onnx.files(head, texts, network, path.name)
+    else:
+        made = _ARRAYS[to](head, texts)
     written = []
-    for name, parts in target.files(head, texts, *also).items():
+    for name, parts in made.items():
         written.append(_named(path, name))
         outputs.write(written[-1], parts)
     return Exported(path=path, files=tuple(written), notes=texts)
 
 
-def _check_place(path: Path, target: Target) -> None:
-    outputs.check(path, (target.suffix,))
-    if path.suffix == TARGETS["torch"].suffix and path.parent.resolve() == heads_folder().resolve():
+def _check_place(path: Path, suffix: str) -> None:
+    outputs.check(path, (suffix,))
+    if suffix == TARGETS["torch"] and path.parent.resolve() == heads_folder().resolve():
         raise UserError(
             f"'{path}' would lie among the heads, and it would look like one.",
             f"Choose another folder: {parameter('out')}.",

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.backbones import Backbone, Progress
-from dpfc_cli.errors import UserError
 from dpfc_cli.exports.arrays import Files
 from dpfc_cli.exports.graph import OPSET, Graph, Values
 from dpfc_cli.heads.backbone import stated_of
@@ -142,10 +141,5 @@ def _features(graph: Graph, pixels: str, network: Network) -> str:
         return onnx_networks.scattering(graph, pixels, network.input, network.backbone.describe()["pooling"])
     if isinstance(network.backbone, Transformer):
         return onnx_networks.transformer(graph, pixels, network.backbone)
-    if isinstance(network.backbone, ConvNeXt):
-        return onnx_networks.convnext(graph, pixels, network.backbone)
-    raise UserError(
-        f"dpfc cannot write the backbone {network.backbone.name} as ONNX.",
-        "Export the head alone, and compute the features with dpfc.",
-        code="unsupported",
-    )
+    assert isinstance(network.backbone, ConvNeXt)
+    return onnx_networks.convnext(graph, pixels, network.backbone)

@@ -113,18 +113,6 @@ def test_where_two_tokens_have_the_number_of_the_end_the_text_ends_at_the_first(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_texts_have_the_vectors_of_the_library(name: str, tmp_path: Path) -> None:
-    case, model = CASES[name], replace(MODELS[MODEL[name]], width=32, heads=2)
-    folder = str(made(tmp_path, name))
-    loaded = tower.load(model, folder)
-    encoded = tokenizer.load(model, folder)(TEXTS, loaded.context, loaded.source, loaded.vocabulary)
-    # The texts of the last class are cut, and keep their end.
-    assert {18, 19, 20} <= set(encoded.cut)
-    joint = np.concatenate(list(loaded.parts(encoded)))
-    assert relative(joint[[0, 1, 2, 20]], case["text"]) < 1e-5
-
-
-@pytest.mark.parametrize("name", CASES)
 @pytest.mark.usefixtures("tiny")
 def test_the_scores_of_pictures_are_those_of_the_library(name: str, tmp_path: Path) -> None:
     """Inner products of our features and our vectors, and of the library's joint vectors."""

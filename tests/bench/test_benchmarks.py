@@ -22,21 +22,6 @@ def works(kernel: str, shape: kernels.Shape) -> tuple[Any, Any]:
     return kernels.ours(kernel, shape)(), kernels.theirs(kernel, shape, "numpy")()
 
 
-def test_a_tool_tries_all_its_rates_with_the_first_seed_and_goes_on_with_the_best() -> None:
-    asked: list[tuple[str, int, float]] = []
-    runs: peers.Runs = {}
-    for name, seed, rate in peers.wanted(["dp-fc", "opacus", "scikit_learn"], 3, runs):
-        asked.append((name, seed, rate))
-        runs[name, seed, rate] = {"accuracy": {0.1: 60.0}.get(rate, 50.0)}
-    assert asked == [
-        ("dp-fc", 0, 1.0),
-        *(("opacus", 0, rate) for rate in peers.RATES["opacus"]),
-        ("scikit_learn", 0, 1.0),
-        *((name, seed, rate) for seed in (1, 2) for name, rate in (("dp-fc", 1.0), ("opacus", 0.1))),
-    ]
-    assert not list(peers.wanted(["dp-fc", "opacus", "scikit_learn"], 3, runs))
-
-
 def test_a_process_is_measured_alone(tmp_path: Path) -> None:
     """The memory of the one that asks is not counted, and nothing is compiled before."""
     found = peers.measured([sys.executable, "-c", "0"], 60.0)

@@ -32,21 +32,13 @@ def test_options_are_those_that_the_product_chooses_on_the_public_set(
     assert public.tuned(mine, theirs, 2.0) == Cell(mine, "dp-whitened", 2.0)
 
 
-def test_a_public_mean_changes_a_cell_and_its_key(tmp_path: Path) -> None:
-    mine = made(tmp_path, "mine", 0)
-    plain = Cell(mine, "dp-whitened", 0.5)
-    informed = replace(plain, public=mine)
-    assert informed.key != plain.key
-    assert (cells.train(informed).weight != cells.train(plain).weight).any()
-
-
-def test_a_start_changes_a_cell_and_its_key(tmp_path: Path) -> None:
+def test_what_is_public_changes_a_cell_and_its_key(tmp_path: Path) -> None:
     mine = made(tmp_path, "mine", 0)
     np.save(tmp_path / "vectors.npy", np.eye(3, 6))
     plain = Cell(mine, "dp-whitened", 0.5)
-    started = replace(plain, start=str(tmp_path / "vectors.npy"))
-    assert started.key != plain.key
-    assert (cells.train(started).weight != cells.train(plain).weight).any()
+    for informed in (replace(plain, public=mine), replace(plain, start=str(tmp_path / "vectors.npy"))):
+        assert informed.key != plain.key
+        assert (cells.train(informed).weight != cells.train(plain).weight).any()
 
 
 def test_hostile_starts_are_wrong_each_in_its_own_way() -> None:

@@ -11,7 +11,6 @@ In SigLIP the feature is the joint vector of the picture, and the class's vector
 its inner products divided by ‖P f‖, which is the same for all classes.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -84,30 +83,27 @@ class Tower:
         self.source: str = description["id"]
         self.context, self.vocabulary = len(self._position), len(self._tokens)
 
-    def parts(self, encoded: Encoded, progress: Progress | None = None) -> Iterator[np.ndarray]:
-        """The joint vectors of texts, float32 (some texts, joint) at a time. progress: told how many texts are done."""
+    def class_vectors(self, encoded: Encoded, classes: int, progress: Progress | None = None) -> np.ndarray:
+        """The vectors of classes over the features, float32 (classes, d).
+
+        encoded: the texts of the classes, equally many for each, one class after the other. progress: told how many of
+        them are done. Raises UserError if the weights give no numbers.
+        """
         a, count = self._architecture, self.context
         if a.causal:
             count = min(count, -(-(int(encoded.ends.max()) + 1) // _STEP) * _STEP)
         ids, ends = encoded.ids[:, :count], encoded.ends if a.causal else np.full(len(encoded.ids), count - 1)
         most = min(transformer.rows(count, self._blocks[0], a.heads), len(ids))
-        for start in range(0, len(ids), most):
-            part = np.arange(start, start + most) % len(ids)
-            x = self._tokens[ids[part]] + self._position[:count]
-            yield np.asarray(_joint(self._outer, self._placed, x, ends[part], a))[: len(ids) - start]
-            if progress is not None:
-                progress("texts", min(start + most, len(ids)), len(ids))
-
-    def class_vectors(self, encoded: Encoded, classes: int, progress: Progress | None = None) -> np.ndarray:
-        """The vectors of classes over the features, float32 (classes, d). encoded: the texts of the classes, equally
-        many for each, one class after the other. Raises UserError if the weights give no numbers.
-        """
-        total, done = np.zeros((classes, self._outer["projection"].shape[1])), 0
+        total = np.zeros((classes, self._outer["projection"].shape[1]))
         with np.errstate(all="ignore"):
-            for part in self.parts(encoded, progress):
-                owners = np.arange(done, done + len(part)) * classes // len(encoded.ids)
-                np.add.at(total, owners, _unit(part.astype(np.float64)))
-                done += len(part)
+            for start in range(0, len(ids), most):
+                # The last part is filled up with texts from the beginning.
+                part = np.arange(start, start + most) % len(ids)
+                x = self._tokens[ids[part]] + self._position[:count]
+                joint = np.asarray(_joint(self._outer, self._placed, x, ends[part], a))[: len(ids) - start]
+                np.add.at(total, part[: len(joint)] * classes // len(ids), _unit(joint.astype(np.float64)))
+                if progress is not None:
+                    progress("texts", start + len(joint), len(ids))
             mean = _unit(total)
             vectors: np.ndarray = mean if self._visual is None else mean @ self._visual.T.astype(np.float64)
             lengths = np.linalg.norm(vectors, axis=1)
