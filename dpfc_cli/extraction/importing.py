@@ -92,7 +92,7 @@ def import_features(wanted: Import) -> Imported:
         by_list = any(table.counted for table in tables.values())
         origin: Origin = "inferred"
         if asserted_names or source.classes:
-            origin = "asserted" if asserted_names else "inferred" if source.inferred else "data set"
+            origin = "asserted" if asserted_names else "data set"
             origin = origin if labels_per_record or (width == 1 and not by_list) else "inferred"
         names = asserted_names or source.classes
         renumbered = texts is not None and names is not None and names[: len(texts)] != texts

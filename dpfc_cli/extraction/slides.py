@@ -36,10 +36,10 @@ from dpfc_cli.features.table import FLOATS, Table, Tables, sliced
 from dpfc_cli.features.tables import check_stored
 from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.sources import groups as persons
-from dpfc_cli.sources.classes import USUAL_NAMES, inferred_classes
+from dpfc_cli.sources.classes import USUAL_NAMES, numbers_of_names
 from dpfc_cli.sources.metadata import Value, rows
 from dpfc_cli.sources.noticed import column_of, several_in_import
-from dpfc_cli.sources.nulls import LISTED, listed, most_allowed
+from dpfc_cli.sources.nulls import LISTED, listed
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
 
 SLIDE_COLUMNS = ("slide_id", "slide", "slide_name", "file_name", "filename", "wsi")
@@ -105,17 +105,13 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, out: P
             raise several_in_import(str(folder), seems)
     listed = _listed(table, lines, wanted)
     found = _files(folder, listed.slides, table)
-    names = classes or _inferred(set(listed.labels))
-    number = {name: label for label, name in enumerate(names)}
-    foreign = next((label for label in listed.labels if label not in number), None)
-    if foreign is not None:
-        raise UserError(
-            f"'{table}' has the label '{foreign}', which is not among the classes. {GUARDED}",
-            f"Name it with {parameter('classes')}, or leave its slides out of the table.",
-            code="conflict",
-            parameter="classes",
-            path=str(table),
-        )
+    # A CSV has no numbers, only texts.
+    numbers = classes is None and all(each.isascii() and each.isdecimal() and len(each) < 10 for each in listed.labels)
+    number = {each: int(each) if numbers else i for i, each in enumerate(sorted(set(listed.labels)))}
+    names = None if numbers else tuple(number)
+    if names is not None:
+        # What is refused for its label is refused before a slide is read.
+        numbers_of_names(names, classes)
     n = len(listed.labels)
     sums, patches = np.zeros((n, 0)), np.zeros(n, np.int64)
     broken: dict[str, str] = {}
@@ -153,16 +149,9 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, out: P
     for split, own in of_split.items():
         keys = None if listed.keys is None else listed.keys.part(own)
         splits[split] = Table(
-            n=len(own), d=x.shape[1], dtype=x.dtype, rows=sliced(x[own]), y=y[own], nulls=True, keys=keys
+            n=len(own), d=x.shape[1], dtype=x.dtype, rows=sliced(x[own]), y=y[own], names=names, nulls=True, keys=keys
         )
-    return Tables(splits=splits, classes=names, inferred=classes is None, person=listed.person)
-
-
-def _inferred(labels: set[str]) -> tuple[str, ...]:
-    """The classes that labels imply: numbers count from 0, names are sorted."""
-    if all(label.isascii() and label.isdecimal() and len(label) < 10 for label in labels):
-        return inferred_classes(max(map(int, labels)))
-    return tuple(sorted(labels))
+    return Tables(splits=splits, person=listed.person)
 
 
 def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None]:
@@ -272,29 +261,28 @@ def _blocks(dataset: h5py.Dataset, count: int, width: int) -> Iterator[np.ndarra
 
 
 def _judge(broken: dict[str, str], patches: dict[str, np.ndarray], wanted: Import, out: Path) -> None:
-    """Refuse broken slides, or say which records became null. Raises UserError, too, if those are too many."""
+    """Refuse broken slides, or say which records became null. patches: of the records of each split."""
     lines = [f"{printable(name)}: {printable(why)}" for name, why in sorted(broken.items())]
     notes = listed(lines, out.with_name(f"{out.name}{LISTED}"))
     if not broken:
         return
-    nulls = {split: int((found == 0).sum()) for split, found in patches.items()}
-    allowed = {split: most_allowed(len(found), wanted.most_null) for split, found in patches.items()}
-    over = next((split for split, count in nulls.items() if count > allowed[split]), None)
-    if not wanted.tolerant or over is not None:
-        what = f"{counted(len(broken), 'slide')} cannot be read."
-        if wanted.tolerant and over is not None:
-            what += f" At most {allowed[over]:,} of the {len(patches[over]):,} {over} records may become null records."
-        remedy = "Make them again, or leave them out of the table."
-        if not wanted.tolerant:
-            remedy += f" Or keep them as records without content: {parameter('on_error')} null."
-        error = UserError(f"{what} {GUARDED}", remedy, code="bad-record", count=len(broken))
+    what = f"{counted(len(broken), 'slide')} cannot be read."
+    if not wanted.tolerant or not any(found.any() for found in patches.values()):
+        error = UserError(
+            f"{what} {GUARDED}",
+            "Make them again, or leave them out of the table. Or keep them as records without content: "
+            f"{parameter('on_error')} null.",
+            code="bad-record",
+            count=len(broken),
+        )
         for note in notes:
             error.add_note(Note(note))
         raise error
+    nulls = {split: int((found == 0).sum()) for split, found in patches.items()}
     said = " and ".join(f"{count:,} of {len(patches[split]):,} {split} records" for split, count in nulls.items())
     wanted.warned(
-        f"{counted(len(broken), 'slide')} cannot be read. Null records, which add nothing to a training: {said}. These "
-        "numbers depend on the records: do not publish them."
+        f"{what} Null records, which add nothing to a training: {said}. These numbers depend on the records: do not "
+        "publish them."
     )
     for note in notes:
         wanted.warned(note.strip())

@@ -64,14 +64,13 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """What a source holds: its splits by name, and the names of the classes, if it has them. inferred: the names follow
-    from the labels, and nobody states them. person: the column of persons of a table beside the files. noticed: the
-    name of what seems to name persons, though the user did not say so, or None. It may take long.
+    """What a source holds: its splits by name, and the names of the classes, if it has them. person: the column of
+    persons of a table beside the files. noticed: the name of what seems to name persons, though the user did not say
+    so, or None. It may take long.
     """
 
     splits: dict[str, Table]
     classes: tuple[str, ...] | None = None
-    inferred: bool = False
     person: str | None = None
     noticed: Callable[[], str | None] = lambda: None
 
