@@ -4,7 +4,6 @@ import argparse
 import collections
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -21,11 +20,22 @@ def arguments(about: str, count: int | None) -> argparse.ArgumentParser:
     """The options that all campaigns have."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--count", type=int, default=count, help="cases to try in all (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, default=None, help="begin no case after so many minutes")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no case after so many minutes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--results", type=Path, help="file of results (JSON lines); cases in it are not tried again")
     return parser
+
+
+def begun() -> None:
+    """What a campaign does first: see `machine`. What JAX compiles is kept."""
+    machine.restart_with_shim()
+    machine.prepared()
+    import jax
+
+    settings: Any = jax.config
+    settings.update("jax_compilation_cache_dir", os.environ.get("JAX_COMPILATION_CACHE_DIR", f"{RESULTS}/compiled"))
+    settings.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
 def tried(path: Path) -> list[dict[str, Any]]:
@@ -58,70 +68,49 @@ def carry_out(cases: Iterable[Case], attempt: Try, options: argparse.Namespace, 
     done = {json.dumps(result["case"], sort_keys=True) for result in tried(path)}
     left = [case for key, case in wanted.items() if key not in done]
     print(f"{len(wanted):,} cases, {len(left):,} of them are left. Results: {path}", flush=True)
-    until = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    until = time.monotonic() + 60 * options.minutes
     children = []
-    for worker in range(1, options.workers):
+    for worker in range(options.workers):
         child = os.fork()
         if child == 0:
             try:
-                _work(left[worker :: options.workers], attempt, path, root / f"worker-{worker}", until, False)
-            finally:
+                _work(left[worker :: options.workers], attempt, path, root / f"worker-{worker}", until)
                 os._exit(0)
+            finally:
+                os._exit(1)
         children.append(child)
-    _work(left[:: options.workers], attempt, path, root / "worker-0", until, True)
-    for child in children:
-        os.waitpid(child, 0)
+    if sum(os.waitpid(child, 0)[1] for child in children):
+        raise SystemExit("A worker failed.")
     return _report([result for result in tried(path) if json.dumps(result["case"], sort_keys=True) in wanted])
 
 
-def _work(cases: Sequence[Case], attempt: Try, path: Path, place: Path, until: float | None, tells: bool) -> None:
-    begun = said = time.monotonic()
+def _work(cases: Sequence[Case], attempt: Try, path: Path, place: Path, until: float) -> None:
     with path.open("ab", buffering=0) as results:
         # The last line may have been cut short by a kill.
         results.write(b"\n")
-        for number, case in enumerate(cases):
-            now = time.monotonic()
-            if until is not None and now > until:
+        for case in cases:
+            if time.monotonic() > until:
                 return
-            if tells and now - said > 10:
-                each = (now - begun) / number
-                print(f"{number:,} of {len(cases):,}, {each:.2f} s each", file=sys.stderr, flush=True)
-                said = now
             broke = attempt(case, place)
             results.write(json.dumps({"case": case, "broke": broke}).encode() + b"\n")
-            for each_broke in broke:
-                print(f"BROKE {json.dumps(case)}: {each_broke}", flush=True)
+            for each in broke:
+                print(f"BROKE {json.dumps(case)}: {each}", flush=True)
 
 
 def _report(results: Sequence[dict[str, Any]]) -> int:
     """Print what was tried and what broke, by the first two parts of the cases."""
-    columns = ("job", "what")
-    counts: dict[tuple[str, ...], list[int]] = collections.defaultdict(lambda: [0, 0])
+    count: collections.Counter[tuple[str, str]] = collections.Counter()
+    broken: collections.Counter[tuple[str, str]] = collections.Counter()
     reasons: collections.Counter[str] = collections.Counter()
     for result in results:
-        count = counts[tuple(str(result["case"].get(column, "")) for column in columns)]
-        count[0] += 1
-        count[1] += bool(result["broke"])
+        key = result["case"]["job"], result["case"]["what"]
+        count[key] += 1
+        broken[key] += bool(result["broke"])
         reasons.update(set(result["broke"]))
     print(f"\n{'':12}{'':16}{'tried':>10}{'broke':>8}")
-    for key, (number, broke) in sorted(counts.items()):
-        print(f"{key[0]:12}{key[1]:16}{number:>10,}{broke:>8,}")
-    total = sum(broke for _, broke in counts.values())
-    print(f"{'in all':28}{len(results):>10,}{total:>8,}")
+    for key, number in sorted(count.items()):
+        print(f"{key[0]:12}{key[1]:16}{number:>10,}{broken[key]:>8,}")
+    print(f"{'in all':28}{count.total():>10,}{broken.total():>8,}")
     for reason, number in reasons.most_common():
         print(f"{number:>6,} × {reason}")
-    return total
-
-
-def prepared(environment: Path) -> None:
-    """Set what all runs of a campaign share, and import what they need. What JAX compiles is kept in a folder."""
-    for variable in ("DPFC_FEATURES", "DPFC_HEADS", "DPFC_CACHE"):
-        os.environ.pop(variable, None)
-    os.environ["COLUMNS"] = "200"
-    machine.warm()
-    import jax
-
-    settings: Any = jax.config
-    kept = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(environment / "compiled"))
-    settings.update("jax_compilation_cache_dir", kept)
-    settings.update("jax_persistent_cache_min_compile_time_secs", 0)
+    return broken.total()

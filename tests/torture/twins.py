@@ -30,13 +30,13 @@ import numpy as np
 
 from tests.torture import campaign, machine, scenes, witness
 from tests.torture.campaign import Case
-from tests.torture.machine import CTRL_C, FAULTS, PAUSE, Ended, Fault, Running
+from tests.torture.machine import FAULTS, PAUSE, Ended, Fault, Running
 from tests.torture.scenes import Scenes
 from tests.torture.witness import Seen
 
 WHAT = ("plain", "files", "older")
 """What else happens: nothing; to files of answers; to the ledger, too."""
-HOW: dict[str, Fault | None] = {"through": None, "kill": FAULTS["kill"], "ctrl-c": CTRL_C, "pause": PAUSE}
+HOW: dict[str, Fault | None] = {"through": None, "kill": FAULTS["kill"], "ctrl-c": FAULTS["ctrl-c"], "pause": PAUSE}
 JOB = "steps"
 HOLD = """
 import sqlite3, sys
@@ -82,8 +82,8 @@ class World:
     """A working folder while a schedule runs.
 
     number: of commands so far. paused: those that stand still. charges: all that the ledger ever had. touched: charges
-    whose answers were cut off. older: whether the ledger was put back. wrong: what is broken. told: what happened, and
-    how often. steps: what happened in its order, with what there was.
+    whose answers were cut off. older: whether the ledger was put back. wrong: what is broken. steps: what happened in
+    its order, with what there was.
     """
 
     scene: Scenes
@@ -95,7 +95,6 @@ class World:
     touched: set[str] = field(default_factory=set)
     older: bool = False
     wrong: list[str] = field(default_factory=list)
-    told: Counter[str] = field(default_factory=Counter)
     steps: list[str] = field(default_factory=list)
 
     @property
@@ -139,7 +138,6 @@ class World:
         ended = running.ended()
         self.note(f"{running.place.name} ended {ended.code} {scenes.first_lines(ended.err)[-60:]}")
         self.wrong += scenes.ending(ended, fault=False)
-        self.told["killed" if ended.code is None else f"exit code {ended.code}"] += 1
         return ended
 
     def command(self, how: str) -> Ended | None:
@@ -149,7 +147,6 @@ class World:
         running = self.begin(how)
         if running.paused():
             self.paused.append(running)
-            self.told["paused"] += 1
             return None
         ended, after = self.end(running), self.look()
         charged = [fact["id"] for fact in after.kind("charge") if fact["id"] not in {f["id"] for f in before.facts}]
@@ -215,7 +212,6 @@ class World:
             return
         name = self.rng.choice(list(there))
         path, how = there[name], self.rng.choice(["delete", "copy", "cut"])
-        self.told[how] += 1
         self.note(f"{how} {name}")
         if how == "delete":
             path.unlink()
@@ -237,15 +233,14 @@ class World:
             shutil.copy(kept, self.place / "again.sqlite")
             os.replace(self.place / "again.sqlite", self.ledger)
             self.older = True
-            self.told["put back"] += 1
             self.note("put back")
         else:
             shutil.copy(self.ledger, kept)
         self.look()
 
 
-def attempt(scene: Scenes, told: Path, case: Case, place: Path) -> list[str]:
-    """What a schedule breaks. told: a file for what happened in it."""
+def attempt(scene: Scenes, case: Case, place: Path) -> list[str]:
+    """What a schedule breaks."""
     scene.fresh(JOB, place)
     rng = random.Random(f"{case['seed']} {case['number']}")
     world, commands = World(scene, place, rng), rng.randint(2, 4)
@@ -259,8 +254,6 @@ def attempt(scene: Scenes, told: Path, case: Case, place: Path) -> list[str]:
     wrong = list(dict.fromkeys([*_judged(world), *world.wrong]))
     for step in world.steps if wrong else ():
         print(step)
-    with told.open("a") as file:
-        file.write(json.dumps(world.told) + "\n")
     return wrong
 
 
@@ -320,18 +313,13 @@ def _sums(world: World, charges: list[dict[str, object]]) -> list[str]:
 def main() -> int:
     """The campaign."""
     options = campaign.arguments(str(__doc__), 2000).parse_args()
-    machine.restart_with_shim()
+    campaign.begun()
     with machine.scratch() as root:
-        campaign.prepared(root)
         scene = scenes.made(root)
         scene.reference(JOB)
         path = options.results or campaign.RESULTS / "twins.jsonl"
-        told = path.with_suffix(".told.jsonl")
-        tried = partial(attempt, scene, told)
-        broke = campaign.carry_out(cases(options.seed, options.count), tried, options, path, root)
-        happened = sum((Counter(each) for each in campaign.tried(told)), Counter[str]())
-        print(", ".join(f"{name} {number:,}" for name, number in happened.most_common()))
-        return broke
+        found = cases(options.seed, options.count)
+        return campaign.carry_out(found, partial(attempt, scene), options, path, root)
 
 
 if __name__ == "__main__":
