@@ -231,7 +231,8 @@ def begun(charge: Charge, ledger: Path) -> Answers | None:
         os.fsync(file)
         sync(path.parent)
         return Answers(path, file)
-    except OSError:
+    except (OSError, ValueError):
+        # ValueError: somebody changed it meanwhile.
         with suppress(OSError):
             path.unlink()
         if file is not None:

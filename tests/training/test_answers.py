@@ -651,6 +651,12 @@ def opened(path: Path) -> Iterator[Answers]:
     answers.close()
 
 
+def test_a_file_that_is_cut_while_it_is_made_keeps_no_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers_module, "sync", lambda folder: [os.truncate(path, 9) for path in folder.iterdir()])
+    assert begun(CHARGE, tmp_path / LEDGER) is None
+    assert not list((tmp_path / LEDGER_ANSWERS).iterdir())
+
+
 def test_a_file_has_the_answers_that_its_name_counts_wherever_the_next_one_was_cut(
     filled: tuple[Path, list[int]],
 ) -> None:

@@ -109,6 +109,14 @@ def test_a_set_that_was_exchanged_after_it_was_checked_is_not_charged(features: 
     assert ledger(features).charges == ()
 
 
+def test_a_cap_that_was_set_after_the_check_refuses_the_charge(features: FeatureSet) -> None:
+    ready = checked(features)
+    dpfc_cli.set_cap(features, 1.0)
+    with pytest.raises(UserError) as refused:
+        charge(ready)
+    assert (refused.value.code, ledger(features).charges) == ("over-cap", ())
+
+
 def test_a_set_that_is_exchanged_while_it_is_summed_ends_the_training(features: FeatureSet) -> None:
     blocks, path = charge(checked(features)).opened()(50), features.folder / MANIFEST
     assert next(blocks)[0] == 0

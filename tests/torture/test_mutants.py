@@ -1,0 +1,122 @@
+"""Tests that can fail: a fault in one line of the core, of the ledger or of the charge makes the nearest tests fail.
+
+`make torture` changes every line there. These are the faults that would cost most.
+"""
+
+import importlib
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MUTANTS = (
+    # A module, its text, the fault in its place, and the test that must see it.
+    ("privacy.noise", "accept = u < p", "accept = u < 2 * p", "test_small_sigmas_have_the_exact_probabilities"),
+    (
+        *("privacy.noise", "bits.words(count) <", "bits.words(count) >"),
+        "test_a_large_sample_takes_each_unit_by_a_word_of_its_own",
+    ),
+    (
+        *("privacy.curator", "total.shape, sigma, self._bits", "total.shape, 1, self._bits"),
+        "test_replace_one_takes_twice_the_noise_for_sums_and_root_two_for_grams",
+    ),
+    ("privacy.curator", "if rate == 1 else", "if rate else", "test_a_sample_of_many_units_is_that_of_their_words"),
+    (
+        *("privacy.oracle", "(mu * math.sqrt(w))", "(mu * math.sqrt(math.sqrt(w)))"),
+        "test_shares_sum_to_one_and_sigmas_compose_to_mu",
+    ),
+    (
+        *("privacy.lattice", "keepdims=True) <= squared", "keepdims=True) <= 4 * squared"),
+        "test_the_check_alone_keeps_the_bound_if_nothing_is_scaled",
+    ),
+    (
+        *("privacy.poisson", "times=sampled[-1].times + 1", "times=1"),
+        "test_only_equal_releases_that_follow_one_another_are_one_mechanism",
+    ),
+    (
+        *("privacy.accounting", "delta - (1 + math.exp(epsilon)) * eta", "delta"),
+        "test_the_samplers_distance_is_paid_for_out_of_delta",
+    ),
+    (
+        *("ledger.totals", "for charge in max(each", "for charge in min(each"),
+        "test_a_total_is_that_of_the_splits_that_cost_most",
+    ),
+    (
+        *("ledger.file", "if end != hashed:", "if False:"),
+        "test_a_row_that_was_changed_taken_out_put_in_or_exchanged_is_refused",
+    ),
+    (
+        *("training.charge", "check_charge(ledger, features, charge)", "pass"),
+        "test_a_cap_that_was_set_after_the_check_refuses_the_charge",
+    ),
+    ("training.charge", "not self.unused.acquire(blocking=False)", "False", "test_one_charge_pays_for_one_curator"),
+    (
+        *("training.answers", "if number >= len(self._starts)", "if number >= 0"),
+        "test_a_killed_training_goes_on_where_it_stopped_and_ends_as_one_that_was_never_stopped",
+    ),
+)
+
+
+def functions(code: CodeType) -> Iterator[CodeType]:
+    """The functions and methods of a module."""
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield each
+            yield from functions(each) if not each.co_flags & inspect.CO_OPTIMIZED else ()
+
+
+def plant(name: str, text: str, fault: str) -> None:
+    """Put a fault in a module that was imported: functions that change get their new code."""
+    module = importlib.import_module(f"dpfc_cli.{name}")
+    source = inspect.getsource(module)
+    assert source.count(text) == 1, f"{name} has {text} {source.count(text)} times"
+    texts = (source, source.replace(text, fault))
+    old, new = (list(functions(compile(each, str(module.__file__), "exec"))) for each in texts)
+    changed = [after for before, after in zip(old, new, strict=True) if before != after]
+    assert changed
+    for code in changed:
+        found: Any = module
+        for part in code.co_qualname.split("."):
+            found = inspect.getattr_static(found, part)
+        found = getattr(found, "fget", None) or getattr(found, "func", None) or found
+        inspect.unwrap(getattr(found, "__func__", found)).__code__ = code
+
+
+def survivors() -> Iterator[str]:
+    """The mutants that their test does not see. Each is a fork of this process, which has run nothing yet."""
+    for name, *_ in MUTANTS:
+        importlib.import_module(f"dpfc_cli.{name}")
+    for name, text, fault, test in MUTANTS:
+        room, module = name.split(".")
+        child = os.fork()
+        if child == 0:
+            code = 99
+            try:
+                plant(name, text, fault)
+                code = int(
+                    pytest.main(["-x", "-q", "-p", "no:cacheprovider", f"tests/{room}/test_{module}.py::{test}"])
+                )
+            finally:
+                os._exit(code)
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if ended != pytest.ExitCode.TESTS_FAILED:
+            yield f"{name}: {fault} (exit code {ended})"
+
+
+def main() -> None:
+    print("survivors:", *survivors(), sep="\n", file=sys.stderr)
+
+
+def test_each_of_these_faults_is_seen() -> None:
+    line = [sys.executable, "-c", "from tests.torture import test_mutants; test_mutants.main()"]
+    # Hypothesis is imported already, so pytest could not load its plugin.
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    ended = subprocess.run(line, check=True, capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert ended.stderr.endswith("survivors:\n"), ended.stdout + ended.stderr
