@@ -21,8 +21,10 @@ from pydicom.encaps import encapsulate
 from pydicom.uid import JPEGBaseline8Bit, RLELossless
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.extraction import slides
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.features import digests, slides
+from dpfc_cli.extraction.request import Import
+from dpfc_cli.features import digests
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.tables import opened
 from dpfc_cli.heads.head import Head, encoded
@@ -48,7 +50,8 @@ from dpfc_cli.trust import statement
 from dpfc_cli.trust.card import of_card
 from tests.features import formats
 from tests.hostile import DATE, calibrated, set_of, standing
-from tests.images import dicoms, test_sets, test_tables
+from tests.images import dicoms, test_tables
+from tests.images.conftest import idx_bytes
 from tests.images.pictures import SQUARE, png, tar
 from tests.ledger import facts as made_up
 from tests.public_starts import nouns
@@ -119,16 +122,18 @@ def imported(write: formats.Write, arrays: dict[str, Any] = ARRAYS) -> Target:
     return Target(make=lambda folder: write(folder, arrays), read=run)
 
 
+SLIDES = "case_id,slide_id,label,split\np,a,x,train\nq,b,y,train\np,c,x,train\nr,sub/d,y,test\n"
+
+
 def make_slides(folder: Path) -> None:
     (folder / "slides" / "sub").mkdir(parents=True)
-    patches, rows = np.arange(12, dtype=np.float32).reshape(4, 3), ["case_id,slide_id,label,split"]
+    patches = np.arange(12, dtype=np.float32).reshape(4, 3)
     stored: dict[str, dict[str, Any]] = {"a": {}, "b": {"chunks": (1, 3), "maxshape": (None, 3)}}
     stored |= {"c": {"chunks": (2, 3), "compression": "gzip", "shuffle": True}, "sub/d": {}}
-    for person, (name, options) in zip("pqpr", stored.items(), strict=True):
+    for name, options in stored.items():
         with h5py.File(folder / "slides" / f"{name}.h5", "w", libver="earliest" if name == "a" else "latest") as made:
             made.create_dataset("features", data=patches, track_times=False, **options).attrs["encoder"] = "uni"
-        rows.append(f"{person},{name},{'tumour' if person == 'p' else 'normal'},{'test' if name > 'd' else 'train'}")
-    (folder / "slides.csv").write_text("\n".join(rows))
+    (folder / "slides.csv").write_text(SLIDES)
 
 
 def read_slides(folder: Path) -> None:
@@ -137,10 +142,15 @@ def read_slides(folder: Path) -> None:
     on_error: Any
     for by, on_error in product(("slide", "patient"), ("refuse", "null")):
         told: list[str] = []
-        wanted = slides.Wanted(table=folder / "slides.csv", pool_by=by, on_error=on_error, most_null=0.9)
+        given = {"table": folder / "slides.csv", "pool_by": by, "on_error": on_error}
+        wanted = Import(
+            f"slides:{folder / 'slides'}", **given, warn=told.append, most_null=0.9 if on_error == "null" else None
+        )
         with contextlib.suppress(UserError):
-            tables, _ = slides.pooled(folder / "slides", wanted, None, folder / "made", None, told.append)
+            tables = slides.pooled(folder / "slides", wanted, None, folder / "made")
             rows = {name: (each.rows(0, each.n), each.y) for name, each in tables.splits.items()}
+            if given["table"].read_bytes() == SLIDES.encode():
+                assert tables.splits["train"].n == (2 if by == "patient" else 3)
             nulls = sum(int((y < 0).sum()) for _, y in rows.values())
             assert told or not nulls, "null records that nobody is told of"
             assert not (nulls and on_error == "refuse")
@@ -246,6 +256,12 @@ def make_archive(folder: Path) -> None:
     facts = json.dumps({"label": 1, "caption": "a cat"}).encode()
     members = [("0.png", png(1)), ("0.json", facts), ("n" * 120 + ".png", png(2)), ("n" * 120 + ".cls", b"0")]
     tar(folder / "train.tar", members)
+
+
+def make_idx(folder: Path) -> None:
+    pixels, labels = np.arange(48, dtype=np.uint8).reshape(3, 4, 4), np.arange(3, dtype=np.uint8)
+    for name, values in (("images-idx3", pixels), ("labels-idx1", labels)):
+        (folder / f"train-{name}-ubyte").write_bytes(idx_bytes(values))
 
 
 def make_cifar(folder: Path) -> None:
@@ -367,7 +383,7 @@ TARGETS = {
     "webdataset": Target(
         make=make_archive, read=lambda folder: look(open_images(f"webdataset:{folder / 'train.tar'}", geometry=SQUARE))
     ),
-    "idx": Target(make=test_sets.idx, read=lambda folder: look(open_images("mnist", folder))),
+    "idx": Target(make=make_idx, read=lambda folder: look(open_images("mnist", folder))),
     "cifar": Target(make=make_cifar, read=lambda folder: look(open_images("cifar10", folder))),
     "cifar-archive": Target(make=make_cifar_archive, read=read_cifar_archive),
     "imagefolder": Target(
