@@ -50,7 +50,7 @@ class Answering(Oracle):
 
 def centre_of(mean: np.ndarray, facts: Facts, mu: float, public: np.ndarray | None) -> tuple[np.ndarray, float]:
     known = None if public is None else Public(mean=public, origin={})
-    options = METHOD.defaults(facts, mu, {"public": known})
+    options = METHOD.defaults(facts, mu, {"public": known, "budget_split": (0.03, 0.1, 0.87)})
     _, centre, clip = centred(Answering(facts.n * mean[None]), facts, options)
     assert isinstance(centre, Centre)
     assert isinstance(clip, Clip)

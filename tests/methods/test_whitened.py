@@ -11,7 +11,6 @@ from dpfc_cli.methods.whitened import (
     FLOOR,
     LONGEST,
     STABLE,
-    Options,
     schedule,
     shrink,
     total_step,
@@ -96,9 +95,16 @@ def test_step_and_momentum_make_the_total_step_and_stay_stable(mu: float) -> Non
     assert total <= LONGEST
 
 
+def test_the_shares_follow_the_sizes_of_the_answers() -> None:
+    for d, m in ((16, 2), (192, 100), (768, 10)):
+        mean, gram, gradients = METHOD.defaults(Facts(n=1000, m=m, d=d), 1.0, {}).budget_split
+        assert mean + gram + gradients == pytest.approx(1)
+        assert [mean / gradients, gram / gradients] == pytest.approx([0.3 / math.sqrt(m), 0.03 * math.sqrt(d / m)])
+
+
 def test_half_the_mu_and_replacement_shorten_the_descent_equally() -> None:
-    halved = total_step(5.0, FACTS, Options(mu=0.01, steps=12))
-    replaced = total_step(5.0, replace(FACTS, adjacency="replace-one"), Options(mu=0.02, steps=12))
+    halved = total_step(5.0, FACTS, METHOD.defaults(FACTS, 0.01, {}))
+    replaced = total_step(5.0, replace(FACTS, adjacency="replace-one"), METHOD.defaults(FACTS, 0.02, {}))
     assert halved == pytest.approx(replaced)
 
 
