@@ -126,7 +126,8 @@ def test_the_canaries_change_every_release_by_the_whole_sensitivity(
         for name, own in attack.statistics.items():
             lengths = [np.linalg.norm(attack.added[r]) for r in own]
             assert max(lengths) < 1 + 1e-12
-            assert name == attacks.ALL or min(lengths) > 0.98
+            # Records in a Gram matrix may be centred, and the noise in their mean may make a canary shorter.
+            assert name == attacks.ALL or min(lengths) > (0.85 if name == "gram" else 0.98)
     if facts.adjacency == "zero-out":
         assert len(tried) == 1
         assert tried[0].reachable(attacks.ALL).mu > 0.99 * c.mechanism.mu
