@@ -192,8 +192,8 @@ class MethodOptions(Options):
         high=10_000,
     )
     budget_split: Sequence[float] | None = option(
-        "Fractions of the budget, one for each kind of release, such as 0.03,0.07,0.9 for the mean, the Gram matrix and "
-        "the gradients of dp-whitened. For dp-whitened, dp-fc, dp-ls and dp-newton.",
+        "Fractions of the budget, one for each kind of release, such as 0.03,0.07,0.9 for the mean, the Gram matrix "
+        "and the gradients of dp-whitened. For dp-whitened, dp-fc, dp-ls and dp-newton.",
         METHOD,
         metavar="FRACTIONS",
     )
