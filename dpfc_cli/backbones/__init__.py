@@ -59,9 +59,7 @@ def check(
     batch: int | None = None,
     precision: str = "float32",
 ) -> None:
-    """Raise UserError for all that is seen to be wrong without fetching or loading anything. For the arguments see
-    `load`.
-    """
+    """Raise UserError for all that is seen to be wrong without fetching or loading anything."""
     recipe = preprocess or own_recipe(name)
     _checked(Wanted(name=name, pool=pool, preprocess=recipe, weights=weights, batch=batch, precision=precision))
 
@@ -86,20 +84,12 @@ def geometry_of(name: str, preprocess: str | None = None) -> Geometry | None:
     return _family_of(name).geometry(name, preprocess or own_recipe(name))
 
 
-def classifier(
-    name: str,
-    pool: str | None = None,
-    *,
-    weights: str | None = None,
-    expected: str | None = None,
-    progress: Progress | None = None,
-) -> Classifier:
+def classifier(wanted: Wanted) -> Classifier:
     """The classifier that a backbone was trained with, a row for each of its classes. No features are computed.
 
-    For the arguments see `load`. pool: None is the one that the classifier was trained on. Raises UserError if the
-    model is unknown or has no classifier of this feature, or the weights cannot be used.
+    wanted: without a pooling, it is the one that the classifier was trained on. Raises UserError if the model is
+    unknown or has no classifier of this feature, or the weights cannot be used.
     """
-    wanted = Wanted(name=name, pool=pool, weights=weights, expected=expected, progress=progress)
     return _checked(wanted).classifier(wanted)
 
 
@@ -116,19 +106,7 @@ def load(
     prepared: bool = False,
     progress: Progress | None = None,
 ) -> Backbone:
-    """Load a backbone for pictures of one shape.
-
-    Args:
-        name: a model, one of `BACKBONES`.
-        image_shape: (H, W, C) of the pictures.
-        pool: one of `POOLINGS`; None: the model's own.
-        preprocess: one of `PREPROCESS`; None: the model's own.
-        weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights, which are downloaded.
-        batch: pictures per call; None: the model chooses.
-        precision: of the arithmetic, one of `PRECISIONS`. Features are float32 in any case.
-        expected: the digest that the weights must have; None: any.
-        prepared: whether the pictures were resized and cropped already, as `geometry_of` says.
-        progress: it is told how many bytes of a file were downloaded.
+    """Load a backbone for pictures of one shape. For the arguments see `Wanted`.
 
     Raises:
         UserError: a name is unknown, the options do not fit the model, or the weights cannot be used.

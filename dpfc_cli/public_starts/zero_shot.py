@@ -8,7 +8,7 @@ know nothing of the private records. Only scoring them reads records.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ def zero_shot(wanted: ClassVectors) -> ZeroShot:
 
     """
     features, source, on, split, progress = wanted.features, wanted.source, wanted.on, wanted.split, wanted.progress
-    network = _network(features, wanted.model, wanted.weights)
+    network = replace(_network(features, wanted.model, wanted.weights), progress=progress)
     names = _names(features, wanted.classes)
     stem = printable(network.name if features is None else features.name)
     path = Path(f"{stem}-{source}.safetensors" if wanted.out is None else wanted.out)
@@ -101,7 +101,7 @@ def zero_shot(wanted: ClassVectors) -> ZeroShot:
             f"which classes there are. If the list of classes is public, assert it when the set is made."
         )
     if source == "text":
-        vectors, origin, notes = _of_text(network, names, wanted.prompts, progress)
+        vectors, origin, notes = _of_text(network, names, wanted.prompts)
         known = own
         warnings += notes
     else:
@@ -199,18 +199,10 @@ def _names(features: FeatureSet | None, classes: int | Sequence[str] | Path | No
 
 
 def _of_text(
-    network: Wanted, names: Mapping[str, str], prompts: Sequence[str] | Path | None, progress: Progress | None
+    network: Wanted, names: Mapping[str, str], prompts: Sequence[str] | Path | None
 ) -> tuple[np.ndarray, dict[str, Any], tuple[str, ...]]:
     """The vectors of names, how they were made, and what to know of them."""
-    found = text.class_vectors(
-        network.name,
-        list(names.values()),
-        text.PROMPTS if prompts is None else _prompts(prompts),
-        weights=network.weights,
-        pool=network.pool,
-        expected=network.expected,
-        progress=progress,
-    )
+    found = text.class_vectors(network, list(names.values()), text.PROMPTS if prompts is None else _prompts(prompts))
     notes = found.notes
     if all(name.isdecimal() for name in names.values()):
         notes += ("the names of the classes are numbers. They say nothing of the pictures: name the classes in words.",)
@@ -245,9 +237,7 @@ def _of_classifier(
     }
     if nouns is not None:
         by["wordnet"] = {name: sha256_of(nouns.folder / name) for name in (INDEX, DATA)}
-    found = backbones.classifier(
-        network.name, network.pool, weights=network.weights, expected=network.expected, progress=wanted.progress
-    )
+    found = backbones.classifier(network)
     origin: dict[str, Any] = {
         "pooling": found.pool,
         "weights": {"id": found.id, "sha256": found.sha256},

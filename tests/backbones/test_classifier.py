@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli import backbones
-from dpfc_cli.backbones import hub
+from dpfc_cli.backbones import Wanted, hub
 from dpfc_cli.errors import UserError
 from dpfc_cli.files import sha256_of
 from tests.backbones.tiny import build, random_weights, references, write
@@ -23,7 +23,7 @@ def weights_of(name: str, **others: np.ndarray | None) -> dict[str, np.ndarray]:
 
 # The table does not say the width of this model, so a tiny tower is one.
 def classifier(file: Path, pool: str | None = None, expected: str | None = None) -> backbones.Classifier:
-    return backbones.classifier("vit-g14", pool, weights=str(file), expected=expected)
+    return backbones.classifier(Wanted(name="vit-g14", pool=pool, weights=str(file), expected=expected))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_weights_of_another_size_than_the_model_are_refused(tmp_path: Path) -> N
     with pytest.raises(
         UserError, match=r"model\.safetensors' belongs to features of 32 numbers, not of 192"
     ) as refused:
-        backbones.classifier("vit-ti16", weights=str(file))
+        backbones.classifier(Wanted(name="vit-ti16", weights=str(file)))
     assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "weights")
 
 
@@ -134,7 +134,7 @@ def test_a_model_that_was_trained_on_captions_has_none_and_nothing_is_fetched(
 ) -> None:
     monkeypatch.delattr(hub, "locate")
     with pytest.raises(UserError, match=f"{name} has no classifier: it was trained on captions(.|\n)*text"):
-        backbones.classifier(name)
+        backbones.classifier(Wanted(name=name))
 
 
 @pytest.mark.skipif("DPFC_REFERENCE_WEIGHTS" not in os.environ, reason="DPFC_REFERENCE_WEIGHTS names no folder")

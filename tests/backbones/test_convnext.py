@@ -113,6 +113,6 @@ def test_what_a_network_of_another_kind_needs_is_refused(tmp_path: Path, monkeyp
         with pytest.raises(UserError, match=message):
             loaded(file, 64, monkeypatch, **options)
     with pytest.raises(UserError, match="no classifier of the model convnext-t"):
-        backbones.classifier("convnext-t", weights=str(file))
+        backbones.classifier(backbones.Wanted(name="convnext-t", weights=str(file)))
     with pytest.raises(UserError, match="not a ConvNeXt that dpfc can read"):
         loaded(write({"blocks.0.norm1.weight": np.ones(3, np.float32)}, tmp_path), 64, monkeypatch)

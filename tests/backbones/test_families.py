@@ -75,7 +75,7 @@ def test_a_family_that_is_added_to_the_table_is_checked_and_loaded(monkeypatch: 
             backbones.load(name, (8, 8, 3), **options)  # type: ignore[arg-type]
         assert caught.value.code == code
     with pytest.raises(UserError, match="no classifier of the model histogram-s"):
-        backbones.classifier("histogram-s")
+        backbones.classifier(Wanted(name="histogram-s"))
 
 
 def test_no_two_families_have_a_model_of_one_name() -> None:

@@ -302,14 +302,14 @@ def test_without_a_tokenizer_no_weights_are_fetched(home: Hub, monkeypatch: pyte
 
     home.files["some/clip"] = {"model.safetensors": b"any", "config.json": b"{}"}
     with pytest.raises(UserError, match=r"no tokenizer beside the weights 'hf:some/clip'"):
-        class_vectors("clip-b16", ["dog"], weights="hf:some/clip")
+        class_vectors(Wanted(name="clip-b16", weights="hf:some/clip"), ["dog"])
     assert not any(path.endswith("model.safetensors") for _, path, _ in home.asked)
     home.files["some/other"] = {"tokenizer.json": b"{}"}
     found = hub.beside("hf:some/other", "tokenizer.json")
     assert found is not None
     found.files[0].write_bytes(b"[]")
     with pytest.raises(UserError, match=r"tokenizer\.json(.|\n)*was damaged or exchanged"):
-        class_vectors("clip-b16", ["dog"], weights="hf:some/other")
+        class_vectors(Wanted(name="clip-b16", weights="hf:some/other"), ["dog"])
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match=r"'tokenizer\.json' of 'some/third'(.|\n)*into a folder of your own"):
-        class_vectors("clip-b16", ["dog"], weights="hf:some/third")
+        class_vectors(Wanted(name="clip-b16", weights="hf:some/third"), ["dog"])

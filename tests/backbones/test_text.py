@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli import backbones
-from dpfc_cli.backbones import hub
+from dpfc_cli.backbones import Wanted, hub
 from dpfc_cli.backbones.text import (
     PROMPTS,
     TextVectors,
@@ -84,7 +84,7 @@ def made(folder: Path, name: str, other: dict[str, np.ndarray] | None = None) ->
 
 
 def vectors(folder: Path, name: str, **options: Any) -> TextVectors:
-    return class_vectors(MODEL[name], KNOWN["classes"], KNOWN["prompts"], weights=str(folder), **options)
+    return class_vectors(Wanted(name=MODEL[name], weights=str(folder), **options), KNOWN["classes"], KNOWN["prompts"])
 
 
 def relative(ours: np.ndarray, theirs: Any) -> float:
@@ -206,7 +206,7 @@ def test_only_models_with_texts_have_a_text_tower() -> None:
     assert [name for name in backbones.BACKBONES if has_text(name)] == models
     for name in ("vit-b16", "scattering"):
         with pytest.raises(UserError, match=f"{name} has no text tower(.|\n)*clip-b16"):
-            class_vectors(name, ["a"])
+            class_vectors(Wanted(name=name), ["a"])
 
 
 @pytest.mark.parametrize(
@@ -220,13 +220,13 @@ def test_only_models_with_texts_have_a_text_tower() -> None:
 )
 def test_names_and_prompts_that_say_nothing_are_refused(names: list[str], prompts: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        class_vectors("clip-b16", names, prompts)
+        class_vectors(Wanted(name="clip-b16"), names, prompts)
 
 
 @pytest.mark.parametrize(("name", "pool"), [("clip-b16", "mean"), ("clip-b16", "map"), ("siglip-b16", "mean")])
 def test_features_outside_the_joint_space_are_refused(name: str, pool: str) -> None:
     with pytest.raises(UserError, match=f"'{pool}' does not lie in their joint space"):
-        class_vectors(name, ["a"], pool=pool)
+        class_vectors(Wanted(name=name, pool=pool), ["a"])
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -173,11 +173,11 @@ def test_names_that_are_codes_can_be_said_in_words(weights: str, rows: Path) -> 
 def test_vectors_of_text_are_those_of_the_tower_in_the_order_of_the_classes(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: dict[str, Any] = {}
+    asked: list[Any] = []
 
-    def tower(name: str, names: list[str], prompts: tuple[str, ...], **others: Any) -> TextVectors:
-        asked.update(name=name, names=names, prompts=prompts, **others)
-        origin = {"model": name, "weights": {"id": "a"}, "pooling": "cls", "prompts": list(prompts)}
+    def tower(wanted: backbones.Wanted, names: list[str], prompts: tuple[str, ...]) -> TextVectors:
+        asked[:] = wanted, tuple(names), prompts
+        origin = {"model": wanted.name, "weights": {"id": "a"}, "pooling": "cls", "prompts": list(prompts)}
         vectors = np.eye(len(names), DIM, dtype=np.float32)
         return TextVectors(vectors=vectors, origin=origin, notes=("Names were cut.",))
 
@@ -191,8 +191,8 @@ def test_vectors_of_text_are_those_of_the_tower_in_the_order_of_the_classes(
             weights="w",
             out=f"{len(used)}.safetensors",
         )
-        assert (asked["name"], tuple(asked["names"]), asked["prompts"]) == ("vit-g14", CLASSES, used)
-        assert (asked["weights"], asked["pool"], asked["expected"]) == ("w", "cls", sha256_of(Path("private.npz")))
+        wanted = backbones.Wanted(name="vit-g14", pool="cls", weights="w", expected=sha256_of(Path("private.npz")))
+        assert asked == [wanted, CLASSES, used]
         vectors, classes, origin = read(made.path)
         assert (classes, origin["prompts"], origin["source"]) == (list(CLASSES), list(used), "text")
         assert np.array_equal(vectors, np.eye(4, DIM))
@@ -267,8 +267,8 @@ def test_weights_of_the_hub_need_not_be_named(
 ) -> None:
     asked = []
 
-    def classifier(name: str, pool: str | None, **others: Any) -> backbones.Classifier:
-        asked.append((name, pool, others["weights"], others["expected"]))
+    def classifier(wanted: backbones.Wanted) -> backbones.Classifier:
+        asked.append((wanted.name, wanted.pool, wanted.weights, wanted.expected))
         return backbones.Classifier(rows=np.eye(6, DIM), labels=None, pool="cls", id="hf:a/b", sha256="0")
 
     stated = extracted(features, weights, id="hf:timm/vit/model.safetensors")

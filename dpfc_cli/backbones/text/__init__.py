@@ -6,15 +6,14 @@ and a text tower map both to one joint space, where a picture and its caption ha
 vector of a class's name is a linear classifier for that class that no picture of it was needed for. Names of classes
 are public facts, and so are these vectors.
 
-`tokenizer` turns a text into numbers, `checkpoint` reads the tower from the file of the vision tower, and `tower` runs
-it.
+`tokenizer` turns a text into numbers, and `tower` reads the tower from the file of the vision tower and runs it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpfc_cli.backbones.hub import Progress
+from dpfc_cli.backbones.family import Wanted
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.errors import UserError, counted, parameter
 
@@ -51,44 +50,28 @@ def has_text(name: str) -> bool:
     return name in MODELS and MODELS[name].text is not None
 
 
-def class_vectors(
-    name: str,
-    names: Sequence[str],
-    prompts: Sequence[str] = PROMPTS,
-    *,
-    weights: str | None = None,
-    pool: str | None = None,
-    expected: str | None = None,
-    progress: Progress | None = None,
-) -> TextVectors:
+def class_vectors(wanted: Wanted, names: Sequence[str], prompts: Sequence[str] = PROMPTS) -> TextVectors:
     """The vectors of class names in the space of the features of a backbone.
 
     Each name is put into each prompt. The text vectors of a class get length 1, their mean gets length 1, and it is
     mapped back to the space of the features (`tower.Tower`).
 
     Args:
-        name: a model with a text tower (`has_text`).
+        wanted: a model with a text tower (`has_text`), its weights, and the pooling of the features. The tokenizer lies
+            beside the weights.
         names: of the classes. An underscore is read as a space.
         prompts: texts with `{}` where the name is put.
-        weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights, which are downloaded. The
-            tokenizer lies beside them.
-        pool: the pooling of the features; None: the model's own. No other one lies in the joint space.
-        expected: the digest that the weights must have; None: any.
-        progress: it is told how many bytes of a file were downloaded, and how many texts are done.
-
-    Returns:
-        The vectors, and where they come from.
 
     Raises:
         UserError: the model or its weights have no text tower, there is no tokenizer, a file cannot be used, or a name
             or a prompt makes no sense.
 
     Examples:
-        >>> class_vectors("clip-b16", ["cat", "fire_truck"]).vectors.shape
+        >>> class_vectors(Wanted(name="clip-b16"), ["cat", "fire_truck"]).vectors.shape
         (2, 768)
 
     """
-    model = MODELS.get(name)
+    name, model = wanted.name, MODELS.get(wanted.name)
     if model is None or model.text is None:
         known = [each for each in MODELS if has_text(each)]
         raise UserError(
@@ -99,10 +82,10 @@ def class_vectors(
             model=name,
             known=known,
         )
-    if pool not in (None, model.pool):
+    if wanted.pool not in (None, model.pool):
         raise UserError(
-            f"Texts and pictures are compared by the feature '{model.pool}' of {name}. The feature '{pool}' does not "
-            "lie in their joint space.",
+            f"Texts and pictures are compared by the feature '{model.pool}' of {name}. The feature '{wanted.pool}' "
+            "does not lie in their joint space.",
             f"Use features with {parameter('pool')} '{model.pool}'.",
             code="conflict",
             parameter="pool",
@@ -114,10 +97,10 @@ def class_vectors(
     from dpfc_cli.backbones.text import tokenizer, tower
 
     # The tokenizer is small. If it is missing, nothing large was fetched.
-    tokens = tokenizer.load(model, weights, progress)
-    loaded = tower.load(model, weights, progress, expected)
+    tokens = tokenizer.load(model, wanted.weights, wanted.progress)
+    loaded = tower.load(wanted)
     encoded = tokens(texts, loaded.context, loaded.source, loaded.vocabulary)
-    vectors = loaded.class_vectors(encoded, len(names), progress)
+    vectors = loaded.class_vectors(encoded, len(names), wanted.progress)
     cut = dict.fromkeys(names[i // len(prompts)] for i in encoded.cut)
     notes = []
     if cut:

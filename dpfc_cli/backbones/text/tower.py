@@ -22,12 +22,13 @@ import numpy as np
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.batched import Group, norm, product
 from dpfc_cli.backbones.checkpoint import gathered
+from dpfc_cli.backbones.family import Wanted
 from dpfc_cli.backbones.hub import Located, Progress
 from dpfc_cli.backbones.text.tokenizer import Encoded
 from dpfc_cli.backbones.vision_transformer import transformer, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters, checked
 from dpfc_cli.backbones.vision_transformer.dialects import OPENAI, TRANSFORMERS
-from dpfc_cli.backbones.vision_transformer.models import Model
+from dpfc_cli.backbones.vision_transformer.models import MODELS, Model
 from dpfc_cli.errors import UserError
 
 _HEAD = 64
@@ -36,11 +37,12 @@ _STEP = 8
 """CLIP's texts are padded to a multiple of this number of tokens, so that few programs are compiled."""
 
 
-def load(model: Model, weights: str | None, progress: Progress | None = None, expected: str | None = None) -> "Tower":
-    """Load the text tower of a model. For the arguments see `hub.Published.find`. Raises UserError as that does, and if
-    the weights have no text tower.
+def load(wanted: Wanted) -> "Tower":
+    """Load the text tower of a model. Raises UserError as `hub.Published.find`, and if the weights have no text
+    tower.
     """
-    located, digest = model.find(weights, progress, expected)
+    model = MODELS[wanted.name]
+    located, digest = model.find(wanted.weights, wanted.progress, wanted.expected)
     parameters = read(located, model)
     description = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
     return Tower(parameters, architecture(model, parameters, located), description)
