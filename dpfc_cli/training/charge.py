@@ -62,7 +62,7 @@ class Paid(Records):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Charged(Records):
+class Charged:
     """A training that was charged to its ledger.
 
     paid: its records. temporary: an empty file that keeps the head's place. answers: where the answers are kept until
@@ -78,10 +78,6 @@ class Charged(Records):
     def receipt(self) -> Receipt:
         """The proof of the charge."""
         return self.paid.receipt
-
-    def opened(self) -> BlockStream:
-        """The private records, see `Paid`."""
-        return self.paid.opened()
 
 
 def pay(planned: Planned, features: FeatureSet, charge: Charge) -> Paid:

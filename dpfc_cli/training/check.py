@@ -7,6 +7,7 @@ is summed.
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.curator import lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import check as check_query
-from dpfc_cli.privacy.oracle import Oracle, Plan, PlanError, Progress
+from dpfc_cli.privacy.oracle import Oracle, Plan, PlanError
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.sources.classes import first_names
 from dpfc_cli.training.answers import Unfinished, Wanted, any_kept, refuse_old
@@ -101,7 +102,11 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
             ) from error
     check_devices()
     rehearse(calibrated, features, standing_of(account.with_planned(charge), charge))
-    verify(request, lambda done, total: observer.progress(CHECKING, done, total))
+    if request.leader is None:
+        features.verify(SPLIT, partial(observer.progress, CHECKING))
+    else:
+        # Several processes share the work.
+        request.leader.verify(features, SPLIT, facts, partial(observer.progress, CHECKING))
     _try_place(path)
     return Checked(request=request, calibrated=calibrated, path=path, charge=charge, account=account, unfinished=found)
 
@@ -158,14 +163,6 @@ def check_classes(request: Request) -> None:
         parameter="infer_classes",
         path=str(request.features.folder),
     )
-
-
-def verify(request: Request, progress: Progress | None = None) -> None:
-    """UserError where a shard of the records is not as its manifest says. Several processes share the work."""
-    if request.leader is None:
-        request.features.verify(SPLIT, progress)
-    else:
-        request.leader.verify(request.features, SPLIT, request.facts, progress)
 
 
 def _try_place(path: Path) -> None:

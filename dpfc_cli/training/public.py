@@ -172,7 +172,7 @@ def check_public(
 
     """
     read_splits: Collection[str] = on.splits if split is None else (split,)
-    if private is not None and _is(private, on, read_splits):
+    if private is not None and any(_holds(private, on, each) for each in read_splits):
         why = "it holds the private records themselves"
     elif protected(on, read_splits, private):
         why = "it was trained on with a guarantee"
@@ -210,12 +210,20 @@ def protected(on: FeatureSet, splits: Collection[str], private: FeatureSet | Non
 
 
 def was_on(book: Ledger, charge: Charge, on: FeatureSet, split: str) -> bool:
-    """Whether a charge is on a split, on records of the same source, or on people who are said to be the same."""
-    # Splits of one set may have one listing, and no record in common. Those of different sets may have some.
-    if charge.set == on.manifest.id:
-        return charge.split == split
-    said = (each.listing.get(charge.split) for each in book.all(Set) if each.set == charge.set)
-    return _listing(on, split) in said or book.share(charge.set, on.manifest.id)
+    """Whether a charge is on records that a split may have, see `_alike`."""
+    said = [each.listing.get(charge.split) for each in book.all(Set) if each.set == charge.set]
+    return _alike(book, charge.set, charge.split, said, on, split)
+
+
+def _alike(book: Ledger, of: str, its: str, said: Collection[str | None], on: FeatureSet, split: str) -> bool:
+    """Whether a split of a set may have records of another set's: it is the same, they are of one source, or people are
+    said to be the same. of, its, said: a set, its split, and the listings of that.
+    """
+    same = of == on.manifest.id
+    if same and (its == split or hold_out_of(on.manifest)):
+        # Splits that were held out of one source have one listing, and no record in common.
+        return its == split
+    return _listing(on, split) in said or (not same and book.share(of, on.manifest.id))
 
 
 def _listing(features: FeatureSet, split: str) -> str:
@@ -225,11 +233,7 @@ def _listing(features: FeatureSet, split: str) -> str:
     return str(features.manifest.source["identity"]["listing"][split])
 
 
-def _is(private: FeatureSet, on: FeatureSet, splits: Collection[str]) -> bool:
-    same = on.manifest.id == private.manifest.id
-    if same and SPLIT not in splits and hold_out_of(on.manifest):
-        # Splits that were held out of one source have one listing, and no record in common.
-        return False
-    if _listing(private, SPLIT) in {_listing(on, split) for split in splits}:
-        return True
-    return not same and read(ledger_path(private.folder)).share(private.manifest.id, on.manifest.id)
+def _holds(private: FeatureSet, on: FeatureSet, split: str) -> bool:
+    """Whether a split may have the private records."""
+    book = read(ledger_path(private.folder))
+    return _alike(book, private.manifest.id, SPLIT, [_listing(private, SPLIT)], on, split)

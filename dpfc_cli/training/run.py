@@ -192,10 +192,10 @@ def _begin(checked: Checked) -> None:
 
 def _oracle_of(charged: Charged, progress: Stages, shelf: Shelf | None, stack: Shelf) -> Oracle:
     """The oracle of a charged training: the curator, or the plain sums where no noise was asked for."""
-    calibrated, leader = charged.checked.calibrated, charged.checked.request.leader
+    calibrated, leader, paid = charged.checked.calibrated, charged.checked.request.leader, charged.paid
     together = None if leader is None else leader.together
     if calibrated.mechanism is None:
-        return curator.NonPrivate(calibrated.facts, charged, calibrated.plan, progress, shelf, together, stack)
+        return curator.NonPrivate(calibrated.facts, paid, calibrated.plan, progress, shelf, together, stack)
     seed = calibrated.privacy.seed
     bits = SystemBits() if seed is None else SeededBits(seed)
-    return curator.Curator(calibrated.mechanism, charged, bits, progress, shelf, charged.answers, together, stack)
+    return curator.Curator(calibrated.mechanism, paid, bits, progress, shelf, charged.answers, together, stack)

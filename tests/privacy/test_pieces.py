@@ -129,6 +129,11 @@ def test_the_sums_of_the_pieces_are_those_of_the_whole(
         assert np.array_equal(exact_sum(replace(WHOLE, start=start, stop=stop), over), whole[start:stop])
 
 
+def test_a_sample_of_a_piece_is_refused() -> None:
+    with pytest.raises(TypeError, match="no sample"):
+        exact_sum(split(RECORDS)[0], Summed(stream_of(RECORDS), RECORDS, LATTICE), np.ones(N, bool))
+
+
 def test_without_noise_only_vectors_on_a_shelf_are_rounded_to_float32() -> None:
     shelf = InMemory()
     over = Summed(stream_of(RECORDS), RECORDS, Reals(), directions=Directions(shelf))

@@ -170,15 +170,15 @@ def plant_trace(place: Path, same: bool = False) -> None:
     from dpfc_cli.privacy.passes import BlockStream
     from dpfc_cli.privacy.queries import Query
     from dpfc_cli.training.answers import Answers
-    from dpfc_cli.training.charge import Charged
+    from dpfc_cli.training.charge import Paid
 
     facts.datetime = SimpleNamespace(now=lambda zone: datetime(2030, 1, 1, tzinfo=zone))  # type: ignore[attr-defined, assignment]
     if same:
         ids = (hashlib.sha256(f"{number}".encode()).hexdigest()[:32] for number in itertools.count())
         facts.secrets = SimpleNamespace(token_hex=lambda _: next(ids))  # type: ignore[attr-defined, assignment]
-    opened, answered = Charged.opened, Curator._answer
+    opened, answered = Paid.opened, Curator._answer
 
-    def watched(self: Charged) -> BlockStream:
+    def watched(self: Paid) -> BlockStream:
         blocks = opened(self)
 
         def marked(rows: int):  # type: ignore[no-untyped-def]
@@ -197,7 +197,7 @@ def plant_trace(place: Path, same: bool = False) -> None:
                 notes.write(f"{self._answers.charge} {number} {digest}\n")
         return answer
 
-    Charged.opened = watched  # type: ignore[method-assign]
+    Paid.opened = watched  # type: ignore[method-assign]
     Curator._answer = noted  # type: ignore[method-assign]
 
 

@@ -95,9 +95,9 @@ def test_one_charge_pays_for_one_curator(features: FeatureSet) -> None:
         with pytest.raises(RuntimeError, match="was used already"):
             run(again, Observer())
         with pytest.raises(RuntimeError, match="was used already"):
-            Curator(mechanism, again, SeededBits(0))
+            Curator(mechanism, again.paid, SeededBits(0))
         with pytest.raises(RuntimeError, match="was used already"):
-            NonPrivate(mechanism.facts, again)
+            NonPrivate(mechanism.facts, again.paid)
     assert (states(features), len(ledger(features).written(made.sha256))) == (["written"], 1)
 
 
@@ -118,7 +118,7 @@ def test_a_cap_that_was_set_after_the_check_refuses_the_charge(features: Feature
 
 
 def test_a_set_that_is_exchanged_while_it_is_summed_ends_the_training(features: FeatureSet) -> None:
-    blocks, path = charge(checked(features)).opened()(50), features.folder / MANIFEST
+    blocks, path = charge(checked(features)).paid.opened()(50), features.folder / MANIFEST
     assert next(blocks)[0] == 0
     path.write_text(path.read_text().replace('"versions": {', '"versions": {"other": "1", '))
     with pytest.raises(UserError):
@@ -139,4 +139,4 @@ def test_a_charge_for_persons_opens_records_with_their_persons(tmp_path: Path) -
     np.savez(tmp_path / "a.npz", train_x=x, train_y=y, train_groups=np.arange(60) // 3)
     features = import_features(tmp_path / "a.npz", tmp_path / "features" / "a", classes=3).features
     charged = charge(checked(features, epsilon=90.0, delta=1e-5))
-    assert [block[-1].tolist() for block in charged.opened()(60)] == [(np.arange(60) // 3).tolist()]
+    assert [block[-1].tolist() for block in charged.paid.opened()(60)] == [(np.arange(60) // 3).tolist()]
