@@ -1,6 +1,4 @@
-"""Faults of noise and of samples, planted on purpose: each of them must be found by the check that is named beside it
-(`noise`).
-"""
+"""Faults of noise, planted on purpose: each of them must be found by the check that is named beside it (`noise`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,13 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpfc_cli.privacy.curator import draw_noise
-from dpfc_cli.privacy.noise import Bits, SeededBits, bernoulli
+from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.queries import Query
 
 Draw = Callable[[Query, tuple[int, ...], int, Bits], np.ndarray]
 Fault = Callable[[Draw], Draw]
 """Makes faulty noise of honest noise."""
-Sample = Callable[[float, int, Bits], np.ndarray]
 CLASS_AXIS = {"gradient": 1, "class_sums": 0, "class_grams": 0, "hessians": 0}
 """Where in an answer the classes are."""
 
@@ -256,117 +253,3 @@ FAULTS = {
     "noise without tails": Planted(from_another(without_tails), "tails_are_normal", ("wide",)),
 }
 """The faults of the noise, by name."""
-
-
-# Samples
-
-
-class Again:
-    """Words that were used before, whenever words are asked for. Others follow them if more are needed."""
-
-    secure = False
-
-    def __init__(self, words: np.ndarray, others: Bits) -> None:
-        self._words, self._others = words, others
-
-    def words(self, count: int) -> np.ndarray:
-        return np.concatenate([self._words, self._others.words(count)])[:count]
-
-
-class SampleFault:
-    """A fault of the samples that a curator draws, or of their noise. The honest one is this class itself."""
-
-    def sample(self, rate: float, count: int, bits: Bits) -> np.ndarray:
-        return bernoulli(rate, count, bits)
-
-    def noise(self, query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
-        return draw_noise(query, shape, sigma, bits)
-
-
-class OneAlways(SampleFault):
-    def sample(self, rate: float, count: int, bits: Bits) -> np.ndarray:
-        mask = super().sample(rate, count, bits)
-        mask[3] = True
-        return mask
-
-
-class HigherRate(SampleFault):
-    def sample(self, rate: float, count: int, bits: Bits) -> np.ndarray:
-        return super().sample(1.05 * rate, count, bits)
-
-
-class Pairs(SampleFault):
-    def sample(self, rate: float, count: int, bits: Bits) -> np.ndarray:
-        return np.repeat(super().sample(rate, count, bits), 2)[:count]
-
-
-class FixedSize(SampleFault):
-    def sample(self, rate: float, count: int, bits: Bits) -> np.ndarray:
-        return np.argsort(bits.words(count)) < round(rate * count)
-
-
-class SameForTwoReleases(SampleFault):
-    def __init__(self) -> None:
-        self._release, self._masks, self._left = 0, list[np.ndarray](), list[np.ndarray]()
-
-    def sample(self, rate: float, count: int, bits: Bits) -> np.ndarray:
-        if self._release % 2:
-            return self._left.pop(0)
-        self._masks.append(super().sample(rate, count, bits))
-        return self._masks[-1]
-
-    def noise(self, query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
-        self._release += 1
-        self._left, self._masks = self._masks, []
-        return super().noise(query, shape, sigma, bits)
-
-
-class FewSamples(SampleFault):
-    """There are 1,024 samples to choose from."""
-
-    def __init__(self) -> None:
-        self._bits: Bits | None = None
-
-    def sample(self, rate: float, count: int, bits: Bits) -> np.ndarray:
-        self._bits = self._bits or SeededBits(first_word(bits) % 1024)
-        return super().sample(rate, count, self._bits)
-
-    def noise(self, query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
-        self._bits = None
-        return super().noise(query, shape, sigma, bits)
-
-
-class NoiseFromTheBitsOfTheSample(SampleFault):
-    def __init__(self) -> None:
-        self._words = np.zeros(0, np.uint64)
-
-    def sample(self, rate: float, count: int, bits: Bits) -> np.ndarray:
-        words = bits.words(count)
-        if not self._words.size:
-            self._words = words
-        return super().sample(rate, count, Again(words, bits))
-
-    def noise(self, query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
-        words, self._words = self._words, np.zeros(0, np.uint64)
-        return super().noise(query, shape, sigma, Again(words, bits))
-
-
-@dataclass(frozen=True)
-class PlantedInSamples:
-    """A fault of samples; the rest as for `Planted`."""
-
-    fault: type[SampleFault]
-    found_by: str
-    releases: int = 300
-
-
-SAMPLE_FAULTS = {
-    "a record that always takes part": PlantedInSamples(OneAlways, "records_take_part_at_the_rate"),
-    "a rate that is 5 % higher": PlantedInSamples(HigherRate, "records_take_part_at_the_rate"),
-    "records that take part in pairs": PlantedInSamples(Pairs, "events_are_independent"),
-    "samples of a fixed size": PlantedInSamples(FixedSize, "samples_vary_in_size"),
-    "the same sample for two releases": PlantedInSamples(SameForTwoReleases, "neighbouring_releases_are_independent"),
-    "few samples to choose from": PlantedInSamples(FewSamples, "no_two_samples_are_equal"),
-    "noise from the bits of the sample": PlantedInSamples(NoiseFromTheBitsOfTheSample, "events_are_independent", 1000),
-}
-"""The faults of samples, by name."""

@@ -1,4 +1,4 @@
-"""The noise and the samples of the curator's releases are what the proofs assume, and planted faults are found."""
+"""The noise of the curator's releases is what the proofs assume, and planted faults are found."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from dpfc_cli.privacy.noise import Bits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query, contribution
 from tests import noise as noise_checks
-from tests.leaks import FAULTS, SAMPLE_FAULTS, Draw, Planted, SampleFault
-from tests.noise import CHECKS, SAMPLE_CHECKS, Drawn, Taken, drawn_from, failed
+from tests.leaks import FAULTS, Draw, Planted
+from tests.noise import CHECKS, Drawn, drawn_from, failed
 from tests.support import CHAIN, blobs, curator, plan_of
 
 MU = 0.7
@@ -142,43 +142,3 @@ def test_honest_noise_fails_a_check_as_rarely_as_it_is_said(monkeypatch: pytest.
         for name in failed(Drawn(np.rint(sigma * rng.normal(size=(100, 30))), sigma, parts, symmetric=True))
     )
     assert max(times.values()) <= stats.binom.isf(1e-6, trials, 0.05)
-
-
-# Samples
-
-
-SAMPLED = Facts(n=64, m=2, d=64)
-RATE = 0.6
-SIGMA = 0.02
-"""In units of what one record adds. So the answer shows who took part, and the noise as well."""
-
-
-def taken(fault: SampleFault, releases: int) -> Taken:
-    """The samples and the noise of one curator's releases. Each record lies on an axis of its own."""
-    query = Mean(CHAIN)
-    x, y = np.eye(64, dtype=np.float32), np.zeros(64, np.int32)
-    plan = plan_of(SAMPLED, *[(query, 1.0)] * releases, rate=RATE)
-    mechanism = Mechanism(facts=SAMPLED, plan=plan, mu=releases**0.5 / SIGMA)
-    lattice = lattice_of(mechanism)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curator_module, "bernoulli", fault.sample)
-        patch.setattr(curator_module, "draw_noise", fault.noise)
-        oracle = curator(SAMPLED, plan, mechanism.mu, x, y)
-        answers = np.array([oracle.release(query) for _ in range(releases)])
-    masks = np.rint(answers[:, 0])
-    assert set(np.unique(masks)) == {0, 1}
-    added = np.concatenate([contribution(query, x[i], y[i : i + 1], SAMPLED, lattice) for i in range(64)])
-    noise = answers / query.scale(SAMPLED, lattice) - (masks @ added)[:, None]
-    return Taken(masks=masks, rate=RATE, noise=drawn_from([query], [noise], SAMPLED, [SIGMA], lattice))
-
-
-def test_honest_samples_and_their_noise_pass_every_check() -> None:
-    sampled = taken(SampleFault(), 1000)
-    assert [name for name, check in SAMPLE_CHECKS.items() if not check(sampled)] == []
-    assert failed(sampled.noise) == []
-
-
-@pytest.mark.parametrize("name", SAMPLE_FAULTS)
-def test_a_planted_fault_of_the_samples_is_found(name: str) -> None:
-    planted = SAMPLE_FAULTS[name]
-    assert not SAMPLE_CHECKS[planted.found_by](taken(planted.fault(), planted.releases))
