@@ -25,8 +25,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.images.sets import LARGEST, DataSet, Entry, ImageSet, Pixels, Request, mirrored
+from dpfc_cli.errors import parameter
+from dpfc_cli.images.sets import LARGEST, DataSet, Entry, ImageSet, Pixels, Request, mirrored, missing
 from dpfc_cli.images.splits import Listed, entry_of, image_set
 from dpfc_cli.images.tars import UNPACKING, Header
 from dpfc_cli.sources.reading import readable
@@ -96,10 +96,7 @@ def open_cifar(layout: Layout, request: Request) -> ImageSet:
             elif match := re.fullmatch(layout.train, name):
                 train[int(match[1] or 0)] = _image_file(data, layout, name)
     if classes is None or not train:
-        missing = layout.meta if classes is None else "a file of training images"
-        raise UserError(
-            f"'{place}' does not hold {missing}.", AGAIN, code="missing", parameter="data_dir", path=str(place)
-        )
+        raise missing(layout.name, layout.meta if classes is None else "a file of training images", place)
     found = {"train": [train[number] for number in sorted(train)]} | ({} if test is None else {"test": [test]})
     listed = {
         split: Listed(
@@ -117,14 +114,7 @@ def _place(layout: Layout, path: Path) -> Path:
     folders = [folder for folder in (path, path / layout.folder) if (folder / layout.meta).is_file()]
     archives = [archive for archive in (path, path / layout.archive) if archive.is_file()]
     if not folders and not archives:
-        raise UserError(
-            f"'{path}' is not and does not hold '{layout.folder}' (with '{layout.meta}') or '{layout.archive}'.",
-            f"Name the folder that holds either with {parameter('data_dir')}, or leave it out to download "
-            f"{layout.name}.",
-            code="missing",
-            parameter="data_dir",
-            path=str(path),
-        )
+        raise missing(layout.name, f"'{layout.folder}' (with '{layout.meta}') or '{layout.archive}'", path)
     return (folders + archives)[0]
 
 

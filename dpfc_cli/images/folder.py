@@ -59,8 +59,7 @@ def open_folder(request: Request) -> ImageSet:
     """Open a folder of image files. Raises UserError if it has another layout, holds a class that is not asserted, or
     cannot be read.
     """
-    remedy = "Repair it (does a link lead nowhere? is a permission missing?), or remove it."
-    with readable(request.place, "a folder of images", remedy, plain=False):
+    with readable(request.place, "a folder of images", EXPECTED, plain=False):
         return _opened(request)
 
 
@@ -75,8 +74,7 @@ def _opened(request: Request) -> ImageSet:
         classes, known = [], dict[Path, Metadata]()
         found = {s: _in_table(tables[s], folder, request.label_column, known) for s, folder in folders.items()}
     elif not classes:
-        places = " or ".join(map(str, folders.values()))
-        raise UserError(f"No class folders in {places}.", EXPECTED, code="missing", path=str(path))
+        raise ValueError(f"there are no class folders in {' or '.join(map(str, folders.values()))}")
     else:
         # Whoever names a level below the classes says on which level they are.
         deep = request.classes is not None or (rule is not None and rule.by == "folder")
@@ -122,22 +120,9 @@ def _split_folders(path: Path, classes: Sequence[str]) -> dict[str, Path]:
     """The folder of each split. A folder called train is a class if the operator says so, or if it has no folder of its
     own and no table, and lies beside other classes.
     """
-    if not path.is_dir():
-        raise UserError(
-            f"'{path}' is not a folder.",
-            "Name the folder of images as imagefolder:PATH.",
-            code="missing",
-            parameter="dataset",
-            path=str(path),
-        )
     train = [path / name for name in TRAIN_SPLITS if (path / name).is_dir() and name not in classes]
     if len(train) > 1:
-        raise UserError(
-            f"Which is for training, '{train[0]}' or '{train[1]}'?",
-            "Move the images into one of them.",
-            code="conflict",
-            paths=[str(folder) for folder in train],
-        )
+        raise ValueError(f"there are '{train[0]}' and '{train[1]}': which is for training?")
     if not train:
         return {"train": path}
     beside = set(_folders_in(path)) - {*TRAIN_SPLITS, *TEST_SPLITS}
@@ -178,12 +163,8 @@ def _in_class_folders(folder: Path, classes: list[str], deep: bool, skipped: Cou
             linked |= entry.is_symlink() or facts.st_nlink > 1
             found.append((name, Entry(file, _size(entry.path, facts), "")))
     if not found:
-        raise UserError(
-            f"No images in the class folders of '{folder}'.",
-            f"{EXPECTED} They are files that end in {', '.join(sorted(EXTENSIONS))}.",
-            code="missing",
-            path=str(folder),
-        )
+        endings = ", ".join(sorted(EXTENSIONS))
+        raise ValueError(f"there are no images in the class folders of '{folder}': files that end in {endings}")
     # Without links no file has two names, and millions of files are not looked at again.
     if linked:
         refuse_twice(folder / entry.name for _, entry in found)
@@ -200,20 +181,12 @@ def _files_in(place: Path, name: str, deep: bool) -> Iterator[tuple[str, "os.Dir
         if not entry.is_dir():
             yield f"{name}/{entry.name}", entry
         elif not deep:
-            raise UserError(
-                f"The class folder '{place}' holds a folder, '{entry.name}'. {GUARDED}",
-                f"{EXPECTED} Name the folder above the classes. If each class folder has folders of its own, say which "
-                f"classes there are: {parameter('classes')}.",
-                code="conflict",
-                path=entry.path,
+            raise ValueError(
+                f"the class folder '{place}' holds a folder, '{entry.name}'. Name the folder above the classes. If "
+                f"each class has folders of its own, say which classes there are: {parameter('classes')}. {GUARDED}"
             )
         elif entry.is_symlink():
-            raise UserError(
-                f"'{entry.path}' is a link to a folder, inside a class folder.",
-                "Put the folder itself there: links to folders may lead in a circle.",
-                code="unsupported",
-                path=entry.path,
-            )
+            raise ValueError(f"'{entry.path}' is a link to a folder, which may lead in a circle")
         else:
             yield from _files_in(Path(entry.path), f"{name}/{entry.name}", deep)
 
@@ -264,7 +237,7 @@ def _in_table(path: Path | None, folder: Path, label_column: str | None, known: 
             count=len(missing),
         )
     if not found:
-        raise UserError(f"'{path}' names no file in '{folder}'.", EXPECTED, code="missing", path=str(path))
+        raise ValueError(f"'{path}' names no file in '{folder}'")
     refuse_twice(folder / entry.name for _, entry in found)
     return sorted(found, key=lambda listed: listed[1].name)
 

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.errors import UserError
 from dpfc_cli.files import json_in
 from dpfc_cli.images.sets import DataSet, ImageSet, Request, has_files
 from dpfc_cli.schema import each, fault, record, text
@@ -30,21 +29,14 @@ def is_saved(folder: Path) -> bool:
 
 
 def files_of(folder: Path) -> dict[str, list[Path]]:
-    """The files of a folder, in their order, by the name of the split. Without splits, all are for training.
-
-    Raises:
-        UserError: the folder is none that `save_to_disk` wrote, or it is damaged.
-
+    """The files of a folder, in their order, by the name of the split. Without splits, all are for training. UserError
+    if the folder is none that `save_to_disk` wrote, or it is damaged.
     """
-    if not is_saved(folder):
-        raise UserError(
-            f"'{folder}' has neither a {DICT} nor a {STATE}.",
-            "Name a folder that was written by save_to_disk of Hugging Face datasets. (What its cache holds is none: "
-            "load the data set and save it.)",
-            code="missing",
-            path=str(folder),
-        )
     with _readable(folder):
+        if not is_saved(folder):
+            raise ValueError(
+                f"it has neither a {DICT} nor a {STATE} (what the cache of datasets holds is no such folder)"
+            )
         splits = {"train": folder}
         if (folder / DICT).is_file():
             splits = {name: _inside(folder, name) for name in _json(folder / DICT, _DICT)["splits"]}
@@ -57,7 +49,7 @@ def files_of(folder: Path) -> dict[str, list[Path]]:
 
 
 def _readable(path: Path) -> AbstractContextManager[None]:
-    return readable(path, "what save_to_disk wrote", "Save the data set again.", plain=False)
+    return readable(path, "what save_to_disk of Hugging Face datasets wrote", "Save the data set again.", plain=False)
 
 
 def _inside(folder: Path, name: str) -> Path:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.images.sets import LARGEST, DataSet, Entry, ImageSet, Pixels, Request, mirrored
+from dpfc_cli.errors import UserError
+from dpfc_cli.images.sets import LARGEST, DataSet, Entry, ImageSet, Pixels, Request, mirrored, missing
 from dpfc_cli.images.splits import Listed, entry_of, image_set
 from dpfc_cli.sources.reading import readable
 
@@ -44,16 +44,11 @@ def open_idx(dataset: str, classes: tuple[str, ...], request: Request, subfolder
     places = [folder, *(folder / place for place in subfolders)]
     place = next((place for place in places if _find(place, wanted)), None)
     if place is None:
-        raise UserError(
-            f"No '{wanted}' or '{wanted}.gz' in any of: {', '.join(map(str, places))}.",
-            f"Name the folder that holds the IDX files of {dataset} with {parameter('data_dir')}, or leave it out to "
-            "download them.",
-            code="missing",
-            parameter="data_dir",
-            path=str(folder),
-        )
+        raise missing(dataset, f"'{wanted}' or '{wanted}.gz', also not in {' or '.join(subfolders)}", folder)
     present = [split for split in NAMES if any(_find(place, name) for name in NAMES[split])]
-    return image_set(dataset, {split: _listed(place, split, classes) for split in present}, request, classes=classes)
+    return image_set(
+        dataset, {split: _listed(dataset, place, split, classes) for split in present}, request, classes=classes
+    )
 
 
 def parse(stream: io.BufferedIOBase, name: str, dimensions: int) -> tuple[Pixels, Entry]:
@@ -88,9 +83,9 @@ def _find(folder: Path, name: str) -> Path | None:
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
-def _listed(folder: Path, split: str, classes: tuple[str, ...]) -> Listed:
+def _listed(dataset: str, folder: Path, split: str, classes: tuple[str, ...]) -> Listed:
     images, labels = NAMES[split]
-    (pictures, first), (numbers, second) = _read(folder, images, 3), _read(folder, labels, 1)
+    (pictures, first), (numbers, second) = _read(dataset, folder, images, 3), _read(dataset, folder, labels, 1)
     return _of(pictures, numbers, [first, second], classes)
 
 
@@ -99,16 +94,11 @@ def _of(pictures: Pixels, labels: Pixels, entries: list[Entry], classes: tuple[s
     return Listed(labels=labels.astype(np.int64), pictures=pictures[..., np.newaxis], entries=entries, classes=classes)
 
 
-def _read(folder: Path, name: str, dimensions: int) -> tuple[Pixels, Entry]:
+def _read(dataset: str, folder: Path, name: str, dimensions: int) -> tuple[Pixels, Entry]:
     """An array and its entry, which has the name without '.gz'."""
     path = _find(folder, name)
     if path is None:
-        raise UserError(
-            f"'{folder}' has neither '{name}' nor '{name}.gz'.",
-            "Put the missing file beside the others, or fetch all of them again.",
-            code="missing",
-            path=str(folder / name),
-        )
+        raise missing(dataset, f"'{name}' or '{name}.gz' beside the others", folder)
     with (
         readable(path, "an IDX file", "Fetch it again.", EOFError, zlib.error),
         gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream,

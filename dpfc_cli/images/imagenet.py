@@ -76,14 +76,9 @@ def _folders(request: Request) -> ImageSet:
     """The class folders. ImageNet defines their names."""
     folder, opened = request.place, open_folder(request)
     foreign = next((name for name in opened.classes if not _WNID.fullmatch(name)), None)
-    if foreign is not None:
-        raise UserError(
-            f"'{foreign}' in '{folder}' is not a class of ImageNet. Those have names such as n01440764. {GUARDED}",
-            "For classes of your own, name the data set imagefolder:PATH.",
-            code="conflict",
-            parameter="dataset",
-            path=str(folder),
-        )
+    with readable(folder, "ImageNet", "For classes of your own, name the data set imagefolder:PATH.", plain=False):
+        if foreign is not None:
+            raise ValueError(f"'{foreign}' is none of its classes, which have names such as n01440764. {GUARDED}")
     return replace(opened, name="imagenet", origin="data set")
 
 
@@ -119,11 +114,9 @@ def _kit(folder: Path) -> tuple[bytes, bytes]:
         if (place / TRUTH).is_file() and (place / META).is_file():
             return read_file(place / TRUTH), read_file(place / META)
     if not packed.is_file():
-        raise UserError(
-            f"'{folder}' holds '{VAL}' but not '{KIT}.tar.gz', which states the classes of these images.",
-            f"Put it there, or move '{VAL}' elsewhere to extract the training images only.",
-            code="missing",
-            path=str(packed),
+        raise ValueError(
+            f"there is no '{KIT}.tar.gz', which states their classes. Without it, move '{VAL}' elsewhere to extract "
+            "the training images alone"
         )
     with gzip.open(packed) as stream, tarfile.open(fileobj=stream, mode="r:", tarinfo=Header) as archive:
         return _contents(archive, TRUTH), _contents(archive, META)

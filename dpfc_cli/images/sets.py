@@ -197,6 +197,18 @@ class DataSet:
         return f"{self.name}:PATH" if self.location == "path" else self.name
 
 
+def missing(dataset: str, what: str, folder: Path) -> UserError:
+    """The error for a folder without the files of a data set that can be downloaded."""
+    return UserError(
+        f"'{folder}' does not hold {what}.",
+        f"Name the folder that holds the files of {dataset} with {parameter('data_dir')}, or leave it out to download "
+        "them.",
+        code="missing",
+        parameter="data_dir",
+        path=str(folder),
+    )
+
+
 def mirrored(folders: tuple[str, ...], *, name: str, size: int, sha256: str) -> Remote:
     """The file of that name, which all these addresses of folders serve."""
     return Remote(name, size, sha256, tuple(f"{folder}/{name}" for folder in folders))

@@ -477,22 +477,12 @@ def pictures_in(kind: str, paths: list[Path], source: str) -> Pictures:
 
 
 def _labels(file: Parquet | Arrow, label: str, path: Path) -> Given:
-    """The labels of a file: names of classes, None where there is none; or numbers."""
+    """The labels of a file: names of classes, None where there is none; or numbers, −1 where there is none."""
     if columns.is_text(columns.same(file.schema, label, columns.is_key, path)):
         return list(columns.values_in(file.column(label)))
-    parts = [np.zeros(0, np.int64)]
-    for part in file.column(label):
-        if part.null_count:
-            raise UserError(
-                f"'{path}' has labels in '{label}' that are not integers. {GUARDED}",
-                "Correct them: every label must be an integer, or the name of a class.",
-                code="bad-record",
-                path=str(path),
-                column=label,
-            )
-        # A number beyond int64 becomes a negative one, which no class has.
-        parts.append(columns.integers(part, safe=False))
-    return np.concatenate(parts)
+    # A number beyond int64 becomes a negative one, which no class has.
+    numbers = [columns.integers(part, safe=False) for part in file.column(label)]
+    return np.concatenate([np.zeros(0, np.int64), *numbers])
 
 
 def image_column(schema: Any, source: str) -> str:

@@ -122,13 +122,7 @@ def in_folder(folder: Path) -> Unlabelled:
             else:
                 skipped[ending_of(name)] += 1
     if not names:
-        raise UserError(
-            f"'{folder}' has no pictures: files that end in {', '.join(sorted(EXTENSIONS))}.",
-            "Name a folder of pictures, or a list of files.",
-            code="missing",
-            parameter="source",
-            path=str(folder),
-        )
+        raise _empty(str(folder))
     links = (f"Links to folders are not followed: {counted(linked, 'link')}.",) if linked else ()
     return _of_files(folder, sorted(names), (*left_out(skipped), *links))
 
@@ -191,10 +185,18 @@ def in_arrow(folder: Path) -> Unlabelled:
 def _of_archives(pictures: Encoded, name: Callable[[int], str], paths: list[Path], source: str) -> Unlabelled:
     """The pictures in files of many."""
     if not len(pictures):
-        raise UserError(
-            f"'{source}' has no pictures.", "Name another source.", code="missing", parameter="source", path=source
-        )
+        raise _empty(source)
     return Unlabelled(pictures=pictures, name=name, entries=lambda: map(_entry, paths))
+
+
+def _empty(source: str) -> UserError:
+    return UserError(
+        f"'{source}' has no pictures: files that end in {', '.join(sorted(EXTENSIONS))}.",
+        "Name another source.",
+        code="missing",
+        parameter="source",
+        path=source,
+    )
 
 
 def _of_files(folder: Path, names: list[str], remarks: tuple[str, ...]) -> Unlabelled:

@@ -27,7 +27,7 @@ LARGEST_NAMES = 100 << 20
 """Bytes of a file of names. A head could not hold more."""
 SHOWN = 3
 """Names of inferred classes that a message has."""
-_NAMES = "Give a number, two or more names, or a file with a name on each line."
+_NAMES = "Give a number, two or more names, or a file of UTF-8 text with a name on each line."
 
 
 def inferred_classes(largest_label: int) -> tuple[str, ...]:
@@ -186,19 +186,11 @@ def _read(path: Path) -> tuple[str, ...]:
         if len(data) > LARGEST_NAMES:
             raise _refused(f"'{path}' has more than {LARGEST_NAMES >> 20} MiB of names.")
         lines = data.decode("utf-8-sig").splitlines()
-    except FileNotFoundError as error:
-        raise UserError(
-            f"There is no file '{path}', and one name is no list of classes.",
-            _NAMES,
-            code="missing",
-            parameter="classes",
-            path=str(path),
-        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"'{path}' cannot be read as a list of names.",
-            "Give UTF-8 text with a name on each line.",
-            code="unreadable",
+            f"'{path}' is no file that can be read as a list of names: {getattr(error, 'strerror', None) or error}.",
+            _NAMES,
+            code="missing" if isinstance(error, FileNotFoundError) else "unreadable",
             parameter="classes",
             path=str(path),
         ) from error

@@ -5,13 +5,14 @@ A row is about one picture, which its column `file_name` names relative to the t
 """
 
 import csv
-import os
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, Code, UserError
-from dpfc_cli.files import check_plain, json_of
+from dpfc_cli.errors import GUARDED
+from dpfc_cli.files import json_of
+from dpfc_cli.sources.reading import readable
 from dpfc_cli.sources.split_files import inside
 
 NAMES = ("metadata.csv", "metadata.jsonl")
@@ -36,15 +37,10 @@ class Metadata:
 
 
 def metadata_of(folder: Path) -> Path | None:
-    """The table in a folder, or None. UserError if there are two of them (code "conflict")."""
+    """The table in a folder, or None. ValueError if there are two of them."""
     found = [folder / name for name in NAMES if (folder / name).is_file()]
     if len(found) > 1:
-        raise UserError(
-            f"'{folder}' holds both {' and '.join(NAMES)}: which one is right?",
-            "Take one of them away.",
-            code="conflict",
-            path=str(folder),
-        )
+        raise ValueError(f"'{folder}' holds both {' and '.join(NAMES)}: which one is right?")
     return found[0] if found else None
 
 
@@ -61,36 +57,23 @@ def read(path: Path, folder: Path | None = None) -> Metadata:
 
     """
     top = path.parent if folder is None else folder
-    files: list[Path] = []
+    files: dict[Path, None] = {}
     columns: dict[str, list[Value]] = {}
-    for number, row in rows(path, "picture", FILE_NAMES):
-        name = row.pop(next((name for name in FILE_NAMES if name in row), FILE_NAME), None)
-        file = inside(top, name) if isinstance(name, str) else None
-        if file is None:
-            raise _refused(
-                path,
-                f"line {number} names no file of {'this folder' if folder is None else repr(str(top))} under "
-                f"'{FILE_NAME}'",
-                f"Each line needs a '{FILE_NAME}': a path below '{top}'.",
-            )
-        for column, value in row.items():
-            values = columns.setdefault(column, [])
-            values.extend([None] * (len(files) - len(values)))
-            values.append(value)
-        files.append(file)
+    with _readable(path, "picture"):
+        for number, row in rows(path, "picture", FILE_NAMES):
+            name = row.pop(next((name for name in FILE_NAMES if name in row), FILE_NAME), None)
+            file = inside(top, name) if isinstance(name, str) else None
+            if file is None:
+                raise ValueError(f"line {number} names no file of '{top}' under '{FILE_NAME}'")
+            if file in files:
+                raise ValueError(f"line {number} names '{name}' again, which would count as two records. {GUARDED}")
+            for column, value in row.items():
+                values = columns.setdefault(column, [])
+                values.extend([None] * (len(files) - len(values)))
+                values.append(value)
+            files[file] = None
     for values in columns.values():
         values.extend([None] * (len(files) - len(values)))
-    seen: set[Path] = set()
-    for file in files:
-        if file in seen:
-            raise _refused(
-                path,
-                f"it names '{os.path.relpath(file, path.parent)}' twice, which would count as two records, and the "
-                "guarantee is for one",
-                f"Leave one line for each picture. {GUARDED}",
-                "bad-record",
-            )
-        seen.add(file)
     return Metadata(path=path, files=tuple(files), columns=columns)
 
 
@@ -103,17 +86,14 @@ def rows(path: Path, what: str, needed: Sequence[str] = ()) -> Iterator[tuple[in
         needed: one of these columns there must be.
 
     """
-    try:
-        check_plain(path)
+    with _readable(path, what):
         if path.stat().st_size > LARGEST:
             raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
         yield from _csv(path, needed) if path.suffix == ".csv" else _lines(path)
-    except FileNotFoundError as error:
-        raise UserError(f"There is no table '{path}'.", "Check its path.", code="missing", path=str(path)) from error
-    except OSError as error:
-        raise _refused(path, f"it cannot be read: {error.strerror or error}", "Check it.", "unreadable") from error
-    except (ValueError, csv.Error) as error:
-        raise _refused(path, str(error), f"Give a table with a line for each {what}.") from error
+
+
+def _readable(path: Path, what: str) -> AbstractContextManager[None]:
+    return readable(path, "a table", f"Give a table with a line for each {what}.", csv.Error)
 
 
 def _csv(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, Value]]]:
@@ -152,7 +132,3 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Value]]]:
                 raise ValueError(f"line {number} is no JSON object")
             # A list or a number with a fraction is neither a label nor a name.
             yield number, {name: value if type(value) in (str, int) else None for name, value in row.items()}
-
-
-def _refused(path: Path, why: str, remedy: str, code: Code = "damaged") -> UserError:
-    return UserError(f"'{path}' cannot be used: {why}.", remedy, code=code, path=str(path))

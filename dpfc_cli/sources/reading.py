@@ -9,9 +9,14 @@ from dpfc_cli.errors import Code, UserError
 from dpfc_cli.files import check_plain
 
 
+INNOCENT = "The file itself need not be damaged: check its permissions, the disk and the memory."
+
+
 def reading_code(error: Exception) -> Code:
-    """The code for an error while a file was read: the system refused to read it, or its contents are damaged."""
+    """The code for an error while a file was read: it is not there, the system refused, or its contents are damaged."""
     number = getattr(error, "errno", None)
+    if number == errno.ENOENT:
+        return "missing"
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return "memory"
     return "unreadable" if number else "damaged"
@@ -19,8 +24,10 @@ def reading_code(error: Exception) -> Code:
 
 def remedy_for(error: Exception, damaged: str) -> str:
     """What to do about it. damaged: what to do if the contents are."""
-    innocent = "The file itself need not be damaged: check its permissions, the disk and the memory."
-    return damaged if reading_code(error) == "damaged" else innocent
+    code = reading_code(error)
+    if code == "missing":
+        return "Check its name. Does a link lead nowhere?"
+    return damaged if code == "damaged" else INNOCENT
 
 
 def unread(path: Path, kind: str, error: Exception, remedy: str) -> UserError:
