@@ -8,7 +8,6 @@ from pathlib import Path
 from dpfc_cli.errors import Code, UserError
 from dpfc_cli.files import check_plain
 
-
 INNOCENT = "The file itself need not be damaged: check its permissions, the disk and the memory."
 
 
