@@ -174,6 +174,8 @@ class Options:
                 object.__setattr__(self, name, said.taken(name, value))
 
 
+HEAD = "The head's file, its name in ./heads, or hf:OWNER/NAME."
+"""What is said of an option that names a head."""
 METHOD = "Method"
 """The panel of what says how to train."""
 MethodName = Literal["auto", "dp-whitened", "dp-fc", "dp-ls", "dp-newton", "dp-sgd", "dp-momentum", "dp-adam"]

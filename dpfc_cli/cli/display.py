@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -80,24 +80,69 @@ Stages = Callable[[str, int, int | None], None]
 """Told (the stage, how much of it is done, how much it is in all or None)."""
 
 
-class Meter(Protocol):
-    """Told how much is done so far. what: the stage, if there are several. unit: of the stage, if it has its own."""
+@contextmanager
+def stages(what: str, unit: str | Callable[[str], str]) -> Iterator[Stages]:
+    """Progress as library functions tell it: a bar with rate and time left on a terminal, else a line now and then.
 
-    def __call__(self, done: float, total: float, what: str | None = None, unit: str | None = None) -> None: ...
+    what: the stage until another one is told. unit: what all stages count, or what a stage counts, by its name. "B" is
+    for bytes, which are shown as MB.
+    """
+
+    def begun(what: str, done: float) -> _Stage:
+        return _Stage(what, unit if isinstance(unit, str) else unit(what), done)
+
+    stage = begun(what, 0.0)
+
+    def told(what: str, done: int, total: int | None) -> None:
+        nonlocal stage
+        stop.check()
+        if what != stage.what:
+            stage = begun(what, done)
+        advance(stage, done, total or 0)
+
+    with _shown(what) as advance:
+        yield told
+
+
+class _Stage:
+    """A stage at work and its rate. done: how much of it was there before it began."""
+
+    def __init__(self, what: str, unit: str, done: float) -> None:
+        self.what, self.unit = what, unit
+        self._seen = deque([(time.monotonic(), done)])
+
+    def rate(self, done: float) -> float:
+        now, seen = time.monotonic(), self._seen
+        if now > seen[-1][0] + 1:
+            seen.append((now, done))
+        while len(seen) > 1 and seen[1][0] <= now - LOOKED_BACK:
+            seen.popleft()
+        began, found = seen[0]
+        return max(done - found, 0.0) / max(now - began, 1e-9)
+
+    def counted(self, value: float) -> str:
+        return f"{value / 1e6:,.1f}" if self.unit == "B" else f"{value:,.0f}"
+
+    def rated(self, rate: float) -> str:
+        if self.unit == "B":
+            return f"{self.counted(rate)} MB/s"
+        return f"{rate:,.0f} {self.unit}/s" if rate >= 10 or not rate else f"{rate:.2g} {self.unit}/s"
 
 
 @contextmanager
-def meter(what: str, unit: str) -> Iterator[Meter]:
-    """A progress bar with rate and time left on a terminal, a line now and then elsewhere.
-
-    what: the stage until another one is told. unit: what is counted. "B" is for bytes, which are shown as MB.
-    """
+def _shown(what: str) -> Iterator[Callable[[_Stage, int, int], None]]:
+    """What shows how much of a stage is done, and of how much (0: not known)."""
     if quiet:
-        yield _nothing
-        return
-    if not err.is_terminal:
-        yield _Lines(what, unit)
-        return
+        yield lambda stage, done, total: None
+    elif err.is_terminal:
+        with _bar(what) as shown:
+            yield shown
+    else:
+        yield _lines()
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[_Stage, int, int], None]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
@@ -109,93 +154,38 @@ def meter(what: str, unit: str) -> Iterator[Meter]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=err, transient=True) as progress:
-        task = progress.add_task(printable(what), total=None, count="", rate="")
-        clock = _Clock(what, unit)
+        task, named = progress.add_task(printable(what), total=None, count="", rate=""), what
 
-        def advance(done: float, total: float, what: str | None = None, unit: str | None = None) -> None:
-            if clock.turn(what, unit, done):
-                progress.reset(task, description=printable(clock.what))
+        def shown(stage: _Stage, done: int, total: int) -> None:
+            nonlocal named
+            if stage.what != named:
+                named = stage.what
+                progress.reset(task, description=printable(named))
             known = done or total
-            count = f"{_counted(done, clock.unit)}/{_counted(total, clock.unit) if total else '?'}" if known else ""
-            rate = _rated(clock.rate(done), clock.unit) if known else ""
+            count = f"{stage.counted(done)}/{stage.counted(total) if total else '?'}" if known else ""
+            rate = stage.rated(stage.rate(done)) if known else ""
             progress.update(task, completed=done, total=total or None, count=count, rate=rate)
 
-        yield advance
+        yield shown
 
 
-@contextmanager
-def stages(what: str, unit: str | Callable[[str], str]) -> Iterator[Stages]:
-    """A meter as library functions want their `progress`. what: the stage until another one is told. unit: what all
-    stages count, or what a stage counts, by its name.
-    """
+def _lines() -> Callable[[_Stage, int, int], None]:
+    last = time.monotonic()
 
-    def unit_of(stage: str) -> str:
-        return unit if isinstance(unit, str) else unit(stage)
+    def shown(stage: _Stage, done: int, total: int) -> None:
+        nonlocal last
+        now, rate = time.monotonic(), stage.rate(done)
+        if now - last < LINE_EVERY:
+            return
+        last = now
+        left = f", {(total - done) / rate:,.0f} s left" if rate > 0 and total else ""
+        of = f" of {stage.counted(total)}" if total else ""
+        size = " MB" if stage.unit == "B" else ""
+        # A stage that begins with something done has no rate yet.
+        known = f" ({stage.rated(rate)}{left})" if rate or not done else ""
+        say(f"{stage.what}: {stage.counted(done)}{of}{size}{known}")
 
-    with meter(what, unit_of(what)) as advance:
-
-        def told(what: str, done: int, total: int | None) -> None:
-            stop.check()
-            advance(done, total or 0, what, unit_of(what))
-
-        yield told
-
-
-def _nothing(done: float, total: float, what: str | None = None, unit: str | None = None) -> None:
-    """No progress."""
-
-
-def _counted(value: float, unit: str) -> str:
-    return f"{value / 1e6:,.1f}" if unit == "B" else f"{value:,.0f}"
-
-
-def _rated(rate: float, unit: str) -> str:
-    if unit == "B":
-        return f"{_counted(rate, unit)} MB/s"
-    return f"{rate:,.0f} {unit}/s" if rate >= 10 or not rate else f"{rate:.2g} {unit}/s"
-
-
-class _Clock:
-    """The stage at work and its rate."""
-
-    def __init__(self, what: str, unit: str) -> None:
-        self.what, self.unit = what, unit
-        self._seen = deque([(time.monotonic(), 0.0)])
-
-    def turn(self, what: str | None, unit: str | None, done: float) -> bool:
-        """Begin another stage, unless it is the one at work. done: how much of it was there before it began."""
-        if what is None or what == self.what:
-            return False
-        self.what, self.unit, self._seen = what, unit or self.unit, deque([(time.monotonic(), done)])
-        return True
-
-    def rate(self, done: float) -> float:
-        now, seen = time.monotonic(), self._seen
-        if now > seen[-1][0] + 1:
-            seen.append((now, done))
-        while len(seen) > 1 and seen[1][0] <= now - LOOKED_BACK:
-            seen.popleft()
-        began, found = seen[0]
-        return max(done - found, 0.0) / max(now - began, 1e-9)
-
-
-class _Lines:
-    def __init__(self, what: str, unit: str) -> None:
-        self._clock = _Clock(what, unit)
-        self._last = time.monotonic()
-
-    def __call__(self, done: float, total: float, what: str | None = None, unit: str | None = None) -> None:
-        self._clock.turn(what, unit, done)
-        now = time.monotonic()
-        if now - self._last >= LINE_EVERY:
-            self._last = now
-            rate, unit = self._clock.rate(done), self._clock.unit
-            left = f", {(total - done) / rate:,.0f} s left" if rate > 0 and total else ""
-            of = f" of {_counted(total, unit)}" if total else ""
-            size = " MB" if unit == "B" else ""
-            # A stage that begins with something done has no rate yet.
-            known = f" ({_rated(rate, unit)}{left})" if rate or not done else ""
-            say(f"{self._clock.what}: {_counted(done, unit)}{of}{size}{known}")
+    return shown
 
 
 def as_json(value: Any) -> None:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.help import HEAD
-from dpfc_cli.options import Option
+from dpfc_cli.cli.typed import JSON
+from dpfc_cli.options import HEAD, Option
 
 
 @command("export")
@@ -29,7 +29,7 @@ def export(
             metavar="CHECKPOINT",
         ),
     ] = None,
-    as_json: Annotated[bool, Option("Print one JSON object: files, and what they say.", flags=("--json",))] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write a head in the format of another program.
 

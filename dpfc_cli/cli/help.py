@@ -14,8 +14,6 @@ from dpfc_cli.cli import stop
 from dpfc_cli.errors import printable
 from dpfc_cli.options import Option
 
-HEAD = "The head's file, its name in ./heads, or hf:OWNER/NAME."
-"""What is said of an argument that names a head."""
 Full = Annotated[bool, Option("Show all, and not the short form.")]
 """The option of commands that show a document."""
 COMMANDS = {

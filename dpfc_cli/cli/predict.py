@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.help import HEAD
 from dpfc_cli.errors import UserError, counted, parameter
-from dpfc_cli.options import Option, listed
+from dpfc_cli.options import HEAD, Option, listed
 from dpfc_cli.prediction.output import FORMATS, LINES, check_place, format_of, header, line
 
 if TYPE_CHECKING:

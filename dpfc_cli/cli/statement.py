@@ -5,8 +5,8 @@ from typing import Annotated
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.help import HEAD
-from dpfc_cli.options import Option
+from dpfc_cli.cli.typed import JSON
+from dpfc_cli.options import HEAD, Option
 
 
 @command("statement")
@@ -15,7 +15,7 @@ def statement(
     records_per_person: Annotated[
         int | None, Option("Say what the head means for a person with so many records.", low=1, high=10_000)
     ] = None,
-    as_json: Annotated[bool, Option("Print one JSON object: the card and more.", flags=("--json",))] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show what is claimed of a head, from its card, with the SHA-256 of its file."""
     from dpfc_cli.errors import UserError, parameter

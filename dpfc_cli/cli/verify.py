@@ -6,9 +6,10 @@ from typing import Annotated
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.help import HEAD, Full
+from dpfc_cli.cli.help import Full
+from dpfc_cli.cli.typed import JSON
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.options import Option
+from dpfc_cli.options import HEAD, Option
 
 SHOWN = {"ok": "ok", "contradicts": "CONTRADICTS", "unknown": "cannot be known"}
 
@@ -40,7 +41,7 @@ def verify(
     identity_provider: Annotated[str | None, Option("The https address of who knows this name.", metavar="URL")] = None,
     strict: Annotated[bool, Option("End with exit code 2 if something could not be checked, too.")] = False,
     full: Full = False,
-    as_json: Annotated[bool, Option("Print one JSON object: all checks and results.", flags=("--json",))] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Check whether a head can be what its card says.
 

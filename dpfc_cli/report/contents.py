@@ -33,18 +33,10 @@ def document(
     license: str | None = None,
     progress: Progress | None = None,
 ) -> Document:
-    """A report on a head that was read from a file.
+    """A report on a head that was read from a file. For the options see `request.Reporting`.
 
-    Args:
-        head: the head.
-        internal: whether to add the ledger and the evaluation, which only the holder of the records may read.
-        features: of an internal report: the feature set whose ledger and test split are taken, by path or name. None:
-            the one that the head was trained on, by its name.
-        evaluation: the output of `dpfc evaluate --epsilon E --json`. Its figures may be in either kind of report. In an
-            internal one they stand in the place of exact ones.
-        name: what `Head.load` takes, such as `hf:OWNER/NAME`. None: the name of the file.
-        license: the identifier of a licence, as the hub lists them. None: nothing is said of it.
-        progress: told the stage, the records scored so far, and how many there are.
+    name: what `Head.load` takes, such as `hf:OWNER/NAME`; None: the name of the file. license: the identifier of a
+    licence, as the hub lists them; None: nothing is said of it.
 
     Raises:
         UserError: the head, or the head and its ledger, contradict themselves; a file cannot be read; there is no

@@ -53,17 +53,8 @@ def of(
     figures: Mapping[str, Any] | None,
     progress: Callable[[str, int, int | None], None] | None = None,
 ) -> Holder:
-    """What the files of the holder say about a head.
-
-    Args:
-        head: it was read from a file.
-        given: the feature set, see `contents.document`.
-        figures: released figures. The set is not evaluated then.
-        progress: as for `evaluate`.
-
-    Raises:
-        UserError: there is no ledger, it contradicts the head, or something cannot be read.
-
+    """What the files of the holder say about a head. given: its feature set, if named. figures: released ones; the
+    set is not evaluated then. UserError: there is no ledger, or it contradicts the head.
     """
     assert head.path is not None
     folder, ledger = _place(head, given)

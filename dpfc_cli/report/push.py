@@ -11,7 +11,9 @@ from dpfc_cli.heads import signature
 from dpfc_cli.heads.head import NONPRIVATE, PRIVATE, RESEARCH, Head, copied, located
 from dpfc_cli.heads.hub import PREFIX, STEM
 from dpfc_cli.heads.signature import SUFFIX
+from dpfc_cli.options import takes
 from dpfc_cli.report.contents import document
+from dpfc_cli.report.request import Pushing
 from dpfc_cli.show.markdown import markdown
 
 README = "README.md"
@@ -40,28 +42,13 @@ class Pushed:
     name: str
 
 
-def push(
-    head: Path | str,
-    repository: str,
-    *,
-    license: str | None = None,
-    evaluation: Path | str | None = None,
-    public_key: Path | str | None = None,
-    dry_run: bool = False,
-) -> Pushed:
+@takes(Pushing)
+def push(wanted: Pushing) -> Pushed:
     """Send a head to the Hugging Face hub, with its signature if it has one, and with its shared report as model card.
 
     A new repository is private: open it on its page. In a repository that exists, the head and README.md are replaced;
-    earlier commits stay. huggingface_hub finds the token (`hf auth login`, HF_TOKEN).
-
-    Args:
-        head: its file, or its name in the folder for heads.
-        repository: `hf:OWNER/NAME`.
-        license: the identifier of a licence for the model card, as the hub lists them.
-        evaluation: the output of `dpfc evaluate --epsilon E --json` on this head, as for `write_report`.
-        public_key: whose signature lies beside the head, a file. It is checked before anything is sent. A signature is
-            not sent without.
-        dry_run: whether to send nothing.
+    earlier commits stay. A signature is not sent without `public_key`. huggingface_hub finds the token (`hf auth
+    login`, HF_TOKEN).
 
     Returns:
         What was sent, and its revision.
@@ -75,6 +62,7 @@ def push(
         >>> push("heads/eps1.safetensors", "hf:owner/flu").name
 
     """
+    repository, license = wanted.repository, wanted.license
     found = _REPOSITORY.fullmatch(repository)
     if found is None:
         raise UserError(
@@ -89,14 +77,14 @@ def push(
             "Give one as the hub lists them, such as apache-2.0 or cc-by-4.0.",
             parameter="license",
         )
-    path = located(head)
+    path = located(wanted.head)
     loaded = Head.load(path)
     name = STEM + SUFFIXES[loaded.card["claim"]]
     place = f"{PREFIX}{found[1]}/{name}"
-    figures = None if evaluation is None else Path(evaluation)
+    figures = None if wanted.evaluation is None else Path(wanted.evaluation)
     card = document(loaded, evaluation=figures, name=f"{PREFIX}{found[1]}", license=license)
     with copied(path) as copy:
-        files, signed = {name: copy.read_bytes()}, signature.check(copy, path, public_key=public_key)
+        files, signed = {name: copy.read_bytes()}, signature.check(copy, path, public_key=wanted.public_key)
     if signed is not None:
         files[name + SUFFIX] = signed.path.read_bytes()
     elif signature.beside(path).exists():
@@ -109,7 +97,7 @@ def push(
             path=str(path),
         )
     files[README] = markdown(card).encode()
-    if dry_run:
+    if wanted.dry_run:
         return Pushed(repository=found[1], files=files, replaced=(), commit=None, name=place)
     commit, replaced = _send(found[1], files)
     return Pushed(repository=found[1], files=files, replaced=replaced, commit=commit, name=f"{place}@{commit}")

@@ -32,18 +32,10 @@ _FILE = record({"figures": record(_FIGURES), "sha256": text, "features": text})
 
 
 def load(path: Path, digest: str) -> Mapping[str, Any]:
-    """The released figures in a file, of a private evaluation.
+    """The released figures in a file, as `PrivateEvaluation.figures` has them, and `features`: the name of the set.
 
-    Args:
-        path: the file.
-        digest: the SHA-256 of the head that they must be of.
-
-    Returns:
-        The figures, as `PrivateEvaluation.figures` has them, and `features`: the name of the set.
-
-    Raises:
-        UserError: the file is missing or no such output, its figures were changed, are exact, or are of another head.
-
+    UserError: the file is missing or no such output, or its figures were changed, are exact, or not of the head with
+    this SHA-256.
     """
     about: dict[str, Any] = {"parameter": "evaluation", "path": str(path)}
     try:

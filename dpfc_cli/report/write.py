@@ -6,37 +6,20 @@ from pathlib import Path
 
 from dpfc_cli import outputs
 from dpfc_cli.errors import UserError, installing
-from dpfc_cli.evaluation.exact import Progress
 from dpfc_cli.heads.head import Head
+from dpfc_cli.options import takes
 from dpfc_cli.report.contents import document
+from dpfc_cli.report.request import Reporting
 from dpfc_cli.show.document import Document
 from dpfc_cli.show.html import html_of
 from dpfc_cli.show.markdown import markdown
 
 
-def write_report(
-    head: Head | Path | str,
-    out: Path | str,
-    *,
-    internal: bool = False,
-    features: str | Path | None = None,
-    evaluation: Path | str | None = None,
-    progress: Progress | None = None,
-) -> Path:
+@takes(Reporting)
+def write_report(wanted: Reporting) -> Path:
     """Write a report on a head: one file that somebody can read, print and file.
 
     Without `internal` it is for whoever gets the head, and says nothing of the records that the head does not say.
-
-    Args:
-        head: the head, its file, or its name in the folder for heads.
-        out: the file to write. Its ending says what it is: .html, .md (a model card) or .pdf.
-        internal: whether to add what is for the holder of the records only: the ledger with all trainings, who did them
-            and why, the cap, and exact figures on the test split.
-        features: with `internal`: the feature set whose ledger and test split are taken, by path or name. Default: the
-            one that the head was trained on, by its name.
-        evaluation: the output of `dpfc evaluate --epsilon E --json` on this head. Its figures are noisy, so they may be
-            in either kind of report.
-        progress: told the stage, the records scored so far, and how many there are.
 
     Returns:
         The file.
@@ -49,21 +32,19 @@ def write_report(
         >>> write_report("eps1", "report.html", internal=True)
 
     """
-    path = Path(out)
+    path = Path(wanted.out)
     outputs.check(path, _KINDS)
     made = _KINDS[path.suffix.lower()]
     if made is _pdf:
         _check_pdf()
-    loaded = head if isinstance(head, Head) else Head.load(head)
-    data = made(
-        document(
-            loaded,
-            internal=internal,
-            features=features,
-            evaluation=None if evaluation is None else Path(evaluation),
-            progress=progress,
-        )
+    report = document(
+        Head.load(wanted.head),
+        internal=wanted.internal,
+        features=wanted.features,
+        evaluation=None if wanted.evaluation is None else Path(wanted.evaluation),
+        progress=wanted.progress,
     )
+    data = made(report)
     outputs.write(path, data if isinstance(data, bytes) else data.encode())
     return path
 

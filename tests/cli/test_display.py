@@ -18,10 +18,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_a_line_now_and_then_says_the_rate_and_the_time_left(
     clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with display.meter("Extracting", "images") as advance:
+    with display.stages("Extracting", "images") as advance:
         for second in range(1, 26):
             clock[0] = float(second)
-            advance(100 * second, 5000)
+            advance("Extracting", 100 * second, 5000)
     assert capsys.readouterr().err.splitlines() == [
         "Extracting: 1,000 of 5,000 (100 images/s, 40 s left)",
         "Extracting: 2,000 of 5,000 (100 images/s, 30 s left)",
@@ -43,10 +43,10 @@ def test_every_stage_has_a_rate_of_its_own(clock: list[float], capsys: pytest.Ca
 
 def test_the_rate_is_that_of_the_last_half_minute(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     """The first gradient of a training takes longer than the others, and answers that were kept come at once."""
-    with display.meter("Training", "records") as advance:
+    with display.stages("Training", "records") as advance:
         for second in range(1, 101):
             clock[0] = float(second)
-            advance(second if second <= 50 else 50 + 10 * (second - 50), 1050)
+            advance("Training", second if second <= 50 else 50 + 10 * (second - 50), 1050)
     shown = capsys.readouterr().err.splitlines()
     assert shown[4] == "Training: 50 of 1,050 (1 records/s, 1,000 s left)"
     assert shown[8] == "Training: 450 of 1,050 (10 records/s, 60 s left)"
@@ -67,9 +67,9 @@ def test_quiet_leaves_out_remarks_and_progress_and_keeps_warnings_and_errors(
     clock: list[float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(display, "quiet", True)
-    with display.meter("Extracting", "images") as advance:
+    with display.stages("Extracting", "images") as advance:
         clock[0] = 100.0
-        advance(1, 2)
+        advance("Extracting", 1, 2)
     display.say("a remark")
     display.warn("a warning")
     display.fail("an error", "a remedy")

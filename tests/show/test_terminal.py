@@ -39,10 +39,9 @@ def test_a_name_is_shown_as_it_is_and_never_taken_for_markup(monkeypatch: pytest
     display.say(name)
     display.warn(name)
     display.fail(name, name)
-    with display.meter(name, "records") as advance:
-        advance(1, 2)
-        advance(1, 2, "another")
-        advance(1, 2, name)
+    with display.stages(name, "records") as advance:
+        for stage in (name, "another", name):
+            advance(stage, 1, 2)
     assert text.getvalue().count(name) >= 5
 
 
