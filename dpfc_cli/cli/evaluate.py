@@ -97,30 +97,23 @@ def evaluate(
     with display.stages("Evaluating", "records") as progress:
         if len(loaded) > 1:
             compared = evaluation.compare(loaded, **scored, progress=progress)
-            gains = (None, *compared.differences)
-            rows = [
-                evaluated.row_of(*each[:2], found, *each[2:])
-                for each in zip(paths, cards, compared.evaluations, gains, strict=True)
-            ]
             document = evaluated.several(paths, cards, found, compared)
             draw = partial(_drawn_several, cards, evaluated.heads_named(paths), found, compared.evaluations)
         elif epsilon is None:
             exact = evaluation.evaluate(loaded[0], **scored, progress=progress)
-            rows = [evaluated.row_of(paths[0], cards[0], found, exact)]
             document = evaluated.one(paths[0], cards[0], found, exact, calibration)
             draw = partial(_drawn_one, paths[0], found, exact)
         else:
             noisy = evaluation.evaluate_privately(loaded[0], found, **asked, epsilon=epsilon, progress=progress)
             stop.stands = f"The evaluation was charged to '{ledger_path(found.folder)}' and stays charged."
-            rows = [evaluated.row_of(paths[0], cards[0], found, noisy)]
-            document = evaluated.private(paths[0], found, noisy)
+            document = evaluated.private(paths[0], cards[0], found, noisy)
     if as_json or as_csv:
         for warning in document.values["warnings"]:
             display.warn(warning)
     if as_json:
         display.as_json(document.values)
     elif as_csv:
-        evaluated.as_csv(rows)
+        evaluated.as_csv(document.values)
     elif as_markdown:
         sys.stdout.write(markdown(document))
     else:

@@ -93,51 +93,33 @@ def _said(found: "Forecast") -> list[tuple[str, str]]:
     from dpfc_cli.planning.forecast import MEASURED
     from dpfc_cli.training.calibrate import CLEAR
 
-    stand_in, unit = found.stand_in, found.facts.unit
-    rows = []
+    stand_in, unit, rows = found.stand_in, found.facts.unit, []
     if found.origin == "inferred":
         rows.append(("classes", "inferred from the private records. All figures depend on them: do not publish these"))
-    if stand_in is not None:
-        noiseless = ""
+    if stand_in is None:
+        rows.append(("accuracy", "it depends on the records: name public ones with --on to see what to expect"))
+        enough = f"; below {CLEAR:g} expect a poor head"
+    else:
+        enough, noiseless = "", ""
         if stand_in.noiseless is not None:
             noiseless = f"; without noise {rounding.percentage(stand_in.noiseless, stand_in.tested)}"
+        trained = f"the mean of {len(found.outlooks[0].scores)} private trainings on {stand_in.name}{noiseless}"
         rows += [
-            (
-                "accuracy",
-                f"the mean of {len(found.outlooks[0].scores)} private trainings on {stand_in.name}{noiseless}",
-            ),
+            ("accuracy", trained),
             ("95 %", "for one more such training: chance alone, and not that your records are others"),
             ("as it will be", "; ".join(stand_in.matched)),
             ("not as it will be", "; ".join(stand_in.unmatched)),
             ("how far off", MEASURED),
         ]
-    else:
-        rows.append(("accuracy", "it depends on the records: name public ones with --on to see what to expect"))
-    rows += [
-        (
-            "signal",
-            f"{unit}s of a class, divided by the length of the noise"
-            + ("" if stand_in is not None else f"; below {CLEAR:g} expect a poor head"),
-        ),
-        (
-            "guessed",
-            f"how often an attacker guesses right whether a {unit} was used, at most (50 % is chance)",
-        ),
-    ]
+    rows.append(("signal", f"{unit}s of a class, divided by the length of the noise{enough}"))
+    guessed = f"how often an attacker guesses right whether a {unit} was used, at most (50 % is chance)"
+    rows.append(("guessed", guessed))
     if found.cap is not None:
-        rows.append(
-            (
-                f"fit under {found.cap:g}",
-                f"such trainings under a cap of epsilon = {found.cap:g}, if nothing was spent before ('dpfc budget')",
-            )
-        )
+        fit = f"such trainings under a cap of epsilon = {found.cap:g}, if nothing was spent before ('dpfc budget')"
+        rows.append((f"fit under {found.cap:g}", fit))
     if found.records_per_person is not None:
-        rows.append(
-            (
-                f"of {counted(found.records_per_person, 'record')}",
-                "epsilon for all these records of one person together; –: above 100, or not known",
-            )
-        )
+        together = "epsilon for all these records of one person together; –: above 100, or not known"
+        rows.append((f"of {counted(found.records_per_person, 'record')}", together))
     return rows
 
 

@@ -19,7 +19,6 @@ from dpfc_cli.trust.statement import brief
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.exact import Comparison, Evaluation
     from dpfc_cli.evaluation.private import PrivateEvaluation
-    from dpfc_cli.evaluation.statistics import Difference
     from dpfc_cli.features.reader import FeatureSet
 
 MOST_CLASSES = 100
@@ -110,7 +109,7 @@ def several(
     )
 
 
-def private(path: Path, features: "FeatureSet", result: "PrivateEvaluation") -> Document:
+def private(path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "PrivateEvaluation") -> Document:
     """What was released, and what was spent for it. Nothing else of the records is shown."""
     figures, spent, left = result.figures, result.spent.epsilon(result.delta), caps.left(result.spent, result.delta)
     bound = "" if result.spent.exact else " (an upper bound)"
@@ -122,7 +121,8 @@ def private(path: Path, features: "FeatureSet", result: "PrivateEvaluation") -> 
         title=f"Released with {paid}: {name} on the {result.split} split of {features.name}",
         sections=[Section("", [*warned(result.warnings), *released(figures, [("spent so far", total)])])],
         values={
-            **{"head": str(path), "features": str(features.folder), "figures": figures, "sha256": result.sha256},
+            **{"head": str(path), "features": str(features.folder), **cost_of(card)},
+            **{"figures": figures, "sha256": result.sha256},
             **{"warnings": result.warnings, "spent": spent, "left": None if left is None else left[0]},
         },
     )
@@ -322,35 +322,24 @@ def figures_json(result: "Evaluation") -> dict[str, Any]:
     return figures
 
 
-def row_of(
-    path: Path,
-    card: Mapping[str, Any],
-    features: "FeatureSet",
-    result: "Evaluation | PrivateEvaluation",
-    difference: "Difference | None" = None,
-) -> dict[str, Any]:
-    """The row of a head in --csv, by `COLUMNS`."""
-    row = {"head": path, "features": features.folder, "split": result.split, "n": result.n, **cost_of(card)}
-    row["epsilon"] = math.inf if card["epsilon"] is None else card["epsilon"]
-    row |= _ends("top1", result.top1, result.interval) | _ends("top5", result.top5, result.top5_interval)
-    if difference is not None:
-        row |= _ends("difference", difference.gain, difference.interval)
-    if calibration := getattr(result, "calibration", None):
-        row["calibration_error"] = calibration.error
-    row["mean_average_precision"] = getattr(result, "mean_average_precision", None)
-    if not hasattr(result, "calibration"):
-        row |= {"evaluation_epsilon": result.epsilon, "evaluation_delta": result.delta}
-    return row
-
-
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows on stdout, under a line with the names of the columns. What is not known is empty."""
-    writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
+def as_csv(values: Mapping[str, Any]) -> None:
+    """What programs get of an evaluation as CSV on stdout: a row for each head. What is not known is empty."""
+    writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
-    for row in rows:
+    for head in values.get("heads", [values]):
+        found, gain = head.get("figures", head), head.get("difference")
+        row = {**found, **head, "features": values["features"]}
+        row["epsilon"] = math.inf if head["epsilon"] is None else head["epsilon"]
+        row |= _ends("top1", found["interval"]) | _ends("top5", found["top5_interval"])
+        if gain is not None:
+            row |= {"difference": gain["gain"], **_ends("difference", gain["interval"])}
+        if found.get("calibration") is not None:
+            row["calibration_error"] = found["calibration"]["error"]
+        if found is not head:
+            row |= {f"evaluation_{name}": found[name] for name in ("epsilon", "delta")}
         writer.writerow({name: printable(value) if isinstance(value, str) else value for name, value in row.items()})
 
 
-def _ends(name: str, value: float | None, interval: tuple[float, float] | None) -> dict[str, Any]:
+def _ends(name: str, interval: tuple[float, float] | None) -> dict[str, Any]:
     low, high = interval or (None, None)
-    return {name: value, f"{name}_low": low, f"{name}_high": high}
+    return {f"{name}_low": low, f"{name}_high": high}
