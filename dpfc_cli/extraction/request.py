@@ -73,7 +73,12 @@ class Making(Options):
         low=0,
         high=1,
     )
-    shards: int | None = option("Files (shards) per split. Default: by size.", WORK, low=1, high=MOST_SHARDS)
+    shards: int | None = option(
+        "Files (shards) per split, more if one would be larger than 1 GB. Default: by size.",
+        WORK,
+        low=1,
+        high=MOST_SHARDS,
+    )
     progress: Progress | None = option("Called as progress(stage, done, total).", typed=False)
     warn: Callable[[str], None] | None = option(
         "Told what will go badly. Default: an `ExtractionWarning`.", typed=False

@@ -30,12 +30,11 @@ import secrets
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from dpfc_cli import files, schema
@@ -44,16 +43,7 @@ from dpfc_cli.features import digests
 from dpfc_cli.features.hdf5 import opened_hdf5, plain_dataset
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.shards import (
-    PlannedShard,
-    ShardSink,
-    Storage,
-    closed,
-    default_shards,
-    shard_ranges,
-    uninterrupted,
-    writing,
-)
+from dpfc_cli.features.shards import PlannedShard, ShardSink, numbers_of_shards, shard_ranges, writing
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.sources.digests import Kind
 
@@ -77,7 +67,7 @@ class FeatureWriter:
         folder: where the set is to lie.
         manifest: the description of the set. Its splits and its id are filled in at the end.
         rows: the number of records of each split.
-        shards: the number of shards per split; by default it depends on the size.
+        shards: the number of shards per split; by default it depends on the size. See `numbers_of_shards`.
         task: the part of the shards that this process makes; None: all of them, and no other process takes part.
         tolerant: whether this process makes null records. A record with features that are not finite then becomes one;
             otherwise it is an error.
@@ -113,8 +103,7 @@ class FeatureWriter:
         self._release = weakref.finalize(self, _release, self._claims)
         self._unlock: Callable[[], object] = lambda: None
         width = manifest.dim * np.dtype(manifest.dtype).itemsize
-        parts = 1 if task is None else task[1]
-        counts = {s: min(n, shards or max(default_shards(n, width), parts)) for s, n in rows.items()}
+        counts = numbers_of_shards(rows, width, shards, 1 if task is None else task[1])
         settings = {"identity": manifest.source["identity"], "population": population, "shards": counts}
         self.resumed = False
         # A set begun by another number of processes may have another number of shards. We keep that number.
@@ -160,24 +149,19 @@ class FeatureWriter:
             raise RuntimeError(f"{planned.file} is another process's")
         temporary = self._temporary(planned)
         try:
-            with ExitStack() as stack:
-                with writing(self.folder):
-                    # We write through the descriptor that holds the lock, to the very file that `claim` made.
-                    os.ftruncate(self._claims[planned.file], 0)
-                    storage = stack.enter_context(Storage(os.dup(self._claims[planned.file]), self.folder))
-                    if not os.path.samestat(os.fstat(storage.fileno()), os.lstat(temporary)):
-                        raise RuntimeError(f"{temporary} was replaced while it was opened")
-                with uninterrupted():
-                    file = h5py.File(storage, "w", libver="latest", track_order=False)
-                    stack.callback(closed, file)
-                ids = None if self._groups is None else self._groups[planned.split][planned.start : planned.stop]
-                sink = ShardSink(file, planned, self._manifest, self._tolerant, storage.check, ids)
-                yield sink
-                if sink.filled != planned.rows:
-                    raise RuntimeError(f"{planned.file}: {sink.filled} rows of {planned.rows}")
-            storage.check()
+            ids = None if self._groups is None else self._groups[planned.split][planned.start : planned.stop]
+            sink = ShardSink(planned, self._manifest, self._tolerant, ids)
+            yield sink
+            if sink.filled != planned.rows:
+                raise RuntimeError(f"{planned.file}: {sink.filled} rows of {planned.rows}")
             with writing(self.folder):
-                files.sync(temporary)
+                # We write through the descriptor that holds the lock, to the very file that `claim` made.
+                descriptor = self._claims[planned.file]
+                os.ftruncate(descriptor, 0)
+                files.write_at(descriptor, sink.whole(), 0)
+                os.fsync(descriptor)
+                if not os.path.samestat(os.fstat(descriptor), os.lstat(temporary)):
+                    raise RuntimeError(f"{temporary} was replaced while it was written")
                 if sink.digests:
                     digests.note(self._digests(planned), sink.digests)
                 os.replace(temporary, self._partial / planned.file)

@@ -3,11 +3,9 @@ bytes.
 """
 
 import errno
-import itertools
 import json
 import os
 import resource
-import signal
 import stat
 import subprocess
 import sys
@@ -23,10 +21,11 @@ import pytest
 from dpfc_cli import files
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features import shards
 from dpfc_cli.features.digests import note
 from dpfc_cli.features.manifest import MANIFEST, load
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.shards import PlannedShard, Storage
+from dpfc_cli.features.shards import PlannedShard
 from dpfc_cli.features.writer import SETTINGS, FeatureWriter, Task, complete
 from tests.hostile import altered
 from tests.support import bare_manifest, blobs, stored
@@ -148,6 +147,17 @@ def test_there_is_a_shard_for_each_part_and_who_goes_on_alone_keeps_them(folder:
     finished = alone.finish()
     assert finished is not None
     assert len(finished.splits["train"].shards) == 4
+
+
+def test_a_shard_is_not_larger_than_memory_holds_however_few_are_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "LARGEST", 7 * 2 * 4)
+    with closing(writer(folder, shards=1)) as w:
+        assert {planned.file for planned in w.missing} == {
+            *(f"train-0000{i}-of-00003.h5" for i in range(3)),
+            "test-00000-of-00001.h5",
+        }
 
 
 def test_one_by_itself_and_one_that_shares_do_not_mix(folder: Path) -> None:
@@ -430,10 +440,9 @@ def no_file_larger_than(size: int) -> Iterator[None]:
 
 
 def test_a_disk_that_fills_up_is_told_and_the_next_run_goes_on(run: Import, tmp_path: Path) -> None:
-    """HDF5 ends the process if a write fails while it closes a file. Room runs out in header, values and at the end."""
     run("whole")
     largest = max(path.stat().st_size for path in (tmp_path / "whole").glob("*.h5"))
-    for size in (700, 1_500, largest // 2, *range(largest - 13_000, largest, 4_000)):
+    for size in (700, largest // 2, largest - 1):
         with no_file_larger_than(size), pytest.raises(UserError) as caught:
             run("set")
         assert caught.value.code == "unwritable"
@@ -441,45 +450,6 @@ def test_a_disk_that_fills_up_is_told_and_the_next_run_goes_on(run: Import, tmp_
         assert os.strerror(errno.EFBIG) in caught.value.what
         assert not (tmp_path / "set").exists()
     run("set").verify("train")
-
-
-def test_ctrl_c_while_hdf5_writes_is_raised_after_it_and_the_next_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctrl_c: None
-) -> None:
-    """HDF5 goes on after an exception in a file's method, and Python finds no inherited method while one is pending."""
-    x, y = blobs(40, 8, 3)
-    np.savez(tmp_path / "arrays.npz", train_x=x, train_y=y)
-    moment, calls = 0, itertools.count(1)
-
-    def stopped(name: str) -> Callable[..., Any]:
-        real = getattr(Storage, name)
-
-        def method(self: Storage, *arguments: Any) -> Any:
-            now = next(calls) == moment
-            if now and moment % 2:
-                signal.raise_signal(signal.SIGINT)
-            result = real(self, *arguments)
-            if now and not moment % 2:
-                signal.raise_signal(signal.SIGINT)
-            return result
-
-        return method
-
-    def run() -> FeatureSet:
-        return import_features(tmp_path / "arrays.npz", tmp_path / f"set{moment}", classes=3).features
-
-    handler = signal.getsignal(signal.SIGINT)
-    for name in ("write", "readinto", "truncate"):
-        monkeypatch.setattr(Storage, name, stopped(name))
-    run()
-    last = next(calls) - 1
-    assert last > 5
-    for number in range(1, last + 1):
-        moment, calls = number, itertools.count(1)
-        with pytest.raises(KeyboardInterrupt):
-            run()
-        run().verify("train")
-    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_notes_that_a_killed_run_left_in_a_finished_set_are_removed(run: Import, tmp_path: Path) -> None:
