@@ -1,6 +1,5 @@
-"""What all backbones do around their compiled program: checks, padding to one shape, and calls of any length."""
+"""What networks have in common: the devices that they run on, and their layers."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dpfc_cli.backbones.family import Wanted
+from dpfc_cli.backbones.family import Backbone, Wanted
 from dpfc_cli.backbones.geometry import Triple
 from dpfc_cli.backbones.preprocess import Recipe
 
@@ -25,39 +24,7 @@ def rows_that_fit(row: int) -> int:
     return int(max(1, min(budget // row, _ROWS)))
 
 
-class Batched(ABC):
-    """The part of a `Backbone` that is the same for all. Subclasses set the attributes and define `_compute`."""
-
-    batch: int
-    dim: int
-    _shape: tuple[int, ...]
-
-    @abstractmethod
-    def _compute(self, whole: np.ndarray) -> jax.Array:
-        """Compute the features on the device: from uint8 (batch, H, W, C) to float32 (batch, dim)."""
-
-    def submit(self, pixels: np.ndarray) -> jax.Array:
-        """As `Backbone.submit`. Raises ValueError for pixels of another type or shape, or for too many."""
-        if pixels.dtype != np.uint8 or pixels.shape[1:] != self._shape:
-            raise ValueError(f"expected uint8 pixels (B, {self._shape}), got {pixels.dtype} {pixels.shape}")
-        if len(pixels) > self.batch:
-            raise ValueError(f"expected at most {self.batch} rows, got {len(pixels)}")
-        # This is always a copy, because the caller may change its array while the device still reads.
-        whole = np.zeros((self.batch, *self._shape), np.uint8)
-        whole[: len(pixels)] = pixels
-        out = self._compute(whole)
-        return out if len(pixels) == self.batch else out[: len(pixels)]
-
-    def __call__(self, pixels: np.ndarray) -> np.ndarray:
-        """As `Backbone.__call__`."""
-        out = np.empty((len(pixels), self.dim), np.float32)
-        for start in range(0, max(len(pixels), 1), self.batch):
-            part = self.submit(pixels[start : start + self.batch])
-            out[start : start + len(part)] = np.asarray(part)
-        return out
-
-
-class Sharded(Batched):
+class Sharded(Backbone):
     """A network of one checkpoint, one preprocessing and one shape of pictures. All local devices run it, each on its
     part of a batch. Subclasses set `dim` and what is named here, call `_divide` and complete the description.
 

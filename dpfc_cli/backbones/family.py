@@ -9,7 +9,7 @@ read weights only inside `load`.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.geometry import Geometry
@@ -25,7 +25,7 @@ DEFAULT_RECIPE = "paper"
 Key = TypeVar("Key")
 
 
-class Backbone(Protocol):
+class Backbone(ABC):
     """A frozen network, or a fixed transform, that turns pictures into feature vectors.
 
     The features of a picture depend on the pixels of that picture alone. The last bits of a row may depend on its
@@ -41,25 +41,47 @@ class Backbone(Protocol):
     name: str
     dim: int
     batch: int
+    _shape: tuple[int, ...]
+    """(H, W, C) of the pictures."""
 
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """What the manifest says about the features, as JSON values."""
-        ...
+
+    @abstractmethod
+    def _compute(self, whole: "np.ndarray") -> "jax.Array":
+        """Compute the features on the device: from uint8 (batch, H, W, C) to float32 (batch, dim)."""
 
     def __call__(self, pixels: "np.ndarray") -> "np.ndarray":
         """The features, float32 (B, dim), of pictures, uint8 (B, H, W, C), for any B.
 
         The pictures are padded to batches of one shape, so that the program is compiled once.
         """
-        ...
+        import numpy as np
+
+        out = np.empty((len(pixels), self.dim), np.float32)
+        for start in range(0, max(len(pixels), 1), self.batch):
+            part = self.submit(pixels[start : start + self.batch])
+            out[start : start + len(part)] = np.asarray(part)
+        return out
 
     def submit(self, pixels: "np.ndarray") -> "jax.Array":
         """Start to compute the features of at most `batch` pictures, and do not wait for them.
 
-        The host can decode the next pictures while the device computes. `np.asarray` of the result waits. The pixels
-        are copied, so the caller may overwrite its array at once.
+        The host can decode the next pictures while the device computes. `np.asarray` of the result waits. Raises
+        ValueError for pixels of another type or shape, or for too many.
         """
-        ...
+        import numpy as np
+
+        if pixels.dtype != np.uint8 or pixels.shape[1:] != self._shape:
+            raise ValueError(f"expected uint8 pixels (B, {self._shape}), got {pixels.dtype} {pixels.shape}")
+        if len(pixels) > self.batch:
+            raise ValueError(f"expected at most {self.batch} rows, got {len(pixels)}")
+        # This is always a copy, because the caller may change its array while the device still reads.
+        whole = np.zeros((self.batch, *self._shape), np.uint8)
+        whole[: len(pixels)] = pixels
+        out = self._compute(whole)
+        return out if len(pixels) == self.batch else out[: len(pixels)]
 
 
 def computed(backbone: Backbone, batches: Iterable[tuple[Key, "np.ndarray"]]) -> Iterator[tuple[Key, "np.ndarray"]]:

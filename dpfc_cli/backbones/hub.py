@@ -153,15 +153,9 @@ def locate(weights: str, progress: Progress | None = None, pin: Pin | None = Non
     check(weights)
     place = _Place(weights, progress, pin)
     usual = (place.file,) if place.file else ("model.safetensors", INDEX)
-    file, path = next(((name, path) for name in usual if (path := place.get(name))), (usual[0], None))
-    if path is None:
-        raise UserError(
-            f"'{place.where}' has no file {file}.",
-            f"If its weights have another name, write {place.where}/FILE. Pickles (.bin, .pt) are not opened.",
-            code="missing",
-            parameter="weights",
-        )
-    files = [path] if not file.endswith(".index.json") else [place.part(name) for name in _parts(path)]
+    file = next((name for name in usual if place.get(name)), usual[0])
+    path = place.need(file)
+    files = [path] if not file.endswith(".index.json") else [place.need(name) for name in _parts(path)]
     config = place.get("config.json")
     return Located(
         id=f"{place.where}/{place.ahead}{file}" if place.repository else Path(weights).expanduser().resolve().name,
@@ -233,12 +227,16 @@ class _Place:
         path = self._folder / name
         return path if path.is_file() else None
 
-    def part(self, name: str) -> Path:
-        """As `get`, for a file that an index names. Raises UserError if there is none."""
+    def need(self, name: str) -> Path:
+        """As `get`. Raises UserError if there is none."""
         path = self.get(name)
         if path is None:
-            what = f"The index of the weights in '{self.where}' names the file '{name}', which is not there."
-            raise UserError(what, "Get that file, too.", code="missing", path=name)
+            raise UserError(
+                f"'{self.where}' has no file {self.ahead}{name}.",
+                f"Get it, or name another file with {parameter('weights')}. Pickles (.bin, .pt) are not opened.",
+                code="missing",
+                parameter="weights",
+            )
         return path
 
 

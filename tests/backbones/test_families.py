@@ -9,11 +9,10 @@ import pytest
 
 from dpfc_cli import backbones
 from dpfc_cli.backbones import Family, Geometry, Wanted
-from dpfc_cli.backbones.batched import Batched
 from dpfc_cli.errors import UserError
 
 
-class Histogram(Batched):
+class Histogram(backbones.Backbone):
     """The mean (or the largest value) of each channel: a backbone that nobody needs."""
 
     batch = 4

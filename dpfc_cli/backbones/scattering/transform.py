@@ -40,7 +40,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpfc_cli.backbones.batched import Batched
+from dpfc_cli.backbones.family import Backbone
 from dpfc_cli.backbones.scattering.wavelets import ANGLES, SCALES, STRIDE, axis, padded, wavelets
 from dpfc_cli.errors import UserError
 
@@ -70,8 +70,8 @@ def load(name: str, image_shape: tuple[int, int, int], pool: str) -> "Scattering
     return Scattering(name, image_shape, pool)
 
 
-class Scattering(Batched):
-    """The transform for one shape of pictures and one pooling, as a `Backbone`."""
+class Scattering(Backbone):
+    """The transform for one shape of pictures and one pooling."""
 
     def __init__(self, name: str, image_shape: tuple[int, int, int], pool: str) -> None:
         height, width, channels = image_shape
@@ -85,7 +85,7 @@ class Scattering(Batched):
         self._program = _program(image_shape, pool, step, steps)
 
     def describe(self) -> dict[str, Any]:
-        """As `Backbone.describe`. The fingerprint of feature sets covers it: other words change it."""
+        """The fingerprint of feature sets covers it: other words change it."""
         return {
             "name": self.name,
             "weights": None,
