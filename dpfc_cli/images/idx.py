@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.errors import UserError
 from dpfc_cli.images.sets import LARGEST, DataSet, Entry, ImageSet, Pixels, Request, mirrored, missing
 from dpfc_cli.images.splits import Listed, entry_of, image_set
 from dpfc_cli.sources.reading import readable
@@ -180,16 +179,7 @@ def open_digits(request: Request) -> ImageSet:
 def _file(name: str) -> Traversable:
     """A file of the digits. A wheel puts it inside the package, a source checkout has it beside the package."""
     installed = resources.files("dpfc_cli").joinpath("sample_data", name)
-    checkout = Path(__file__).parents[2] / "sample_data" / name
-    found = next((file for file in (installed, checkout) if file.is_file()), None)
-    if found is None:
-        raise UserError(
-            f"'{name}' is neither at '{installed}' nor at '{checkout}'.",
-            "This copy of dpfc is incomplete. Install dpfc again.",
-            code="missing",
-            path=str(installed),
-        )
-    return found
+    return installed if installed.is_file() else Path(__file__).parents[2] / "sample_data" / name
 
 
 DIGITS = DataSet(name="digits", open=open_digits, location="included", small=True)

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.files import check_plain
 from dpfc_cli.images.sets import (
     Entry,
     ImageSet,
@@ -57,7 +58,10 @@ class Encoded(Protocol):
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a picture's own file. Raises OSError, and ValueError if these are more than `MOST_BYTES`."""
+    """The bytes of a picture's own file. Raises OSError if it cannot be read or is no file (opening a pipe would wait
+    forever), and ValueError if these are more than `MOST_BYTES`.
+    """
+    check_plain(path)
     with path.open("rb") as file:
         check_size(os.fstat(file.fileno()).st_size)
         return file.read()

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from dpfc_cli.errors import UserError, counted
-from dpfc_cli.files import NoPlainFileError, check_plain
+from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images import dicom
 from dpfc_cli.images.folder import EXTENSIONS, ending_of, is_dicom, left_out
 from dpfc_cli.images.hugging_face import files_of
@@ -89,15 +89,6 @@ class Decoder:
             if error.errno in _OWN:
                 raise unreadable(title, os.strerror(error.errno or 0)) from error
             raise unread(title, error) from error
-
-
-@dataclass(frozen=True)
-class _PlainFiles(Files):
-    """Files that may be anything: what is no regular file is not opened."""
-
-    def read(self, i: int) -> bytes:
-        check_plain(self.folder / self.names[i])
-        return super().read(i)
 
 
 def in_folder(folder: Path) -> Unlabelled:
@@ -203,7 +194,7 @@ def _of_files(folder: Path, names: list[str], remarks: tuple[str, ...]) -> Unlab
     if any(map(is_dicom, names)):
         dicom.check_installed()
     return Unlabelled(
-        pictures=_PlainFiles(folder, names),
+        pictures=Files(folder, names),
         name=names.__getitem__,
         entries=lambda: ([name, *_entry(folder / name)] for name in names),
         remarks=remarks,

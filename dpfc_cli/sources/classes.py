@@ -83,7 +83,7 @@ def check_classes(classes: tuple[str, ...], inferred: bool) -> None:
     The names of folders and of arguments are bytes to the system. Those that are not UTF-8 reach Python as surrogates,
     which no manifest and no head can hold.
     """
-    foreign = next((name for name in classes if not _is_text(name)), None)
+    foreign = next((name for name in classes if name.encode("utf-8", "replace").decode() != name), None)
     if foreign is not None:
         raise UserError(
             f"The name of the class {foreign!a} is not UTF-8.{f' {GUARDED}' if inferred else ''}",
@@ -169,14 +169,6 @@ def by_name(classes: Iterable[str], named: Iterable[tuple[str, int]]) -> dict[st
         exact.setdefault(name, []).append(number)
         loose.setdefault(plain(name), []).append(number)
     return {name: sorted(set(exact.get(name) or loose.get(plain(name), []))) for name in classes}
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _read(path: Path) -> tuple[str, ...]:

@@ -12,23 +12,22 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.folders import cache_folder
 from dpfc_cli.images import catalogue, download, open_images
 from dpfc_cli.images.sets import Remote
 
 CONTENT = np.random.default_rng(3).bytes(3 * download.CHUNK + 17)
 NAME = "file.bin"
+HALF = f"bytes={len(CONTENT) // 2}-"
 
 
 class Site:
-    """A server on this machine. ways: how it answers each path's requests, in turn. seen: the requests."""
+    """A server on this machine. seen: the requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str, cache: Path) -> None:
+        self.url, self.cache = url, cache / "test"
         self.ways: dict[str, list[str]] = {}
         self.seen: list[tuple[str, str | None]] = []
         self.content = CONTENT
-        self.url = ""
-        self.remotes: tuple[Remote, ...] = ()
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         asked = request.headers.get("Range")
@@ -48,14 +47,29 @@ class Site:
         request.wfile.write(body[: len(body) // 2] if way == "half" else body)
         request.close_connection = True
 
+    def fetch(self, size: int = len(CONTENT), part: bytes | None = None, **ways: list[str]) -> bytes:
+        """Download a file that is offered at paths which answer in these ways, in turn. part: what was begun of it."""
+        self.seen.clear()
+        self.ways = {f"/{place}": list(answers) for place, answers in ways.items()}
+        if part is not None:
+            self.cache.mkdir(parents=True, exist_ok=True)
+            (self.cache / f"{NAME}.part").write_bytes(part)
+        urls = tuple(f"{self.url}/{place}" for place in ways)
+        remote = Remote(NAME, size, hashlib.sha256(CONTENT[:size]).hexdigest(), urls)
+        self.told = list[tuple[str, int, int | None]]()
+        found = download.fetch("test", (remote,), lambda *what: self.told.append(what)) / NAME
+        assert self.files() == [NAME]
+        return found.read_bytes()
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.cache.iterdir())
+
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
-    site = Site()
-
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            site.answer(self)
+            own.answer(self)
 
         def log_message(self, format: str, *arguments: object) -> None:
             pass
@@ -63,145 +77,80 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
-    site.url = f"http://127.0.0.1:{server.server_address[1]}"
+    own = Site(f"http://127.0.0.1:{server.server_address[1]}", tmp_path / "cache")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("DPFC_CACHE", str(tmp_path / "cache"))
-    yield site
+    yield own
     server.shutdown()
     thread.join(timeout=10)
     server.server_close()
 
 
-@pytest.fixture
-def serve(site: Site) -> Callable[..., Site]:
-    """A function that offers one file, `site.remotes`, at paths that answer in the given ways."""
-
-    def offer(content: bytes = CONTENT, **ways: list[str]) -> Site:
-        site.ways = {f"/{place}": list(answers) for place, answers in ways.items()}
-        urls = tuple(f"{site.url}/{place}" for place in ways)
-        sha256 = hashlib.sha256(content).hexdigest()
-        site.remotes = (Remote(name=NAME, size=len(content), sha256=sha256, urls=urls),)
-        return site
-
-    return offer
+def test_a_file_is_downloaded_once_with_progress_and_again_if_it_was_damaged(site: Site) -> None:
+    assert site.fetch(a=["good"]) == CONTENT
+    assert site.told[-1] == (NAME, len(CONTENT), len(CONTENT))
+    assert [done for _, done, _ in site.told] == sorted({done for _, done, _ in site.told})
+    assert site.fetch(a=[]) == CONTENT
+    (site.cache / NAME).write_bytes(b"damaged")
+    assert site.fetch(a=["good"]) == CONTENT
 
 
-def cached(tmp_path: Path) -> list[str]:
-    return sorted(path.name for path in (tmp_path / "cache" / "test").iterdir())
-
-
-def begun(tmp_path: Path, content: bytes) -> None:
-    part = tmp_path / "cache" / "test" / f"{NAME}.part"
-    part.parent.mkdir(parents=True, exist_ok=True)
-    part.write_bytes(content)
-
-
-def test_a_file_is_downloaded_once_with_progress_and_again_if_it_was_damaged(
-    serve: Callable[..., Site], tmp_path: Path
-) -> None:
-    site = serve(a=["good", "good"])
-    told = []
-    folder = download.fetch("test", site.remotes, lambda *what: told.append(what))
-    assert (folder / NAME).read_bytes() == CONTENT
-    assert cached(tmp_path) == [NAME]
-    assert told[-1] == (NAME, len(CONTENT), len(CONTENT))
-    assert [done for _, done, _ in told] == sorted({done for _, done, _ in told})
-    assert download.fetch("test", site.remotes) == folder
-    assert site.seen == [("/a", None)]
-    (folder / NAME).write_bytes(b"damaged")
-    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
-
-
-def test_an_interrupted_download_continues_where_it_stopped(serve: Callable[..., Site], tmp_path: Path) -> None:
-    site = serve(a=["half", "good"])
+def test_an_interrupted_download_continues_where_it_stopped(site: Site) -> None:
     with pytest.raises(UserError, match=f"closed after {len(CONTENT) // 2} of {len(CONTENT)} bytes"):
-        download.fetch("test", site.remotes)
-    assert cached(tmp_path) == [f"{NAME}.part"]
-    folder = download.fetch("test", site.remotes)
-    assert site.seen[1] == ("/a", f"bytes={len(CONTENT) // 2}-")
-    assert (folder / NAME).read_bytes() == CONTENT
-    assert cached(tmp_path) == [NAME]
+        site.fetch(a=["half"])
+    assert site.files() == [f"{NAME}.part"]
+    assert site.fetch(a=["good"]) == CONTENT
+    assert site.seen == [("/a", HALF)]
 
 
-def test_whatever_was_begun_and_whatever_a_mirror_answers_the_file_is_right_in_the_end(
-    serve: Callable[..., Site], tmp_path: Path
-) -> None:
-    half = f"bytes={len(CONTENT) // 2}-"
-    cases: list[tuple[dict[str, list[str]], bytes | None, list[tuple[str, str | None]]]] = [
-        ({"a": ["half"], "b": ["good"]}, None, [("/a", None), ("/b", half)]),
-        ({"a": ["half"], "b": ["whole"]}, None, [("/a", None), ("/b", half)]),
-        ({"a": ["404"], "b": ["good"]}, None, [("/a", None), ("/b", None)]),
-        ({"a": ["zeros"], "b": ["good"]}, None, [("/a", None), ("/b", None)]),
-        ({"a": ["other"], "b": ["good"]}, None, [("/a", None), ("/b", None)]),
-        ({"a": ["good"], "b": ["good"]}, b"of another file", [("/a", "bytes=15-"), ("/b", None)]),
-        ({"a": ["good"], "b": ["good"]}, bytes(len(CONTENT) + 5), [("/b", None)]),
-        ({"a": []}, CONTENT, []),
+def test_whatever_was_begun_and_whatever_a_mirror_answers_the_file_is_right_in_the_end(site: Site) -> None:
+    cases: list[tuple[str, str | None, bytes | None, list[tuple[str, str | None]]]] = [
+        ("half", "good", None, [("/a", None), ("/b", HALF)]),
+        ("half", "whole", None, [("/a", None), ("/b", HALF)]),
+        ("404", "good", None, [("/a", None), ("/b", None)]),
+        ("zeros", "good", None, [("/a", None), ("/b", None)]),
+        ("other", "good", None, [("/a", None), ("/b", None)]),
+        ("good", "good", b"of another file", [("/a", "bytes=15-"), ("/b", None)]),
+        ("good", "good", bytes(len(CONTENT) + 5), [("/b", None)]),
+        ("good", None, CONTENT, []),
     ]
-    for ways, part, seen in cases:
-        site = serve(**ways)
-        site.seen.clear()
-        if part is not None:
-            begun(tmp_path, part)
-        file = download.fetch("test", site.remotes) / NAME
-        assert (file.read_bytes(), site.seen) == (CONTENT, seen)
-        file.unlink()
+    for first, second, part, seen in cases:
+        assert site.fetch(part=part, a=[first], b=[second] if second else []) == CONTENT
+        assert site.seen == seen
+        (site.cache / NAME).unlink()
 
 
-def test_a_wrong_file_and_one_without_end_are_errors_and_leave_nothing(
-    serve: Callable[..., Site], tmp_path: Path
-) -> None:
-    site = serve(a=["zeros"])
-    with pytest.raises(UserError, match="wrong SHA-256 and was removed") as caught:
-        download.fetch("test", site.remotes)
-    assert (caught.value.code, caught.value.fields["parameter"]) == ("unreadable", "data_dir")
-    assert cached(tmp_path) == []
-    site = serve(content=CONTENT[:100], a=["good"])
-    with pytest.raises(UserError, match="another file is served there"):
-        download.fetch("test", site.remotes)
-    assert cached(tmp_path) == []
-
-
-def test_when_every_mirror_fails_the_error_names_each(serve: Callable[..., Site]) -> None:
-    site = serve(a=["404"], b=["404"])
-    unused = Remote(name=NAME, size=1, sha256="", urls=("http://127.0.0.1:1/nobody",))
-    with pytest.raises(UserError) as caught:
-        download.fetch("test", site.remotes)
-    assert all(f"{site.url}/{place}: HTTP Error 404" in caught.value.what for place in "ab")
+def test_a_wrong_file_and_one_that_nobody_serves_are_errors_that_name_each_mirror_and_leave_nothing(site: Site) -> None:
+    for way, size, says in (
+        ("zeros", len(CONTENT), "wrong SHA-256 and was removed"),
+        ("good", 100, "another file is served there"),
+        ("404", len(CONTENT), "HTTP Error 404"),
+    ):
+        with pytest.raises(UserError, match=says) as caught:
+            site.fetch(size=size, a=[way], b=[way])
+        assert (caught.value.code, caught.value.fields["parameter"]) == ("unreadable", "data_dir")
+        assert all(f"{site.url}/{place}: " in caught.value.what for place in "ab")
+        assert site.files() == []
+    unused = Remote(NAME, 1, "", ("http://127.0.0.1:1/nobody",))
     with pytest.raises(UserError, match=r"127\.0\.0\.1:1/nobody"):
         download.fetch("test", (unused,))
 
 
 def test_of_two_downloads_at_once_the_first_to_end_gives_the_file_its_name(
-    serve: Callable[..., Site], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = serve(a=["good"])
-    target = tmp_path / "cache" / "test" / NAME
-    monkeypatch.setattr(download, "sync", lambda part: target.write_bytes(part.read_bytes()))
-    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
-    assert cached(tmp_path) == [NAME]
+    monkeypatch.setattr(download, "sync", lambda part: (site.cache / NAME).write_bytes(part.read_bytes()))
+    assert site.fetch(a=["good"]) == CONTENT
 
 
 def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(
-    serve: Callable[..., Site], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    site = serve(a=["good"])
     (tmp_path / "taken").write_bytes(b"a file, not a folder")
     monkeypatch.setenv("DPFC_CACHE", str(tmp_path / "taken"))
     with pytest.raises(UserError, match="cannot be used") as caught:
-        download.fetch("test", site.remotes)
-    assert "DPFC_CACHE" in caught.value.remedy
-    assert caught.value.code == "unwritable"
-
-
-def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DPFC_CACHE", "/own")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/shared")
-    monkeypatch.setenv("HOME", "/home/me")
-    assert cache_folder() == Path("/own")
-    monkeypatch.delenv("DPFC_CACHE")
-    assert cache_folder() == Path("/shared/dpfc")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path("/home/me/.cache/dpfc")
+        site.fetch(a=["good"])
+    assert (caught.value.code, "DPFC_CACHE" in caught.value.remedy) == ("unwritable", True)
 
 
 def test_a_data_set_without_a_folder_is_downloaded_and_opened(
@@ -212,16 +161,11 @@ def test_a_data_set_without_a_folder_is_downloaded_and_opened(
     tmp_path: Path,
 ) -> None:
     archive = pack(cifar10_folder(folder=tmp_path / "there"), "cifar-10-python.tar.gz")
-    site.content = archive.read_bytes()
-    site.ways = {"/a": ["good"]}
-    digest = hashlib.sha256(site.content).hexdigest()
-    remote = Remote(name=archive.name, size=len(site.content), sha256=digest, urls=(f"{site.url}/a",))
+    site.content, site.ways = archive.read_bytes(), {"/a": ["good"]}
+    remote = Remote(archive.name, len(site.content), hashlib.sha256(site.content).hexdigest(), (f"{site.url}/a",))
     offered = replace(catalogue.CATALOGUE["cifar10"], remotes=(remote,))
     monkeypatch.setitem(catalogue.CATALOGUE, "cifar10", offered)
-    told = []
-    data = open_images("cifar10", progress=lambda *what: told.append(what))
-    assert data.splits["train"].n == 6
-    assert told
+    assert open_images("cifar10").splits["train"].n == 6
 
 
 def test_the_table_holds_complete_checksums_and_https_addresses() -> None:

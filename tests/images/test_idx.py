@@ -160,10 +160,3 @@ def test_an_installed_package_finds_them_inside_itself(monkeypatch: pytest.Monke
     monkeypatch.setattr(resources, "files", lambda name: tmp_path / "site" / name)
     monkeypatch.setattr(idx, "__file__", str(package / "images" / "idx.py"))
     assert open_images("digits").splits["train"].n == 1400
-
-
-def test_an_incomplete_installation_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(resources, "files", lambda name: tmp_path / name)
-    monkeypatch.setattr(idx, "__file__", str(tmp_path / "a" / "b" / "idx.py"))
-    with pytest.raises(UserError, match="Install dpfc again"):
-        open_images("digits")
