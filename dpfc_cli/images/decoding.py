@@ -108,13 +108,8 @@ _YCBCR, _JPEG, _ALL_ROWS = 6, 7, 2**32 - 1
 
 
 def declared(data: bytes) -> int:
-    """The pixels that a decoder would take memory for, as far as the decoder does not state them before it takes it.
-
-    This is the canvas of a WebP and the tile of a TIFF. It is 0 for other formats.
-
-    Raises:
-        ValueError: the file would take far more time than its size explains.
-
+    """The pixels that a decoder would take memory for before it states them: the canvas of a WebP, the tile of a TIFF.
+    0 for other formats. ValueError if the file would take far more time than its size explains.
     """
     if data.startswith(b"\xff\xd8"):
         check_jpeg(data)
@@ -196,17 +191,9 @@ QUARTER = 4
 
 
 def levels(values: NDArray[np.generic], window: Window, slope: float = 1.0, intercept: float = 0.0) -> Pixels:
-    """Grey values as levels. The lower end of the window becomes 0, the upper end 255, everything beyond is cut off.
-
-    Args:
-        values: integers or floats of any shape.
-        window: (low, high), low < high.
-        slope: what a value is multiplied by first.
-        intercept: what is added then.
-
-    Raises:
-        ValueError: a value is not finite.
-
+    """Grey values of any shape as levels. First they are multiplied by the slope, and the intercept is added. Then the
+    lower end of the window becomes 0, the upper end 255, and everything beyond is cut off. ValueError if one is not
+    finite.
     """
     low, high = window
     flat = np.ascontiguousarray(values).reshape(-1)
@@ -261,15 +248,7 @@ with suppress(OSError, AttributeError):
 
 
 def decode(data: bytes, name: str, preparation: Preparation) -> Pixels:
-    """Decode one picture.
-
-    Args:
-        data: the bytes of an encoded picture.
-        name: what the picture is called in messages.
-        preparation: what is done with it.
-
-    Returns:
-        uint8, (H, W, 3). With a geometry H = W = geometry.crop.
+    """Decode one picture to uint8, (H, W, 3). With a geometry H = W = geometry.crop. name: what messages call it.
 
     Raises:
         UnreadableError: the picture is damaged, too large, or of another format (code "bad-record"). This depends on

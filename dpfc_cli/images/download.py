@@ -24,16 +24,9 @@ PARTIAL_CONTENT = 206
 
 
 def fetch(dataset: str, remotes: tuple[Remote, ...], progress: Progress | None = None) -> Path:
-    """The folder in the cache that holds the files of a data set. What is missing is downloaded.
-
-    Args:
-        dataset: the data set's name, which the folder gets.
-        remotes: its files.
-        progress: called as progress(file name, bytes so far, bytes in all).
-
-    Raises:
-        UserError: no address serves a file (code "unreadable"), or the cache cannot be used (code "unwritable").
-
+    """The folder in the cache that holds the files of a data set. What is missing is downloaded; progress(file name,
+    bytes so far, bytes in all) is called meanwhile. UserError if no address serves a file (code "unreadable"), or the
+    cache cannot be used (code "unwritable").
     """
     folder = cache_folder() / dataset
     try:

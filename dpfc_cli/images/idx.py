@@ -51,19 +51,8 @@ def open_idx(dataset: str, classes: tuple[str, ...], request: Request, subfolder
 
 
 def parse(stream: io.BufferedIOBase, name: str, dimensions: int) -> tuple[Pixels, Entry]:
-    """Read an IDX stream of unsigned bytes.
-
-    Args:
-        stream: the unpacked bytes.
-        name: of the file.
-        dimensions: how many dimensions the array must have.
-
-    Returns:
-        The array, in the shape that the header states, and the file's entry.
-
-    Raises:
-        ValueError: the stream is not such a file, or is shorter or longer than its header says.
-
+    """Read an IDX stream of unsigned bytes: the array, in the shape that the header states, and the file's entry.
+    ValueError if it is none of so many dimensions, or is shorter or longer than its header says.
     """
     header = stream.read(4 + 4 * dimensions)
     if len(header) < 4 + 4 * dimensions or header[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]):

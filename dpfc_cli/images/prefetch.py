@@ -56,19 +56,13 @@ class Batch:
 def batches(
     wanted: Iterable[tuple[Key, Decodable, int, int]], workers: int | None = None
 ) -> Generator[tuple[Key, Batch], None, None]:
-    """Decode batches, in the order of `wanted`.
+    """Decode batches, each with its key, in the order of `wanted`. UserError if the source cannot be read.
 
     If you do not read the iterator to its end, close it (`contextlib.closing`) to stop the threads.
 
     Args:
         wanted: (key, split, start, stop) of each batch. It is read AHEAD batches early.
         workers: the number of threads. Default: one for each core.
-
-    Yields:
-        The key and the batch.
-
-    Raises:
-        UserError: the source cannot be read.
 
     """
     pool = ThreadPoolExecutor(workers or cores(), "dpfc-decode")

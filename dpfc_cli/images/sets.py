@@ -235,17 +235,8 @@ def held_out(source: ImageSet, fraction: float) -> ImageSet:
 
 
 def by_person(source: ImageSet) -> tuple[ImageSet, dict[str, Grouping]]:
-    """Bring the pictures of each person together.
-
-    Args:
-        source: a data set that knows the persons.
-
-    Returns:
-        The same pictures in another order, with the same listing; and for each split the order and the groups.
-
-    Raises:
-        UserError: a person has pictures in two splits.
-
+    """The pictures of each person brought together: the same pictures in another order, with the same listing; and for
+    each split the order and the groups. UserError if a person has pictures in two splits.
     """
     keys = {name: split.keys for name, split in source.splits.items() if split.keys is not None}
     check_apart(keys, source.name)

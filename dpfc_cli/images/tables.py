@@ -75,14 +75,10 @@ class Pictures:
     their own, such as person by person, two windows are held. Each then has about an eighth of the free memory, or
     `HELD` bytes if that is more. Several are held because threads work at the end of one and at the beginning of the
     next.
-
-    Args:
-        groups: the groups.
-        records: the records that are wanted, in the order that is wanted, (n,); all if None.
-
     """
 
     def __init__(self, groups: list[Group], records: Records | None = None) -> None:
+        """records: those that are wanted, in the order that is wanted, (n,); all if None."""
         self._groups = groups
         self._starts = np.cumsum([0, *(group.rows for group in groups)])
         n = int(self._starts[-1])
@@ -391,17 +387,8 @@ _KINDS: dict[str, Callable[[Path], AbstractContextManager[Parquet | Arrow]]] = {
 
 
 def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) -> ImageSet:
-    """The set of pictures in tables.
-
-    Args:
-        kind: "parquet" or "arrow".
-        found: the files of each split.
-        request: what is wanted. Without a geometry all pictures must have the size of the first one.
-
-    Raises:
-        UserError: a file is damaged, differs from the others, or has no such columns; or both the files and the
-            operator name the classes (code "conflict").
-
+    """The set of pictures in tables, "parquet" or "arrow". found: the files of each split. UserError if one is damaged,
+    differs from the others, or has no such columns; or both the files and the operator name the classes.
     """
     source, opened = str(request.place), _KINDS[kind]
     person = None if request.group_by is None else request.group_by.column

@@ -124,14 +124,8 @@ def in_list(names: Sequence[str]) -> Unlabelled:
 
 
 def in_archives(pattern: str) -> Unlabelled:
-    """The pictures in tar archives: members with names that end as those of pictures.
-
-    Args:
-        pattern: a file, a folder, or file names with braces or wildcards (see `files_by_split`).
-
-    Raises:
-        UserError: an archive is missing or damaged, or there are no pictures.
-
+    """The pictures in tar archives: members with names that end as those of pictures. pattern: see `files_by_split`.
+    UserError if an archive is missing or damaged, or there are no pictures.
     """
     paths = _found(pattern, TAR)
     found = [

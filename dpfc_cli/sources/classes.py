@@ -52,12 +52,9 @@ def numbers_of_names(found: Sequence[str], classes: tuple[str, ...] | None) -> d
     """The numbers of the classes by name, where labels are names.
 
     Args:
-        found: the names that occur as labels, sorted.
-        classes: the classes that the operator asserts, in their order. None: the names that occur.
-
-    Raises:
-        UserError: a name is not among the classes (code "conflict"), or there would be more than `MOST_INFERRED` (code
-            "bad-record").
+        found: the names that occur as labels, sorted. UserError if one is not among the classes (code "conflict").
+        classes: the classes that the operator asserts, in their order. None: the names that occur. UserError if these
+            are more than `MOST_INFERRED` (code "bad-record").
 
     """
     if classes is None:
@@ -103,17 +100,11 @@ def check_classes(classes: tuple[str, ...], inferred: bool) -> None:
 
 
 def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | None:
-    """The names of the classes.
+    """Two or more different names of classes. UserError if they are fewer, or the file cannot be read.
 
     Args:
         given: how many classes there are (they are then called "0", "1" and so on), their names, or the path of a UTF-8
-            file with a name on each line. None: nothing is asserted.
-
-    Returns:
-        Two or more different names; None for None.
-
-    Raises:
-        UserError: the names are fewer than two, not different or empty, or the file cannot be read.
+            file with a name on each line. None: nothing is asserted, and the result is None.
 
     """
     if given is None:
@@ -152,16 +143,8 @@ def plain(name: str) -> str:
 
 
 def by_name(classes: Iterable[str], named: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    """For each class the things that have its name.
-
-    Args:
-        classes: the names of the classes.
-        named: names, each with the number of the thing that has it.
-
-    Returns:
-        For each class the numbers of the things that have exactly its name, in order. If there are none: of those that
-        have it but for what `plain` removes.
-
+    """For each class the numbers of the things that have exactly its name, in order. If there are none: of those that
+    have it but for what `plain` removes. named: names, each with the number of the thing that has it.
     """
     exact: dict[str, list[int]] = {}
     loose: dict[str, list[int]] = {}

@@ -48,11 +48,8 @@ def rows_of(file: Any) -> list[int]:
 
 
 def batches(file: Any, names: list[str], most: int = ROWS, skip: int = 0) -> Iterator[Any]:
-    """Some columns of a parquet file, at most so many rows at once. Row groups that are skipped are not read.
-
-    Raises:
-        ValueError: a row group has other rows than it says. Records would get the labels of others.
-
+    """Some columns of a parquet file, at most so many rows at once. Row groups before the first row are not read.
+    ValueError if a row group has other rows than it says: records would get the labels of others.
     """
     for number, rows in enumerate(rows_of(file)):
         if skip >= rows:
@@ -163,11 +160,8 @@ def same(schema: Any, name: str, fits: Fits, path: Path) -> Any:
 
 
 def integers(values: Any, safe: bool = True) -> NDArray[np.int64]:
-    """Integers of any width as int64, −1 where there is none.
-
-    Raises:
-        ArrowInvalid: one is beyond int64. If that is not `safe`, it becomes a negative number.
-
+    """Integers of any width as int64, −1 where there is none. ArrowInvalid if one is beyond int64, or a negative number
+    in its place if that is not `safe`.
     """
     return np.asarray(values.cast(pa.int64(), safe=safe).fill_null(-1).to_numpy(zero_copy_only=False))
 
