@@ -29,7 +29,7 @@ LEFT_BY_KILLS = re.compile(
     r"|features/ledger\.sqlite-journal"
     # Digests are kept before the set is written down.
     r"|features/ledger\.digests/(\.[^/]+\.[0-9a-f]{16}\.tmp|[0-9a-f]{32})"
-    r"|features/[^/]+/(settings\.json|[^/]+\.sha256|[^/]+\.h5\.digests|\.[^/]+\.[0-9a-f]{16}\.tmp)"
+    r"|features/[^/]+/(settings\.json|[^/]+\.h5\.digests|\.[^/]+\.[0-9a-f]{16}\.tmp)"
 )
 """What a run may leave that was killed. The next extraction tidies up; docs/heads.md names the head's place."""
 PRODUCTS = re.compile(
