@@ -172,20 +172,6 @@ def no_two_runs_are_alike(drawn: Drawn) -> bool:
     )
 
 
-def no_direction_is_left_out(drawn: Drawn) -> bool:
-    """No linear combination of coordinates has too little noise, and none too much.
-
-    The singular values of a normal matrix, runs × coordinates, lie between |√runs − √coordinates| − t and √runs +
-    √coordinates + t, each with probability at least 1 − exp(−t²/2) (Davidson and Szarek 2001, theorem II.13). The lower
-    bound says something if there are many more runs than coordinates.
-    """
-    z = drawn.z if drawn.runs > drawn.coordinates else drawn.z.T
-    values = np.linalg.eigvalsh(z.T @ z)
-    long, short = math.sqrt(z.shape[0]), math.sqrt(z.shape[1])
-    t = math.sqrt(2 * math.log(2 / FALSE_ALARM))
-    return bool(max(values[0], 0) >= max(long - short - t, 0) ** 2 and values[-1] <= (long + short + t) ** 2)
-
-
 def farthest_from_normal(z: np.ndarray) -> float:
     """The largest distance of the empirical distribution of a column from the normal distribution."""
     below = special.ndtr(np.sort(z, axis=0))
@@ -196,11 +182,6 @@ def farthest_from_normal(z: np.ndarray) -> float:
 def distance_bound(size: int, many: int = 1) -> float:
     """What the Kolmogorov–Smirnov distance of none of `many` samples exceeds (Massart 1990: 2·exp(−2·size·t²))."""
     return math.sqrt(math.log(2 * many / FALSE_ALARM) / (2 * size))
-
-
-def coordinates_are_normal(drawn: Drawn) -> bool:
-    """Kolmogorov–Smirnov for each coordinate over the runs."""
-    return farthest_from_normal(drawn.z) <= distance_bound(drawn.runs, drawn.coordinates)
 
 
 def parts_are_normal(drawn: Drawn) -> bool:
@@ -274,8 +255,6 @@ CHECKS: dict[str, Callable[[Drawn], bool]] = {
         coordinates_are_uncorrelated,
         neighbouring_runs_are_uncorrelated,
         no_two_runs_are_alike,
-        no_direction_is_left_out,
-        coordinates_are_normal,
         parts_are_normal,
         tails_are_normal,
         noise_is_whole,

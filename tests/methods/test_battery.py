@@ -3,6 +3,7 @@ it learns.
 """
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy import stats
 
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Method, Solution
@@ -19,6 +21,7 @@ from dpfc_cli.privacy.curator import NonPrivate, Unprotected, draw_noise
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.noise import Bits, bernoulli
+from tests import noise as noise_checks
 from tests.leaks import FAULTS
 from tests.noise import Drawn, drawn_from, failed
 from tests.support import Watching, accuracy, blobs, curator, drawn_sigmas, exact_sum, integers, stream_of
@@ -31,12 +34,6 @@ SAMPLED = pytest.mark.parametrize("method", [METHODS[name] for name in FIRST_ORD
 RATE = 0.6
 FORTY = Facts(n=40, m=3, d=4)
 """One set of facts for many tests: a function that is compiled for one of them serves all, whatever n is."""
-
-
-@pytest.fixture(autouse=True)
-def blocks_of_64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of how many records ever."""
-    monkeypatch.setattr("dpfc_cli.privacy.passes.block_rows", lambda facts: 64)
 
 
 def trained(
@@ -212,16 +209,6 @@ def test_a_sampled_record_moves_no_sum_too_far_and_others_nothing(method: Method
 # 3. Noise
 
 
-PLANTED_IN_TRAININGS = [
-    "first coordinate of the gradient without noise",
-    "two thirds of the deviation",
-    "last class with the noise of the first",
-    "noise of the gradient in the next one",
-    "a key for each shape",
-]
-"""How to draw wrong noise is tried out in full on the curator alone (`tests/privacy/test_releases.py`)."""
-
-
 def noise_of_runs(
     method: Method,
     facts: Facts = FORTY,
@@ -266,11 +253,24 @@ def test_sampled_releases_have_their_own_noise_too(method: Method, masks: list[n
     assert failed(noise_of_runs(method, masks=masks, sampling_rate=RATE)) == []
 
 
-@pytest.mark.parametrize("name", PLANTED_IN_TRAININGS)
-def test_faults_of_the_noise_are_found_in_trainings_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    planted = FAULTS[name]
-    monkeypatch.setattr(curator_module, "draw_noise", planted.fault(draw_noise))
-    assert planted.found_by in failed(noise_of_runs(METHODS["dp-fc"]))
+def test_planted_faults_of_the_noise_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, (fault, check) in FAULTS.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(curator_module, "draw_noise", fault(draw_noise))
+            assert check in failed(noise_of_runs(METHODS["dp-fc"])), name
+
+
+def test_honest_noise_fails_a_check_as_rarely_as_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a level where it can be counted. Normal numbers of NumPy stand for the noise."""
+    monkeypatch.setattr(noise_checks, "FALSE_ALARM", 0.05)
+    rng, trials = np.random.default_rng(0), 150
+    sigma, parts = np.full(30, 2.0**38), (slice(0, 10), slice(10, 30))
+    times = Counter(
+        name
+        for _ in range(trials)
+        for name in failed(Drawn(np.rint(sigma * rng.normal(size=(100, 30))), sigma, parts, symmetric=True))
+    )
+    assert max(times.values()) <= stats.binom.isf(1e-6, trials, 0.05)
 
 
 # 4. Composition
@@ -335,14 +335,15 @@ def test_a_finite_head_comes_out_whatever_the_records_are(method: Method) -> Non
 
 @ALL
 def test_separable_classes_are_learned(method: Method) -> None:
-    x, y = blobs(1280, 4, 3, apart=8.0)
-    solution, _ = trained(method, Facts(n=1280, m=3, d=4), accounting.mu_for(8.0, 1e-5), x, y)
+    """With the noise of ε = 8 for four times as many records."""
+    x, y = blobs(199, 4, 3, apart=8.0)
+    solution, _ = trained(method, Facts(n=199, m=3, d=4), 4 * accounting.mu_for(8.0, 1e-5), x, y)
     assert accuracy(solution, x, y) > 0.98
 
 
 @ALL
 def test_the_non_private_baseline_learns_them_too(method: Method) -> None:
-    x, y = blobs(320, 4, 3, apart=8.0)
-    facts = Facts(n=320, m=3, d=4)
+    x, y = blobs(199, 4, 3, apart=8.0)
+    facts = Facts(n=199, m=3, d=4)
     options = method.defaults(facts, None, GIVEN[method.name])
     assert accuracy(method.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, options), x, y) > 0.98

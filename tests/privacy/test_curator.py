@@ -1,4 +1,4 @@
-"""The curator answers the plan and nothing else, and it counts each record once. (Its noise: `test_releases`.)"""
+"""The curator answers the plan and nothing else, and it counts each record once."""
 
 import math
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Records, Unprotected, draw_noise, eta_of, lattice_of
-from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, PlanError
@@ -227,6 +227,22 @@ def test_a_curator_samples_under_zero_out_adjacency_only() -> None:
     curator(FACTS, sampled, MU, X, Y).release(Gram(CHAIN))
     with pytest.raises(ValueError, match="zero-out adjacency only"):
         curator(replace(FACTS, adjacency="replace-one"), sampled, MU, X, Y)
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_each_answer_is_its_exact_sum_and_noise_of_the_next_words(adjacency: Adjacency) -> None:
+    """Of every kind, of the planned size, and of words that no other release has."""
+    facts, queries = replace(FACTS, adjacency=adjacency), list(ONE_OF_EACH.values())
+    plan = plan_of(facts, *[(query, 1.0 + i) for i, query in enumerate(queries)])
+    mechanism = Mechanism(facts=facts, plan=plan, mu=MU)
+    oracle, bits = Curator(mechanism, Unprotected(stream_of(X, Y)), SeededBits(8)), SeededBits(8)
+    lattice = lattice_of(mechanism)
+    for query, multiplier in zip(queries, mechanism.sigmas, strict=True):
+        sigma = multiplier * (1 if adjacency == "zero-out" else REPLACE_ONE[type(query)]) * lattice.unit
+        total = exact_sum(query, stream_of(X, Y), facts, lattice)
+        noise = draw_noise(query, total.shape, math.ceil(sigma), bits)
+        expected = (noise + total.astype(np.int64)).astype(np.float64) * query.scale(facts, lattice)
+        assert np.array_equal(oracle.release(query), expected), query.kind
 
 
 def test_a_sample_of_many_units_is_that_of_their_words() -> None:

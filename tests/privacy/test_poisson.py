@@ -1,4 +1,4 @@
-"""The accounting of sampled releases agrees with cases that are known exactly. (The samples: `test_releases`.)"""
+"""The accounting of sampled releases agrees with cases that are known exactly. (The samples: `test_curator`.)"""
 
 import functools
 import itertools
