@@ -3,7 +3,6 @@
 import logging
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.images import DATASETS, check, open_images
 from dpfc_cli.sources.groups import rule_of
+from tests.images.pictures import cifar10
 
 
 def refused(dataset: str, **options: Any) -> UserError:
@@ -99,10 +99,10 @@ def test_an_option_that_would_have_no_effect_is_an_error_before_any_file_is_open
 
 
 def test_nothing_is_printed_or_logged(
-    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, cifar10_folder: Callable[..., Path]
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    for data in (open_images("digits"), open_images("cifar10", cifar10_folder())):
+    for data in (open_images("digits"), open_images("cifar10", cifar10(tmp_path))):
         for split in data.splits.values():
             split.pixels(0, split.n)
     assert capfd.readouterr() == ("", "")

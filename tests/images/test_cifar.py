@@ -17,16 +17,13 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.images import open_images
 from dpfc_cli.images.cifar import read_pickle
 from dpfc_cli.images.tars import LONGEST_NAME
+from tests.images.pictures import cifar10, pack, planes
 
 ARCHIVE = "cifar-10-python.tar.gz"
-Write = Callable[..., Path]
-Planes = Callable[[int, int], np.ndarray]
 
 
-def test_files_are_joined_in_the_order_of_their_numbers_and_pixels_are_colours_by_row(
-    cifar10_folder: Write, planes: Planes
-) -> None:
-    data = open_images("cifar10", cifar10_folder(numbers=(10, 2, 1)))
+def test_files_are_joined_in_the_order_of_their_numbers_and_pixels_are_colours_by_row(tmp_path: Path) -> None:
+    data = open_images("cifar10", cifar10(tmp_path, (10, 2, 1)))
     train = data.splits["train"]
     np.testing.assert_array_equal(train.labels, [1, 0, 9, 2, 0, 9, 0, 0, 9])
     for position, number in enumerate((1, 2, 10)):
@@ -38,26 +35,22 @@ def test_files_are_joined_in_the_order_of_their_numbers_and_pixels_are_colours_b
     assert (data.classes[:2], train.labels.dtype) == (("airplane", "automobile"), np.dtype(np.int32))
 
 
-def test_folder_parent_archive_and_its_folder_are_one_data_set_and_another_file_makes_another(
-    cifar10_folder: Write, pack: Write, tmp_path: Path
-) -> None:
-    folder = cifar10_folder(folder=tmp_path / "loose")
-    apart = tmp_path / "apart" / ARCHIVE
-    apart.parent.mkdir()
-    pack(folder, ARCHIVE).rename(apart)
+def test_folder_parent_archive_and_its_folder_are_one_data_set_and_another_file_makes_another(tmp_path: Path) -> None:
+    folder = cifar10(tmp_path / "loose")
+    apart = pack(folder, tmp_path / "apart" / ARCHIVE)
     sets = [open_images("cifar10", path) for path in (folder, folder.parent, apart, apart.parent)]
     for split in ("train", "test"):
         assert len({one.splits[split].listing for one in sets}) == 1
         for one in sets[1:]:
             n = one.splits[split].n
             np.testing.assert_array_equal(one.splits[split].pixels(0, n), sets[0].splits[split].pixels(0, n))
-    other = open_images("cifar10", cifar10_folder(numbers=(1, 3), folder=tmp_path / "other"))
+    other = open_images("cifar10", cifar10(tmp_path / "other", (1, 3)))
     assert other.splits["train"].listing != sets[0].splits["train"].listing
     (folder / "test_batch").unlink()
     assert list(open_images("cifar10", folder).splits) == ["train"]
 
 
-def test_cifar100_has_its_fine_labels(tmp_path: Path, planes: Planes) -> None:
+def test_cifar100_has_its_fine_labels(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-100-python"
     folder.mkdir()
     fine = [f"fine {i}".encode() for i in range(100)]
@@ -72,8 +65,8 @@ def test_cifar100_has_its_fine_labels(tmp_path: Path, planes: Planes) -> None:
     assert (data.classes[42], len(data.classes)) == ("fine 42", 100)
 
 
-def test_nothing_but_regular_members_of_the_official_folder_is_read(cifar10_folder: Write, tmp_path: Path) -> None:
-    folder = cifar10_folder(folder=tmp_path / "loose")
+def test_nothing_but_regular_members_of_the_official_folder_is_read(tmp_path: Path) -> None:
+    folder = cifar10(tmp_path / "loose")
     archive = tmp_path / ARCHIVE
     with tarfile.open(archive, "w:gz") as tar:
         for file in sorted(folder.iterdir()):
@@ -87,9 +80,9 @@ def test_nothing_but_regular_members_of_the_official_folder_is_read(cifar10_fold
     assert sorted(path.name for path in tmp_path.iterdir()) == [ARCHIVE, "loose"]
 
 
-def test_a_file_that_is_there_twice_is_refused(cifar10_folder: Write, tmp_path: Path) -> None:
+def test_a_file_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     """A record that is counted twice would double the sensitivity."""
-    folder = cifar10_folder(folder=tmp_path / "loose")
+    folder = cifar10(tmp_path / "loose")
     with tarfile.open(tmp_path / ARCHIVE, "w:gz") as tar:
         tar.add(folder, folder.name)
         tar.add(folder / "data_batch_1", f"{folder.name}/data_batch_1")
@@ -97,10 +90,8 @@ def test_a_file_that_is_there_twice_is_refused(cifar10_folder: Write, tmp_path: 
         open_images("cifar10", tmp_path)
 
 
-def test_a_damaged_member_or_archive_is_an_error_that_names_it(
-    cifar10_folder: Write, pack: Write, tmp_path: Path
-) -> None:
-    folder = cifar10_folder(folder=tmp_path / "loose")
+def test_a_damaged_member_or_archive_is_an_error_that_names_it(tmp_path: Path) -> None:
+    folder = cifar10(tmp_path / "loose")
     for name in ("data_batch_1", "test_batch", "batches.meta"):
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(whole[:-5])
@@ -108,7 +99,7 @@ def test_a_damaged_member_or_archive_is_an_error_that_names_it(
             open_images("cifar10", folder)
         assert caught.value.code == "damaged"
         (folder / name).write_bytes(whole)
-    archive = pack(folder, ARCHIVE).rename(tmp_path / ARCHIVE)
+    archive = pack(folder, tmp_path / ARCHIVE)
     whole = archive.read_bytes()
     harmed = [whole[:length] for length in (*range(0, len(whole), 997), *range(len(whole) - 40, len(whole)))]
     # After the file name in gzip's header, which nobody reads.
@@ -129,7 +120,7 @@ def test_a_damaged_member_or_archive_is_an_error_that_names_it(
 PICTURES = np.zeros((2, 3072), np.uint8)
 
 
-def test_a_file_of_another_form_is_an_error(cifar10_folder: Write, tmp_path: Path) -> None:
+def test_a_file_of_another_form_is_an_error(tmp_path: Path) -> None:
     forms: list[tuple[object, object, str]] = [
         *((data, [0, 1], "3072 each") for data in (PICTURES[:, 1:], PICTURES.astype(np.int32), PICTURES[0], b"text")),
         (PICTURES, [0, 1, 2], "2 images and 3 labels"),
@@ -138,12 +129,12 @@ def test_a_file_of_another_form_is_an_error(cifar10_folder: Write, tmp_path: Pat
     ]
     for data, labels, said in forms:
         with pytest.raises(UserError, match=said):
-            open_images("cifar10", cifar10_folder(data_batch_1={b"data": data, b"labels": labels}))
+            open_images("cifar10", cifar10(tmp_path, data_batch_1={b"data": data, b"labels": labels}))
     for names in ([b"a"] * 10, [b"only", b"two"], None, [*range(1, 11)]):
         with pytest.raises(UserError, match="10 different classes"):
-            open_images("cifar10", cifar10_folder(**{"batches.meta": {b"label_names": names}}))
+            open_images("cifar10", cifar10(tmp_path, (1, 2), **{"batches.meta": {b"label_names": names}}))
     with pytest.raises(UserError, match="file of training images"):
-        open_images("cifar10", cifar10_folder(numbers=(), folder=tmp_path / "none"))
+        open_images("cifar10", cifar10(tmp_path / "none", ()))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"cifar-10-batches-py.*cifar-10-python\.tar\.gz"):
         open_images("cifar10", tmp_path / "empty")

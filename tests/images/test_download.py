@@ -2,7 +2,7 @@
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.images import catalogue, download, open_images
 from dpfc_cli.images.sets import Remote
+from tests.images.pictures import cifar10, pack
 
 CONTENT = np.random.default_rng(3).bytes(3 * download.CHUNK + 17)
 NAME = "file.bin"
@@ -154,13 +155,9 @@ def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(
 
 
 def test_a_data_set_without_a_folder_is_downloaded_and_opened(
-    site: Site,
-    monkeypatch: pytest.MonkeyPatch,
-    cifar10_folder: Callable[..., Path],
-    pack: Callable[[Path, str], Path],
-    tmp_path: Path,
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    archive = pack(cifar10_folder(folder=tmp_path / "there"), "cifar-10-python.tar.gz")
+    archive = pack(cifar10(tmp_path / "there"), tmp_path / "cifar-10-python.tar.gz")
     site.content, site.ways = archive.read_bytes(), {"/a": ["good"]}
     remote = Remote(archive.name, len(site.content), hashlib.sha256(site.content).hexdigest(), (f"{site.url}/a",))
     offered = replace(catalogue.CATALOGUE["cifar10"], remotes=(remote,))

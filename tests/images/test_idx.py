@@ -3,7 +3,6 @@
 import gzip
 import importlib.util
 import socket
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
@@ -11,12 +10,12 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import ImageSet, idx, open_images
+from dpfc_cli.images import ImageSet, open_images
+from dpfc_cli.images import idx as module
+from tests.images.pictures import digits, idx
 
 ROOT = Path(__file__).parents[2]
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
-Write = Callable[..., Path]
-Digits = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 
 def refused(folder: Path, match: str) -> UserError:
@@ -25,9 +24,9 @@ def refused(folder: Path, match: str) -> UserError:
     return caught.value
 
 
-def test_images_and_labels_are_those_of_the_files(idx_folder: Write, digits_of: Digits) -> None:
-    (images, labels), (test_images, test_labels) = digits_of(12), digits_of(5, start=7)
-    folder = idx_folder((images, labels), (test_images, test_labels))
+def test_images_and_labels_are_those_of_the_files(tmp_path: Path) -> None:
+    (images, labels), (test_images, test_labels) = digits(12), digits(5, start=7)
+    folder = idx(tmp_path, (images, labels), (test_images, test_labels))
     data = open_images("mnist", folder)
     assert (data.name, data.classes) == ("mnist", tuple("0123456789"))
     train, test = data.splits["train"], data.splits["test"]
@@ -44,16 +43,14 @@ def test_images_and_labels_are_those_of_the_files(idx_folder: Write, digits_of: 
     assert (fashion.classes[0], len(fashion.classes)) == ("T-shirt/top", 10)
 
 
-def test_packed_or_plain_or_deeper_it_is_the_same_data_set_and_another_source_is_another(
-    idx_folder: Write, digits_of: Digits, tmp_path: Path
-) -> None:
-    images, labels = digits_of(6)
+def test_packed_or_plain_or_deeper_it_is_the_same_data_set_and_another_source_is_another(tmp_path: Path) -> None:
+    images, labels = digits(6)
     made = 0
 
-    def opened(images: np.ndarray, labels: np.ndarray, place: str = ".", **options: bool) -> ImageSet:
+    def opened(images: np.ndarray, labels: np.ndarray, place: str = ".", packed: bool = False) -> ImageSet:
         nonlocal made
         made += 1
-        idx_folder((images, labels), folder=tmp_path / f"{made}" / place, **options)
+        idx(tmp_path / f"{made}" / place, (images, labels), packed=packed)
         return open_images("mnist", tmp_path / f"{made}")
 
     plain = opened(images, labels)
@@ -72,22 +69,20 @@ def test_packed_or_plain_or_deeper_it_is_the_same_data_set_and_another_source_is
         assert opened(*different).splits["train"].listing != plain.splits["train"].listing
 
 
-def test_what_is_missing_is_named(idx_folder: Write, digits_of: Digits, tmp_path: Path) -> None:
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
     error = refused(tmp_path, IMAGES)
     assert "MNIST/raw" in error.what
     assert (error.code, error.fields["parameter"]) == ("missing", "data_dir")
     for missing in (LABELS, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
-        folder = idx_folder(digits_of(3), digits_of(2))
+        folder = idx(tmp_path, digits(3), digits(2))
         (folder / missing).unlink()
         refused(folder, missing)
 
 
 @pytest.mark.parametrize("name", [IMAGES, LABELS])
-def test_every_truncation_and_another_header_are_errors_that_name_the_file(
-    idx_folder: Write, digits_of: Digits, name: str, tmp_path: Path
-) -> None:
+def test_every_truncation_and_another_header_are_errors_that_name_the_file(name: str, tmp_path: Path) -> None:
     for packed in (False, True):
-        folder = idx_folder(digits_of(2), packed=packed, folder=tmp_path / f"{packed}")
+        folder = idx(tmp_path / f"{packed}", digits(2), packed=packed)
         file = folder / (f"{name}.gz" if packed else name)
         whole = file.read_bytes()
         for length in range(len(whole)):
@@ -104,17 +99,15 @@ def test_every_truncation_and_another_header_are_errors_that_name_the_file(
     assert refused(folder, "cannot be read").code == "damaged"
 
 
-def test_files_that_do_not_fit_together_are_refused_and_a_label_is_not_shown(
-    idx_folder: Write, digits_of: Digits
-) -> None:
-    images, labels = digits_of(3)
+def test_files_that_do_not_fit_together_are_refused_and_a_label_is_not_shown(tmp_path: Path) -> None:
+    images, labels = digits(3)
     for train, test, says in (
-        ((images, digits_of(4)[1]), None, "3 images and 4 labels"),
+        ((images, digits(4)[1]), (), "3 images and 4 labels"),
         ((images, labels), (np.zeros((2, 5, 5), np.uint8), np.zeros(2, np.uint8)), "differ in size"),
-        (digits_of(0), None, "no labelled training images"),
-        ((images, np.array([0, 77, 1], np.uint8)), None, "do not publish"),
+        (digits(0), (), "no labelled training images"),
+        ((images, np.array([0, 77, 1], np.uint8)), (), "do not publish"),
     ):
-        folder = idx_folder(train, test)
+        folder = idx(tmp_path, train, test)
         assert "77" not in str(refused(folder, says)).replace(str(folder), "")
         for file in folder.glob("*ubyte"):
             file.unlink()
@@ -147,7 +140,7 @@ def test_the_script_writes_the_files_that_are_checked_in(tmp_path: Path) -> None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     script.main(tmp_path)
-    for name in idx.FILES:
+    for name in module.FILES:
         assert (tmp_path / name).read_bytes() == (ROOT / "sample_data" / name).read_bytes()
 
 
@@ -155,8 +148,8 @@ def test_an_installed_package_finds_them_inside_itself(monkeypatch: pytest.Monke
     """A wheel has sample_data inside the package, and nothing beside the package."""
     package = tmp_path / "site" / "dpfc_cli"
     (package / "sample_data").mkdir(parents=True)
-    for name in idx.FILES:
+    for name in module.FILES:
         (package / "sample_data" / name).write_bytes((ROOT / "sample_data" / name).read_bytes())
     monkeypatch.setattr(resources, "files", lambda name: tmp_path / "site" / name)
-    monkeypatch.setattr(idx, "__file__", str(package / "images" / "idx.py"))
+    monkeypatch.setattr(module, "__file__", str(package / "images" / "idx.py"))
     assert open_images("digits").splits["train"].n == 1400

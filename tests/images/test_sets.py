@@ -9,8 +9,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.images import ImageSet, held_out, open_images
 from dpfc_cli.images.sets import spread
 from dpfc_cli.sources.split_files import _hashed
-from tests.images.conftest import idx_bytes
-from tests.images.pictures import SQUARE, files, tar, values
+from tests.images.pictures import SQUARE, files, idx, tar, values
 
 N = 60
 """The number of pictures: 20 of each of three classes, class by class. Picture i is full of i."""
@@ -22,10 +21,8 @@ def in_folders(path: Path) -> ImageSet:
 
 
 def in_idx(path: Path) -> ImageSet:
-    images = np.broadcast_to(np.arange(N, dtype=np.uint8)[:, None, None], (N, 8, 8))
-    for kind, own in (("images-idx3", images), ("labels-idx1", (np.arange(N) // 20).astype(np.uint8))):
-        (path / f"train-{kind}-ubyte").write_bytes(idx_bytes(np.ascontiguousarray(own)))
-    return open_images("mnist", path)
+    images = np.repeat(np.arange(N, dtype=np.uint8), 64).reshape(N, 8, 8)
+    return open_images("mnist", idx(path / "mnist", (images, (np.arange(N) // 20).astype(np.uint8))))
 
 
 def test_a_trial_and_a_part_have_their_labels_their_names_and_the_listing_of_the_whole(tmp_path: Path) -> None:

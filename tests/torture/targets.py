@@ -51,8 +51,7 @@ from dpfc_cli.trust.card import of_card
 from tests.features import formats
 from tests.hostile import DATE, calibrated, set_of, standing
 from tests.images import dicoms, test_tables
-from tests.images.conftest import idx_bytes
-from tests.images.pictures import SQUARE, png, tar
+from tests.images.pictures import SQUARE, idx_bytes, png, tar
 from tests.ledger import facts as made_up
 from tests.public_starts import nouns
 from tests.support import CHAIN
