@@ -14,7 +14,6 @@ from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.accounting import epsilon_for
 from dpfc_cli.privacy.curator import eta_of
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import Gram
 from dpfc_cli.training.calibrate import Calibrated, calibrate, noised, warnings_of, warnings_of_width, with_options
 from dpfc_cli.training.request import Privacy, facts_of
@@ -170,23 +169,6 @@ def test_public_knowledge_stays_when_options_are_chosen() -> None:
     assert {name: getattr(chosen.options, name) for name in known} == known
 
 
-# Nothing is derived twice
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_sigmas_are_computed_once_and_read_by_all(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"steps": 2} if "steps" in METHODS[method].declared else {}
-    calls: list[float] = []
-    sigmas: Any = Mechanism.sigmas
-    real = sigmas.func
-    monkeypatch.setattr(sigmas, "func", lambda self: (calls.append(self.mu), real(self))[1])
-    calibrated = calibrate(METHODS[method], Facts(n=100, m=3, d=4), given, Privacy(epsilon=1.0))
-    assert calibrated.mechanism is not None
-    described = [r["sigma"] for r in calibrated.releases for _ in range(r["times"])]
-    assert described == list(calibrated.mechanism.sigmas)
-    assert calls == [calibrated.mechanism.mu]
-
-
 def test_a_delta_above_one_over_n_is_refused_unless_insisted_on(features: FeatureSet) -> None:
     method, facts = METHODS["dp-ls"], facts_of(features)
     with pytest.raises(UserError, match="larger than 1/n") as refused:
@@ -244,10 +226,3 @@ def test_noise_hides_a_class_from_half_of_its_signal_on() -> None:
     assert of_noise(25.0) == []
     (said,) = of_noise(25.1)
     assert "less than 2 times as much signal as there is noise (about 50 records against noise of length 25," in said
-
-
-@pytest.mark.parametrize(
-    ("length", "shown"), [(1234.4, "1,234"), (999_999_999.0, "999,999,999"), (1e9, "1e+09"), (1.234e20, "1.23e+20")]
-)
-def test_a_length_of_noise_is_shown_with_all_digits_unless_these_are_very_many(length: float, shown: str) -> None:
-    assert f"noise of length {shown}, with 9 dimensions" in of_noise(length)[0]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,7 @@ from dpfc_cli.training.distributed import Leader, digest_of, reached, serve, ver
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request, facts_of
 from dpfc_cli.training.train import finish, plan
-from tests.privacy.test_parts import LOST, Room, Threads
-from tests.support import blobs
+from tests.privacy.test_parts import Threads
 from tests.training.requests import charges, ready, states
 
 
@@ -285,34 +283,6 @@ class Met(Threads):
 
     def failed(self, error: BaseException) -> None:
         self._room.barrier.abort()
-
-
-@pytest.mark.parametrize("by_person", [False, True])
-def test_two_processes_train_the_head_of_one(by_person: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(passes, "block_rows", lambda facts: 64)
-    x, y = blobs(120, 5, 3)
-    persons: dict[str, Any] = {"train_groups": np.arange(120) // 3} if by_person else {}
-    np.savez("raw.npz", train_x=x, train_y=y, **persons)
-    features = import_features("raw.npz", "set", classes=("a", "b", "c")).features
-    wanted = Request(
-        features=features,
-        folder=Path("heads"),
-        epsilon=2.0,
-        seed=1,
-        method="dp-fc",
-        steps=2,
-    )
-    alone = finish(plan(wanted, Observer()), Observer())
-    first, second = (Met(room, number) for room in [Room(2)] for number in range(2))
-    with ThreadPoolExecutor() as pool:
-        other = pool.submit(serve, second, features)  # type: ignore[arg-type]
-        leader = Leader(first)  # type: ignore[arg-type]
-        made = finish(plan(replace(wanted, leader=leader), Observer()), Observer())
-        leader.end()
-        other.result(LOST)
-    assert second.added_once == 3
-    assert np.array_equal(made.head.weight, alone.head.weight)
 
 
 def test_a_process_with_another_set_or_a_damaged_one_adds_nothing(features: FeatureSet) -> None:
