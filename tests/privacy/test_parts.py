@@ -91,25 +91,21 @@ OVER = Summed(begun(0), FACTS, LATTICE)
 def together(
     count: int,
     lead: Callable[[Threads], Any],
-    number_of: Callable[[int], int] = lambda number: number,
     grid: Any = LATTICE,
     facts: Facts = FACTS,
     begun: Callable[[int], BlockStream] = begun,
     shelf: Callable[[], Shelf] = InMemory,
-) -> tuple[Any, list[Threads]]:
+) -> Any:
     """What process 0 returns, while the others follow.
 
-    number_of: whose part a process sums. begun: the records from one on. shelf: where a follower keeps vectors.
+    begun: the records from one on. shelf: where a follower keeps vectors.
     """
     room = Room(count)
     channels = [Threads(room, number) for number in range(count)]
 
     def other(channel: Threads) -> None:
-        begin = part_of(facts, number_of(channel.number), count).begin
-        known = channel
-        if number_of(channel.number) != channel.number:
-            known = Faulty(channel, number_of(channel.number))  # type: ignore[assignment]
-        follow(known, Summed(begun(begin), facts, grid, directions=Directions(shelf())))
+        begin = part_of(facts, channel.number, count).begin
+        follow(channel, Summed(begun(begin), facts, grid, directions=Directions(shelf())))
 
     def first() -> Any:
         try:
@@ -124,18 +120,10 @@ def together(
         led = threads.submit(first)
         followed = [threads.submit(other, channel) for channel in channels[1:]]
         try:
-            return led.result(), channels
+            return led.result()
         finally:
             for each in followed:
                 each.exception()
-
-
-class Faulty:
-    """A channel of a process that sums the part of another one."""
-
-    def __init__(self, channel: Threads, number: int) -> None:
-        self.number, self.count = number, channel.count
-        self.told, self.gathered, self.added = channel.told, channel.gathered, channel.added
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -145,7 +133,7 @@ def test_the_processes_make_the_sum_of_one(count: int) -> None:
         given = [(query, sample) for query in QUERIES for sample in (None, SAMPLE)]
         return [summed(query, OVER, sample) for query, sample in given]
 
-    found, _ = together(count, lead)
+    found = together(count, lead)
     alone = [exact_sum(q, begun(0), FACTS, LATTICE, s) for q in QUERIES for s in (None, SAMPLE)]
     assert all(np.array_equal(a, b) for a, b in zip(found, alone, strict=True))
 
@@ -161,21 +149,8 @@ def test_a_curator_of_several_processes_gives_the_answers_of_one(rate: float) ->
         curator = Curator(mechanism, Unprotected(begun(0)), SeededBits(4), together=summed)
         return [curator.release(query), curator.release(query)]
 
-    found, _ = together(3, answers, grid=lattice_of(mechanism))
+    found = together(3, answers, grid=lattice_of(mechanism))
     assert all(np.array_equal(a, b) for a, b in zip(found, answers(None), strict=True))
-
-
-def test_a_process_that_sums_the_part_of_another_one_is_seen_before_sums_are_shared() -> None:
-    """Planted fault: the records of process 1 count twice, and those of process 2 not at all."""
-    room: list[Threads] = []
-
-    def lead(channel: Threads) -> np.ndarray:
-        room.append(channel)
-        return Together(channel)(QUERIES[0], OVER)
-
-    with pytest.raises(IncompletePassError, match="part 2"):
-        together(3, lead, lambda number: min(number, 1))
-    assert room[0].added_once == 0
 
 
 def test_a_message_holds_the_query_and_a_sample_of_any_size_to_the_last_bit() -> None:

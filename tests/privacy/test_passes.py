@@ -128,27 +128,10 @@ CHAINS = {
 }
 
 
-@pytest.mark.parametrize("spans", CHAINS.values(), ids=CHAINS)
-def test_parts_that_do_not_have_each_unit_once_are_refused(spans: list[range]) -> None:
-    with pytest.raises(IncompletePassError):
-        chained(spans, RECORDS)
-
-
-def shifted(facts: Facts) -> list[Part]:
-    first, last = (part_of(facts, number, 2) for number in range(2))
-    return [replace(first, stop=first.stop + 10), last]
-
-
-@pytest.mark.parametrize("sizes", [None, SIZES["persons of one record"]], ids=["records", "persons"])
-def test_a_planted_fault_of_the_parts_is_seen_in_their_units(sizes: list[int] | None) -> None:
-    """A process that sums a block of another one, too: its records would count twice."""
-    facts, query = facts_of(sizes), every_query(RECORDS)[0]
-    parts = shifted(facts)
-    found = [partial_sum(query, Summed(stream_of(sizes, part.begin), facts, LATTICE), part) for part in parts]
-    whole = exact_sum(query, stream_of(sizes), facts, LATTICE)
-    assert not np.array_equal(sum(total for total, _ in found), whole)
-    with pytest.raises(IncompletePassError):
-        chained([span for _, span in found], facts)
+def test_parts_that_do_not_have_each_unit_once_are_refused() -> None:
+    for spans in CHAINS.values():
+        with pytest.raises(IncompletePassError):
+            chained(spans, RECORDS)
 
 
 def test_a_pass_that_ends_before_its_part_is_refused() -> None:

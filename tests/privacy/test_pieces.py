@@ -429,7 +429,7 @@ def test_several_processes_give_the_pieces_of_one(count: int, monkeypatch: pytes
         stacked = curator.pieces(WHOLE)
         return [curator.release(ClassSums(CHAIN)), np.concatenate(list(stacked))]
 
-    found, _ = together(count, answers, grid=lattice_of(mechanism))
+    found = together(count, answers, grid=lattice_of(mechanism))
     assert all(np.array_equal(one, other) for one, other in zip(found, answers(None), strict=True))
 
 
@@ -455,7 +455,7 @@ def test_several_processes_give_the_pieces_of_persons(count: int, monkeypatch: p
         Together(channel)(ClassSums(CHAIN), over)
         return found, held
 
-    (found, held), _ = together(count, lead, grid=LATTICE, facts=facts, begun=begun, shelf=shelf)
+    found, held = together(count, lead, grid=LATTICE, facts=facts, begun=begun, shelf=shelf)
     whole = exact_sum(WHOLE, Summed(stream_of(facts), facts, LATTICE))
     assert np.array_equal(np.concatenate(found), whole)
     # Each process keeps its vectors for the pieces, and no longer.
