@@ -20,11 +20,16 @@ REFERENCES = references()
 SHRUNK = ("timm-vit", "augreg", "transformers-5-vit", "transformers-5-dinov2-reg")
 # The names before transformers' version 5 are held against the same function: its native resolution is enough.
 CASES = [(name, "16") for name in REFERENCES]
-# So it is for what has no code of its own: LayerScale without registers, and another prefix.
-OWN_SIZE = ("timm-uni", "timm-uni2-h", "open-clip-timm")
-CASES += [(name, "26") for name in REFERENCES if "-4-" not in name and name not in OWN_SIZE] + [
-    (name, "12") for name in SHRUNK
-]
+# So it is for what has no positions of its own kind.
+OTHERS = (
+    *SHRUNK,
+    "timm-vit-reg-scale",
+    "timm-virchow2",
+    "transformers-5-deit-distilled",
+    "openai-clip",
+    "big-vision-siglip",
+)
+CASES += [(name, "26") for name in OTHERS] + [(name, "12") for name in SHRUNK]
 
 
 def relative(ours: np.ndarray, theirs: np.ndarray) -> float:

@@ -145,6 +145,8 @@ def _clip(whole: "Search", description: dict[str, str]) -> Tokenizer:
     from tokenizers import Regex, normalizers, pre_tokenizers
     from tokenizers import Tokenizer as Search
 
+    if whole.model.end_of_word_suffix != "</w>":
+        raise ValueError("its words do not end as those of CLIP")
     search = Search(whole.model)
     start, end = _number(search, START), _number(search, END)
     search.normalizer = normalizers.Sequence(
