@@ -9,6 +9,8 @@ The models belong to families (`Family`), and everything here follows from the t
 the names for `--help`, so importing this module imports no JAX. `load` does.
 """
 
+from dataclasses import replace
+
 from dpfc_cli.backbones import convnext, scattering, vision_transformer
 from dpfc_cli.backbones.family import DEFAULT_RECIPE as _DEFAULT_RECIPE
 from dpfc_cli.backbones.family import Backbone, Classifier, Family, Wanted, computed
@@ -50,18 +52,9 @@ PREPROCESS = tuple(dict.fromkeys(name for family in FAMILIES for name in family.
 PRECISIONS = tuple(dict.fromkeys(name for family in FAMILIES for name in family.precisions))
 
 
-def check(
-    name: str,
-    pool: str | None = None,
-    preprocess: str | None = None,
-    weights: str | None = None,
-    *,
-    batch: int | None = None,
-    precision: str = "float32",
-) -> None:
+def check(wanted: Wanted) -> None:
     """Raise UserError for all that is seen to be wrong without fetching or loading anything."""
-    recipe = preprocess or own_recipe(name)
-    _checked(Wanted(name=name, pool=pool, preprocess=recipe, weights=weights, batch=batch, precision=precision))
+    _checked(wanted)
 
 
 def own_pool(name: str, image_shape: tuple[int, int, int]) -> str | None:
@@ -93,45 +86,20 @@ def classifier(wanted: Wanted) -> Classifier:
     return _checked(wanted).classifier(wanted)
 
 
-def load(
-    name: str,
-    image_shape: tuple[int, int, int],
-    pool: str | None = None,
-    *,
-    preprocess: str | None = None,
-    weights: str | None = None,
-    batch: int | None = None,
-    precision: str = "float32",
-    expected: str | None = None,
-    prepared: bool = False,
-    progress: Progress | None = None,
-) -> Backbone:
-    """Load a backbone for pictures of one shape. For the arguments see `Wanted`.
+def load(wanted: Wanted) -> Backbone:
+    """Load a backbone for pictures of one shape.
 
     Raises:
         UserError: a name is unknown, the options do not fit the model, or the weights cannot be used.
 
     Examples:
-        >>> backbone = load("scattering", (32, 32, 3))
+        >>> backbone = load(Wanted(name="scattering", image_shape=(32, 32, 3)))
         >>> backbone(pixels).shape  # pixels: uint8 (100, 32, 32, 3)
         (100, 15552)
 
     """
-    recipe = preprocess or own_recipe(name)
-    wanted = Wanted(
-        name=name,
-        pool=pool,
-        preprocess=recipe,
-        weights=weights,
-        batch=batch,
-        precision=precision,
-        expected=expected,
-        progress=progress,
-        image_shape=image_shape,
-        geometry=geometry_of(name, recipe),
-        prepared=prepared,
-    )
-    return _checked(wanted).load(wanted)
+    recipe = wanted.preprocess or own_recipe(wanted.name)
+    return _checked(wanted).load(replace(wanted, preprocess=recipe, geometry=geometry_of(wanted.name, recipe)))
 
 
 def _family_of(name: str) -> Family:

@@ -54,7 +54,7 @@ class Sharded(Backbone):
             raise ValueError(f"pictures of shape {shape} do not fit this backbone with crop {crop}")
         self.name = wanted.name
         self._shape = tuple(shape)
-        self.recipe = Recipe(name=wanted.preprocess, geometry=wanted.geometry, mean=mean, std=std)
+        self.recipe = Recipe(name=str(wanted.preprocess), geometry=wanted.geometry, mean=mean, std=std)
         self._description: dict[str, Any] = {
             "name": self.name,
             "weights": weights,

@@ -112,14 +112,14 @@ class Wanted:
         expected: the digest that the weights must have; None: any.
         progress: told how many bytes of a file were downloaded.
         image_shape: (H, W, C) of the pictures, if the model is to be loaded.
-        geometry: how pictures are resized and cropped; None: they keep their size.
+        geometry: how pictures are resized and cropped, as the recipe says; None: they keep their size.
         prepared: whether that was done already.
 
     """
 
     name: str
     pool: str | None = None
-    preprocess: str = DEFAULT_RECIPE
+    preprocess: str | None = None
     weights: str | None = None
     batch: int | None = None
     precision: str = "float32"

@@ -92,7 +92,15 @@ def extract(wanted: Extraction) -> Extracted:
     source, model, pool, preprocess = wanted.source, wanted.model, wanted.pool, wanted.preprocess
     hold_out, limit, task, dtype = wanted.hold_out, wanted.limit, wanted.task, wanted.dtype
     window, exif, label_column, tolerant = wanted.window, wanted.exif, wanted.label_column, wanted.tolerant
-    backbones.check(model, pool, preprocess, wanted.weights, batch=wanted.batch, precision=wanted.precision)
+    network = backbones.Wanted(
+        name=model,
+        pool=pool,
+        preprocess=preprocess,
+        weights=wanted.weights,
+        batch=wanted.batch,
+        precision=wanted.precision,
+    )
+    backbones.check(network)
     named = class_names(wanted.classes)
     folder_of_data = None if wanted.data_dir is None else Path(wanted.data_dir)
     rule = None if wanted.group_by is None else rule_of(wanted.group_by)
@@ -135,15 +143,7 @@ def extract(wanted: Extraction) -> Extracted:
     first = next(iter(pictures.splits.values()))
     tell(LOADING, 0, None)
     backbone = backbones.load(
-        model,
-        first.image_shape,
-        pool,
-        preprocess=preprocess,
-        weights=wanted.weights,
-        batch=wanted.batch,
-        precision=wanted.precision,
-        prepared=first.prepared,
-        progress=_within(LOADING, tell),
+        replace(network, image_shape=first.image_shape, prepared=first.prepared, progress=_within(LOADING, tell))
     )
     # The listing is that of the source. So the ledger knows the pictures, with persons and without.
     who = {name: grouping.digest for name, grouping in groupings.items()} or None

@@ -107,16 +107,18 @@ class Stated:
         if precision is not None and "precision" in stated:
             stated["precision"] = precision
         backbone = backbones.load(
-            stated["name"],
-            shape,
-            stated.get("pooling"),
-            weights=weights or (known["id"] if known else None),
-            batch=batch,
-            precision=stated.get("precision", "float32"),
-            expected=known["sha256"] if known else None,
-            prepared=prepared,
-            progress=progress,
-            **({"preprocess": steps["recipe"]} if isinstance(steps, dict) else {}),
+            backbones.Wanted(
+                name=stated["name"],
+                image_shape=shape,
+                pool=stated.get("pooling"),
+                weights=weights or (known["id"] if known else None),
+                batch=batch,
+                precision=stated.get("precision", "float32"),
+                expected=known["sha256"] if known else None,
+                prepared=prepared,
+                progress=progress,
+                preprocess=steps["recipe"] if isinstance(steps, dict) else None,
+            )
         )
         made = backbone.describe()
         differ = [name for name in {**stated, **made} if name != "weights" and made.get(name) != stated.get(name)]

@@ -146,7 +146,7 @@ def test_pickles_are_refused_with_the_reason_and_the_way_out(tmp_path: Path) -> 
         (tmp_path / name).write_bytes(b"\x80\x04.")
         for weights in (str(tmp_path / name), f"hf:some/where/{name}", str(tmp_path)):
             with pytest.raises(UserError, match=r"runs the code in it(.|\n)*safetensors\.torch\.save_file"):
-                backbones.check("vit-b16", None, "paper", weights)
+                backbones.check(backbones.Wanted(name="vit-b16", preprocess="paper", weights=weights))
 
 
 def test_weights_that_are_not_there_or_no_weights_are_refused_at_once(tmp_path: Path) -> None:
@@ -158,13 +158,13 @@ def test_weights_that_are_not_there_or_no_weights_are_refused_at_once(tmp_path: 
         ("hf:timm", "does not name a repository"),
     ):
         with pytest.raises(UserError, match=message):
-            backbones.check("vit-b16", None, "paper", weights)
+            backbones.check(backbones.Wanted(name="vit-b16", preprocess="paper", weights=weights))
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     file = write(weights_of("timm-vit"), tmp_path)
     with pytest.raises(UserError, match="not the model vit-b16: its width is 32, not 768"):
-        backbones.load("vit-b16", (16, 16, 3), weights=str(file))
+        backbones.load(backbones.Wanted(name="vit-b16", image_shape=(16, 16, 3), weights=str(file)))
 
 
 def test_a_pooling_that_the_checkpoint_lacks_is_refused(tmp_path: Path) -> None:

@@ -60,9 +60,11 @@ def test_a_family_that_is_added_to_the_table_is_checked_and_loaded(monkeypatch: 
     assert backbones.geometry_of("histogram-l") == Geometry(resize=8, crop=8)
     assert (backbones.geometry_of("histogram-s"), backbones.dimensions("histogram-s")) == (None, None)
     pixels = np.random.default_rng(0).integers(0, 256, (9, 8, 8, 3), dtype=np.uint8)
-    mean = backbones.load("histogram-s", (8, 8, 3), preprocess="native")
+    mean = backbones.load(backbones.Wanted(name="histogram-s", image_shape=(8, 8, 3), preprocess="native"))
     np.testing.assert_allclose(mean(pixels), pixels.mean((1, 2)), rtol=1e-5)
-    assert np.array_equal(backbones.load("histogram-l", (8, 8, 3))(pixels), pixels.max((1, 2)))
+    assert np.array_equal(
+        backbones.load(backbones.Wanted(name="histogram-l", image_shape=(8, 8, 3)))(pixels), pixels.max((1, 2))
+    )
     for name, options, code in (
         ("histogram-s", {"pool": "cls"}, "conflict"),
         ("histogram-s", {"precision": "bfloat16"}, "conflict"),
@@ -71,7 +73,7 @@ def test_a_family_that_is_added_to_the_table_is_checked_and_loaded(monkeypatch: 
         ("vit-b16", {"pool": "max"}, "conflict"),
     ):
         with pytest.raises(UserError) as caught:
-            backbones.load(name, (8, 8, 3), **options)  # type: ignore[arg-type]
+            backbones.load(backbones.Wanted(name=name, image_shape=(8, 8, 3), **options))  # type: ignore[arg-type]
         assert caught.value.code == code
     with pytest.raises(UserError, match="no classifier of the model histogram-s"):
         backbones.classifier(Wanted(name="histogram-s"))
@@ -117,7 +119,7 @@ def test_what_cannot_be_is_refused_before_anything_is_fetched_and_on_loading() -
     for asked, code, parameter, says in REFUSED:
         for function, arguments in ((backbones.check, asked), (backbones.load, {**asked, "image_shape": (32, 32, 3)})):
             with pytest.raises(UserError, match=says) as caught:
-                function(**arguments)
+                function(Wanted(**arguments))
             assert (caught.value.code, caught.value.fields.get("parameter", "")) == (code, parameter)
             assert "--" not in str(caught.value)
 
@@ -127,10 +129,10 @@ def test_published_weights_are_recognised_by_their_repository() -> None:
     for weights in ("hf:owkin/phikon-v2", "hf:owkin/phikon-v2/model.safetensors", "hf:Owkin/Phikon-v2"):
         for name in ("vit-l16", "scattering", "convnext-t"):
             with pytest.raises(UserError, match=r"are the weights of phikon-v2, not of") as caught:
-                backbones.check(name, weights=weights)
+                backbones.check(backbones.Wanted(name=name, weights=weights))
             assert caught.value.code == "conflict"
-        backbones.check("phikon-v2", weights=weights)
-    backbones.check("vit-l16", weights="hf:owkin/phikon-v3")
+        backbones.check(backbones.Wanted(name="phikon-v2", weights=weights))
+    backbones.check(backbones.Wanted(name="vit-l16", weights="hf:owkin/phikon-v3"))
 
 
 def test_the_shorter_side_is_resized_exactly_and_the_longer_one_is_rounded_down() -> None:

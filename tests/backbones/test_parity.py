@@ -137,5 +137,9 @@ def test_real_weights_give_the_features_that_were_stored() -> None:
     folder = Path(os.environ["DPFC_REFERENCE_WEIGHTS"])
     stored = np.load(folder / "vit_ti16_reference.npz")
     weights = str(folder / "vit_ti16_augreg.safetensors")
-    prepared = backbones.load("vit-ti16", (224, 224, 3), preprocess="native", weights=weights, batch=8, prepared=True)
+    prepared = backbones.load(
+        backbones.Wanted(
+            name="vit-ti16", image_shape=(224, 224, 3), preprocess="native", weights=weights, batch=8, prepared=True
+        )
+    )
     assert relative(prepared(stored["resized_224"]), stored["features_224"]) < 1e-4

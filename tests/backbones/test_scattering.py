@@ -19,7 +19,7 @@ def pictures(count: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndarr
 
 @pytest.fixture(scope="module")
 def small() -> backbones.Backbone:
-    return backbones.load("scattering", (8, 8, 3))
+    return backbones.load(backbones.Wanted(name="scattering", image_shape=(8, 8, 3)))
 
 
 # The transform
@@ -80,7 +80,7 @@ def test_each_order_of_a_record_is_standardised(small: backbones.Backbone) -> No
 def test_pooling_is_the_mean_of_each_map(small: backbones.Backbone) -> None:
     pixels = pictures(4, (8, 8, 3))
     maps = small(pixels).reshape(4, 243, 4)
-    backbone = backbones.load("scattering", (8, 8, 3), "mean")
+    backbone = backbones.load(backbones.Wanted(name="scattering", image_shape=(8, 8, 3), pool="mean"))
     pooled = backbone(pixels)
     assert pooled.shape == (4, backbone.dim)
     np.testing.assert_allclose(pooled, maps.mean(2), atol=1e-6)
@@ -91,7 +91,7 @@ def test_pooling_is_the_mean_of_each_map(small: backbones.Backbone) -> None:
 
 @pytest.mark.parametrize(("shape", "pool"), [((8, 8, 3), "none"), ((8, 8, 3), "mean"), ((32, 32, 3), "none")])
 def test_a_records_features_are_the_same_bits_whatever_the_others_hold(shape: tuple[int, int, int], pool: str) -> None:
-    backbone = backbones.load("scattering", shape, pool)
+    backbone = backbones.load(backbones.Wanted(name="scattering", image_shape=shape, pool=pool))
     batch = pictures(backbone.batch, shape)
     features = backbone(batch)
     for row in (0, 7, backbone.batch - 1):
@@ -112,7 +112,9 @@ def test_any_number_of_rows_gives_what_one_at_a_time_gives(small: backbones.Back
 @pytest.mark.parametrize("value", [0, 127, 255])
 @pytest.mark.parametrize("pool", ["none", "mean"])
 def test_a_picture_of_one_colour_has_finite_small_features(value: int, pool: str) -> None:
-    features = backbones.load("scattering", (8, 8, 1), pool)(np.full((1, 8, 8, 1), value, np.uint8))
+    features = backbones.load(backbones.Wanted(name="scattering", image_shape=(8, 8, 1), pool=pool))(
+        np.full((1, 8, 8, 1), value, np.uint8)
+    )
     assert np.abs(features).max() < 0.01
 
 
@@ -125,7 +127,7 @@ def test_doubles_enabled_elsewhere_change_nothing(small: backbones.Backbone) -> 
     before = config.jax_enable_x64
     config.update("jax_enable_x64", True)
     try:
-        features = backbones.load("scattering", (8, 8, 3))(pixels)
+        features = backbones.load(backbones.Wanted(name="scattering", image_shape=(8, 8, 3)))(pixels)
     finally:
         config.update("jax_enable_x64", before)
     assert features.dtype == np.float32
@@ -169,7 +171,7 @@ def test_the_description_goes_into_a_manifest(small: backbones.Backbone) -> None
 
 def test_floats_and_other_shapes_are_refused(small: backbones.Backbone) -> None:
     with pytest.raises(UserError, match="at least 4"):
-        backbones.load("scattering", (3, 8, 1))
+        backbones.load(backbones.Wanted(name="scattering", image_shape=(3, 8, 1)))
     with pytest.raises(ValueError, match="uint8"):
         small(np.zeros((1, 8, 8, 3), np.float32))
     with pytest.raises(ValueError, match="uint8"):

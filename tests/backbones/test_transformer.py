@@ -116,8 +116,10 @@ def test_pictures_of_the_data_sets_size_and_prepared_ones_give_the_same_features
 
     weights = str(ti16(tmp_path))
     batch = pictures(32, 2)
-    raw = backbones.load("vit-ti16", (32, 32, 3), weights=weights, batch=2)
-    prepared = backbones.load("vit-ti16", (256, 256, 3), weights=weights, batch=2, prepared=True)
+    raw = backbones.load(backbones.Wanted(name="vit-ti16", image_shape=(32, 32, 3), weights=weights, batch=2))
+    prepared = backbones.load(
+        backbones.Wanted(name="vit-ti16", image_shape=(256, 256, 3), weights=weights, batch=2, prepared=True)
+    )
     geometry = backbones.geometry_of("vit-ti16", "paper")
     assert geometry is not None
     cut = np.stack([pillows(picture, geometry) for picture in batch])
@@ -126,7 +128,9 @@ def test_pictures_of_the_data_sets_size_and_prepared_ones_give_the_same_features
 
 def test_the_description_says_which_vector_of_which_weights_from_which_pixels(tmp_path: Path) -> None:
     weights = ti16(tmp_path)
-    said = backbones.load("vit-ti16", (28, 28, 1), weights=str(weights), preprocess="native").describe()
+    said = backbones.load(
+        backbones.Wanted(name="vit-ti16", image_shape=(28, 28, 1), weights=str(weights), preprocess="native")
+    ).describe()
     assert json.loads(json.dumps(said)) == said
     assert said["weights"]["id"] == "model.safetensors"
     assert said["weights"]["dialect"] == "timm"
@@ -136,7 +140,9 @@ def test_the_description_says_which_vector_of_which_weights_from_which_pixels(tm
     assert said.items() >= {"name": "vit-ti16", "pooling": "cls", "dim": 192, "grid": [14, 14]}.items()
     assert said["feature"] == "class token after the final normalisation"
     # The same weights in another place, read for other pictures, are the same backbone.
-    again = backbones.load("vit-ti16", (32, 32, 3), weights=str(tmp_path), preprocess="native").describe()
+    again = backbones.load(
+        backbones.Wanted(name="vit-ti16", image_shape=(32, 32, 3), weights=str(tmp_path), preprocess="native")
+    ).describe()
     assert again | {"weights": None} == said | {"weights": None}
     assert again["weights"]["sha256"] == said["weights"]["sha256"]
 
@@ -145,12 +151,12 @@ def test_mean_and_standard_deviation_are_those_that_timm_wrote_beside_the_weight
     weights, own = str(ti16(tmp_path)), {"mean": [0.1, 0.2, 0.3], "std": [1, 0.5, 0.25]}
     for config, mean in (({"pretrained_cfg": own}, 0.1), (own, 0.1), ({"pretrained_cfg": {"crop_pct": 1}}, 0.5)):
         (tmp_path / "config.json").write_text(json.dumps(config))
-        said = backbones.load("vit-ti16", (28, 28, 1), weights=weights).describe()
+        said = backbones.load(backbones.Wanted(name="vit-ti16", image_shape=(28, 28, 1), weights=weights)).describe()
         assert said["preprocessing"]["mean"][0] == mean
     for senseless in ({"mean": [0.1] * 3}, own | {"std": [0, 1, 1]}, own | {"mean": [0.1, "x", 0.1]}, own | {"std": 1}):
         (tmp_path / "config.json").write_text(json.dumps(senseless))
         with pytest.raises(UserError, match="make no sense: mean"):
-            backbones.load("vit-ti16", (28, 28, 1), weights=weights)
+            backbones.load(backbones.Wanted(name="vit-ti16", image_shape=(28, 28, 1), weights=weights))
 
 
 def test_paper_preprocessing_of_patches_of_14_drops_the_last_pixels() -> None:
@@ -178,7 +184,8 @@ def test_the_default_batch_keeps_intermediates_bounded(file: Path) -> None:
 
 def test_the_names_cost_no_import_of_jax() -> None:
     code = (
-        "import sys, dpfc_cli.backbones as b, dpfc_cli.backbones.text as t; b.check('vit-b16'); t.has_text('clip-b16');"
+        "import sys, dpfc_cli.backbones as b, dpfc_cli.backbones.text as t;"
+        "b.check(b.Wanted(name='vit-b16')); t.has_text('clip-b16');"
         "assert not {'jax', 'numpy', 'huggingface_hub', 'safetensors', 'tokenizers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

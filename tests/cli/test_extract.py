@@ -186,9 +186,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
     found: dict[str, object] = {}
 
-    def load(name: str, image_shape: tuple[int, int, int], pool: str | None = None, **options: object) -> Squares:
-        found.update(options, name=name, image_shape=image_shape, pool=pool)
-        return Squares(image_shape)
+    def load(wanted: backbones.Wanted) -> Squares:
+        found.update(vars(wanted))
+        return Squares(wanted.image_shape)
 
     monkeypatch.setattr(backbones, "geometry_of", lambda name, preprocess: Geometry(resize=(24, 24), crop=16))
     monkeypatch.setattr(backbones, "load", load)

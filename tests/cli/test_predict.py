@@ -65,7 +65,9 @@ def test_a_folder_becomes_csv_on_standard_output_that_says_what_the_head_says(dp
     pixels = open_images("digits").splits["test"].spread(300).pixels(0, 30)
     from dpfc_cli import backbones
 
-    x = backbones.load("scattering", (8, 8, 1), "mean")(pixels).astype(np.float16)
+    x = backbones.load(backbones.Wanted(name="scattering", image_shape=(8, 8, 1), pool="mean"))(pixels).astype(
+        np.float16
+    )
     assert [row["class"] for row in rows] == Head.load("digits").predict(x)
     assert ended.stderr.count(UNCALIBRATED) == 1
     assert UNCALIBRATED not in dpfc("-q", "predict", "digits", "photos").stderr

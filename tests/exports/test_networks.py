@@ -126,7 +126,7 @@ def test_the_comparison_notices_a_part_that_is_left_out(tmp_path: Path, monkeypa
 def test_scattering_and_its_head_give_what_the_backbone_and_the_head_give(
     shape: tuple[int, int, int], pool: str, tmp_path: Path
 ) -> None:
-    backbone = backbones.load("scattering", shape, pool)
+    backbone = backbones.load(backbones.Wanted(name="scattering", image_shape=shape, pool=pool))
     path, head = exported(backbone, shape, tmp_path)
     onnx.checker.check_model(path, full_check=True)
     pixels = np.random.default_rng(0).integers(0, 256, (3, *shape)).astype(np.uint8)
@@ -143,7 +143,9 @@ def vit(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Head]:
     """The weights of a small ViT-Ti/16, and a head that was trained behind it on pictures of 32 × 32 pixels."""
     folder = tmp_path_factory.mktemp("vit")
     weights = ti16(folder)
-    described = backbones.load("vit-ti16", (32, 32, 3), weights=str(weights), batch=1).describe()
+    described = backbones.load(
+        backbones.Wanted(name="vit-ti16", image_shape=(32, 32, 3), weights=str(weights), batch=1)
+    ).describe()
     return weights, head_over(192, described)
 
 
@@ -157,7 +159,9 @@ def test_the_backbone_is_made_again_from_the_card_and_takes_prepared_pictures(
     assert [path.name for path in made.files] == ["vit.onnx.data", "vit.onnx"]
     assert made.notes["input"].startswith("pixels: uint8, n × 256 × 256 × 3: pictures, rows from above, resized to 384")
     pixels = pictures(256, 1)
-    expected = backbones.load("vit-ti16", (256, 256, 3), weights=str(weights), prepared=True, batch=1)(pixels)
+    expected = backbones.load(
+        backbones.Wanted(name="vit-ti16", image_shape=(256, 256, 3), weights=str(weights), prepared=True, batch=1)
+    )(pixels)
     features, scores = run(made.path, pixels)
     assert np.abs(features - expected).max() < 1e-4 * np.linalg.norm(expected)
     assert np.abs(scores - head.scores(expected)).max() < 1e-4
@@ -165,7 +169,7 @@ def test_the_backbone_is_made_again_from_the_card_and_takes_prepared_pictures(
 
 def test_a_graph_says_what_was_done_with_the_pictures_of_the_training() -> None:
     """The backbone takes pictures at their own size, and the training did not."""
-    backbone = backbones.load("scattering", (24, 24, 3), "mean")
+    backbone = backbones.load(backbones.Wanted(name="scattering", image_shape=(24, 24, 3), pool="mean"))
     head = head_over(backbone.dim, backbone.describe())
     assert "at their own size" in rebuilt(head).said
     prepared = {"resize": 28, "crop": 24, "filter": "bicubic", "window": [-160.0, 240.0], "exif": True}
