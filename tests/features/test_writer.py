@@ -27,6 +27,8 @@ from dpfc_cli.features.manifest import MANIFEST, load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
 from dpfc_cli.features.writer import SETTINGS, FeatureWriter, Task, complete
+from dpfc_cli.folders import LEDGER
+from dpfc_cli.ledger.file import read
 from tests.hostile import altered
 from tests.support import bare_manifest, blobs, stored
 
@@ -122,10 +124,12 @@ with w.shard(w.missing[0]) as sink:
 
 
 def test_the_part_of_a_killed_process_is_made_by_whoever_comes_next(
-    folder: Path, undisturbed: dict[str, bytes]
+    folder: Path, partial: Path, undisturbed: dict[str, bytes]
 ) -> None:
     """Killed in the middle of a shard, it leaves a lock on nothing and a file that does not look finished."""
     subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False)
+    [left] = partial.glob("*.tmp")
+    left.write_bytes(b"longer than what will be written" * 1000)
     second = writer(folder, (2, 2))
     make(second)
     assert second.finish() is None
@@ -426,6 +430,8 @@ def test_killed_at_any_rename_or_sync_a_second_run_ends_with_the_same_bytes(
         assert stored(tmp_path / name) == expected
         assert not (tmp_path / f"{name}.partial").exists()
     assert 0 < whole < 5
+    # Each is written down once, under one id.
+    assert len(read(tmp_path / LEDGER).sets) == len(killed) + 1
 
 
 @contextmanager
