@@ -244,12 +244,6 @@ def test_weights_without_a_text_tower_and_folders_without_a_tokenizer_are_refuse
         vectors(folder, name)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_weights_of_a_model_with_other_features_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="features of 32 numbers, not of 768"):
-        vectors(made(tmp_path, name), name)
-
-
 @pytest.mark.parametrize("name", ["clip", "siglip"])
 @pytest.mark.usefixtures("tiny")
 def test_the_tokenizer_of_another_model_is_refused(name: str, tmp_path: Path) -> None:

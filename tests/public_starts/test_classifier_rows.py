@@ -125,11 +125,6 @@ def test_each_line_is_a_row_also_an_empty_one(tmp_path: Path) -> None:
     assert [each.names for each in found] == [("cat",), (), ("fire\u2028truck",)]
 
 
-def test_a_mark_that_some_editors_put_first_is_no_part_of_a_label(tmp_path: Path) -> None:
-    (tmp_path / "labels.txt").write_text("cat\ndog\n", "utf-8-sig")
-    assert [each.names for each in labels_in(tmp_path / "labels.txt")] == [("cat",), ("dog",)]
-
-
 def test_rows_with_the_name_of_a_class_are_its_rows_and_several_meanings_are_told() -> None:
     found = labelled(
         ["Fire Truck", "crane", "deer", "cat"], labels("fire-truck", "crane, bird", "crane, machine", "cat, Cat")
