@@ -361,7 +361,6 @@ IMAGEFOLDER = DataSet(
     name="imagefolder",
     open=open_folder,
     location="path",
-    asserted=True,
     groups=("folder", "name", "column", "table"),
     resembles=os.path.isdir,
 )

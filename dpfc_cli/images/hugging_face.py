@@ -85,8 +85,7 @@ PARQUET = DataSet(
     name="parquet",
     open=_open_parquet,
     location="path",
-    asserted=True,
     groups=("column",),
     resembles=has_files(SUFFIX),
 )
-ARROW = DataSet(name="arrow", open=_open_arrow, location="path", asserted=True, groups=("column",), resembles=is_saved)
+ARROW = DataSet(name="arrow", open=_open_arrow, location="path", groups=("column",), resembles=is_saved)

@@ -185,11 +185,15 @@ class DataSet:
     """Where its files are: inside dpfc; in a folder that the user names apart from the data set (or in the cache, if
     the data set can be downloaded); or at the path in the data set's name, `imagefolder:PATH`."""
     small: bool = False  # all pictures have one small size, which the backbone's own preprocessing resizes
-    asserted: bool = False  # the operator may state the classes; otherwise the data set defines them
     groups: tuple[By, ...] = ()  # the rules by which it finds the person of a picture
     remotes: tuple[Remote, ...] = ()  # the files to download if the user names no folder, if that is possible
     obtain: str = ""  # where the user gets files that cannot be downloaded, a sentence for messages
     resembles: Callable[[Path], bool] = lambda path: False  # whether a path that was typed alone is of this format
+
+    @property
+    def asserted(self) -> bool:
+        """Whether the operator may state the classes. A data set with a place of its own defines them."""
+        return self.location == "path"
 
     @property
     def usage(self) -> str:

@@ -198,7 +198,6 @@ WEBDATASET = DataSet(
     name="webdataset",
     open=open_webdataset,
     location="path",
-    asserted=True,
     groups=("folder", "name", "column"),
     resembles=has_files(SUFFIX),
 )

@@ -27,6 +27,31 @@ def test_a_label_beyond_all_integers_is_refused() -> None:
             assert caught.value.code == "bad-record"
 
 
+def test_names_of_classes_are_labels() -> None:
+    """In every format: all give their labels to this function."""
+    named: dict[str, list[int | str | None]]
+    named = {"train": ["flu", "rare", "flu", "cold"], "val": ["cold"], "test": [None]}
+    found = labelled(named, None)
+    assert (found.classes, found.origin, found.renumbered) == (("cold", "flu", "rare"), "inferred", False)
+    # A published test split without labels is ignored.
+    assert found.used == {"train": "train", "test": "val"}
+    assert {split: own.tolist() for split, own in found.labels.items()} == {"train": [1, 2, 1, 0], "val": [0]}
+    # The same classes, asserted in another order, are other numbers of the same records.
+    asserted = labelled(named, ("flu", "cold", "never seen", "rare"))
+    assert (asserted.origin, asserted.renumbered) == ("asserted", True)
+    assert asserted.labels["train"].tolist() == [0, 3, 0, 1]
+    cases: list[tuple[list[int | str | None], tuple[str, ...] | None, str]] = [
+        (named["train"], ("flu", "cold"), "'rare' is not among the 2 classes"),
+        (["flu", "", "cold"], None, "and others do not"),
+        (["flu", 1], None, "and others do not"),
+        (["", None], None, "no labelled training images"),
+    ]
+    for labels, asked, says in cases:
+        with pytest.raises(UserError, match=says) as refused:
+            labelled({"train": labels}, asked)
+        assert GUARDED in refused.value.what
+
+
 def test_names_are_read_from_a_file_and_no_more_of_it_than_there_can_be_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
