@@ -125,7 +125,8 @@ def stored(data: bytes) -> Stored:
         raise ValueError("it is DICOM with a palette of colours")
     allocated, inverted = _number(found, "BitsAllocated"), kind == "MONOCHROME1"
     if syntax == BASELINE_JPEG:
-        return Stored(jpeg=get_frame(found.PixelData, 0, number_of_frames=_frames(found)), inverted=inverted)
+        frames = max(1, _number(found, "NumberOfFrames", 1))
+        return Stored(jpeg=get_frame(found.PixelData, 0, number_of_frames=frames), inverted=inverted)
     if samples == 3 and allocated != 8:
         raise ValueError(f"it is DICOM with colours of {allocated} bits")
     # One frame of several: an array of many frames could fill the memory.
@@ -172,10 +173,6 @@ def _transfer_syntax(data: bytes) -> str:
             "gdcmconv store it without compression)"
         )
     return found[0]
-
-
-def _frames(found: Any) -> int:
-    return max(1, _number(found, "NumberOfFrames", 1))
 
 
 def _number(found: Any, name: str, default: int | None = None) -> int:

@@ -163,7 +163,8 @@ def _read(path: Path) -> tuple[str, ...]:
         lines = data.decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"'{path}' is no file that can be read as a list of names: {getattr(error, 'strerror', None) or error}.",
+            f"There is no file '{path}' that can be read as a list of names: "
+            f"{getattr(error, 'strerror', None) or error}.",
             _NAMES,
             code="missing" if isinstance(error, FileNotFoundError) else "unreadable",
             parameter="classes",

@@ -52,16 +52,18 @@ def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
     """
     place = Path(pattern).expanduser()
     if place.is_dir():
-        found = sorted(p for p in place.rglob(f"*{suffix}") if p.is_file() and not p.name.startswith("."))
+        listed = [(pattern, sorted(p for p in place.rglob(f"*{suffix}") if p.is_file() and not is_clutter(p.name)))]
     else:
-        found = [path for name in expanded(str(place)) for path in _matching(name)]
-    if not found:
+        listed = [(name, _matching(name)) for name in expanded(str(place))]
+    missing = next((name for name, paths in listed if not paths), None)
+    if missing is not None:
         raise UserError(
-            f"No {suffix} files in '{pattern}'.",
+            f"There is no file '{missing}', and no folder of that name with {suffix} files.",
             f"Name a {suffix} file, a folder of them, or a pattern such as 'train-{{0000..0099}}{suffix}' in quotes.",
             code="missing",
-            path=pattern,
+            path=missing,
         )
+    found = [path for _, paths in listed for path in paths]
     refuse_twice(found)
     splits: dict[str, list[Path]] = {}
     for path in found:
@@ -121,17 +123,8 @@ def _choices(inside: str) -> list[str]:
 
 
 def _matching(name: str) -> list[Path]:
-    if Path(name).is_file():
-        return [Path(name)]
-    found = [Path(p) for p in sorted(glob.glob(name)) if Path(p).is_file()] if glob.has_magic(name) else []
-    if not found:
-        raise UserError(
-            f"There is no file '{name}'.",
-            "Check the pattern. Put it in quotes if it has braces.",
-            code="missing",
-            path=name,
-        )
-    return found
+    names = [name] if os.path.isfile(name) or not glob.has_magic(name) else sorted(glob.glob(name))
+    return [Path(each) for each in names if os.path.isfile(each)]
 
 
 def _split(path: Path) -> str:

@@ -33,7 +33,7 @@ def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, pictures: Path) -> No
         ("digits --window 0,255", "Leave out --window."),
         ("digits --most-null 0.1", "Leave it out, or add --on-error null."),
         ("imagefolder:pictures --classes c0,c1", "'c2' is not among the 2 classes"),
-        ("imagefolder:pictures --classes nofile.txt", "'nofile.txt' is no file that can be read as a list of names"),
+        ("imagefolder:pictures --classes nofile.txt", "There is no file 'nofile.txt'"),
         ("imagenet", "--data-dir"),
         ("imagnet", "Did you mean 'imagenet'?"),
         ("imagefolder:pictures", "--image-size"),
