@@ -1,6 +1,5 @@
 """Checking a head that somebody hands over: its file, its card, and the ledger that its training was charged to."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,19 +17,9 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.training.card import charged_standing
 from dpfc_cli.training.request import SPLIT, facts_of
-from dpfc_cli.trust.card import (
-    BELONGS,
-    CHARGED,
-    NOISE,
-    OWNER,
-    SIGNER,
-    TEXT,
-    Finding,
-    contradictions,
-    of_card,
-    of_chain,
-)
-from dpfc_cli.trust.statement import hold_out_of
+from dpfc_cli.trust.card import BELONGS, CHARGED, NOISE, OWNER, SIGNER, TEXT, Finding, contradictions
+from dpfc_cli.trust.card import findings as of_card
+from dpfc_cli.trust.claims import same_epsilon
 
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
 
@@ -110,11 +99,11 @@ def verify(
             identity=identity,
             identity_provider=identity_provider,
         )
-        head_, digest = heads.unchecked(path, copy), sha256_of(copy)
+        head_, digest = heads.read(path, copy), sha256_of(copy)
     card = head_.card
     d, m = head_.weight.shape
     file = Finding(what="file", result="ok", why=f"a head of {m} classes over {d} dimensions, all numbers finite")
-    findings = [*_of_signature(path, signed), file, *of_card(card), of_chain(card, head_.chain)]
+    findings = [*_of_signature(path, signed), file, *of_card(card, head_.chain)]
     known, said = _set_at_hand(card)
     findings.append(said)
     place = _place(ledger, known)
@@ -165,7 +154,7 @@ def _set_at_hand(card: Mapping[str, Any]) -> tuple[FeatureSet | None, Finding]:
     parts: tuple[tuple[Mapping[str, Any], dict[str, Any]], ...] = (
         (card["facts"], counts),
         (card, {"unit": facts.unit, "classes": list(manifest.classes)}),
-        (card["features"], {"split": SPLIT, "backbone": manifest.backbone, "hold_out": hold_out_of(manifest)}),
+        (card["features"], {"split": SPLIT, "backbone": manifest.backbone, "hold_out": manifest.hold_out}),
     )
     wrong = [name for said, true in parts for name, value in true.items() if said.get(name, value) != value]
     if wrong:
@@ -275,18 +264,23 @@ def _of_standing(card: Mapping[str, Any], charge: Charge, book: Ledger) -> Findi
     """Whether the ledger had the other trainings that the card counts."""
     what, said, then = "other trainings in the ledger", card["ledger"], charged_standing(book, charge)
     spent, stated = then.pop("epsilon"), said["epsilon"]
-    same = spent == stated if None in (spent, stated) else math.isclose(spent, stated, rel_tol=1e-5)
-    known = [name for name in (*then, "adopted") if name != "epsilon" and said.get(name) != then.get(name)]
-    wrong = [*([] if same else ["epsilon"]), *dict.fromkeys(known)]
+    differ = [name for name in dict.fromkeys((*then, "adopted")) if said.get(name) != then.get(name)]
+    wrong = [*([] if same_epsilon(spent, stated) else ["epsilon"]), *differ]
     if wrong:
         # Facts of another ledger may stand before this charge since. They make a total larger, and never smaller.
         united = any(isinstance(each, Merge) for each in book.facts[len(book.until(charge.id).facts) :])
-        fewer = said["trainings"] <= then["trainings"] and (spent is None or (stated or 0.0) <= spent * (1 + 1e-5))
+        fewer = _trainings(said) <= _trainings(then) and (
+            spent is None or (stated is not None and (stated <= spent or same_epsilon(stated, spent)))
+        )
         why = f"the card says something else of the ledger: {', '.join(wrong)}"
         if united and fewer:
             return Finding(what=what, result="unknown", why=f"{why}. It was united with another one since")
         return Finding(what=what, result="contradicts", why=why)
-    later = len(book.account_of(charge.set).charges) - then["trainings"]
+    later = len(book.account_of(charge.set).charges) - _trainings(then)
     bound = "" if then["exact"] else "; their total is an upper bound"
     why = f"they are those that the card counts{bound}"
     return Finding(what=what, result="ok", why=why + (f"; {later:,} came later" if later > 0 else ""))
+
+
+def _trainings(standing: Mapping[str, Any]) -> int:
+    return int(standing["private"] + standing["unprotected"])

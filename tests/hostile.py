@@ -76,7 +76,7 @@ def standing(claim: Claim = "private", epsilon: float = 1.0) -> dict[str, Any]:
     """What a card says of the ledger, of the first training there."""
     private = claim == "private"
     return {
-        **{"charge": "0" * 32, "trainings": 1, "private": int(private), "unprotected": int(not private)},
+        **{"charge": "0" * 32, "private": int(private), "unprotected": int(not private)},
         **{"epsilon": epsilon if private else None, "exact": True, "unit": "record"},
     }
 

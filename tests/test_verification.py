@@ -393,7 +393,7 @@ def test_the_claim_of_a_continued_head_is_not_that_of_its_charge(shelf: Made) ->
 @pytest.mark.parametrize(
     ("name", "other"),
     [
-        *(("epsilon", 9.0), ("epsilon", None), ("trainings", 2), ("trainings", 4), ("private", 1), ("unprotected", 1)),
+        *(("epsilon", 9.0), ("epsilon", None), ("private", 1), ("unprotected", 1)),
         *(("exact", False), ("unit", "person"), ("adopted", True)),
     ],
 )
@@ -426,10 +426,9 @@ def test_a_card_that_leaves_out_an_evaluation_contradicts(tmp_path: Path, privat
     evaluate_privately(first.head, private, "train", epsilon=3.0)
     later = head_of(private, epsilon=1.0)
     card = json.loads(json.dumps(Head.load(later.path).card))
-    assert (card["ledger"]["trainings"], card["ledger"]["private"]) == (3, 3)
+    assert (card["ledger"]["private"], card["ledger"]["unprotected"]) == (3, 0)
     forged = tmp_path / "forged.safetensors"
     less = {
-        "trainings": 2,
         "private": 2,
         "epsilon": first.spent.with_planned(first.charged.receipt.charge).epsilon(1e-5),
     }
@@ -446,12 +445,12 @@ def test_a_ledger_that_was_united_with_another_one_still_agrees_with_the_cards_o
     first, second, other = head_of(here, epsilon=1.0), head_of(here, epsilon=1.0), head_of(there, epsilon=1.0)
     merge_ledgers(here.folder.parent, there.folder.parent)
     last, book = head_of(here, epsilon=1.0), requests.ledger(here)
-    assert last.head.card["ledger"]["trainings"] == 4
+    assert last.head.card["ledger"]["private"] == 4
 
     def found(trained: Any, trainings: int | None = None) -> str:
         card = json.loads(json.dumps(trained.head.card))
         if trainings is not None:
-            card["ledger"] |= {"trainings": trainings, "private": trainings}
+            card["ledger"] |= {"private": trainings}
         results = checks._of_ledger(card, trained.sha256, book, None)
         return {each.what: each.result for each in results}[OTHERS]
 

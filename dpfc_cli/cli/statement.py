@@ -33,7 +33,6 @@ def statement(
             parameter="records_per_person",
         )
     groups = statements.GROUPS if records_per_person is None else (records_per_person,)
-    found.refuse_contradictions()
     document = statements.document(found.card, sha256_of(path), groups, shown(path))
     if as_json:
         display.as_json(document.values)

@@ -19,7 +19,6 @@ from dpfc_cli.evaluation.request import PrivateScoring, Scoring
 from dpfc_cli.features.reader import FeatureSet, check_sets
 from dpfc_cli.heads.head import Head
 from dpfc_cli.options import takes
-from dpfc_cli.trust.statement import hold_out_of
 
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.private import PrivateEvaluation
@@ -35,7 +34,7 @@ def evaluate(wanted: Scoring) -> Evaluation:
         The figures, and warnings about them.
 
     Raises:
-        UserError: the head and the features do not fit together; the card of the head contradicts itself; the set has
+        UserError: the head and the features do not fit together; the set has
             no such split, or a damaged one; or no record of it has a label.
 
     Examples:
@@ -143,8 +142,6 @@ def _check_heads(heads: Sequence[object]) -> None:
 
 def _check_fit(heads: Sequence[Head], features: FeatureSet, split: str) -> None:
     """UserError unless the set has the split, and each head is one of such features. It names all that are not."""
-    for head in heads:
-        head.refuse_contradictions()
     features.split(split)
     wrong = [(head, why) for head in heads if (why := _misfit(head, features)) is not None]
     if not wrong:
@@ -187,7 +184,7 @@ def _private(head: Head, split: str) -> bool:
 
 
 def _warnings(head: Head, features: FeatureSet, split: str, private_split: bool, noisy: bool) -> tuple[str, ...]:
-    own, hold_out = head.card["features"], hold_out_of(features.manifest)
+    own, hold_out = head.card["features"], features.manifest.hold_out
     facts = head.card["facts"]
     # A set of the same name that was made anew with persons holds out other pictures.
     other_records = facts.get("records", facts["n"]) != features.splits.get(own["split"])

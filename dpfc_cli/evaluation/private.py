@@ -141,16 +141,14 @@ def prepare(wanted: PrivateScoring, warnings: tuple[str, ...] = ()) -> Ready:
     """
     head, features, split, delta = wanted.head, wanted.features, wanted.split, wanted.delta
     by, purpose = noted("by", wanted.by) or account_name(), noted("purpose", wanted.purpose)
-    if head.path is None:
-        raise UserError("This head was not read from a file.", "Read it with Head.load.", code="missing")
     facts = facts_of(features, split=split)
     if delta is not None:
         check_delta(delta, facts, "Choose a smaller one, or leave it out.")
     asked, plan = _planned(head, facts, Privacy(epsilon=wanted.epsilon, delta=delta))
-    digest = sha256_of(head.path)
+    digest = sha256_of(head.file)
     book = read(ledger_path(features.folder))
     _refuse_leaking(head, digest, features, split, book)
-    charge = charge_of(plan, features, head.path.name, digest, by, purpose, split)
+    charge = charge_of(plan, features, head.file.name, digest, by, purpose, split)
     check_charge(book, features, charge)
     for query in asked:
         forms.check(query, facts)
@@ -321,7 +319,6 @@ def _answers(paid: Paid, asked: tuple[Outcomes, ...], progress: Progress | None)
 
 def _figures(ready: Ready, answers: list[np.ndarray]) -> PrivateEvaluation:
     """What the released counts say. Nothing else of the records is looked at from here on."""
-    assert ready.head.path is not None
     facts, guarantee = ready.planned.facts, ready.planned.guarantee
     assert guarantee is not None
     (counts, noise), n = answers[0], facts.n
@@ -342,7 +339,7 @@ def _figures(ready: Ready, answers: list[np.ndarray]) -> PrivateEvaluation:
             _of_class(name, each[0, :, j], float(each[1, 0, j]), n) for j, name in enumerate(ready.head.classes)
         )
     return PrivateEvaluation(
-        head=ready.head.path.name,
+        head=ready.head.file.name,
         head_sha256=ready.digest,
         split=ready.split,
         unit=facts.unit,

@@ -63,7 +63,7 @@ def to_sklearn(head: Head) -> "HeadClassifier":
         The classifier. It holds nothing of the head but what its file holds.
 
     Raises:
-        UserError: the card of the head contradicts itself, or scikit-learn is not installed.
+        UserError: scikit-learn is not installed.
 
     Examples:
         >>> classifier = to_sklearn(Head.load("heads/eps1.safetensors"))
@@ -83,11 +83,10 @@ def to_sklearn(head: Head) -> "HeadClassifier":
 
 
 def check_head(head: object) -> None:
-    """Raise UserError for what is no head, and for a head whose card contradicts itself."""
+    """Raise UserError for what is no head."""
     if not isinstance(head, Head):
         raise UserError(
             f"{parameter('head')} is a {type(head).__name__}, not a Head.",
             "Use Head.load to open what is on disk.",
             parameter="head",
         )
-    head.refuse_contradictions()

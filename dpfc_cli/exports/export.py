@@ -62,7 +62,7 @@ def export(
         The files, and what they say.
 
     Raises:
-        UserError: the card contradicts itself, the format is unknown or cannot hold a backbone, a package is not
+        UserError: the format is unknown or cannot hold a backbone, a package is not
             installed, the weights are others, or there is another file, or it cannot be written.
 
     Examples:

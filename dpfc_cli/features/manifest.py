@@ -100,6 +100,11 @@ class Manifest:
         """Whether the records belong to groups."""
         return self.grouped_by is not None
 
+    @property
+    def hold_out(self) -> float:
+        """The fraction of the training pictures that became the test split. 0 if the source has its own test split."""
+        return float(self.source["identity"].get("hold_out") or 0)
+
     def to_json(self) -> bytes:
         """The bytes of `manifest.json`. A name that is not UTF-8 on disk is written with JSON's escapes."""
         values = asdict(self)

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,10 +67,15 @@ class Head(Told):
                 `hf:OWNER/NAME[/FILE][@REVISION]`: it is then fetched from the Hugging Face hub.
 
         Raises:
-            UserError: the file is missing or cannot be fetched, or it is no head.
+            UserError: the file is missing or cannot be fetched, it is no head, or its card contradicts itself.
 
         """
-        return _load(located(path))
+        file = located(path)
+        found = read(file)
+        wrong = card_values.contradictions(card_values.findings(found.card))
+        if wrong:
+            raise card_values.refused(file, wrong)
+        return found
 
     def told(self) -> dict[str, str]:
         file = {} if self.path is None else {"file": printable(shown(self.path))}
@@ -145,16 +150,14 @@ class Head(Told):
             groups: for how many records of one person (or persons, if those are protected) an ε is given.
 
         """
+        return statement.document(self.card, sha256_of(self.file), groups).facts
+
+    @property
+    def file(self) -> Path:
+        """`path`. UserError where the head was not read from a file."""
         if self.path is None:
             raise UserError("This head was not read from a file.", "Read it with Head.load.", code="missing")
-        self.refuse_contradictions()
-        return statement.document(self.card, sha256_of(self.path), groups).facts
-
-    def refuse_contradictions(self) -> None:
-        """UserError where the head was read from a file, and its card contradicts itself (`trust.card`)."""
-        wrong = [] if self.path is None else card_values.contradictions(card_values.of_card(self.card))
-        if wrong:
-            raise card_values.refused(self.path, wrong)
+        return self.path
 
     def _taken(self, x: np.ndarray) -> np.ndarray:
         given = np.asarray(x)
@@ -327,16 +330,12 @@ def copied(path: Path) -> Iterator[Path]:
         yield copy
 
 
-def unchecked(path: Path, copy: Path) -> Head:
-    """Read a head whose card may contradict itself from a copy, to say where. What cannot be read is refused, as by
-    `Head.load`.
+def read(path: Path, copy: Path | None = None) -> Head:
+    """Read a head whose card may contradict itself. UserError for what cannot be read. copy: of the file, to read it
+    from there.
     """
-    return _load(path, copy, card_values.check_form)
-
-
-def _load(path: Path, copy: Path | None = None, check: Callable[[Any], None] = card_values.check) -> Head:
     try:
-        with _opened(copy or path, check) as (file, metadata, card):
+        with _opened(copy or path) as (file, metadata, card):
             check_fits(path, "its arrays", path.stat().st_size, copies=2)
             weight, bias = _numbers(file, "weight", 2), _numbers(file, "bias", 1)
             held = [file.get_tensor(f"chain.{i}") for i in range(sum(k.startswith("chain.") for k in file.keys()))]  # noqa: SIM118
@@ -366,11 +365,9 @@ def _unread(path: Path, error: OSError | ValueError) -> UserError:
 
 
 @contextmanager
-def _opened(
-    path: Path, check: Callable[[Any], None] = card_values.check
-) -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
-    """The file of a head, its metadata and its checked card. Raises OSError, or ValueError if it is damaged, also for
-    what is read from the file afterwards.
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
+    """The file of a head, its metadata and its card, whose form is checked. Raises OSError, or ValueError if it is
+    damaged, also for what is read from the file afterwards.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -381,7 +378,7 @@ def _opened(
             if metadata.get("format") != FORMAT:
                 raise ValueError(f"its format is {str(metadata.get('format'))[:40]!r}, not {FORMAT!r}")
             card = json_of(metadata["card"])
-            check(card)
+            card_values.check_form(card)
             yield file, metadata, card
     # The library raises these for damaged files, and other ones for types of numbers that it does not know.
     except (SafetensorError, LookupError, TypeError, AttributeError) as error:

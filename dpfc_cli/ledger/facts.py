@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim, mu_for
 from dpfc_cli.schema import Check, anything, boolean, closed, each, either, fault, mapping, null, number, test, whole
-from dpfc_cli.trust.claims import claim_fault, figures_agree, is_sampled, mu_squared
+from dpfc_cli.trust.claims import claim_fault, figures_fault, is_sampled, mu_squared
 
 Unit = Literal["record", "person"]
 """What is protected."""
@@ -206,7 +206,7 @@ def fact_of(fact: str, kind: str, body: Mapping[str, Any]) -> Fact:
     sound = True
     if isinstance(made, Charge):
         values = {**vars(made), "plan": list(made.releases)}
-        sound = bool(made.head) and claim_fault(values) is None and figures_agree(values)
+        sound = bool(made.head) and claim_fault(values) is figures_fault(values, sampled=False) is None
     elif isinstance(made, Cap):
         sound = (made.epsilon is None) is (made.delta is None) and made.most != 0
     if not sound:

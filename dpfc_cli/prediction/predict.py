@@ -168,7 +168,6 @@ def predict(
     if top < 1:
         raise UserError(f"{parameter('top')} must be 1 or more, not {top}.", "Give another number.", parameter="top")
     loaded = head if isinstance(head, Head) else Head.load(head)
-    loaded.refuse_contradictions()
     on = calibrate_on if calibrate_on is None or isinstance(calibrate_on, FeatureSet) else open_features(calibrate_on)
     found = _source(loaded, source, weights, batch, progress)
     calibrated = None if on is None else calibration.fit(loaded, on)

@@ -39,12 +39,10 @@ def document(
     licence, as the hub lists them; None: nothing is said of it.
 
     Raises:
-        UserError: the head, or the head and its ledger, contradict themselves; a file cannot be read; there is no
+        UserError: the head and its ledger contradict each other; a file cannot be read; there is no
             ledger for an internal report.
 
     """
-    if head.path is None:
-        raise UserError("This head was not read from a file.", "Read it with Head.load.", code="missing")
     if features is not None and not internal:
         raise UserError(
             f"{parameter('features')} has no meaning without {parameter('internal')}: what a feature set and its "
@@ -53,10 +51,8 @@ def document(
             code="conflict",
             parameter="features",
         )
-    card, digest, name = head.card, sha256_of(head.path), name or head.path.name
-    findings = [*cards.of_card(card), cards.of_chain(card, head.chain)]
-    if wrong := cards.contradictions(findings):
-        raise cards.refused(head.path, wrong)
+    card, digest, name = head.card, sha256_of(head.file), name or head.file.name
+    findings = cards.findings(card, head.chain)
     figures = None if evaluation is None else released.load(evaluation, digest)
     said = statement.document(card, digest)
     own = None if not internal else holder.of(head, features, figures, progress)

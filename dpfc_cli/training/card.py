@@ -23,7 +23,6 @@ from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training.answers import digest_of
 from dpfc_cli.training.calibrate import Calibrated, Planned
 from dpfc_cli.training.request import SPLIT
-from dpfc_cli.trust.statement import EXACT, SAMPLED, hold_out_of
 from dpfc_cli.version import __version__, code_digest
 
 SUFFIXES: Mapping[Claim, str] = {
@@ -95,7 +94,6 @@ def standing_of(account: Account, charge: Charge) -> dict[str, Any]:
     epsilon = max(account.epsilon(charge.delta), LEAST_EPSILON) if charge.delta is not None else math.inf
     return {
         "charge": charge.id,
-        "trainings": len(account.charges),
         "private": len(account.private),
         "unprotected": account.unprotected,
         "epsilon": epsilon if math.isfinite(epsilon) else None,
@@ -133,7 +131,6 @@ def card_of(
         "delta": claimed.delta if claimed else None,
         "mu": claimed.mu if claimed else None,
         "eta": claimed.eta if claimed else None,
-        "accounting": SAMPLED if any(release["rate"] < 1 for release in releases) else EXACT,
         "adjacency": facts.adjacency,
         "unit": facts.unit,
         "facts": {
@@ -149,7 +146,7 @@ def card_of(
             "backbone": manifest.backbone,
             "preparation": manifest.source["identity"].get("preparation"),
             "dtype": manifest.dtype,
-            "hold_out": hold_out_of(manifest),
+            "hold_out": manifest.hold_out,
         },
         "versions": {"dpfc": __version__},
         "ledger": dict(standing),

@@ -34,7 +34,6 @@ from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.oracle import Progress
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.request import SPLIT
-from dpfc_cli.trust.statement import hold_out_of
 
 ROWS = 8192
 
@@ -220,7 +219,7 @@ def _alike(book: Ledger, of: str, its: str, said: Collection[str | None], on: Fe
     said to be the same. of, its, said: a set, its split, and the listings of that.
     """
     same = of == on.manifest.id
-    if same and (its == split or hold_out_of(on.manifest)):
+    if same and (its == split or on.manifest.hold_out):
         # Splits that were held out of one source have one listing, and no record in common.
         return its == split
     return _listing(on, split) in said or (not same and book.share(of, on.manifest.id))

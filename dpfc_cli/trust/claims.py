@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim, delta_of, epsilon_for
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim, epsilon_for
 from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.privacy.poisson import Sampled
 from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
@@ -45,13 +45,37 @@ def claim_fault(values: Any) -> str | None:
     return fault(values, record({**claimed, "plan": each(closed({**_RELEASE, "sigma": sigma}), least=1)}))
 
 
-def figures_agree(values: Mapping[str, Any]) -> bool:
-    """Whether the shares add up to 1, Σ times/σ² = μ², and ε belongs to δ, η and the releases.
+def figures_fault(values: Mapping[str, Any], sampled: bool = True) -> str | None:
+    """What contradicts between the shares and the noise of the releases, μ, ε, δ and η. None if nothing does.
 
-    `claim_fault` finds no fault there.
-    What sampled releases cost is not computed again here: it takes seconds (`sampled_fault`).
+    values: `claim_fault` finds no fault in them. sampled: whether ε is computed again of sampled releases, too. That
+    may take seconds.
     """
-    return budget_fault(values) is None and epsilon_fault(values) is None
+    plan = values["plan"]
+    if is_sampled(plan) and values["adjacency"] != "zero-out":
+        return f"there is no accounting for sampled releases under {values['adjacency']} adjacency"
+    total = sum(release["times"] * release["share"] for release in plan)
+    if not math.isclose(total, 1, rel_tol=1e-9):
+        return f"the shares of the releases add up to {total:.6g}, not to 1"
+    if values["claim"] != "private":
+        return None
+    if not math.isclose(mu_squared(plan), values["mu"] ** 2, rel_tol=1e-9):
+        return f"the noise of the releases is that of mu = {mu_of(plan):.6g}, and mu = {values['mu']:.6g} is stated"
+    if is_sampled(plan) and not sampled:
+        return None
+    cost = epsilon_of(plan, values["delta"], values["eta"])
+    if same_epsilon(cost, values["epsilon"]):
+        return None
+    said = f"cost epsilon = {cost:.6g}" if math.isfinite(cost) else "cost more than can be stated"
+    return f"the releases {said} at delta = {values['delta']:.3g}, and epsilon = {values['epsilon']:.6g} is stated"
+
+
+def same_epsilon(one: float | None, other: float | None) -> bool:
+    """Whether both are the same ε, as far as trainings compute it: they stop within 1e-6. None: more than is stated."""
+    if one is None or other is None:
+        return one is other
+    # Near δ(0) = δ a small change of the noise is a large one of ε.
+    return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-8)
 
 
 def is_sampled(plan: Sequence[Mapping[str, Any]]) -> bool:
@@ -69,53 +93,8 @@ def mu_of(releases: Iterable[Mapping[str, Any]]) -> float:
     return math.sqrt(mu_squared(releases))
 
 
-def budget_fault(values: Mapping[str, Any]) -> str | None:
-    """What contradicts in the shares and the noise of the releases. None if nothing does."""
-    plan = values["plan"]
-    if is_sampled(plan) and values["adjacency"] != "zero-out":
-        return f"there is no accounting for sampled releases under {values['adjacency']} adjacency"
-    total = sum(release["times"] * release["share"] for release in plan)
-    if not math.isclose(total, 1, rel_tol=1e-9):
-        return f"the shares of the releases add up to {total:.6g}, not to 1"
-    if values["claim"] == "private" and not math.isclose(mu_squared(plan), values["mu"] ** 2, rel_tol=1e-9):
-        return f"the noise of the releases is that of mu = {mu_of(plan):.6g}, and mu = {values['mu']:.6g} is stated"
-    return None
-
-
-def epsilon_fault(values: Mapping[str, Any]) -> str | None:
-    """What contradicts between ε, δ, η and the releases, if all are full passes. None if nothing does."""
-    plan = values["plan"]
-    if values["claim"] != "private" or is_sampled(plan):
-        return None
-    agrees = epsilon_agrees(values["epsilon"], values["delta"], mu_of(plan), values["eta"])
-    return None if agrees else _other_cost(values)
-
-
-def sampled_fault(values: Mapping[str, Any]) -> str | None:
-    """What contradicts between ε and sampled releases. None if nothing does. It takes seconds."""
-    if values["claim"] != "private" or not is_sampled(values["plan"]):
-        return None
-    cost = epsilon_of(values["plan"], values["delta"], values["eta"])
-    # A training searches the noise for its ε until they agree within 1e-6.
-    return None if math.isclose(cost, values["epsilon"], rel_tol=1e-5) else _other_cost(values)
-
-
-def _other_cost(values: Mapping[str, Any]) -> str:
-    cost = epsilon_of(values["plan"], values["delta"], values["eta"])
-    said = f"cost epsilon = {cost:.6g}" if math.isfinite(cost) else "cost more than can be stated"
-    return f"the releases {said} at delta = {values['delta']:.3g}, and epsilon = {values['epsilon']:.6g} is stated"
-
-
 def epsilon_of(releases: Sequence[Mapping[str, Any]], delta: float, eta: float) -> float:
     """ε at δ of releases, as a card or a row has them. eta: the sum of their trainings' η."""
     mu = mu_of(r for r in releases if r["rate"] == 1)
     sampled = [Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in releases if r["rate"] < 1]
     return poisson_epsilon(sampled, mu, delta, eta) if sampled else epsilon_for(mu, delta, eta)
-
-
-def epsilon_agrees(epsilon: float, delta: float, mu: float, eta: float) -> bool:
-    """Whether ε belongs to δ, μ and η, for full passes."""
-    # A training computes ε from μ, or μ from ε, within 1e-9. In δ that is at most some hundred times as much.
-    needed = delta_of(epsilon, mu) + (1 + math.exp(epsilon)) * eta
-    too_much, too_little = needed > delta * (1 + 1e-6), needed < delta * (1 - 1e-6)
-    return not too_much and (not too_little or epsilon <= LEAST_EPSILON * (1 + 1e-6))

@@ -9,19 +9,13 @@ from statistics import NormalDist
 from typing import Any
 
 from dpfc_cli.errors import counted
-from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy.accounting import (
-    LARGEST_EPSILON,
-    attack,
-    epsilon_for,
-    gaussian_attack,
-    zcdp_epsilon,
-)
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, attack, epsilon_for, gaussian_attack, zcdp_epsilon
 from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.rounding import at_most, cost, epsilon, rounded_down
 from dpfc_cli.show.document import Curve, Document, Facts, Points, Section, Table, Words
+from dpfc_cli.trust.claims import is_sampled
 
 _SEVERAL = {
     "record": "several pictures of one person together: the guarantee is for one record",
@@ -34,8 +28,8 @@ NOT_COVERED = (
     "running time, progress and memory use",
 )
 
-EXACT = "Gaussian differential privacy, exact composition of full passes"
-SAMPLED = "privacy loss distributions of Poisson-sampled Gaussian releases (dp_accounting), an upper bound"
+_EXACT = "Gaussian differential privacy, exact composition of full passes"
+_SAMPLED = "privacy loss distributions of Poisson-sampled Gaussian releases (dp_accounting), an upper bound"
 FALSE_ALARMS = 0.05
 GROUPS = (2, 5, 10)
 """The numbers of units for which the statement gives an ε: of records of one person, or of persons."""
@@ -44,11 +38,6 @@ RATES = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
 _STEPS = 100
 _FAR = 4.0
 """Standard deviations from the middle at which a normal distribution has no visible mass."""
-
-
-def hold_out_of(manifest: Manifest) -> float:
-    """The fraction of the training pictures that became the test split. 0 if the data set has its own test split."""
-    return float(manifest.source["identity"].get("hold_out") or 0)
 
 
 def brief(card: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -100,10 +89,12 @@ def promised(card: Mapping[str, Any]) -> list[Section]:
     """What the guarantee is exactly."""
     if card["claim"] != "private":
         return []
-    rows = [("compared", _adjacency(card)), ("false alarms", _false_alarms(card)), ("accounting", card["accounting"])]
-    if card["accounting"] == EXACT:
+    rows = [("compared", _adjacency(card)), ("false alarms", _false_alarms(card))]
+    if is_sampled(card["plan"]):
+        rows.append(("accounting", _SAMPLED))
+    else:
         k = f"for k {card['unit']}s, mu is k times as large (Dong, Roth and Su 2022)"
-        rows[-1] = ("accounting", f"{EXACT}; {k}")
+        rows.append(("accounting", f"{_EXACT}; {k}"))
         paper = epsilon(zcdp_epsilon(card["mu"], card["delta"]))
         rows.append(("for comparison", f"by the conversion of Mehta et al. 2022, an upper bound: epsilon = {paper}"))
     said = f"noise within {card['eta']:.1e} of an exactly rounded Gaussian; delta includes this distance"
@@ -139,7 +130,7 @@ def trained(card: Mapping[str, Any], sha256: str) -> Section:
         rows.append(_started(card))
     if "tuning" in card:
         rows.append(("tuned on", _tuned(card["tuning"])))
-    rows.append(("made", f"{card.get('date', 'at an unknown time')}, by dpfc {card['versions']['dpfc']}"))
+    rows.append(("made", f"{card['date']}, by dpfc {card['versions']['dpfc']}"))
     return Section("What was trained", [Facts([*rows, ("SHA-256 of the file", sha256)])], full=True)
 
 
@@ -169,14 +160,10 @@ def released(plan: Sequence[Mapping[str, Any]], claimed: Mapping[str, Any]) -> l
         sigmas = " to ".join(dict.fromkeys(rounded_down(pick(r["sigma"] for r in alike)) for pick in (min, max)))
         times, share = sum(r["times"] for r in alike), sum(r["times"] * r["share"] for r in alike)
         shapes = " or ".join(dict.fromkeys(" × ".join(map(str, r["shape"])) for r in alike))
-        rows.append((kind, shapes, f"{times:,}", f"{share:.1%}", sigmas, *([f"{rate:g}"] * (_samples(plan)))))
-    columns = ["release", "numbers", "times", "of the budget", "sigma", *["sampling rate"] * _samples(plan)]
+        rows.append((kind, shapes, f"{times:,}", f"{share:.1%}", sigmas, *([f"{rate:g}"] * is_sampled(plan))))
+    columns = ["release", "numbers", "times", "of the budget", "sigma", *["sampling rate"] * is_sampled(plan)]
     words = Points(terms(plan, claimed["unit"]))
     return [Section("What was released", [Table(columns, rows, left=2), words], full=True)]
-
-
-def _samples(plan: Sequence[Mapping[str, Any]]) -> bool:
-    return any(release["rate"] < 1 for release in plan)
 
 
 def others(card: Mapping[str, Any]) -> Section:
@@ -209,13 +196,17 @@ def meaning(card: Mapping[str, Any], groups: Sequence[int] = GROUPS) -> dict[str
     """
     if card["claim"] != "private":
         return None
-    if card["accounting"] == EXACT:
-        best = gaussian_attack(card["mu"], FALSE_ALARMS, card["eta"])
+    best, several = _attack(card, FALSE_ALARMS), None
+    if not is_sampled(card["plan"]):
         of = {k: epsilon_for(k * card["mu"], card["delta"], card["eta"]) for k in groups}
         several = {str(k): spent if spent <= LARGEST_EPSILON else None for k, spent in of.items()}
-    else:
-        best, several = attack(card["epsilon"], card["delta"], FALSE_ALARMS), None
     return {"accuracy": best.accuracy, "power": best.power, "false_alarms": FALSE_ALARMS, "groups": several}
+
+
+def _attack(card: Mapping[str, Any], false_alarms: float) -> Attack:
+    if is_sampled(card["plan"]):
+        return attack(card["epsilon"], card["delta"], false_alarms)
+    return gaussian_attack(card["mu"], false_alarms, card["eta"])
 
 
 def power(card: Mapping[str, Any], false_alarms: float) -> float:
@@ -226,9 +217,7 @@ def power(card: Mapping[str, Any], false_alarms: float) -> float:
         false_alarms: the rate, in (0, 1).
 
     """
-    if card["accounting"] == EXACT:
-        return gaussian_attack(card["mu"], false_alarms, card["eta"]).power
-    return attack(card["epsilon"], card["delta"], false_alarms).power
+    return _attack(card, false_alarms).power
 
 
 def curve(card: Mapping[str, Any]) -> list[tuple[float, float]]:
@@ -242,7 +231,7 @@ def curve(card: Mapping[str, Any]) -> list[tuple[float, float]]:
         card: of a head whose claim is "private".
 
     """
-    if card["accounting"] != EXACT:
+    if is_sampled(card["plan"]):
         # Three straight lines: they meet where the two bounds are equal, and where the second one reaches 1.
         epsilon, delta = card["epsilon"], card["delta"]
         rates = [0.0, (1 - delta) / (1 + math.exp(epsilon)), 1 - delta, 1.0]
@@ -298,7 +287,7 @@ def _false_alarms(card: Mapping[str, Any]) -> str:
     found, person = meaning(card), card["unit"] == "person"
     assert found is not None
     used = "a person whose records were" if person else "a record that was"
-    source = "" if card["accounting"] == EXACT else " (this follows from epsilon and delta: Kairouz et al. 2015)"
+    source = " (this follows from epsilon and delta: Kairouz et al. 2015)" if is_sampled(card["plan"]) else ""
     return (
         f"A false alarm is to report {used} not used. With {found['false_alarms'] * 100:g} % false alarms, {used} used "
         f"is reported at most {at_most(found['power'])} of the time{source}."
@@ -308,7 +297,7 @@ def _false_alarms(card: Mapping[str, Any]) -> str:
 def _others(card: Mapping[str, Any]) -> str:
     """What its ledger said of other trainings, and what the claim of this one does not say of them."""
     ledger, private = card["ledger"], card["claim"] == "private"
-    trainings, spending = ledger["trainings"], ledger["private"]
+    trainings, spending = ledger["private"] + ledger["unprotected"], ledger["private"]
     said = "When it was made, its ledger had no other training that may be of the same people."
     if trainings > 1:
         said = (
@@ -347,7 +336,7 @@ def _started(card: Mapping[str, Any]) -> tuple[str, str]:
         label = "started from"
         asserted = ", ".join(known.get("asserted", []))
         made = f", made with {asserted}, which the operator asserts to be public" if asserted else ""
-        cap = ", or if both stay below a cap that was fixed before" if card["accounting"] == EXACT else ""
+        cap = "" if is_sampled(card["plan"]) else ", or if both stay below a cap that was fixed before"
         said += (
             f"this is a private head of the same records{made}; the guarantee and the "
             "releases are those of both trainings; the guarantee holds if the noise of this training was fixed before "

@@ -100,7 +100,7 @@ def _made(text: str, file: str) -> None:
     length = int.from_bytes(data[:8], "little")
     metadata = json.loads(data[8 : 8 + length])["__metadata__"]
     card = json.loads(metadata["card"])
-    kept = ("claim", "adjacency", "accounting", "unit", "plan", "facts", "method", "options", "ledger")
+    kept = ("claim", "adjacency", "unit", "plan", "facts", "method", "options", "ledger")
     hostile = {name: card[name] if name in kept else worst(card[name], text) for name in card}
     hostile["classes"] = stored["classes"]
     save_file(load_file(head), Path("heads", f"card{file}.safetensors"), metadata | {"card": json.dumps(hostile)})

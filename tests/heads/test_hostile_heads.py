@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from dpfc_cli.heads.head import Head, check_card
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.trust.card import check, contradictions, of_card
+from dpfc_cli.trust.card import check
 from tests.hostile import altered, calibrated, card_as_written, places
 
 EXACT = card_as_written(calibrated("dp-whitened", Privacy(epsilon=1.0)))
@@ -59,19 +58,16 @@ def written(
 
 
 def refused_or_used(path: Path, listed: bool = True) -> bool:
-    """Whether the head is refused, as damaged or because its card contradicts itself. If it is not, everything that
-    shows it must work.
-    """
+    """Whether the head is refused as damaged. If it is not, everything that shows it must work."""
     try:
         found = Head.load(path)
     except UserError as error:
         return error.code == "damaged" or pytest.fail(str(error))
-    wrong = contradictions(of_card(found.card))
-    for line, code in ((["statement", str(path)], 2 * bool(wrong)), *([(["list"], 0)] if listed else [])):
+    for line in (["statement", str(path)], *([["list"]] if listed else [])):
         ended = CliRunner().invoke(app, line)
-        assert ended.exit_code == code, (line, ended.output)
+        assert ended.exit_code == 0, (line, ended.output)
     assert np.isfinite(found.scores(np.ones((2, 2)))).all()
-    return bool(wrong)
+    return False
 
 
 @pytest.mark.parametrize(
@@ -81,7 +77,7 @@ def refused_or_used(path: Path, listed: bool = True) -> bool:
         for kind, card in CARDS.items()
         for place in places(card)
         # The cards differ in these.
-        if kind == "exact" or (place and place[0] in ("claim", "epsilon", "delta", "mu", "eta", "accounting", "plan"))
+        if kind == "exact" or (place and place[0] in ("claim", "epsilon", "delta", "mu", "eta", "plan"))
     ],
     ids=lambda value: value if isinstance(value, str) else ".".join(map(str, value)) or "all",
 )
@@ -149,20 +145,11 @@ def test_every_card_that_a_training_writes_is_taken(method: str, adjacency: Adja
         for k in (1, 3):
             card = json_of(json.dumps(card_as_written(calibrated(method, privacy, adjacency, k))))
             check(card)
-            assert not contradictions(of_card(card))
-
-
-def test_the_epsilon_of_sampled_releases_is_computed_again() -> None:
-    """Loading does not: it takes seconds."""
-    less = SAMPLED["epsilon"] * 0.9
-    card = {**SAMPLED, "epsilon": less, "ledger": {**SAMPLED["ledger"], "epsilon": less}}
-    check(card)
-    (said,) = contradictions(of_card(card))
-    assert f"the releases cost epsilon = {SAMPLED['epsilon']:.6g}" in said
 
 
 def weaker(card: dict[str, Any]) -> None:
     card["epsilon"] *= 0.9
+    card["ledger"]["epsilon"] = card["epsilon"]
 
 
 def stronger(card: dict[str, Any]) -> None:
@@ -193,17 +180,49 @@ def no_room_for_the_sampler(card: dict[str, Any]) -> None:
     card["eta"] = card["delta"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [weaker, stronger, another_delta, less_noise, another_release, more_classes, sampled, no_room_for_the_sampler],
-)
-def test_a_card_whose_figures_contradict_one_another_is_refused(
-    folder: Path, change: Callable[[dict[str, Any]], None]
-) -> None:
-    card = json.loads(json.dumps(EXACT))
-    change(card)
-    with pytest.raises(UserError, match="figures in its card contradict"):
-        Head.load(written(folder, json.dumps(card)))
+def not_enough_for_the_sampler(card: dict[str, Any]) -> None:
+    card["eta"] = 0
+
+
+def another_split(card: dict[str, Any]) -> None:
+    card["options"]["budget_split"] = [0.3, 0.3, 0.4]
+
+
+def another_shape(card: dict[str, Any]) -> None:
+    card["plan"][0]["shape"] = [4, 4]
+
+
+def shares_swapped(card: dict[str, Any]) -> None:
+    first, second, *_ = card["plan"]
+    first["share"], second["share"] = second["share"], first["share"]
+
+
+def less_than_alone(card: dict[str, Any]) -> None:
+    card["ledger"]["epsilon"] *= 0.5
+
+
+def no_training(card: dict[str, Any]) -> None:
+    card["ledger"]["private"] = 0
+
+
+FALSE = {
+    "epsilon": [weaker, stronger, another_delta, no_room_for_the_sampler],
+    "releases": [less_noise, another_release, sampled, not_enough_for_the_sampler, another_split, another_shape],
+    "counts": [more_classes],
+    "other trainings": [less_than_alone, no_training],
+}
+
+
+def test_a_card_that_contradicts_itself_is_refused(folder: Path) -> None:
+    changes = [(EXACT, what, change) for what, each in FALSE.items() for change in each]
+    for card, what, change in [*changes, (EXACT, "releases", shares_swapped), (SAMPLED, "epsilon", weaker)]:
+        copy = json.loads(json.dumps(card))
+        change(copy)
+        with pytest.raises(UserError, match="is not what it says") as refused:
+            Head.load(written(folder, json.dumps(copy)))
+        assert refused.value.code == "damaged"
+        said = refused.value.fields["contradictions"]
+        assert any(each.startswith(f"{what}: ") for each in said), (change, said)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

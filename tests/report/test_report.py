@@ -231,17 +231,6 @@ def test_a_ledger_that_contradicts_the_head_is_refused(ward: Ward, tmp_path: Pat
     assert not (tmp_path / "internal.md").exists()
 
 
-def test_a_head_that_contradicts_itself_is_refused(ward: Ward, tmp_path: Path) -> None:
-    def greedy(card: dict[str, Any]) -> None:
-        card["plan"][0]["shape"] = [4, 4]
-
-    head = forged(ward.first, tmp_path / "first.safetensors", greedy)
-    for name in ("a.html", "a.md"):
-        with pytest.raises(UserError, match="is not what it says"):
-            dpfc.write_report(head, tmp_path / name)
-        assert not (tmp_path / name).exists()
-
-
 # --- Figures that were released.
 
 

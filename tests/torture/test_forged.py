@@ -35,7 +35,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "open.nonprivate": {"method": "dp-ls", "non_private": True},
 }
 SHORT = ("ls", "persons")
-CLAIM = ("claim", "epsilon", "delta", "mu", "eta", "accounting", "plan")
+CLAIM = ("claim", "epsilon", "delta", "mu", "eta", "plan")
 """The keys of a card that no one can change unseen, even without a ledger."""
 REST = (
     "method",

@@ -13,19 +13,16 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.methods.whitened import Public
 from dpfc_cli.privacy.accounting import Claim
-from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training.calibrate import Calibrated, Planned
 from dpfc_cli.training.card import card_of, charge_of, path_of
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.trust.statement import EXACT, SAMPLED
 from tests.hostile import DATE, calibrated, set_of, standing
-from tests.support import calibrated_at, plan_of
-from tests.training.requests import FACTS, GRADIENT, PLAN, before_of
+from tests.support import calibrated_at
+from tests.training.requests import FACTS, PLAN, before_of
 
 SOLUTION = Solution(chain=(), weight=np.zeros((2, 3)), bias=np.zeros(3))
 START = PublicHead(vectors=np.array([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), origin={"name": "v.npz"})
-FULL, SAMPLE = (plan_of(FACTS, (GRADIENT, 1.0), rate=rate) for rate in (1.0, 0.1))
 
 
 def card(made: Calibrated, solution: Solution = SOLUTION) -> dict[str, Any]:
@@ -78,12 +75,6 @@ def test_where_nothing_is_claimed_charge_and_card_have_no_figures(claim: Claim) 
 def test_a_card_has_the_number_of_records_if_persons_are_protected() -> None:
     made = calibrated_at(replace(FACTS, rows=200, unit="person"), PLAN, 0.3)
     assert (card(made)["facts"]["n"], card(made)["facts"]["records"]) == (FACTS.n, 200)
-
-
-@pytest.mark.parametrize(("plans", "said"), [([FULL], EXACT), ([FULL, SAMPLE], SAMPLED), ([SAMPLE, SAMPLE], SAMPLED)])
-def test_one_sampled_release_makes_the_accounting_that_of_samples(plans: list[Plan], said: str) -> None:
-    plan = Plan(tuple(release for each in plans for release in each.releases))
-    assert card(calibrated_at(FACTS, plan, 0.3))["accounting"] == said
 
 
 @pytest.mark.parametrize(

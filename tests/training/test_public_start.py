@@ -31,7 +31,6 @@ from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
 from dpfc_cli.trust.card import check
 from dpfc_cli.trust.claims import epsilon_of
-from dpfc_cli.trust.statement import SAMPLED
 from tests.support import blobs
 from tests.training.requests import charges, ledger
 from tests.training.starts import CLASSES, NAMES, VECTORS, Quiet, calibrated, head_of, made, npz, read, safetensors
@@ -406,7 +405,6 @@ def test_a_continued_head_says_on_which_condition_its_claim_holds(private: Featu
     made = [release for row in trained.spent.charges[2:] for release in row.releases]
     assert epsilon_of(made, card["delta"], card["eta"]) == pytest.approx(card["epsilon"], rel=1e-9)
     assert card["epsilon"] > 2.0
-    assert card["accounting"] == SAMPLED
 
 
 def test_stated_classes_do_not_cover_a_head_whose_classes_were_inferred(tmp_path: Path, private: FeatureSet) -> None:
@@ -440,7 +438,6 @@ def test_a_card_of_a_continued_head_must_have_releases_of_its_own_and_a_claim(pr
     for changed in ({"public_head": {**start, "releases": len(card["plan"])}}, research):
         with pytest.raises(ValueError, match="contradict"):
             check({**card, **changed})
-    check({**card, **research, "public_head": {k: v for k, v in start.items() if k != "releases"}})
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_the_card_says_what_is_spent_at_the_delta_that_the_head_claims(
     said = run(ready, Observer()).head.card["ledger"]
     private = "seed" not in noise
     assert said["charge"] == ready.receipt.charge.id
-    assert (said["trainings"], said["private"], said["unprotected"]) == (1, int(private), int(not private))
+    assert (said["private"], said["unprotected"]) == (int(private), int(not private))
     assert said["epsilon"] == (pytest.approx(1.0) if private else None)
 
 

@@ -124,12 +124,6 @@ def test_inferred_facts_are_called_inferred_and_not_covered() -> None:
         assert said_of(make_card("private", origin))["public facts"] == f"2 classes, 1 label per record: {origin}"
 
 
-def test_a_card_made_before_cards_had_dates_is_still_read() -> None:
-    card = make_card("private")
-    del card["date"]
-    assert "unknown time" in said_of(card)["made"]
-
-
 def test_every_kind_of_release_has_words() -> None:
     for method in METHODS.values():
         facts = Facts(n=100, m=2, d=2)
@@ -137,8 +131,3 @@ def test_every_kind_of_release_has_words() -> None:
         plan = plan.described(plan.sigmas(1.0))  # type: ignore[assignment]
         text = markdown(statement.document({**make_card("private"), "plan": plan}, SHA))
         assert all(f"- {release['kind']}: " in text.replace("\\", "") for release in plan)  # type: ignore[attr-defined]
-
-
-def test_a_card_is_json_without_the_features_digests() -> None:
-    text = json.dumps(make_card("private"))
-    assert "sha256" not in text
