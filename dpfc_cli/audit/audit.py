@@ -1,6 +1,7 @@
 """The runs of an audit: each is all releases of a training, or a whole training, by the real curator."""
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,6 @@ from dpfc_cli.audit.canary import Canary, Pair, stream
 from dpfc_cli.audit.game import (
     FALSE_ALARM,
     MAIN_SHARE,
-    WHOLE_SHARE,
     Bound,
     Comparison,
     bound,
@@ -30,9 +30,8 @@ from dpfc_cli.privacy.queries import Query
 
 DIFFERENCES = 1_000
 """The most pairs for differences. Faults that differences show are large, and this many pairs can show an ε of 20."""
-HELD = 1_000
-"""Pairs of runs whose numbers are held at a time."""
-Stage = Callable[[int], None]
+Done = Callable[[], None]
+"""Called after each pair of runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,14 +108,15 @@ def audit(
 
     """
     given, tried = prepared(method, options, mechanism)
-    few, count = min(runs, DIFFERENCES), len(tried)
-    total = count * runs + few + trainings
+    few = min(runs, DIFFERENCES)
+    total, pairs = len(tried) * runs + few + trainings, itertools.count(1)
 
-    def stage(before: int) -> Stage:
-        return lambda done: progress(before + done, total) if progress else None
+    def done() -> None:
+        if progress:
+            progress(next(pairs), total)
 
-    released = release_level(given, tried, runs, few, bits, stage(0))
-    trained = [whole_training(method, options, tried[0], trainings, bits, stage(count * runs + few))]
+    released = release_level(given, tried, runs, few, bits, done)
+    trained = [whole_training(method, options, tried[0], trainings, bits, done)]
     # A false alarm may come from either level.
     by = [name for found in (released, trained) for name in refuted(found, FALSE_ALARM / 2)]
     error = 1 - confidence
@@ -128,29 +128,24 @@ def audit(
         whole_training=hidden,
         attainable=released[0].reachable.epsilon(claim.delta),
         parts=_parts(released, mechanism, error, claim.delta),
-        least_trainings=least_runs(Signals.of(mechanism), WHOLE_SHARE),
+        least_trainings=least_runs(Signals.of(mechanism), 1.0),
         violated=bool(by),
         by=tuple(by),
     )
 
 
 def release_level(
-    given: list[Query],
-    tried: list[Attack],
-    runs: int,
-    few: int,
-    bits: Bits,
-    stage: Stage = lambda done: None,
+    given: list[Query], tried: list[Attack], runs: int, few: int, bits: Bits, done: Done = lambda: None
 ) -> list[Comparison]:
     """Compare `runs` pairs of each attack on aimed queries, and `few` pairs on the asked queries for the differences.
 
     Args:
-        given: the queries of one training, as they were `asked`.
+        given: the queries of one training, as they were asked.
         tried: the attacks on them.
         runs: the number of pairs of each attack.
         few: the number of pairs for the differences.
         bits: the source of random bits for the noise.
-        stage: told of the number of pairs that are done.
+        done: called after each pair.
 
     Returns:
         The comparisons. The first one is that of all releases together.
@@ -160,32 +155,26 @@ def release_level(
     between = contrasts(given, mechanism, tried[0].pair)
     others = sum(len(attack.statistics) for attack in tried) - 1 + len(between)
     less = (1 - MAIN_SHARE) / max(others, 1)
-
-    def onward(before: int) -> Stage:
-        return lambda done: stage(before + done)
-
     found: list[Comparison] = []
-    for i, attack in enumerate(tried):
+    for attack in tried:
         answers = _answers(attack.queries, attack.directions, mechanism, bits)
-        played = _played(answers, attack.pair, mechanism, runs, onward(i * runs))
-        won = sum(np.array([_wins(attack.values(name, seen)) for name in attack.statistics]) for seen in played)
-        for name, wins in zip(attack.statistics, np.asarray(won).tolist(), strict=True):
-            found.append(
-                Comparison(
-                    statistic=name,
-                    wins=wins,
-                    runs=runs,
-                    share=less if name != ALL else MAIN_SHARE if others else 1.0,
-                    claimed=attack.claimed(name),
-                    reachable=attack.reachable(name),
-                )
+        seen = _played(answers, attack.pair, mechanism, runs, done)
+        found += [
+            Comparison(
+                statistic=name,
+                wins=_wins(attack.values(name, seen)),
+                runs=runs,
+                share=less if name != ALL else MAIN_SHARE if others else 1.0,
+                claimed=attack.claimed(name),
+                reachable=attack.reachable(name),
             )
+            for name in attack.statistics
+        ]
     if between:
         answers = _answers(given, [directions for _, directions in between.values()], mechanism, bits)
-        played = _played(answers, tried[0].pair, mechanism, few, onward(len(tried) * runs))
-        won = sum(np.array([_wins(seen[..., i]) for i in range(len(between))]) for seen in played)
-        for (name, (own, _)), wins in zip(between.items(), np.asarray(won).tolist(), strict=True):
-            signals = Signals.of(mechanism, own=own)
+        seen = _played(answers, tried[0].pair, mechanism, few, done)
+        for i, (name, (own, _)) in enumerate(between.items()):
+            wins, signals = _wins(seen[..., i]), Signals.of(mechanism, own=own)
             found.append(
                 Comparison(statistic=name, wins=wins, runs=few, share=less, claimed=signals, reachable=signals)
             )
@@ -193,36 +182,21 @@ def release_level(
 
 
 def whole_training(
-    method: Method[Any, Any],
-    options: Any,
-    attack: Attack,
-    trainings: int,
-    bits: Bits,
-    stage: Stage = lambda done: None,
+    method: Method[Any, Any], options: Any, attack: Attack, trainings: int, bits: Bits, done: Done = lambda: None
 ) -> Comparison:
-    """Compare `trainings` pairs of whole trainings by the margin of the canary.
-
-    Args:
-        method: the method.
-        options: its options.
-        attack: the attack on all its releases.
-        trainings: the number of pairs.
-        bits: the source of random bits for the noise.
-        stage: told of the number of pairs that are done.
-
-    """
+    """Compare `trainings` pairs of whole trainings by the margin of the canary. attack: that on all releases."""
     mechanism = attack.mechanism
 
     def margin(blocks: BlockStream) -> np.ndarray:
         solution = method.solve(Curator(mechanism, Unprotected(blocks), bits), mechanism.facts, options)
         sides = [_margin(solution, side) for side in attack.pair.sides]
-        return np.array([sides[0] - sum(sides[1:])])
+        return np.array(sides[0] - sum(sides[1:]))
 
     return Comparison(
         statistic="the canary's margin",
-        wins=sum(_wins(seen[..., 0]) for seen in _played(margin, attack.pair, mechanism, trainings, stage)),
+        wins=_wins(_played(margin, attack.pair, mechanism, trainings, done)),
         runs=trainings,
-        share=WHOLE_SHARE,
+        share=1.0,
         claimed=attack.claimed(ALL),
         reachable=attack.reachable(ALL),
     )
@@ -259,17 +233,12 @@ class _Listening(Oracle):
 
 
 def prepared(method: Method[Any, Any], options: Any, mechanism: Mechanism) -> tuple[list[Query], list[Attack]]:
-    """The queries of one training, and the attacks on them. The first attack is the one on all releases."""
-    given = asked(method, options, mechanism)
-    return given, attacks(given, mechanism)
-
-
-def asked(method: Method[Any, Any], options: Any, mechanism: Mechanism) -> list[Query]:
-    """The queries of one training without the canary. Its noise need not be secret, because the records are made up."""
+    """The queries of one training without the canary, and the attacks on them. The first one is on all releases."""
     blocks = stream(mechanism.facts, None, mechanism.plan.sampled)
+    # Its noise need not be secret, because the records are made up.
     oracle = _Listening(Curator(mechanism, Unprotected(blocks), SeededBits(0)))
     method.solve(oracle, mechanism.facts, options)
-    return oracle.asked
+    return oracle.asked, attacks(oracle.asked, mechanism)
 
 
 def _answers(
@@ -293,21 +262,17 @@ def _margin(solution: Solution, canary: Canary) -> float:
 
 
 def _played(
-    run: Callable[[BlockStream], np.ndarray], pair: Pair, mechanism: Mechanism, runs: int, stage: Stage
-) -> Iterator[np.ndarray]:
-    """The numbers that `runs` pairs of runs give, at most `HELD` pairs at a time: pairs × 2 × numbers. The first of two
-    is with the first canary.
-    """
-    alone = mechanism.plan.sampled
-    one, other = (stream(mechanism.facts, side, alone) for side in (pair.one, pair.other))
-    for start in range(0, runs, HELD):
-        seen = []
-        for done in range(start + 1, min(start + HELD, runs) + 1):
-            seen.append([run(one), run(other)])
-            stage(done)
-        yield np.array(seen)
+    run: Callable[[BlockStream], np.ndarray], pair: Pair, mechanism: Mechanism, runs: int, done: Done
+) -> np.ndarray:
+    """The numbers that pairs of runs give: pairs × 2 × numbers. The first of two is with the first canary."""
+    one, other = (stream(mechanism.facts, side, mechanism.plan.sampled) for side in (pair.one, pair.other))
+    seen = []
+    for _ in range(runs):
+        seen.append(np.stack([run(one), run(other)]))
+        done()
+    return np.array(seen)
 
 
 def _wins(values: np.ndarray) -> int:
-    """In how many pairs the statistic is larger with the first canary. values: runs × 2."""
+    """In how many pairs the statistic is larger with the first canary. values: pairs × 2."""
     return int((values[:, 0] > values[:, 1]).sum())

@@ -10,8 +10,6 @@ from dpfc_cli.audit.signals import Signals
 
 FALSE_ALARM = 1e-4
 """An upper bound on the probability that a method with a true claim is called violated."""
-WHOLE_SHARE = 1.0
-"""The fraction of the error probability for the one statistic of whole trainings."""
 MAIN_SHARE = 0.9
 """The fraction of the error probability for all releases together. The other statistics divide the rest."""
 LEAST_MU, LARGEST_MU = 1e-3, 1e3

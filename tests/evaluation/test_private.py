@@ -142,7 +142,7 @@ def test_what_can_be_refused_is_refused_before_the_charge(
 
     refused("bad-value", epsilon=1000.0)
     for wrong in ({"epsilon": "1"}, {"delta": "1"}, {"by": ""}, {"purpose": ""}):
-        refused(next(iter(wrong)), **wrong)
+        refused(next(iter(wrong)), **wrong)  # type: ignore[arg-type]
     assert "add" not in refused("delta", delta=1.01 / N).remedy, "an evaluation has no option for it"
     refused("missing", replace(head, path=None))
     refused("missing", split="other")
