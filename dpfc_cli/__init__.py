@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from dpfc_cli.evaluation.exact import Comparison as Comparison
     from dpfc_cli.evaluation.exact import Evaluation as Evaluation
     from dpfc_cli.evaluation.private import PrivateEvaluation as PrivateEvaluation
-    from dpfc_cli.evaluation.private import evaluate_privately as evaluate_privately
     from dpfc_cli.exports.arrays import to_sklearn as to_sklearn
     from dpfc_cli.exports.export import Exported as Exported
     from dpfc_cli.exports.export import export as export

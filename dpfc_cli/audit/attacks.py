@@ -29,13 +29,8 @@ Directions = list[list[np.ndarray]]
 class Attack:
     """All releases of one mechanism, with queries that are aimed at one pair of canaries.
 
-    Attributes:
-        mechanism: the releases and their noise.
-        pair: the canaries.
-        queries: the queries.
-        added: for each release the difference between the canaries' contributions, in units of the sensitivity.
-        statistics: the names of the statistics, each with the releases that it sees.
-
+    added: for each release the difference between the canaries' contributions, in units of the sensitivity.
+    statistics: their names, each with the releases that it sees.
     """
 
     mechanism: Mechanism
@@ -65,12 +60,8 @@ class Attack:
         return Signals.of(self.mechanism, self.signals, self.statistics[name])
 
     def values(self, name: str, seen: np.ndarray) -> np.ndarray:
-        """The statistic of each run: the logarithm of the likelihood ratio of its releases.
-
-        Args:
-            name: the name of the statistic.
-            seen: the numbers of `directions` in the last axis.
-
+        """The statistic of each run: the logarithm of the likelihood ratio of its releases. seen: the numbers of
+        `directions` in the last axis.
         """
         own = self.statistics[name]
         rates = np.array([r.rate for r in self.mechanism.plan.releases])[own]
@@ -158,11 +149,7 @@ def aimed(query: Query, pair: Pair, facts: Facts) -> Query:
 
 def contrasts(asked: list[Query], mechanism: Mechanism, pair: Pair) -> dict[str, tuple[list[int], list[np.ndarray]]]:
     """For each kind of releases, contrasts between classes, between steps, and between the blocks of a step. Noise that
-    these share cancels in them.
-
-    Returns:
-        For each statistic the releases that it sees, and the array that each answer is projected on.
-
+    these share cancels in them. Of each: the releases that it sees, and the array that each answer is projected on.
     """
     each = [difference(q, pair, mechanism.facts) / s for q, s in zip(asked, mechanism.sigmas, strict=True)]
     found: dict[str, tuple[list[int], list[np.ndarray]]] = {}

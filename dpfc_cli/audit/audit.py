@@ -36,15 +36,8 @@ Done = Callable[[], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What one kind of releases gives away by itself.
-
-    Attributes:
-        kind: the kind.
-        claimed: ε of these releases with the noise that the plan gives them.
-        attainable: ε that this attack would reach with infinitely many runs.
-        reached: the lower bound.
-        runs: the number of pairs.
-
+    """What one kind of releases gives away by itself. claimed: ε of these releases with their planned noise.
+    attainable: ε that this attack would reach with infinitely many runs. reached: the lower bound with so many.
     """
 
     kind: str
@@ -58,17 +51,10 @@ class Part:
 class Audit:
     """The claim of one method, and what the attacks reach at the given confidence.
 
-    Attributes:
-        method: the name of the method.
-        claim: the guarantee that is attacked.
-        release_level: the bound if the attacker sees all answers.
-        whole_training: the bound if the attacker sees the head alone.
-        attainable: ε that the attack on all answers would reach with infinitely many runs.
-        parts: each kind of releases by itself, if there are several.
-        least_trainings: the smallest number of trainings that could refute the claim.
-        violated: whether the claim is refuted.
-        by: the statistics that refute it.
-
+    release_level: the bound if the attacker sees all answers; whole_training: if the attacker sees the head alone.
+    attainable: ε that the attack on all answers would reach with infinitely many runs. parts: each kind of releases by
+    itself, if there are several. least_trainings: fewer pairs of trainings could not refute the claim. by: the
+    statistics that refute it.
     """
 
     method: str
@@ -95,17 +81,9 @@ def audit(
 ) -> Audit:
     """Attack a method on the made-up records of `canary`.
 
-    Args:
-        method: the method.
-        options: its options.
-        mechanism: its plan with its noise, for the facts of `canary.facts_of`.
-        claim: the guarantee that the mechanism is calibrated to.
-        runs: the number of pairs of each attack at release level.
-        trainings: the number of pairs of whole trainings.
-        confidence: of the bounds, such as 0.95.
-        bits: the source of random bits for the noise.
-        progress: progress(done, total) is told of the number of pairs.
-
+    mechanism: its plan with its noise, for the facts of `canary.facts_of`. claim: what that is calibrated to. runs: of
+    pairs of each attack at release level. trainings: of pairs of whole trainings. confidence: of the bounds, such as
+    0.95. progress: progress(done, total) in pairs.
     """
     given, tried = prepared(method, options, mechanism)
     few = min(runs, DIFFERENCES)
@@ -138,18 +116,7 @@ def release_level(
     given: list[Query], tried: list[Attack], runs: int, few: int, bits: Bits, done: Done = lambda: None
 ) -> list[Comparison]:
     """Compare `runs` pairs of each attack on aimed queries, and `few` pairs on the asked queries for the differences.
-
-    Args:
-        given: the queries of one training, as they were asked.
-        tried: the attacks on them.
-        runs: the number of pairs of each attack.
-        few: the number of pairs for the differences.
-        bits: the source of random bits for the noise.
-        done: called after each pair.
-
-    Returns:
-        The comparisons. The first one is that of all releases together.
-
+    The first comparison is that of all releases together. given, tried: see `prepared`.
     """
     mechanism = tried[0].mechanism
     between = contrasts(given, mechanism, tried[0].pair)

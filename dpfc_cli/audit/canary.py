@@ -15,13 +15,8 @@ def facts_of(records: int | None = None, labels: int = 1, adjacency: Adjacency =
     """The facts of an audit. They are small, because the guarantee does not depend on n, m or d.
 
     There are enough classes for two label sets that have nothing in common, and for one class that is in neither of
-    them. m and d differ, so the axis of the classes can be found in an answer.
-
-    Args:
-        records: the number of records of each person; None if the unit is a record.
-        labels: the number of labels of each record.
-        adjacency: which data sets are neighbours.
-
+    them. m and d differ, so the axis of the classes can be found in an answer. records: of each person; None if the
+    unit is a record. labels: of each record.
     """
     n, m = 200, 2 * labels + 1
     persons = {} if records is None else {"rows": records * n, "unit": "person"}
@@ -35,13 +30,7 @@ LABEL = FACTS.m - 1
 
 @dataclass(frozen=True, eq=False)
 class Canary:
-    """One record, or what each record of one person is.
-
-    Attributes:
-        x: d features.
-        labels: k labels.
-
-    """
+    """One record, or what each record of one person is. x: d features. labels: k labels."""
 
     x: np.ndarray
     labels: np.ndarray
@@ -49,13 +38,7 @@ class Canary:
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two neighbouring data sets differ in this: the unit is `one` or `other`. All else is the same.
-
-    Attributes:
-        one: the canary of the first data set.
-        other: the canary of the second data set; None stands for null.
-
-    """
+    """Two neighbouring data sets differ in this: the unit is `one` or `other` (None: null). All else is the same."""
 
     one: Canary
     other: Canary | None
@@ -87,14 +70,7 @@ def pairs(facts: Facts) -> list[Pair]:
 
 
 def stream(facts: Facts, canary: Canary | None, alone: bool = False) -> BlockStream:
-    """The records of one data set. The last unit is the canary.
-
-    Args:
-        facts: the public facts.
-        canary: the canary; None for the null unit.
-        alone: all other units are null.
-
-    """
+    """The records of one data set. The last unit is the canary; None: null. alone: all other units are null."""
     x = _others(facts)
     labels = (np.arange(facts.n)[:, None] + np.arange(facts.k)) % facts.m
     if alone:

@@ -18,16 +18,10 @@ LEAST_MU, LARGEST_MU = 1e-3, 1e3
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The result of a statistic: in `wins` of `runs` pairs it was larger with the first canary.
+    """The result of a statistic: in `wins` of `runs` pairs it was larger with the first canary, which is a right guess.
 
-    Attributes:
-        statistic: its name.
-        wins: the number of right guesses.
-        runs: the number of pairs.
-        share: the fraction of the error probability that it gets.
-        claimed: the releases that it sees, with the noise that they should have.
-        reachable: the same with the signals that the canaries really give.
-
+    share: the fraction of the error probability that it gets. claimed: the releases that it sees, with the noise that
+    they should have. reachable: the same with the signals that the canaries really give.
     """
 
     statistic: str
@@ -70,15 +64,7 @@ def _smallest(claimed: Signals, right: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """A lower bound on μ, and the lower bound on ε that follows at the δ of the claim.
-
-    Attributes:
-        epsilon: ε.
-        mu: μ.
-        statistic: the statistic that reached it.
-        runs: the number of pairs of that statistic.
-
-    """
+    """A lower bound on μ, what follows for ε at the δ of the claim, and the statistic that reached it."""
 
     epsilon: float
     mu: float
@@ -87,14 +73,7 @@ class Bound:
 
 
 def at_least(wins: int, runs: int, error: float) -> float:
-    """The lower bound of Clopper and Pearson on a probability.
-
-    Args:
-        wins: the number of successes.
-        runs: the number of trials.
-        error: the probability that the bound is too large.
-
-    """
+    """The lower bound of Clopper and Pearson on a probability. error: the probability that it is too large."""
     from scipy.special import betaincinv
 
     return float(betaincinv(wins, runs - wins + 1, error)) if wins else 0.0
@@ -104,36 +83,20 @@ def lower_mu(wins: int, runs: int, error: float) -> float:
     """The lower bound on μ that `wins` right guesses in `runs` comparisons prove.
 
     It is √2·Φ⁻¹ of the Clopper-Pearson lower bound on the probability of a right guess. It is 0 if the guesses are no
-    better than chance.
-
-    Args:
-        wins: the number of right guesses.
-        runs: the number of comparisons.
-        error: the probability that the bound is too large.
-
+    better than chance. error: the probability that it is too large.
     """
     right = at_least(wins, runs, error) if 2 * wins > runs else 0.0
     return math.sqrt(2) * NormalDist().inv_cdf(right) if 2 * right > 1 else 0.0
 
 
 def least_runs(claimed: Signals, share: float = MAIN_SHARE) -> int:
-    """The smallest number of pairs that could refute a claim. With fewer pairs not even right guesses alone could do
-    it.
-
-    Args:
-        claimed: the releases with their noise.
-        share: the fraction of the error probability that their statistic gets.
-
-    """
+    """The smallest number of pairs that could refute a claim, if all guesses were right. share: as of `Comparison`."""
     wrong = 1 - claimed.right if claimed.sampled else math.erfc(claimed.mu / 2) / 2
     return math.floor(math.log(share * FALSE_ALARM / 2) / math.log1p(-wrong)) + 1
 
 
 def strongest(found: list[Comparison], error: float) -> tuple[float, Comparison]:
-    """The largest lower bound on μ, and the comparison that gives it.
-
-    The bound is valid with probability 1 − error for all statistics together.
-    """
+    """The largest lower bound on μ, and the comparison that gives it. It holds for all together but with `error`."""
     bounds = [each.least(each.share * error) for each in found]
     best = int(np.argmax(bounds))
     return bounds[best], found[best]

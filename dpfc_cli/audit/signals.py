@@ -47,23 +47,16 @@ _ROUNDING = 1e-12
 class Signals:
     """Releases as an attacker sees them.
 
-    Attributes:
-        each: for each release a, the distance between with and without in standard deviations of the noise, and the
-            rate q at which units take part.
-
+    each: for each release a, the distance between with and without in standard deviations of the noise, and the rate q
+    at which units take part.
     """
 
     each: tuple[tuple[float, float], ...]
 
     @classmethod
     def of(cls, mechanism: Mechanism, sizes: Iterable[float] | None = None, own: Iterable[int] | None = None) -> Self:
-        """The releases of a mechanism.
-
-        Args:
-            mechanism: the releases with their noise.
-            sizes: a for each release; None for the largest that the noise allows, 1/σ.
-            own: which releases; None for all.
-
+        """The releases of a mechanism. sizes: a for each; None for the largest that the noise allows, 1/σ. own: which
+        releases; None for all.
         """
         given = [1 / sigma for sigma in mechanism.sigmas] if sizes is None else list(map(float, sizes))
         rates = [release.rate for release in mechanism.plan.releases]
