@@ -94,8 +94,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epsilon: ε of one fit, 1e-4 to 100.
         delta: δ. None: min(1e-5, 1/n).
         classes: the labels that may occur, or their number m for the labels 0 … m − 1. They are public. "infer": they
-            are taken from y, and every statement says that they were inferred from the private records. None: the same
-            with a seed, and refused without one.
+            are taken from y, and every statement says that they were inferred from the private records. None: refused.
         method: a method of `dpfc train`.
         options: the method's own options, such as {"steps": 20}.
         adjacency: "zero-out" or "replace-one". None: "zero-out".
@@ -183,20 +182,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _asserted(self) -> Sequence[Any] | int | None:
         """The classes that are stated; None if they are to be taken from y. UserError where nobody says which."""
-        if isinstance(self.classes, str):
-            if self.classes == INFER:
-                return None
+        if isinstance(self.classes, str) and self.classes == INFER:
+            return None
+        if self.classes is None or isinstance(self.classes, str):
             raise UserError(
-                f"{parameter('classes')} '{self.classes}' is one text, and no list of labels.",
-                f"Name all labels that may occur, or write '{INFER}'.",
-                parameter="classes",
-            )
-        if self.classes is None and self.seed is None:
-            raise UserError(
-                f"{parameter('classes')} says nothing. The labels that occur follow from the private records, and no "
-                "noise hides them.",
-                f"Name all labels that may occur. Or, if everybody may know which do: "
-                f"{parameter('classes')}='{INFER}'.",
+                f"{parameter('classes')} does not list the labels that may occur. Those that do occur follow from the "
+                "private records, and no noise hides them.",
+                f"List all labels. Or, if everybody may know which occur: {parameter('classes')}='{INFER}'.",
                 code="conflict",
                 parameter="classes",
             )

@@ -38,19 +38,29 @@ def write(path: Path, data: bytes | Iterable[bytes]) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True)
         found = make(path, data)
     except OSError as error:
-        raise UserError(
-            f"'{path}' cannot be written: {error.strerror or error}.",
-            f"Choose a writable place, with room left: {parameter('out')}.",
-            code="unwritable",
-            parameter="out",
-            path=str(path),
-        ) from error
+        raise unwritable(path, error) from error
     if found == "other":
-        raise UserError(
-            f"There is another file '{path}' already.",
-            f"Nothing is overwritten. Choose another name, {parameter('out')}, or move it away.",
-            code="exists",
-            parameter="out",
-            path=str(path),
-        )
+        raise taken(path)
     return found == "made"
+
+
+def unwritable(path: Path, error: OSError) -> UserError:
+    """The error where a file cannot be written."""
+    return UserError(
+        f"'{path}' cannot be written: {error.strerror or error}.",
+        f"Choose a writable place, with room left: {parameter('out')}.",
+        code="unwritable",
+        parameter="out",
+        path=str(path),
+    )
+
+
+def taken(path: Path) -> UserError:
+    """The error where another file has that name."""
+    return UserError(
+        f"There is another file '{path}' already.",
+        f"Nothing is overwritten. Choose another name, {parameter('out')}, or move it away.",
+        code="exists",
+        parameter="out",
+        path=str(path),
+    )

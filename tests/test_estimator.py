@@ -123,15 +123,13 @@ def test_classes_that_nobody_asserted_are_said_to_be_inferred() -> None:
 
 
 def test_labels_that_nobody_stated_are_published_only_if_the_user_insists() -> None:
-    for classes, seed in ((None, None), ("flu", None), ("flu", 3)):
+    for classes in (None, "flu"):
         with pytest.raises(UserError) as refused:
-            PrivateClassifier(method="dp-ls", classes=classes, seed=seed).fit(X, LABELS)
+            PrivateClassifier(method="dp-ls", classes=classes).fit(X, LABELS)
         assert refused.value.fields["parameter"] == "classes"
         # In a log a label would be published, too.
-        assert not any(name in str(refused.value).replace("'flu'", "") for name in NAMES)
+        assert not any(name in str(refused.value) for name in NAMES)
     assert files() == []
-    # Nothing is claimed of noise that can be repeated.
-    assert PrivateClassifier(method="dp-ls", seed=3).fit(X, LABELS).classes_.tolist() == sorted(NAMES)
 
 
 def test_a_label_that_was_not_asserted_is_refused_before_the_charge() -> None:

@@ -48,8 +48,6 @@ class Outlook:
     """What is to be expected of a training at one ε.
 
     Attributes:
-        epsilon: ε of the training.
-        mu: μ of its noise.
         signal: how many records (or persons) a class has on average.
         noise: the length of the noise in the sum of a class.
         accuracy: the mean over trainings on the stand-in, in [0, 1]: top-1, or mean average precision of label sets;
@@ -245,46 +243,36 @@ def stated_facts(wanted: Forecasting) -> Facts:
 
     """
     features, on, records, persons = wanted.features, wanted.on, wanted.records, wanted.persons
-    dimensions, classes = _dimensions(wanted.model, wanted.dimensions), wanted.classes
+    classes, dimensions = wanted.classes, wanted.dimensions
     if isinstance(classes, Sequence | Path):
         classes = len(class_names(classes) or ())
     if classes is not None:
         classes = _COUNT.taken("classes", classes)
-    stated = {"records": records, "persons": persons, "classes": classes, "dimensions": dimensions}
+    stated = {"records": records, "persons": persons, "classes": classes, "model": wanted.model}
+    given = [name for name, value in {**stated, "dimensions": dimensions}.items() if value is not None]
+    twice = ["features", *given] if features is not None else [n for n in given if n in ("model", "dimensions")]
+    if len(twice) > 1:
+        raise UserError(
+            f"{parameter(twice[0])} and {parameter(twice[1])} both say it.",
+            "Leave out one of them.",
+            code="conflict",
+            parameter=twice[1],
+        )
     if features is not None:
-        first = next((name for name, value in stated.items() if value is not None), None)
-        if first is not None:
-            raise UserError(
-                f"{parameter(first)} is stated, and {parameter('features')} says it, too.",
-                "Leave out one of them.",
-                code="conflict",
-                parameter=first,
-            )
         return facts_of(features, wanted.neighbours)
+    if wanted.model is not None:
+        dimensions = _dimensions(wanted.model)
     units = records if persons is None else persons
-    if units is None:
-        raise UserError(
-            "It is not known how many records there are.",
-            f"State {parameter('records')} (or {parameter('persons')}) and {parameter('classes')}, or name the private "
-            f"set: {parameter('features')}. Of a set only its manifest is read.",
-            code="missing",
-            parameter="records",
-        )
-    if classes is None:
-        raise UserError(
-            "It is not known how many classes there are.",
-            f"State {parameter('classes')}.",
-            code="missing",
-            parameter="classes",
-        )
     width = on.dim if dimensions is None and on is not None else dimensions
-    if width is None:
+    missing = [name for name, value in (("records", units), ("classes", classes), ("dimensions", width)) if not value]
+    if units is None or classes is None or width is None:
         raise UserError(
-            "It is not known how long a feature vector is.",
-            f"State {parameter('dimensions')} or {parameter('model')}, or name public features of the same backbone: "
-            f"{parameter('on')}.",
+            f"It is not known how many {' and '.join(missing)} there are.",
+            f"State {parameter('records')} (or {parameter('persons')}), {parameter('classes')}, and "
+            f"{parameter('dimensions')} (or {parameter('model')}, or {parameter('on')}). Or name the private set, of "
+            f"which only the manifest is read: {parameter('features')}.",
             code="missing",
-            parameter="dimensions",
+            parameter=missing[0],
         )
     if on is not None and width != on.dim:
         raise UserError(
@@ -308,17 +296,8 @@ def stated_facts(wanted: Forecasting) -> Facts:
     return replace(facts, rows=persons if records is None else records, unit="person")
 
 
-def _dimensions(model: str | None, dimensions: int | None) -> int | None:
-    """How long a feature vector is, as far as it is said."""
-    if model is None:
-        return dimensions
-    if dimensions is not None:
-        raise UserError(
-            f"{parameter('model')} and {parameter('dimensions')} were both given.",
-            "Leave out one of them.",
-            code="conflict",
-            parameter="dimensions",
-        )
+def _dimensions(model: str) -> int:
+    """How long a feature vector is."""
     found = backbones.dimensions(model)
     if found is None:
         raise UserError(

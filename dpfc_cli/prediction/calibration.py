@@ -24,15 +24,8 @@ LEAST_LOG, MOST_LOG = -12.0, 12.0
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """A temperature, and what it was fitted on.
-
-    Attributes:
-        temperature: what scores are divided by.
-        name: of the set.
-        split: of the records.
-        n: how many labelled records there were.
-        warnings: sentences for whoever reads the probabilities.
-
+    """A temperature, and what it was fitted on: n labelled records of a split of the set of that name. warnings: for
+    whoever reads the probabilities.
     """
 
     temperature: float
@@ -43,15 +36,8 @@ class Calibration:
 
 
 def fit(head: Head, on: FeatureSet) -> Calibration:
-    """Fit the temperature of a head on public labelled features: on the test split of the set if it has one.
-
-    Args:
-        head: the head.
-        on: the set. Its records must be public.
-
-    Raises:
-        UserError: the set is private, as far as can be seen; it does not fit the head; or it has no label.
-
+    """Fit the temperature of a head on public labelled features: on the test split of the set if it has one. UserError:
+    the set is private, as far as can be seen; it does not fit the head; or it has no label.
     """
     split = "test" if "test" in on.splits else next(iter(on.splits))
     warnings = _check(head, on)
@@ -85,13 +71,8 @@ def fit(head: Head, on: FeatureSet) -> Calibration:
 
 
 def temperature_of(scores: np.ndarray, right: np.ndarray, several: bool) -> float:
-    """The temperature with the least mean negative log-likelihood.
-
-    Args:
-        scores: n × m.
-        right: n × m, whether the class is a label of the record.
-        several: whether a record may have several labels.
-
+    """The temperature with the least mean negative log-likelihood. right: n × m as the scores, whether the class is a
+    label of the record. several: whether a record may have several.
     """
     from scipy.optimize import minimize_scalar
 

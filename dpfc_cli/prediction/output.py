@@ -13,43 +13,37 @@ options, so only the same call finds the file. It has as many rows as it has who
 Predictions say something about pictures that may be private: the file is for its owner alone.
 """
 
+import csv
 import fcntl
 import hashlib
+import io
 import json
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from dpfc_cli.errors import Note, UserError, check_new_name, parameter, printable, unknown
-from dpfc_cli.files import opened, publish, temporary_beside
+from dpfc_cli.files import opened, publish, sync, temporary_beside
 from dpfc_cli.folders import PARTIAL
+from dpfc_cli.outputs import taken, unwritable
 from dpfc_cli.version import __version__
 
 FORMATS = ("csv", "jsonl", "parquet")
 LINES = ("csv", "jsonl")
 """The formats with a line for each row."""
-SYNCED = 1 << 20
-"""Bytes that are written before they are synced to disk."""
 DIGITS = 6
-"""Significant digits of a probability, as text."""
+"""Significant digits of a probability."""
 _FORMULA = "=+-@＝＋－＠"
 """With these a spreadsheet begins a formula."""
-_QUOTED = frozenset(",;\"'|\t ")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The prediction for one record.
-
-    Attributes:
-        name: what the source calls it.
-        classes: the best classes, the best one first; none if there is an error.
-        probabilities: of these classes.
-        error: why the record could not be read; None if it could.
-
+    """The prediction for one record. name: what the source calls it. classes: the best one first; none if there is an
+    error. probabilities: of these classes. error: why the record could not be read; None if it could.
     """
 
     name: str
@@ -65,21 +59,15 @@ class Row:
 
 @dataclass(kw_only=True)
 class Saved:
-    """What was written.
-
-    Attributes:
-        rows: how many rows.
-        errors: how many of them have an error.
-        first: the first of these; None if there is none.
-        resumed: how many rows were there already, of a call that was stopped.
-
+    """What was written. errors: how many of the rows have one; first: the first of these. resumed: how many rows were
+    there already, of a call that was stopped.
     """
 
     rows: int = 0
     errors: int = 0
     first: Row | None = None
     resumed: int = 0
-    path: Path | None = field(default=None)
+    path: Path | None = None
 
     def count(self, rows: Iterable[Row]) -> None:
         """Add rows."""
@@ -102,11 +90,8 @@ class Source(Protocol):
 
 
 def format_of(path: Path | None, given: str | None) -> str:
-    """The format: the given one, or that of the file's name. Without a file: CSV.
-
-    Raises:
-        UserError: there is no such format, or the name does not say it.
-
+    """The format: the given one, or that of the file's name; CSV without a file. UserError where there is no such one,
+    or the name does not say it.
     """
     if given is not None:
         if given not in FORMATS:
@@ -140,7 +125,9 @@ def line(row: Row, form: str, top: int) -> str:
     """A row as a line."""
     values = _values(row, top)
     if form == "csv":
-        return f"{','.join(map(_cell, values))}\n"
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(map(_cell, values))
+        return text.getvalue()
     return f"{json.dumps(dict(zip(columns(top), values, strict=True))).replace(chr(127), chr(92) + 'u007f')}\n"
 
 
@@ -149,13 +136,7 @@ def check_place(path: Path, form: str | None) -> str:
     check_new_name(path.name)
     kind = format_of(path, form)
     if path.exists() or path.is_symlink():
-        raise UserError(
-            f"'{path}' exists. It is not overwritten.",
-            f"Choose another {parameter('out')}, or move it away.",
-            code="exists",
-            parameter="out",
-            path=str(path),
-        )
+        raise taken(path)
     return kind
 
 
@@ -166,13 +147,7 @@ def save(source: Source, path: Path, form: str | None, identity: Callable[[], li
         path.parent.mkdir(parents=True, exist_ok=True)
         saved = (_lines if kind in LINES else _parquet)(source, path, kind, identity)
     except OSError as error:
-        raise UserError(
-            f"'{path}' cannot be written: {error.strerror or error}.",
-            f"Make room, or choose another {parameter('out')}. What was written is kept.",
-            code="unwritable",
-            parameter="out",
-            path=str(path),
-        ) from error
+        raise unwritable(path, error) from error
     saved.path = path
     return saved
 
@@ -183,18 +158,12 @@ def _lines(source: Source, path: Path, form: str, identity: Callable[[], list[ob
     first = header(form, source.top)
     with _partial(partial) as file:
         saved = _found(file, first, form, source.top)
-        unsynced = 0
         try:
             with closing(source.blocks(saved.rows)) as blocks:
                 for rows in blocks:
-                    data = "".join(line(row, form, source.top) for row in rows).encode()
-                    file.write(data)
+                    file.write("".join(line(row, form, source.top) for row in rows).encode())
                     file.flush()
                     saved.count(rows)
-                    unsynced += len(data)
-                    if unsynced > SYNCED:
-                        os.fsync(file.fileno())
-                        unsynced = 0
         except KeyboardInterrupt as stopped:
             kept = f"{saved.rows:,} rows are kept in '{printable(str(partial))}'. The same command goes on."
             stopped.add_note(Note(kept))
@@ -252,8 +221,6 @@ def _found(file: IO[bytes], first: str, form: str, top: int) -> Saved:
 
 def _read(text: bytes, form: str, top: int) -> Row | None:
     """The row of a line; None if the line is not whole. Only its name and its error are told."""
-    import csv
-
     if not text.endswith(b"\n"):
         return None
     with suppress(ValueError, LookupError, csv.Error, UnicodeDecodeError):
@@ -280,11 +247,11 @@ def _parquet(source: Source, path: Path, form: str, identity: Callable[[], list[
             pq.ParquetWriter(file, schema) as writer,
         ):
             for rows in _gathered(source.blocks()):
-                values = zip(*(_values(row, source.top, as_text=_utf8, exact=True) for row in rows), strict=True)
+                values = zip(*(_values(row, source.top, as_text=_utf8) for row in rows), strict=True)
                 arrays = [pa.array(column, kind) for column, kind in zip(values, kinds, strict=True)]
                 writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
                 saved.count(rows)
-        _sync(temporary)
+        sync(temporary)
         _publish(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -308,32 +275,17 @@ def _gathered(blocks: Generator[list[Row], None, None]) -> Iterator[list[Row]]:
         yield held
 
 
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
 def _publish(temporary: Path, path: Path) -> None:
     if not publish(temporary, path):
-        raise UserError(
-            f"'{path}' was made meanwhile by somebody else. It is not overwritten.",
-            f"Run the same command with another {parameter('out')}.",
-            code="exists",
-            parameter="out",
-            path=str(path),
-        )
+        raise taken(path)
 
 
-def _values(row: Row, top: int, as_text: Callable[[str], str] = str, exact: bool = False) -> list[Any]:
+def _values(row: Row, top: int, as_text: Callable[[str], str] = str) -> list[Any]:
     """The values of a row, in the order of the columns. None where there is nothing."""
     pairs = zip(row.classes, row.probabilities, strict=True)
-    ranked: list[Any] = [value for name, p in pairs for value in (as_text(name), p if exact else _rounded(p))]
+    ranked: list[Any] = [value for name, p in pairs for value in (as_text(name), float(f"{p:.{DIGITS}g}"))]
     error = None if row.error is None else as_text(row.error)
     return [as_text(row.name), *ranked, *([None] * (2 * top - len(ranked))), error]
-
-
-def _rounded(probability: float) -> float:
-    return float(f"{probability:.{DIGITS}g}")
 
 
 def _utf8(text: str) -> str:
@@ -346,10 +298,7 @@ def _utf8(text: str) -> str:
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return repr(value)
+    if not isinstance(value, str):
+        return "" if value is None else repr(value)
     shown = printable(value)
-    shown = f"'{shown}" if shown.lstrip().startswith(tuple(_FORMULA)) else shown
-    return '"' + shown.replace('"', '""') + '"' if _QUOTED & set(shown) else shown
+    return f"'{shown}" if shown.lstrip().startswith(tuple(_FORMULA)) else shown

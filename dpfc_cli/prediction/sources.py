@@ -8,12 +8,13 @@ import codecs
 import hashlib
 import itertools
 import os
+import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,6 +53,8 @@ LARGEST_LIST = 2**30
 """Bytes of the largest list of files that is read."""
 LONGEST_NAME = 2**15
 """Bytes of the longest line of a list. No system has longer paths."""
+CONTROL = re.compile(rb"[\x00-\x1f]")
+"""What no honest path has."""
 ACCEPTED = (
     "a folder of pictures, a list of files ('-' for standard input), a .tar or .parquet file of pictures, a feature "
     f"set, or a file of features ({', '.join(ARRAYS)})"
@@ -68,84 +71,58 @@ class Block(NamedTuple):
     broken: dict[int, str]
 
 
-class Source(Protocol):
-    """Records to predict."""
+class Source(ABC):
+    """Records to predict. n: how many. noun: what one is called. In sentences, remarks: how the source was read;
+    warnings: why the predictions may mean little.
+    """
 
-    @property
-    def n(self) -> int:
-        """How many there are."""
-        ...
-
-    @property
-    def noun(self) -> str:
-        """What one of them is called."""
-        ...
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What the user should know of how the source was read, in sentences."""
-        ...
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Why the predictions may mean little, in sentences."""
-        ...
-
-    def name(self, i: int) -> str:
-        """What record i is called."""
-        ...
-
-    def listing(self) -> str:
-        """A digest of the source. Another one means other records."""
-        ...
-
-    def blocks(self, start: int) -> Generator[Block, None, None]:
-        """The records from `start` on. If you do not read it to its end, close it."""
-        ...
-
-
-@dataclass(frozen=True)
-class Pictures:
-    """Pictures, with the backbone that computes their features."""
-
-    found: Unlabelled
-    recipe: Recipe
-    backbone: Backbone
-    noun: str = "picture"
+    n: int
+    noun = "record"
+    remarks: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
-    @property
-    def n(self) -> int:
-        return self.found.n
+    @abstractmethod
+    def name(self, i: int) -> str:
+        """What record i is called."""
 
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        return self.found.remarks
+    @abstractmethod
+    def listing(self) -> str:
+        """A digest of the source. Another one means other records."""
+
+    @abstractmethod
+    def blocks(self, start: int) -> Generator[Block, None, None]:
+        """The records from `start` on. If you do not read it to its end, close it."""
+
+
+class Pictures(Source):
+    """Pictures, with the backbone that computes their features."""
+
+    noun = "picture"
+
+    def __init__(self, found: Unlabelled, recipe: Recipe, backbone: Backbone) -> None:
+        self.n, self.remarks = found.n, found.remarks
+        self._found, self._recipe, self._backbone = found, recipe, backbone
 
     def name(self, i: int) -> str:
-        return self.found.name(i)
+        return self._found.name(i)
 
     def listing(self) -> str:
-        return self.found.listing()
+        return self._found.listing()
 
     def blocks(self, start: int) -> Generator[Block, None, None]:
-        recipe = self.recipe
-        decoder = Decoder(source=self.found, image_shape=recipe.image_shape, preparation=recipe.preparation)
-        step = self.backbone.batch
+        recipe, step = self._recipe, self._backbone.batch
+        decoder = Decoder(source=self._found, image_shape=recipe.image_shape, preparation=recipe.preparation)
         wanted = ((None, decoder, at, min(at + step, self.n)) for at in range(start, self.n, step))
         with closing(batches(wanted)) as decoded:
             pixels = ((batch, batch.pixels) for _, batch in decoded)
-            for batch, features in backbones.computed(self.backbone, pixels):
+            for batch, features in backbones.computed(self._backbone, pixels):
                 with np.errstate(over="ignore"):
                     # As a feature set keeps them.
                     yield Block(batch.start, features.astype(recipe.dtype), batch.broken)
 
 
-class Stored:
+class Stored(Source):
     """The records of a feature set, split by split, called SPLIT/NUMBER."""
-
-    noun = "record"
-    remarks: tuple[str, ...] = ()
 
     def __init__(self, features: FeatureSet, warnings: tuple[str, ...]) -> None:
         self._features, self.warnings = features, warnings
@@ -169,20 +146,10 @@ class Stored:
                 yield Block(first + at, x, {})
 
 
-class Matrix:
-    """The rows of an array, called by their numbers.
-
-    Args:
-        n: how many there are.
-        width: of a row, in bytes.
-        opened: gives the array for one pass.
-        listing: gives a digest of it.
-
+class Matrix(Source):
+    """The rows of an array, called by their numbers. width: of a row, in bytes. opened: gives the array for one pass.
+    listing: gives a digest of it.
     """
-
-    noun = "record"
-    remarks: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
 
     def __init__(
         self, n: int, width: int, opened: Callable[[], AbstractContextManager[Array]], listing: Callable[[], str]
@@ -204,11 +171,6 @@ class Matrix:
                 skipped = max(0, start - at)
                 if skipped < len(x):
                     yield Block(at + skipped, x[skipped:], {})
-
-
-def _is_float(dtype: Any) -> bool:
-    # A type that NumPy does not have is a text.
-    return isinstance(dtype, np.dtype) and dtype.newbyteorder("=") in FLOATS
 
 
 def _rows(width: int) -> int:
@@ -256,15 +218,8 @@ def _made(backbone: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def features_at(given: str, head: Head) -> Source | None:
-    """The features at a place; None if there are pictures, or nothing.
-
-    Args:
-        given: a path, or the name of a feature set.
-        head: which is to predict.
-
-    Raises:
-        UserError: they cannot be read, or have another width than those that the head takes.
-
+    """The features at a path or of the name of a feature set; None if there are pictures, or nothing. UserError: they
+    cannot be read, or have another width than those that the head takes.
     """
     path = Path(given).expanduser()
     for folder in (path,) if os.path.exists(path) else (path, placed(given)):
@@ -285,7 +240,11 @@ def _fitting(path: Path, head: Head) -> Iterator[Array]:
         fitting = [
             array
             for array in found.values()
-            if len(array.shape) == 2 and _is_float(array.dtype) and array.shape[0] and array.shape[1] == head.dim
+            # A type that NumPy does not have is a text.
+            if isinstance(array.dtype, np.dtype)
+            and array.dtype.newbyteorder("=") in FLOATS
+            and (len(array.shape), *array.shape[1:]) == (2, head.dim)
+            and array.shape[0]
         ]
         if len(fitting) != 1:
             held = ", ".join(f"'{name}' {' × '.join(map(str, each.shape)) or 'one'}" for name, each in found.items())
@@ -302,14 +261,8 @@ def _fitting(path: Path, head: Head) -> Iterator[Array]:
 
 
 def pictures_at(given: str) -> Unlabelled:
-    """The pictures at a place.
-
-    Args:
-        given: a path, a pattern, or '-' for a list of files on standard input.
-
-    Raises:
-        UserError: there is nothing, or it is of no kind that is known.
-
+    """The pictures at a path, of a pattern, or of a list on standard input ('-'). UserError: there is nothing, or
+    nothing of a kind that is known.
     """
     if given == STDIN:
         return in_list(_names(sys.stdin.buffer.read(LARGEST_LIST + 1), "standard input"))
@@ -344,7 +297,8 @@ def _names(data: bytes, source: str) -> list[str]:
     # Some editors put a mark ahead.
     data = data.removeprefix(codecs.BOM_UTF8)
     lines = data.split(b"\0") if b"\0" in data else data.splitlines()
-    if len(data) > LARGEST_LIST or max(map(len, lines), default=0) > LONGEST_NAME or any(map(_strange, lines[:100])):
+    longest = max(map(len, lines), default=0)
+    if len(data) > LARGEST_LIST or longest > LONGEST_NAME or any(map(CONTROL.search, lines[:100])):
         raise UserError(
             f"'{source}' is no list of files, a path on each line.",
             f"Name {ACCEPTED}.",
@@ -362,11 +316,6 @@ def _names(data: bytes, source: str) -> list[str]:
             path=source,
         )
     return names
-
-
-def _strange(line: bytes) -> bool:
-    """Whether a line has control characters, as no honest path has."""
-    return any(byte < 32 for byte in line)
 
 
 def _check_width(d: int, head: Head, source: str) -> None:

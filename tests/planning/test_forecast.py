@@ -279,10 +279,10 @@ def test_label_sets_are_judged_by_mean_average_precision(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "not known how many records"),
+        ({}, "not known how many records and classes and dimensions"),
         ({"records": 100}, "not known how many classes"),
-        ({"records": 100, "classes": 3}, "not known how long a feature vector"),
-        ({**FACTS, "model": "vit-b16"}, "both given"),
+        ({"records": 100, "classes": 3}, "not known how many dimensions"),
+        ({**FACTS, "model": "vit-b16"}, "model and dimensions both say it"),
         ({"records": 100, "classes": 3, "model": "scattering"}, "depends on the pictures"),
         ({"records": 100, "classes": 3, "model": "vit-b"}, "Unknown model"),
         ({**FACTS, "epsilons": []}, "no list of numbers"),
@@ -311,7 +311,7 @@ def test_a_stand_in_that_cannot_stand_for_the_records_is_refused(sets: dict[str,
         forecast(private, on=made(tmp_path, "wide", 90, 3, 1, d=7))
     with pytest.raises(UserError, match="has 6 dimensions, not 7"):
         forecast(records=9, classes=2, dimensions=7, on=sets["alike"])
-    with pytest.raises(UserError, match="classes is stated, and features says it"):
+    with pytest.raises(UserError, match="features and classes both say it"):
         forecast(private, classes=3)
     one = FeatureSet(sets["fewer classes"].folder)
     one.manifest = replace(one.manifest, classes=("a",))
