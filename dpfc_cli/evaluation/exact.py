@@ -6,7 +6,7 @@ The figures come from the raw records, without noise. What may be asked of which
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from dpfc_cli.errors import GUARDED, UserError, printable
 from dpfc_cli.evaluation.statistics import Calibration, Difference, calibration, difference
 from dpfc_cli.features.reader import Blocks, FeatureSet
 from dpfc_cli.heads.head import Head, as_probabilities
-from dpfc_cli.heads.metrics import BEST, Interval, Scores, Tally, average_precisions, labelled, wilson
+from dpfc_cli.heads.metrics import BEST, Interval, Scores, average_precisions, labelled, wilson
 from dpfc_cli.rounding import percentage
 from dpfc_cli.show.document import Told
 
@@ -106,7 +106,7 @@ class _Watched:
 
     def __init__(self, head: Head, detailed: bool) -> None:
         self.head, self.detailed = head, detailed
-        self.tally = Tally(len(head.classes))
+        self.scores = Scores(len(head.classes))
         self._cells: list[np.ndarray] = []
         self._probabilities: list[np.ndarray] = []
         self._right: list[np.ndarray] = []
@@ -114,29 +114,44 @@ class _Watched:
     def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Score a block of labelled records: whether each is right."""
         scores = self.head.scores(x)
-        best, right = self.tally.add(scores, y)
+        best, right = self.scores.add(scores, y)
         if self.detailed:
             self._cells.append(y[:, 0].astype(np.int64) * len(self.head.classes) + best)
             self._probabilities.append(as_probabilities(scores, several=False).max(axis=1))
             self._right.append(right)
         return right
 
-    @property
-    def confusions(self) -> tuple[Confused, ...] | None:
-        if not self.detailed:
-            return None
-        names = self.head.classes
-        cells, counts = np.unique(np.concatenate(self._cells), return_counts=True)
-        return tuple(
-            Confused(names[cell // len(names)], names[cell % len(names)], n)
-            for cell, n in zip(cells.tolist(), counts.tolist(), strict=True)
+    def evaluation(self, split: str, precisions: np.ndarray | None, private_split: bool) -> Evaluation:
+        """The figures. precisions: of the classes; None for single labels."""
+        scores, names = self.scores, self.head.classes
+        top5 = len(names) > BEST
+        each = np.full(len(names), np.nan) if precisions is None else precisions
+        confusions = calibrated = None
+        if self.detailed:
+            cells, counts = np.unique(np.concatenate(self._cells), return_counts=True)
+            confusions = tuple(
+                Confused(names[cell // len(names)], names[cell % len(names)], n)
+                for cell, n in zip(cells.tolist(), counts.tolist(), strict=True)
+            )
+            calibrated = calibration(np.concatenate(self._probabilities), np.concatenate(self._right))
+        return Evaluation(
+            split=split,
+            n=scores.n,
+            top1=scores.top1 / scores.n,
+            interval=wilson(scores.top1, scores.n),
+            top5=scores.top5 / scores.n if top5 else None,
+            top5_interval=wilson(scores.top5, scores.n) if top5 else None,
+            # Every record scored has a label, so one class at least occurs.
+            mean_average_precision=None if precisions is None else float(np.nanmean(precisions)),
+            per_class=tuple(
+                _class_figures(name, int(n), int(hits), float(precision))
+                for name, n, hits, precision in zip(names, scores.rows, scores.hits, each, strict=True)
+            ),
+            private_split=private_split,
+            warnings=(),
+            confusions=confusions,
+            calibration=calibrated,
         )
-
-    @property
-    def calibration(self) -> Calibration | None:
-        if not self.detailed:
-            return None
-        return calibration(np.concatenate(self._probabilities), np.concatenate(self._right))
 
 
 def figures(
@@ -147,24 +162,11 @@ def figures(
     progress: Progress | None = None,
     detailed: bool = False,
 ) -> tuple[tuple[Evaluation, ...], tuple[Difference, ...]]:
-    """How good linear classifiers are on a split that was verified. Nothing is known of how they were made.
+    """The figures of each head, and the differences of the later ones to the first, on a split that was verified.
 
-    The records are read once for all heads, and once more for each head if they have several labels.
-
-    Args:
-        heads: the classifiers. Of their cards only the classes are looked at. They must be those of the features.
-        features: the feature set.
-        split: which of its splits.
-        private_split: whether its records are private ones.
-        progress: told the stage, the records scored so far, and how many there are.
-        detailed: with confusions and calibration, if the records have one label each.
-
-    Returns:
-        The figures of each head, and the differences of the later ones to the first.
-
-    Raises:
-        UserError: no record has a label.
-
+    The records are read once for all heads, and once more for each head if they have several labels. Of the cards only
+    the classes are looked at, which must be those of the features. private_split: whether the records are private ones.
+    detailed: with confusions and calibration, if the records have one label each. UserError: no record has a label.
     """
     n, stream = features.split(split).n, features.stream(split)
     several = features.manifest.labels_per_record > 1
@@ -174,8 +176,7 @@ def figures(
         right = np.stack([each.add(x, y) for each in watched])
         gained += (right & ~right[0]).sum(axis=1)
         lost += (~right & right[0]).sum(axis=1)
-    scores = [each.tally.scores for each in watched]
-    if not scores[0].n:
+    if not watched[0].scores.n:
         raise UserError(
             f"No record of the split '{split}' of '{features.folder}' has a label."
             f"{f' {GUARDED}' if private_split else ''}",
@@ -185,39 +186,15 @@ def figures(
             split=split,
         )
     evaluations = []
-    for each, counts in zip(watched, scores, strict=True):
-        precisions = np.full(len(each.head.classes), np.nan)
+    for each in watched:
+        precisions = None
         if several:
             precisions = average_precisions(
                 each.head, lambda: _counted("Ranking the records", stream(ROWS), n, progress), n
             )
-        evaluation = _evaluation(each.head, split, counts, precisions if several else None, private_split)
-        evaluations.append(replace(evaluation, confusions=each.confusions, calibration=each.calibration))
-    differences = tuple(difference(int(gained[i]), int(lost[i]), scores[0].n) for i in range(1, len(heads)))
+        evaluations.append(each.evaluation(split, precisions, private_split))
+    differences = tuple(difference(int(gained[i]), int(lost[i]), watched[0].scores.n) for i in range(1, len(heads)))
     return tuple(evaluations), differences
-
-
-def _evaluation(
-    head: Head, split: str, scores: Scores, precisions: np.ndarray | None, private_split: bool
-) -> Evaluation:
-    top5 = len(head.classes) > BEST
-    each = np.full(len(head.classes), np.nan) if precisions is None else precisions
-    return Evaluation(
-        split=split,
-        n=scores.n,
-        top1=scores.top1 / scores.n,
-        interval=wilson(scores.top1, scores.n),
-        top5=scores.top5 / scores.n if top5 else None,
-        top5_interval=wilson(scores.top5, scores.n) if top5 else None,
-        # Every record scored has a label, so one class at least occurs.
-        mean_average_precision=None if precisions is None else float(np.nanmean(precisions)),
-        per_class=tuple(
-            _class_figures(name, int(n), int(hits), float(precision))
-            for name, n, hits, precision in zip(head.classes, scores.rows, scores.hits, each, strict=True)
-        ),
-        private_split=private_split,
-        warnings=(),
-    )
 
 
 def _class_figures(name: str, n: int, hits: int, precision: float) -> ClassFigures:

@@ -6,7 +6,7 @@ split they would leak, so `dpfc_cli.evaluation` warns.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,55 +22,36 @@ CHUNK_NUMBERS = 2**26
 """How many scores `average_precisions` holds at once: half a gigabyte."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Counts over the labelled records of a split.
-
-    n: labelled records. top1, top5: how many of them are hits. rows, hits: (m,), per class the records that have it as
-    a label, and how many of those have it as their best class.
-    """
-
-    n: int
-    top1: int
-    top5: int
-    rows: np.ndarray
-    hits: np.ndarray
-
-
-class Tally:
-    """The counts of one head, over blocks of labelled records.
+    """Counts of one head over labelled records.
 
     A record is a top-1 hit if its best class (top-5: one of its best five) is among its labels. Of equal scores the
-    lower class number wins.
+    lower class number wins. n: records. top1, top5: how many of them are hits. rows, hits: (m,), per class the records
+    that have it as a label, and how many of those have it as their best class.
     """
 
     def __init__(self, m: int) -> None:
-        self._rows, self._hits = np.zeros(m, np.int64), np.zeros(m, np.int64)
-        self._n = self._top1 = self._top5 = 0
+        self.rows, self.hits = np.zeros(m, np.int64), np.zeros(m, np.int64)
+        self.n = self.top1 = self.top5 = 0
 
     def add(self, scores: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Count a block: (the best class of each record, whether that is among its labels)."""
-        m = len(self._rows)
+        m = len(self.rows)
         order = np.argsort(-scores, axis=1, kind="stable")[:, :BEST]
         right = (order[:, :, None] == y[:, None, :]).any(axis=2)
-        self._n, self._top1 = self._n + len(y), self._top1 + int(right[:, 0].sum())
-        self._top5 += int(right.any(axis=1).sum())
-        self._rows += (y[:, :, None] == np.arange(m)).any(axis=1).sum(axis=0)
-        self._hits += np.bincount(order[right[:, 0], 0], minlength=m)
+        self.n, self.top1 = self.n + len(y), self.top1 + int(right[:, 0].sum())
+        self.top5 += int(right.any(axis=1).sum())
+        self.rows += (y[:, :, None] == np.arange(m)).any(axis=1).sum(axis=0)
+        self.hits += np.bincount(order[right[:, 0], 0], minlength=m)
         return order[:, 0], right[:, 0]
-
-    @property
-    def scores(self) -> Scores:
-        """The counts so far."""
-        return Scores(n=self._n, top1=self._top1, top5=self._top5, rows=self._rows, hits=self._hits)
 
 
 def score(head: Head, blocks: Blocks) -> Scores:
     """The counts of one head over the blocks of a split. Records without a label are not counted."""
-    tally = Tally(head.weight.shape[1])
+    found = Scores(head.weight.shape[1])
     for _, x, y in labelled(blocks):
-        tally.add(head.scores(x), y)
-    return tally.scores
+        found.add(head.scores(x), y)
+    return found
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:
@@ -88,17 +69,11 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
 
 
 def average_precisions(head: Head, stream: Callable[[], Blocks], n: int) -> np.ndarray:
-    """The average precision of every class: Σ (R_i − R_{i−1})·P_i over the distinct scores, recall R and precision P.
+    """The average precision of every class: Σ (R_i − R_{i−1})·P_i over the distinct scores, recall R and precision P;
+    NaN for a class that no record has.
 
-    Args:
-        head: what is scored.
-        stream: gives the split's blocks anew at every call. It is called once for every chunk of classes whose scores
-            fit into memory.
-        n: the split's records.
-
-    Returns:
-        (m,); NaN for a class that no record has.
-
+    stream: gives the blocks of the n records anew. It is called once for every chunk of classes whose scores fit into
+    memory.
     """
     m = head.weight.shape[1]
     width = max(1, min(m, CHUNK_NUMBERS // max(n, 1)))

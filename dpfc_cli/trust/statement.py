@@ -10,7 +10,7 @@ from typing import Any
 
 from dpfc_cli.errors import counted
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, attack, epsilon_for, gaussian_attack, zcdp_epsilon
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, attack, epsilon_for, gaussian_attack
 from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.rounding import at_most, cost, epsilon, rounded_down
@@ -89,14 +89,9 @@ def promised(card: Mapping[str, Any]) -> list[Section]:
     """What the guarantee is exactly."""
     if card["claim"] != "private":
         return []
-    rows = [("compared", _adjacency(card)), ("false alarms", _false_alarms(card))]
+    accounting = f"{_EXACT}; for k {card['unit']}s, mu is k times as large (Dong, Roth and Su 2022)"
     if is_sampled(card["plan"]):
-        rows.append(("accounting", _SAMPLED))
-    else:
-        k = f"for k {card['unit']}s, mu is k times as large (Dong, Roth and Su 2022)"
-        rows.append(("accounting", f"{_EXACT}; {k}"))
-        paper = epsilon(zcdp_epsilon(card["mu"], card["delta"]))
-        rows.append(("for comparison", f"by the conversion of Mehta et al. 2022, an upper bound: epsilon = {paper}"))
+        accounting = f"{_SAMPLED}; the curve follows from epsilon and delta (Kairouz et al. 2015)"
     said = f"noise within {card['eta']:.1e} of an exactly rounded Gaussian; delta includes this distance"
     words = (
         f"Who looks at the head and says of one {card['unit']} that it was used is wrong now and then: a false alarm. "
@@ -113,7 +108,8 @@ def promised(card: Mapping[str, Any]) -> list[Section]:
     )
     rates = [(f"{100 * rate:g} %", at_most(power(card, rate), 2), f"{100 * rate:g} %") for rate in RATES]
     table = Table(("false alarms", "found, at most", "by chance"), rates, left=0)
-    return [Section("What is promised", [Facts([*rows, ("sampler", said)]), Words(words), drawn, table], full=True)]
+    rows = [("compared", _adjacency(card)), ("accounting", accounting), ("sampler", said)]
+    return [Section("What is promised", [Facts(rows), Words(words), drawn, table], full=True)]
 
 
 def trained(card: Mapping[str, Any], sha256: str) -> Section:
@@ -281,17 +277,6 @@ def _means(card: Mapping[str, Any], groups: Sequence[int]) -> list[tuple[str, st
         ("this means", f"Who sees the head and guesses {guessed} {odds}, whatever else is known."),
         ("several persons" if person else "several of one person", several),
     ]
-
-
-def _false_alarms(card: Mapping[str, Any]) -> str:
-    found, person = meaning(card), card["unit"] == "person"
-    assert found is not None
-    used = "a person whose records were" if person else "a record that was"
-    source = " (this follows from epsilon and delta: Kairouz et al. 2015)" if is_sampled(card["plan"]) else ""
-    return (
-        f"A false alarm is to report {used} not used. With {found['false_alarms'] * 100:g} % false alarms, {used} used "
-        f"is reported at most {at_most(found['power'])} of the time{source}."
-    )
 
 
 def _others(card: Mapping[str, Any]) -> str:

@@ -77,7 +77,7 @@ def test_the_statement_says_in_plain_words_what_anyone_can_guess() -> None:
     """Φ(μ/2) and Φ(Φ⁻¹(0.05) + μ) at μ = 0.268, rounded up."""
     said = said_of(make_card("private"))
     assert "guesses whether a record was used is right at most 55.4 % of the time" in said["this means"]
-    assert "With 5 % false alarms, a record that was used is reported at most 8.5 % of the time" in said["false alarms"]
+    assert "| 5 % | 8.43 % | 5 % |" in markdown(statement.document(make_card("private"), SHA))
     assert "which of two records was used" in said_of(make_card("private", adjacency="replace-one"))["this means"]
 
 
@@ -98,7 +98,7 @@ def test_for_sampled_trainings_the_statement_uses_epsilon_and_delta_alone() -> N
     said = said_of(card)
     # (e + 1e-5)/(1 + e) and 0.05·e + 1e-5.
     assert "right at most 73.2 % of the time" in said["this means"]
-    assert "reported at most 13.6 % of the time" in said["false alarms"]
+    assert "| 5 % | 13.6" in markdown(statement.document(card, SHA))
     assert said["several of one person"].startswith("not stated: ")
     assert statement.meaning(card)["groups"] is None  # type: ignore[index]
 
