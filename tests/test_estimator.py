@@ -182,38 +182,26 @@ def test_no_private_array_is_in_an_attribute_a_pickle_or_a_repr() -> None:
     assert leaks(model, np.round(X, 4)) == ["repr"] or leaks(model, X) == ["repr"]
 
 
-@pytest.mark.parametrize("stop", [None, KeyboardInterrupt, MemoryError])
-def test_no_record_stays_on_disk(stop: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_record_stays_on_disk_and_a_fit_that_was_stopped_stays_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     model = PrivateClassifier(**QUICK)
-    if stop is None:
-        model.fit(X, LABELS)
-    else:
+    for fits, stop in enumerate((KeyboardInterrupt, MemoryError), start=1):
 
-        def stopped(*_: Any) -> None:
-            raise stop
+        def stopped(*_: Any, how: type[BaseException] = stop) -> None:
+            raise how
 
-        monkeypatch.setattr(Curator, "release", stopped)
-        with pytest.raises(stop):
-            model.fit(X, LABELS)
+        with monkeypatch.context() as patched:
+            patched.setattr(Curator, "release", stopped)
+            with pytest.raises(stop) as end:
+                model.fit(X, LABELS)
+        assert "stays charged" in end.value.__notes__[0]
+        assert "goes on" not in end.value.__notes__[0]
         assert not hasattr(model, "head_")
-    folder = Path("private-classifier")
-    left = {path.suffix for path in folder.iterdir()}
-    assert left == {".sqlite", ".digests", *([] if stop else [".safetensors"])}
-    assert len(files()) == (2 if stop else 3)
+        assert {path.suffix for path in Path("private-classifier").iterdir()} == {".sqlite", ".digests"}
+        assert len(files()) == 1 + fits
+    assert model.fit(X, LABELS).privacy_["fits"] == 3
+    assert {path.suffix for path in Path("private-classifier").iterdir()} == {".sqlite", ".digests", ".safetensors"}
+    assert len(files()) == 5
     assert Path("private-classifier").stat().st_mode & 0o777 == 0o700
-
-
-def test_a_fit_that_was_stopped_stays_charged_and_the_next_one_is_charged_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Curator, "release", stopped)
-        with pytest.raises(KeyboardInterrupt) as end:
-            PrivateClassifier(**QUICK).fit(X, LABELS)
-    assert "stays charged" in end.value.__notes__[0]
-    assert "goes on" not in end.value.__notes__[0]
-    assert PrivateClassifier(**QUICK).fit(X, LABELS).privacy_["fits"] == 2
 
 
 def test_what_a_killed_fit_left_is_removed_and_another_set_is_not() -> None:
@@ -259,29 +247,18 @@ def test_fits_at_the_same_time_wait_for_one_another() -> None:
     assert sorted(model.privacy_["fits"] for model in models) == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [(None, "1 record of 'groups' has no person"), (float("nan"), "a float"), (0.0, "a float"), (" ", "has no person")],
-)
-def test_a_record_without_a_person_is_refused(wrong: object, says: str) -> None:
-    """As one person they would be protected together, and each of them also as the person that they are."""
-    groups = np.array([wrong, *range(1, 240)], dtype=object)
-    with pytest.raises(UserError, match=says):
-        PrivateClassifier(**QUICK).fit(X, LABELS, groups=groups)
-
-
-def test_keys_of_persons_that_look_alike_are_one_person() -> None:
+def test_persons_are_protected_where_groups_say_whose_records_are_whose() -> None:
+    """Keys that look alike are one person."""
     groups = np.array([str(i // 3) if i % 3 else i // 3 for i in range(240)], dtype=object)
     model = PrivateClassifier(**QUICK).fit(X, LABELS, groups=groups)
     assert model.head_.card["facts"]["n"] == 80
     assert (model.privacy_["unit"], model.privacy_["spent_unit"]) == ("person", "person")
-
-
-def test_persons_are_protected_where_groups_say_whose_records_are_whose() -> None:
-    groups = np.array([f"p{i // 3}" for i in range(240)], dtype=object)
-    model = PrivateClassifier(**QUICK).fit(X, LABELS, groups=groups)
-    assert model.privacy_["unit"] == "person"
     assert "one person of 80" in model.statement_["protects"]
+    # Records without a person would be protected together, and each of them also as the person that they are.
+    for wrong, says in ((None, "1 record of 'groups' has no person"), (np.nan, "a float"), (" ", "has no person")):
+        groups[0] = wrong
+        with pytest.raises(UserError, match=says):
+            PrivateClassifier(**QUICK).fit(X, LABELS, groups=groups)
 
 
 def test_a_cap_holds_for_all_fits_and_cannot_be_changed_by_another_one() -> None:

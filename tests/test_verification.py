@@ -147,27 +147,18 @@ def test_a_set_without_a_ledger_beside_it_leaves_the_charge_unknown(
 # The set
 
 
-FACTS = [
-    *(("facts", name) for name in ("n", "m", "k", "d", "origin")),
-    *(("features", name) for name in ("split", "backbone", "hold_out")),
-]
-
-
-@pytest.mark.parametrize(("part", "name"), FACTS, ids=lambda value: str(value))
-def test_each_fact_of_the_card_is_that_of_the_set(shelf: Made, part: str, name: str) -> None:
-    card = shelf.card()
-    card[part][name] = {"of": "another"}
-    features, found = checks._set_at_hand(card)
-    assert features is not None
-    assert (found.result, found.why) == (
-        "contradicts", f"the set 'set' has the card's fingerprint and other values: {name}",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("changed", [{"unit": "person"}, {"classes": [*CLASSES[1:], CLASSES[0]]}], ids=str)
-def test_unit_and_order_of_the_classes_are_those_of_the_set(shelf: Made, changed: Card) -> None:
-    found = checks._set_at_hand(shelf.card() | changed)[1]
-    assert (found.result, *changed) == ("contradicts", found.why.rpartition(" ")[2])
+def test_each_fact_of_the_card_is_that_of_the_set(shelf: Made) -> None:
+    facts = [("facts", name) for name in ("n", "m", "k", "d", "origin")]
+    for part, name in [*facts, *(("features", name) for name in ("split", "backbone", "hold_out"))]:
+        card = shelf.card()
+        card[part][name] = {"of": "another"}
+        features, found = checks._set_at_hand(card)
+        assert features is not None
+        assert found.result == "contradicts"
+        assert found.why == f"the set 'set' has the card's fingerprint and other values: {name}"
+    for changed in ({"unit": "person"}, {"classes": [*CLASSES[1:], CLASSES[0]]}):
+        found = checks._set_at_hand(shelf.card() | changed)[1]
+        assert (found.result, *changed) == ("contradicts", found.why.rpartition(" ")[2])
 
 
 def test_a_fact_is_read_where_a_card_states_it_and_nowhere_else(shelf: Made) -> None:
@@ -275,22 +266,18 @@ def test_what_was_checked_is_what_is_read(shelf: Made, tmp_path: Path, monkeypat
 # The charge
 
 
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [
-        *(("at", "2020-01-02T03:04:05+00:00"), ("n", 121), ("split", "test"), ("method", "dp-fc")),
-        *(("claim", "research"), ("epsilon", 1.1), ("delta", 1e-6), ("mu", 0.3), ("eta", 0.5)),
-        *(("adjacency", "replace-one"), ("unit", "person"), ("set", "0" * 32)),
-    ],
-)
-def test_each_value_of_the_charge_is_that_of_the_card(shelf: Made, name: str, other: Any) -> None:
+def test_each_value_of_the_charge_is_that_of_the_card(shelf: Made) -> None:
     card, charge = shelf.card(), shelf.book.charges[0]
     assert checks._differ(card, charge, shelf.features) == []
-    assert checks._differ(card, replace(charge, **{name: other}), shelf.features) == [name]
-
-
-def test_the_set_of_a_charge_is_compared_where_it_is_at_hand(shelf: Made) -> None:
-    assert checks._differ(shelf.card(), replace(shelf.book.charges[0], set="0" * 32), None) == []
+    others: dict[str, Any] = {
+        **{"at": "2020-01-02T03:04:05+00:00", "n": 121, "split": "test", "method": "dp-fc", "claim": "research"},
+        **{"epsilon": 1.1, "delta": 1e-6, "mu": 0.3, "eta": 0.5, "adjacency": "replace-one", "unit": "person"},
+        "set": "0" * 32,
+    }
+    for name, other in others.items():
+        assert checks._differ(card, replace(charge, **{name: other}), shelf.features) == [name]
+    # The set is compared where it is at hand.
+    assert checks._differ(card, replace(charge, set="0" * 32), None) == []
 
 
 @pytest.mark.parametrize("name", ["kind", "shape", "sigma", "rate", "times"])
@@ -390,19 +377,16 @@ def test_the_claim_of_a_continued_head_is_not_that_of_its_charge(shelf: Made) ->
 # What the card says of other trainings
 
 
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [
+def test_what_a_card_says_of_other_trainings_is_what_the_ledger_had(shelf: Made) -> None:
+    assert of_ledger(shelf.card(3), shelf, number=3)[OTHERS] == "ok: they are those that the card counts"
+    for name, other in (
         *(("epsilon", 9.0), ("epsilon", None), ("private", 1), ("unprotected", 1)),
         *(("exact", False), ("unit", "person"), ("adopted", True)),
-    ],
-)
-def test_what_a_card_says_of_other_trainings_is_what_the_ledger_had(shelf: Made, name: str, other: Any) -> None:
-    assert of_ledger(shelf.card(3), shelf, number=3)[OTHERS] == "ok: they are those that the card counts"
-    card = shelf.card(3)
-    card["ledger"][name] = other
-    found = of_ledger(card, shelf, number=3)[OTHERS]
-    assert found == f"contradicts: the card says something else of the ledger: {name}"
+    ):
+        card = shelf.card(3)
+        card["ledger"][name] = other
+        found = of_ledger(card, shelf, number=3)[OTHERS]
+        assert found == f"contradicts: the card says something else of the ledger: {name}"
 
 
 def test_totals_agree_within_the_precision_of_what_sampled_releases_cost(shelf: Made) -> None:

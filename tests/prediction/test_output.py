@@ -19,8 +19,6 @@ from dpfc_cli.prediction.output import Row, line
 from dpfc_cli.prediction.predict import Predictions
 from tests.prediction.conftest import COUNT, Scene, features_of
 
-FORMULAS = ("=cmd|'/c calc'!A1", "+1", "-1", "@SUM(A1)", "＝1", " =1", "\t=1", "\r=1")
-
 
 def row(name: str, best: str = "flu", error: str | None = None) -> Row:
     return Row(name=name, classes=() if error else (best,), probabilities=() if error else (0.25,), error=error)
@@ -82,22 +80,22 @@ def test_a_file_that_was_stopped_again_and_again_ends_with_the_same_bytes(
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_rows_are_not_written_into_a_file_that_has_another_name_too(found: Predictions, tmp_path: Path) -> None:
+def test_rows_of_others_are_not_gone_on_with(found: Predictions, tmp_path: Path) -> None:
     path = tmp_path / "found.csv"
     with pytest.raises(KeyboardInterrupt):
         Slowly(found, stop_at=2).save(path)
     [partial] = tmp_path.glob("*.partial")
+    with partial.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="is being written by another process") as refused:
+            Slowly(found).save(path)
+    assert refused.value.code == "busy"
     (tmp_path / "other").hardlink_to(partial)
     before = partial.read_bytes()
     with pytest.raises(UserError, match="not a file of this user alone"):
         Slowly(found, stop_at=2).save(path)
     assert partial.read_bytes() == before
-
-
-def test_another_prediction_does_not_go_on_with_the_file(found: Predictions, tmp_path: Path) -> None:
-    path = tmp_path / "found.csv"
-    with pytest.raises(KeyboardInterrupt):
-        Slowly(found, stop_at=2).save(path)
+    # Another prediction begins a file of its own.
     assert Slowly(found).save(path, "another").resumed == 0
 
 
@@ -133,18 +131,6 @@ def test_a_picture_that_was_exchanged_makes_another_source(digits: Scene, tmp_pa
     assert predict(digits.head, listed)._identity() != before
 
 
-def test_two_processes_do_not_write_one_file(found: Predictions, tmp_path: Path) -> None:
-    path = tmp_path / "found.csv"
-    with pytest.raises(KeyboardInterrupt):
-        Slowly(found, stop_at=1).save(path)
-    [partial] = tmp_path.glob("*.partial")
-    with partial.open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="is being written by another process") as refused:
-            Slowly(found).save(path)
-    assert refused.value.code == "busy"
-
-
 def test_all_formats_have_the_same_rows(found: Predictions, tmp_path: Path) -> None:
     for form in output.FORMATS:
         saved = found.save(tmp_path / f"found.{form}")
@@ -162,14 +148,14 @@ def test_all_formats_have_the_same_rows(found: Predictions, tmp_path: Path) -> N
     assert [each.error is None for each in found] == [each["error"] is None for each in as_json]
 
 
-@pytest.mark.parametrize("text", FORMULAS)
-def test_no_cell_is_a_formula(text: str) -> None:
-    for given in (row(text), row("a", text), row("a", error=text)):
-        [cells] = csv.reader([line(given, "csv", 1)])
-        assert not any(cell.lstrip().startswith(("=", "+", "-", "@", "＝")) for cell in cells)
-        assert any(text.strip() in cell for cell in cells)
-        # JSON has the names as they are.
-        assert text in json.loads(line(given, "jsonl", 1)).values()
+def test_no_cell_is_a_formula() -> None:
+    for text in ("=cmd|'/c calc'!A1", "+1", "-1", "@SUM(A1)", "＝1", " =1", "\t=1", "\r=1"):
+        for given in (row(text), row("a", text), row("a", error=text)):
+            [cells] = csv.reader([line(given, "csv", 1)])
+            assert not any(cell.lstrip().startswith(("=", "+", "-", "@", "＝")) for cell in cells)
+            assert any(text.strip() in cell for cell in cells)
+            # JSON has the names as they are.
+            assert text in json.loads(line(given, "jsonl", 1)).values()
 
 
 def test_no_name_breaks_a_line_or_a_cell_or_commands_a_terminal(tmp_path: Path) -> None:
@@ -210,20 +196,15 @@ def test_a_file_that_is_there_is_never_overwritten(found: Predictions, tmp_path:
     assert path.read_text() == "theirs"
 
 
-@pytest.mark.parametrize(
-    ("name", "form", "says"),
-    [
+def test_files_that_cannot_be_made_are_refused(found: Predictions, tmp_path: Path) -> None:
+    (tmp_path / "photo.csv").write_text("")
+    for name, form, says in (
         ("x.txt", None, "does not say in which format"),
         ("x", None, "does not say in which format"),
         ("x.csv", "xml", "Unknown format 'xml'"),
         ("a\nb.csv", None, "has characters that cannot be seen"),
         ("photo.csv/x.csv", None, "cannot be written"),
-    ],
-)
-def test_files_that_cannot_be_made_are_refused(
-    found: Predictions, tmp_path: Path, name: str, form: str | None, says: str
-) -> None:
-    (tmp_path / "photo.csv").write_text("")
-    with pytest.raises(UserError, match=says):
-        found.save(tmp_path / name, form)
+    ):
+        with pytest.raises(UserError, match=says):
+            found.save(tmp_path / name, form)
     assert [path.name for path in tmp_path.iterdir()] == ["photo.csv"]
