@@ -30,7 +30,7 @@ from dpfc_cli.version import __version__ as __version__
 if TYPE_CHECKING:
     # The public names. The library reads this list, too, when it is first asked for one.
     from dpfc_cli.audit.audit import Audit as Audit
-    from dpfc_cli.audit.methods import audit_methods as audit_methods
+    from dpfc_cli.audit.audit import audit_methods as audit_methods
     from dpfc_cli.errors import UserError as UserError
     from dpfc_cli.estimator import PrivateClassifier as PrivateClassifier
     from dpfc_cli.evaluation.evaluate import compare as compare

@@ -1,4 +1,4 @@
-"""The runs of an audit: each is all releases of a training, or a whole training, by the real curator."""
+"""An audit, and its runs: each is all releases of a training, or a whole training, by the real curator."""
 
 import itertools
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.audit.attacks import ALL, Attack, Directions, attacks, contrasts
-from dpfc_cli.audit.canary import Canary, Pair, stream
+from dpfc_cli.audit.canary import Canary, Pair, facts_of, stream
 from dpfc_cli.audit.game import (
     FALSE_ALARM,
     MAIN_SHARE,
@@ -18,18 +18,27 @@ from dpfc_cli.audit.game import (
     least_runs,
     refuted,
 )
+from dpfc_cli.audit.request import MOST_RUNS, Auditing
 from dpfc_cli.audit.signals import Signals
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.methods import METHODS, AnyMethod, method_named
 from dpfc_cli.methods.method import Method, Solution
+from dpfc_cli.options import takes
 from dpfc_cli.privacy.accounting import Guarantee
 from dpfc_cli.privacy.chain import run as run_chain
 from dpfc_cli.privacy.curator import Curator, Unprotected
-from dpfc_cli.privacy.noise import Bits, SeededBits
-from dpfc_cli.privacy.oracle import Mechanism, Oracle, Progress
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.noise import Bits, SeededBits, SystemBits
+from dpfc_cli.privacy.oracle import Mechanism, Oracle
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import Query
+from dpfc_cli.training.calibrate import calibrate
+from dpfc_cli.training.request import Privacy
 
 DIFFERENCES = 1_000
 """The most pairs for differences. Faults that differences show are large, and this many pairs can show an ε of 20."""
+STEPS = 3
+"""Of methods that iterate: enough to tell steps apart. All steps run the same code."""
 Done = Callable[[], None]
 """Called after each pair of runs."""
 
@@ -68,36 +77,57 @@ class Audit:
     by: tuple[str, ...]
 
 
-def audit(
-    method: Method[Any, Any],
-    options: Any,
-    mechanism: Mechanism,
-    claim: Guarantee,
-    runs: int,
-    trainings: int,
-    confidence: float,
-    bits: Bits,
-    progress: Progress | None = None,
-) -> Audit:
-    """Attack a method on the made-up records of `canary`.
+@takes(Auditing)
+def audit_methods(wanted: Auditing) -> tuple[Audit, ...]:
+    """Attack trainings on made-up records, and bound their ε from below: an empirical check of the proofs and of the
+    program. No feature set and no ledger is touched.
 
-    mechanism: its plan with its noise, for the facts of `canary.facts_of`. claim: what that is calibrated to. runs: of
-    pairs of each attack at release level. trainings: of pairs of whole trainings. confidence: of the bounds, such as
-    0.95. progress: progress(done, total) in pairs.
+    Returns:
+        What the attacks reach, for each method.
+
+    Raises:
+        UserError: a value makes no sense, or there are too few runs to refute the claim.
+
+    Examples:
+        assert not any(found.violated for found in dpfc.audit_methods(epsilon=1.0))
+
     """
-    given, tried = prepared(method, options, mechanism)
+    facts = facts_of(wanted.records_per_person, wanted.labels_per_record, wanted.adjacency)
+    if wanted.method != "all":
+        return (_audited(wanted, facts, method_named(wanted.method, facts)),)
+    able = (each for each in METHODS.values() if wanted.sampling_rate is None or "sampling_rate" in each.declared)
+    return tuple(_audited(wanted, facts, each) for each in able)
+
+
+def _audited(wanted: Auditing, facts: Facts, method: AnyMethod) -> Audit:
+    asked = {"sampling_rate": wanted.sampling_rate} if wanted.sampling_rate is not None else {}
+    asked |= {"steps": STEPS} if "steps" in method.declared else {}
+    c = calibrate(method, facts, asked, Privacy(epsilon=wanted.epsilon, delta=wanted.delta, allow_large_delta=True))
+    assert c.guarantee is not None
+    assert c.mechanism is not None
+    claim, mechanism, runs, trainings = c.guarantee, c.mechanism, wanted.runs, wanted.trainings
+    least = least_runs(Signals.of(mechanism))
+    if runs < least:
+        raise UserError(
+            f"{parameter('runs')} {runs} is too few to show that a claim of epsilon = {wanted.epsilon:g} at delta = "
+            f"{wanted.delta:g} is false, even if every guess were right.",
+            f"Give {parameter('runs')} {least} or more."
+            if least <= MOST_RUNS
+            else f"Audit a smaller {parameter('epsilon')}.",
+        )
+    given, tried = prepared(method, c.options, mechanism)
     few = min(runs, DIFFERENCES)
-    total, pairs = len(tried) * runs + few + trainings, itertools.count(1)
+    total, pairs, bits = len(tried) * runs + few + trainings, itertools.count(1), SystemBits()
 
     def done() -> None:
-        if progress:
-            progress(next(pairs), total)
+        if wanted.progress:
+            wanted.progress(f"Attacking {method.name}", next(pairs), total)
 
     released = release_level(given, tried, runs, few, bits, done)
-    trained = [whole_training(method, options, tried[0], trainings, bits, done)]
+    trained = [whole_training(method, c.options, tried[0], trainings, bits, done)]
     # A false alarm may come from either level.
     by = [name for found in (released, trained) for name in refuted(found, FALSE_ALARM / 2)]
-    error = 1 - confidence
+    error = 1 - wanted.confidence
     seen, hidden = (bound(found, error, claim.delta) for found in (released, trained))
     return Audit(
         method=method.name,

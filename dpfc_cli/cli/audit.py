@@ -23,7 +23,7 @@ def audit(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
 
     The records are made up, since what an audit prints is not private; your feature sets and ledgers are not touched.
     """
-    from dpfc_cli.audit.methods import audit_methods
+    from dpfc_cli.audit.audit import audit_methods
 
     with display.stages("Attacking", "pairs") as progress:
         found = audit_methods(**asked, progress=progress)

@@ -129,7 +129,7 @@ def test_other_private_records_with_the_same_facts_give_the_same_bytes(
 def test_what_makes_no_sense_is_refused_in_the_words_of_the_command(dpfc: Dpfc) -> None:
     facts = "--records 9 --classes 2 --dimensions 4"
     for line, said in (
-        ("", "State --records (or --persons) and --classes, or name the private set: --features"),
+        ("", "State --records (or --persons), --classes, and --dimensions (or --model, or --on)"),
         (f"{facts} --epsilon 1,a", "--epsilon '1,a' is not a"),
         (f"{facts} --plot a.svg", "--plot needs --on"),
         ("--on none --plot a.gif", "no feature set 'none'"),

@@ -117,11 +117,11 @@ def test_mistakes_are_named_and_nothing_is_predicted(dpfc: Dpfc, place: Path) ->
         ("digits photos --format xlsx", "Unknown format 'xlsx'"),
         ("digits photos --out rows.txt", "or give --format"),
         ("digits photos --json", "--json says what was written"),
-        ("digits photos --out heads/digits.safetensors --format csv", "is not overwritten"),
+        ("digits photos --out heads/digits.safetensors --format csv", "another file"),
         ("digits digits --weights model.safetensors", "--weights is for pictures"),
         ("digits photos --calibrate-on digits", "is not public"),
         ("damaged photos", "cannot be read as a head"),
-        ("false photos", "contradict one another"),
+        ("false photos", "is not what it says"),
     ):
         ended = dpfc("predict", *arguments.split())
         assert (ended.exit_code, ended.stdout) == (2, ""), ended.output
