@@ -26,16 +26,9 @@ _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What the checks of a head found.
-
-    Attributes:
-        path: the head's file.
-        sha256: its digest.
-        ledger: the ledger that was looked into, if there was one.
-        signature: the signature, if it was said who must have signed.
-        findings: the checks, each with `what`, `result` ("ok", "contradicts" or "unknown") and `why`.
-        unproved: what the file cannot prove, whatever the checks found.
-
+    """What the checks of a head found. sha256: of its file. ledger: the one that was looked into; signature: the one
+    that was checked; None where there was none. findings: the checks. unproved: what the file cannot prove, whatever
+    the checks found.
     """
 
     path: Path

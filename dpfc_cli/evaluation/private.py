@@ -221,19 +221,9 @@ def release(ready: Ready, progress: Progress | None = None) -> PrivateEvaluation
 
 
 def fraction(right: float, wrong: float, a: float, b: float, n: int) -> tuple[float | None, Interval, float | None]:
-    """A fraction of two counts with independent normal noise, and how sure it is.
-
-    Args:
-        right: the count in question, with noise.
-        wrong: the other ones, with noise.
-        a: the standard deviation of the noise of the first.
-        b: that of the second.
-        n: the most that both can be together.
-
-    Returns:
-        right/(right + wrong), or None if both are noise; its 95 % interval, see above; and the standard deviation of
-        its noise, or None.
-
+    """right/(right + wrong) of counts with independent normal noise of the standard deviations a and b, or None if both
+    are noise; its 95 % interval, see above; and the standard deviation of its noise, or None. n: the most that both
+    counts can be together.
     """
     right, wrong = max(right, 0.0), max(wrong, 0.0)
     total = right + wrong

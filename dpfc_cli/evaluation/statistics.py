@@ -62,13 +62,7 @@ class Calibration:
 
 
 def calibration(probabilities: np.ndarray, right: np.ndarray) -> Calibration:
-    """Of at least one record.
-
-    Args:
-        probabilities: (n,), of the best class of each record.
-        right: (n,), whether that class is the label.
-
-    """
+    """Of at least one record. probabilities: (n,), of the best class of each. right: (n,), whether it is the label."""
     p, n = np.asarray(probabilities, np.float64), len(probabilities)
     index = np.clip(np.ceil(p * BINS).astype(int) - 1, 0, BINS - 1)
     rows, sums, hits, spread = (
@@ -118,16 +112,8 @@ def difference(only_this: int, only_other: int, n: int) -> Difference:
 
 
 def tango(first: int, second: int, n: int) -> Interval:
-    """The 95 % interval of the difference of two probabilities, by Tango's score test on n paired records.
-
-    Args:
-        first: records of which only the first head is right.
-        second: records of which only the second is.
-        n: records in all.
-
-    Returns:
-        The ends of first − second, within [−1, 1].
-
+    """The 95 % interval of the difference of two probabilities, within [−1, 1], by Tango's score test on n paired
+    records: of `first` only the first head is right, and of `second` only the second.
     """
     return _lower(first, second, n), -_lower(second, first, n)
 

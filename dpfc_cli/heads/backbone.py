@@ -35,12 +35,8 @@ _STATED = record(
 class Stated:
     """What the card of a head says of its backbone. Nothing is loaded yet.
 
-    Attributes:
-        values: the description, checked.
-        dim: the dimensions that the head takes.
-        about: the parameter that errors are about.
-        instead: what errors say that can be done without the backbone.
-
+    values: the description, checked. dim: the dimensions that the head takes. about: the parameter that errors are
+    about. instead: what errors say that can be done without the backbone.
     """
 
     values: Mapping[str, Any]
@@ -75,19 +71,11 @@ class Stated:
         precision: str | None = None,
         progress: Progress | None = None,
     ) -> Backbone:
-        """Make the backbone.
+        """Make the backbone. UserError: the weights are not found, or are others, or this dpfc computes other features.
 
-        Args:
-            shape: (H, W, C) of the pictures.
-            weights: where the weights are: a file, a folder or `hf:owner/name[/file]`. None: as the card says.
-            prepared: whether pictures were resized and cropped already.
-            batch: pictures per call; None: the model chooses.
-            precision: of the arithmetic; None: as the card says.
-            progress: told how many bytes of a file were downloaded.
-
-        Raises:
-            UserError: the weights cannot be found, or are others; or this dpfc computes other features.
-
+        shape: (H, W, C) of the pictures. weights: a file, a folder or `hf:owner/name[/file]`; None: as the card says.
+        prepared: whether pictures were resized and cropped already. batch: pictures per call; None: the model chooses.
+        precision: None: as the card says. progress: in bytes that were downloaded.
         """
         stated, known, steps = dict(self.values), self.values.get("weights"), self.values.get("preprocessing")
         if weights is not None and not known:
@@ -159,14 +147,8 @@ def stated_of(head: Head, about: str, instead: str) -> Stated:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What turns a picture into the features that a head takes.
-
-    Attributes:
-        stated: what the card says of the backbone.
-        image_shape: of the pictures, (H, W, C).
-        preparation: what is done with a picture before.
-        dtype: the precision to which features are rounded.
-
+    """What turns a picture into the features that a head takes. image_shape: (H, W, C). preparation: what is done with
+    a picture before. dtype: the precision to which features are rounded.
     """
 
     stated: Stated

@@ -48,21 +48,9 @@ def tried(
     memory: float | None,
     progress: Progress | None,
 ) -> tuple[StandIn, Scores, list[str]]:
-    """Whole trainings on a stand-in, after everything that can be refused before the first one.
-
-    Args:
-        features: the private set, which is not read; None if its facts are stated.
-        on: the stand-in.
-        calibrations: of the trainings, by ε.
-        memory: bytes that a training may take; None: what the machine has free.
-        progress: told the stage, the trainings so far, and how many there are.
-
-    Returns:
-        What stood for what, the scores of each ε, and what to beware of.
-
-    Raises:
-        UserError: the set cannot stand for the records.
-
+    """Whole trainings on a stand-in, after everything that can be refused before the first one: what stood for what,
+    the scores of each ε, and what to beware of. features: the private set, which is not read; None if its facts are
+    stated. memory: bytes that a training may take; None: what the machine has free.
     """
     trials, said = _trials(features, on, calibrations[0], memory), public.warnings_of(on)
     scores, noiseless = _tried(trials, calibrations, progress)

@@ -41,15 +41,7 @@ _FAR = 4.0
 
 
 def brief(card: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The claim alone.
-
-    Args:
-        card: the card of a head, or a mapping with its `claim` if that is not "private".
-
-    Returns:
-        (label, text) pairs.
-
-    """
+    """The claim alone: (label, text) pairs. card: of a head, or a mapping with its `claim` if that is not "private"."""
     if card["claim"] == "research":
         return [
             ("this head", "no guarantee: the noise came from a seed; who knows the seed can remove it (epsilon = ∞)")
@@ -71,13 +63,8 @@ def document(
 ) -> Document:
     """The whole statement. What `train` shows of it is its short form.
 
-    Args:
-        card: the card of a head.
-        sha256: the digest of the head's file. A file cannot contain its own digest.
-        groups: the numbers of units for which an ε is given.
-        named: the head's file.
-        more: facts that the card does not have.
-
+    sha256: of the head's file, which cannot contain its own digest. groups: the numbers of units for which an ε is
+    given. named: the head's file. more: facts that the card does not have.
     """
     values = {"head": named, "sha256": sha256, "card": card, "means": meaning(card, groups)}
     sections = [Section("", [Facts([*brief(card), *_means(card, groups), *more])]), *promised(card)]
@@ -138,13 +125,7 @@ def method_rows(method: str, options: Mapping[str, Any]) -> list[tuple[str, str]
 
 
 def released(plan: Sequence[Mapping[str, Any]], claimed: Mapping[str, Any]) -> list[Section]:
-    """The noisy sums that a head is made of.
-
-    Args:
-        plan: the releases as `Plan.described` gives them.
-        claimed: the `claim` and the `unit`.
-
-    """
+    """The noisy sums that a head is made of. plan: as `Plan.described` gives it. claimed: `claim` and `unit`."""
     if claimed["claim"] == "non-private":
         return []
     kinds: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
@@ -179,10 +160,6 @@ def _not_covered(card: Mapping[str, Any]) -> list[str]:
 def meaning(card: Mapping[str, Any], groups: Sequence[int] = GROUPS) -> dict[str, Any] | None:
     """What the guarantee says in other figures.
 
-    Args:
-        card: the card of a head.
-        groups: the numbers of units for which an ε is given.
-
     Returns:
         A JSON-able dictionary, or None if there is no guarantee. `accuracy` and `power` are those of the best attack,
         as fractions; the power is at a rate of `false_alarms`. `groups` has the ε for several units (records of one
@@ -206,12 +183,8 @@ def _attack(card: Mapping[str, Any], false_alarms: float) -> Attack:
 
 
 def power(card: Mapping[str, Any], false_alarms: float) -> float:
-    """How often an attacker finds that one unit was used, at most, who says so wrongly only at a rate of false alarms.
-
-    Args:
-        card: of a head whose claim is "private".
-        false_alarms: the rate, in (0, 1).
-
+    """How often an attacker finds that one unit was used, at most, who says so wrongly only at a rate of false alarms
+    in (0, 1). card: of a head whose claim is "private".
     """
     return _attack(card, false_alarms).power
 
@@ -221,11 +194,7 @@ def curve(card: Mapping[str, Any]) -> list[tuple[float, float]]:
 
     No attack is above it, whatever else the attacker knows. For full passes it is that of Gaussian differential
     privacy, and no other curve of the same releases can be below it. Of sampled releases the claim knows ε and δ alone,
-    so the curve is the one that follows from these two.
-
-    Args:
-        card: of a head whose claim is "private".
-
+    so the curve is the one that follows from these two. card: of a head whose claim is "private".
     """
     if is_sampled(card["plan"]):
         # Three straight lines: they meet where the two bounds are equal, and where the second one reaches 1.
