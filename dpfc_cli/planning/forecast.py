@@ -25,13 +25,11 @@ from dpfc_cli.ledger.facts import Cap
 from dpfc_cli.methods import method_named
 from dpfc_cli.options import Option, takes
 from dpfc_cli.planning.request import MOST, Forecasting
-from dpfc_cli.privacy import accounting
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, Guarantee
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.sources.classes import Origin, class_names
 from dpfc_cli.training.calibrate import CLEAR, Calibrated, calibrate, signal_and_noise, warnings_of_width
 from dpfc_cli.training.request import Privacy, facts_of
-from dpfc_cli.trust.statement import FALSE_ALARMS
+from dpfc_cli.trust.statement import meaning
 
 if TYPE_CHECKING:
     from dpfc_cli.planning.stand_in import StandIn
@@ -195,12 +193,11 @@ def _outlook(
     guarantee = calibrated.guarantee
     assert guarantee is not None
     signal, noise = signal_and_noise(calibrated)
-    attack, for_person = _attack(calibrated, guarantee), None
-    sampled = calibrated.plan.sampled
-    if records_per_person is not None and not sampled:
-        epsilon = accounting.epsilon_for(records_per_person * guarantee.mu, guarantee.delta, guarantee.eta)
-        for_person = epsilon if epsilon <= LARGEST_EPSILON else None
-    fitting = None if room is None else 0 if sampled else math.floor(room / guarantee.mu**2)
+    groups = () if records_per_person is None else (records_per_person,)
+    # As a statement would say it of the head.
+    means = meaning({"claim": "private", **asdict(guarantee), "plan": calibrated.releases}, groups)
+    assert means is not None
+    fitting = None if room is None else 0 if calibrated.plan.sampled else math.floor(room / guarantee.mu**2)
     return Outlook(
         epsilon=guarantee.epsilon,
         mu=guarantee.mu,
@@ -209,18 +206,11 @@ def _outlook(
         accuracy=statistics.mean(scores) if scores else None,
         interval=interval_of(scores) if scores else None,
         scores=tuple(scores),
-        guess=attack.accuracy,
-        found=attack.power,
+        guess=means["accuracy"],
+        found=means["power"],
         fitting=fitting,
-        for_person=for_person,
+        for_person=(means["groups"] or {}).get(str(records_per_person)),
     )
-
-
-def _attack(calibrated: Calibrated, guarantee: Guarantee) -> Attack:
-    """As a statement would say it of the head."""
-    if calibrated.plan.sampled:
-        return accounting.attack(guarantee.epsilon, guarantee.delta, FALSE_ALARMS)
-    return accounting.gaussian_attack(guarantee.mu, FALSE_ALARMS, guarantee.eta)
 
 
 def interval_of(scores: Sequence[float]) -> tuple[float, float]:

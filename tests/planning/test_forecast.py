@@ -178,17 +178,6 @@ def test_as_many_trainings_fit_as_the_cap_then_allows(
     assert refused.value.code == "over-cap"
 
 
-def test_what_an_attacker_could_guess_is_what_the_statement_of_the_head_says(
-    sets: dict[str, FeatureSet], tmp_path: Path
-) -> None:
-    found = forecast(sets["private"], epsilons=[1.0], records_per_person=5, **QUICK)
-    [each] = found.outlooks
-    private = made(tmp_path, "private", 400, 4, seed=0)
-    means = statement.meaning(train(private, epsilon=1.0, out=tmp_path / "a.safetensors", **QUICK).head.card, (5,))
-    assert means is not None
-    assert (each.guess, each.found, each.for_person) == (means["accuracy"], means["power"], means["groups"]["5"])
-
-
 def test_without_a_stand_in_no_accuracy_is_invented() -> None:
     found = forecast(persons=300, records=900, classes=3, model="deit-ti16", epsilons=[0.1, 8.0])
     assert found.facts == Facts(n=300, rows=900, m=3, d=192, unit="person")
