@@ -1,16 +1,15 @@
 """Whether probabilities can be believed: bins, the expected calibration error, and what of it is chance."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from scipy import optimize
 from scipy.special import softmax
 
 from dpfc_cli.evaluation.statistics import BINS, calibration, difference, tango
 from dpfc_cli.heads.head import as_probabilities
-from dpfc_cli.heads.metrics import Interval, Z, wilson
+from dpfc_cli.heads.metrics import Z, wilson
 
 
 def test_a_small_case_by_hand() -> None:
@@ -30,16 +29,6 @@ def test_bins_have_their_upper_end_and_every_record_is_in_one() -> None:
     found = calibration(np.array([0.1, 0.1001, 1.0, 0.0]), np.zeros(4))
     assert [(each.low, each.high) for each in found.bins] == [(i / BINS, (i + 1) / BINS) for i in range(BINS)]
     assert [each.n for each in found.bins] == [2, 1, 0, 0, 0, 0, 0, 0, 0, 1]
-
-
-def test_the_error_is_what_its_definition_says() -> None:
-    rng = np.random.default_rng(1)
-    p, right = rng.uniform(0, 1, 500), rng.random(500) < 0.5
-    expected = 0.0
-    for i in range(BINS):
-        inside = (p > i / BINS) & (p <= (i + 1) / BINS)
-        expected += inside.mean() * abs(p[inside].mean() - right[inside].mean())
-    assert calibration(p, right).error == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("n", [60, 400])
@@ -69,51 +58,6 @@ def test_probabilities_are_numbers_whatever_the_weights_of_a_head_make_of_a_reco
     assert found[0, 0] == found[1, 1] == found[3, 1] == 1
 
 
-Method = Callable[[int, int, int], Interval]
-
-
-def normal(first: int, second: int, n: int) -> Interval:
-    """The interval that textbooks give first. It has no width where the heads never differ."""
-    gain = (first - second) / n
-    half = Z * math.sqrt(max(first + second - (first - second) ** 2 / n, 0)) / n
-    return gain - half, gain + half
-
-
-def unpaired(first: int, second: int, n: int) -> Interval:
-    """An interval that takes the two heads as scored on different records, at an accuracy of one half."""
-    gain = (first - second) / n
-    return gain - Z * math.sqrt(0.5 / n), gain + Z * math.sqrt(0.5 / n)
-
-
-def coverage(method: Method, n: int, only_first: float, only_second: float) -> float:
-    """The probability that an interval holds the true difference, summed over all outcomes: nothing is drawn."""
-    found = 0.0
-    law = stats.multinomial(n, [only_first, only_second, 1 - only_first - only_second])
-    for b in range(n + 1):
-        for c in range(n + 1 - b):
-            if (probability := law.pmf([b, c, n - b - c])) > 1e-9:
-                low, high = method(b, c, n)
-                found += probability * (low <= only_first - only_second <= high)
-    return found
-
-
-TRUTHS = [(0.1, 0.1), (0.3, 0.1), (0.05, 0.02), (0.02, 0.0)]
-
-
-@pytest.mark.parametrize("truth", TRUTHS)
-def test_the_interval_holds_the_true_difference_as_often_as_it_says(truth: tuple[float, float]) -> None:
-    assert coverage(tango, 25, *truth) > 0.93
-
-
-def test_such_a_test_sees_intervals_that_are_too_narrow() -> None:
-    assert coverage(normal, 25, 0.05, 0.02) < 0.9
-
-
-def test_it_is_narrower_than_one_that_forgets_that_the_records_are_the_same() -> None:
-    paired, forgetful = tango(20, 12, 400), unpaired(20, 12, 400)
-    assert paired[1] - paired[0] < (forgetful[1] - forgetful[0]) / 2
-
-
 def score_test(b: int, c: int, n: int, gain: float) -> float:
     """The score statistic, with the likelihood maximised by search among the probabilities with this difference."""
 
@@ -125,7 +69,7 @@ def score_test(b: int, c: int, n: int, gain: float) -> float:
     return (b - c - n * gain) / math.sqrt(n * (2 * q + gain * (1 - gain)))
 
 
-@pytest.mark.parametrize(("b", "c", "n"), [(12, 2, 50), (5, 1, 30), (20, 20, 100), (300, 250, 10_000)])
+@pytest.mark.parametrize(("b", "c", "n"), [(12, 2, 50), (5, 1, 30), (20, 20, 100), (50_000, 49_000, 10**6)])
 def test_the_ends_are_where_the_score_test_begins_to_reject(b: int, c: int, n: int) -> None:
     low, high = tango(b, c, n)
     assert score_test(b, c, n, low) == pytest.approx(Z, rel=1e-4)
@@ -153,8 +97,3 @@ def test_a_difference_names_what_only_one_of_the_heads_gets_right() -> None:
     found = difference(30, 10, 200)
     assert (found.gain, found.only_this, found.only_other) == (0.1, 30, 10)
     assert found.interval == tango(30, 10, 200)
-
-
-def test_a_million_records_are_no_problem() -> None:
-    low, high = tango(50_000, 49_000, 1_000_000)
-    assert np.allclose((low, high), normal(50_000, 49_000, 1_000_000), atol=1e-6)
