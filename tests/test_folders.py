@@ -16,16 +16,14 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
 
 
-@pytest.mark.parametrize("name", USUAL)
-def test_each_folder_is_the_usual_one_or_the_one_that_its_variable_names(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    folder, variable = getattr(folders, f"{name}_folder"), f"DPFC_{name.upper()}"
-    for value, expected in (("", USUAL[name]), ("/own", "/own"), ("here", "here"), ("~/mine", "/home/me/mine")):
-        monkeypatch.setenv(variable, value)
-        assert folder() == Path(expected)
-    monkeypatch.delenv(variable)
-    assert folder() == Path(USUAL[name])
+def test_each_folder_is_the_usual_one_or_the_one_that_its_variable_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, usual in USUAL.items():
+        folder, variable = getattr(folders, f"{name}_folder"), f"DPFC_{name.upper()}"
+        for value, expected in (("", usual), ("/own", "/own"), ("here", "here"), ("~/mine", "/home/me/mine")):
+            monkeypatch.setenv(variable, value)
+            assert folder() == Path(expected)
+        monkeypatch.delenv(variable)
+        assert folder() == Path(usual)
 
 
 def test_the_cache_lies_where_other_caches_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,11 @@
 """How figures are rounded where people read them."""
 
-import pytest
-
 from dpfc_cli import rounding
 from dpfc_cli.heads.metrics import wilson
 
 
-@pytest.mark.parametrize(
-    ("hits", "n", "said", "between"),
-    [
+def test_an_accuracy_has_as_many_digits_as_its_test_set_carries() -> None:
+    for hits, n, said, between in (
         (137, 150, "91 %", "85–95 %"),
         (903, 1_000, "90 %", "88–92 %"),
         (9_312, 10_000, "93.1 %", "92.6–93.6 %"),
@@ -17,16 +14,13 @@ from dpfc_cli.heads.metrics import wilson
         (150, 150, "100 %", "97–100 %"),
         (0, 150, "0 %", "0–3 %"),
         (1, 1, "100 %", "20–100 %"),
-    ],
-)
-def test_an_accuracy_has_as_many_digits_as_its_test_set_carries(hits: int, n: int, said: str, between: str) -> None:
-    found = wilson(hits, n)
-    assert rounding.accuracy(hits / n, found, n) == (said, between)
+    ):
+        assert rounding.accuracy(hits / n, wilson(hits, n), n) == (said, between)
 
 
-@pytest.mark.parametrize("n", [7, 150, 999, 20_000, 3_000_000])
-def test_the_last_digit_is_worth_a_record_and_a_tenth_of_half_the_interval_at_least(n: int) -> None:
-    for hits in {0, 1, n // 3, n // 2, n - 1, n}:
+def test_the_last_digit_is_worth_a_record_and_a_tenth_of_half_the_interval_at_least() -> None:
+    sizes = (7, 150, 999, 20_000, 3_000_000)
+    for n, hits in ((size, hits) for size in sizes for hits in {0, 1, size // 3, size // 2, size - 1, size}):
         low, high = wilson(hits, n)
         shown, ends = (each.removesuffix(" %") for each in rounding.accuracy(hits / n, (low, high), n))
         step = 10.0 ** -len(shown.partition(".")[2])
@@ -38,33 +32,20 @@ def test_the_last_digit_is_worth_a_record_and_a_tenth_of_half_the_interval_at_le
         assert (shown in ("0", "100")) == (hits in (0, n)) or step < 1
 
 
-@pytest.mark.parametrize(
-    ("gain", "interval", "n", "says"),
-    [
-        (15 / 397, (0.00312, 0.0723), 397, ("+3.8", "+0.3 to +7.3")),
-        (-0.01, (-0.0311, 0.0109), 1000, ("−1.0", "−3.2 to +1.1")),
-        (0.0, (-0.0204, 0.0204), 185, ("0.0", "−2.1 to +2.1")),
-        (0.0123, (0.00897, 0.01563), 10_000, ("+1.23", "+0.89 to +1.57")),
-    ],
-)
-def test_differences_are_in_points_with_their_ends_rounded_outwards(
-    gain: float, interval: tuple[float, float], n: int, says: tuple[str, str]
-) -> None:
-    assert rounding.points(gain, interval, n) == says
+def test_differences_are_in_points_with_their_ends_rounded_outwards() -> None:
+    assert rounding.points(15 / 397, (0.00312, 0.0723), 397) == ("+3.8", "+0.3 to +7.3")
+    assert rounding.points(-0.01, (-0.0311, 0.0109), 1000) == ("−1.0", "−3.2 to +1.1")
+    assert rounding.points(0.0, (-0.0204, 0.0204), 185) == ("0.0", "−2.1 to +2.1")
+    assert rounding.points(0.0123, (0.00897, 0.01563), 10_000) == ("+1.23", "+0.89 to +1.57")
 
 
 def test_what_is_promised_is_rounded_to_the_side_that_promises_less() -> None:
     assert [rounding.at_most(each) for each in (0.50001, 0.5, 0.99999)] == ["50.1 %", "50.0 %", "100.0 %"]
     assert [rounding.at_least(each, 1) for each in (1.99, 2.0, 1234.56)] == ["1.9", "2.0", "1,234.5"]
     assert [rounding.rounded_up(each, 4) for each in (1.00001, 1.0, 0.1 + 0.2)] == ["1.001", "1", "0.3"]
+    assert [rounding.rounded_down(each) for each in (10.0, 3.14159, 0.99999)] == ["10", "3.141", "0.9999"]
+    assert rounding.rounded_down(12345.6) == "1.234e+04"
     assert [rounding.delta(each) for each in (1e-5, 1 / 300_000)] == ["1e-05", "3.34e-06"]
-
-
-@pytest.mark.parametrize(
-    ("value", "said"), [(10.0, "10"), (3.14159, "3.141"), (0.99999, "0.9999"), (12345.6, "1.234e+04")]
-)
-def test_noise_and_what_is_left_are_not_shown_larger_than_they_are(value: float, said: str) -> None:
-    assert rounding.rounded_down(value) == said
 
 
 def test_what_was_spent_and_what_is_left_are_said_on_the_safe_side() -> None:
@@ -73,6 +54,5 @@ def test_what_was_spent_and_what_is_left_are_said_on_the_safe_side() -> None:
     assert rounding.left(None, 1e-5) == "nothing"
 
 
-@pytest.mark.parametrize(("deviation", "said"), [(0.0107, "± 2.1 %"), (0.25, "± 49 %"), (1.34, "± 100 %")])
-def test_noise_never_moves_a_fraction_by_more_than_all_of_it(deviation: float, said: str) -> None:
-    assert rounding.noise(deviation) == said
+def test_noise_never_moves_a_fraction_by_more_than_all_of_it() -> None:
+    assert [rounding.noise(each) for each in (0.0107, 0.25, 1.34)] == ["± 2.1 %", "± 49 %", "± 100 %"]
