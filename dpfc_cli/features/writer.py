@@ -302,7 +302,8 @@ class FeatureWriter:
         self._unlock()
         raise UserError(
             f"'{self._partial}' was begun from another source or with other settings.",
-            f"Run the command that began it, or delete that folder, or choose another {parameter('out')}.",
+            f"Run the command that began it, with the same {parameter('population')}. Or delete that folder, or choose "
+            f"another {parameter('out')}.",
             code="conflict",
             path=str(self._partial),
         )
