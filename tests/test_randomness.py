@@ -78,8 +78,6 @@ class System:
 class Given:
     """Bits that are these words, each once."""
 
-    secure = True
-
     def __init__(self, words: np.ndarray) -> None:
         self._words, self.used = words, 0
 

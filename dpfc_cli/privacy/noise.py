@@ -46,9 +46,7 @@ _BATCH = 1 << 17
 
 
 class Bits(Protocol):
-    """A source of uniform 64-bit words. secure: whether nobody can predict or repeat them."""
-
-    secure: bool
+    """A source of uniform 64-bit words."""
 
     def words(self, count: int) -> np.ndarray:
         """`count` independent uniform uint64 numbers."""
@@ -62,8 +60,6 @@ class SystemBits:
     that a training uses comes from `urandom`, once. A test follows them (`tests/test_randomness.py`).
     """
 
-    secure = True
-
     def words(self, count: int) -> np.ndarray:
         return np.frombuffer(urandom(8 * count), np.uint64)
 
@@ -72,8 +68,6 @@ class SeededBits:
     """Reproducible bits for research. Nothing that is drawn from them is private: whoever knows the seed can subtract
     the noise.
     """
-
-    secure = False
 
     def __init__(self, seed: int) -> None:
         self._key = hashlib.sha256(str(seed).encode()).digest()

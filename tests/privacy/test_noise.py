@@ -92,8 +92,6 @@ class Scripted:
     are zero.
     """
 
-    secure = False
-
     def __init__(self, *rows: list[int]) -> None:
         self._rows: Iterator[list[int]] = iter(rows)
 
@@ -203,8 +201,6 @@ def test_the_cells_left_out_weigh_less_than_eta() -> None:
 
 
 def test_system_bits_are_fresh_and_seeded_bits_repeat() -> None:
-    assert SystemBits.secure
-    assert not SeededBits.secure
     assert not np.array_equal(SystemBits().words(8), SystemBits().words(8))
     for words in (SystemBits().words(8), SeededBits(7).words(8)):
         assert words.shape == (8,)

@@ -62,6 +62,7 @@ def test_rounding_of_the_convolutions_is_paid_for() -> None:
 def test_the_smallest_delta_with_sampling_can_be_reached(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What η and the convolutions take from δ is refused, too. The search for the noise found no end there."""
     monkeypatch.setattr(poisson, "FINE", COARSE)
+    monkeypatch.setattr(poisson, "COARSE", COARSE)
     plan = plan_of(FACTS, *[(GRADIENT, 1.0)] * steps, rate=0.1)
     eta = eta_of(plan)
     with pytest.raises(ValueError, match="at least") as refused:
