@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -194,9 +194,11 @@ def run(cells: Iterable[Cell], results: Path, workers: int, work: Callable[[Cell
     missing = [cell for cell in dict.fromkeys(cells) if cell.key not in done]
     if workers > 1:
         os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        jobs = [(cell, work) for cell in missing]
-        for i, (key, value) in enumerate(pool.imap_unordered(_job, jobs)):
+    jobs = [(cell, work) for cell in missing]
+    with ExitStack() as stack:
+        pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(workers)) if workers > 1 else None
+        found = map(_job, jobs) if pool is None else pool.imap_unordered(_job, jobs)
+        for i, (key, value) in enumerate(found):
             keep(results, key, value)
             done[key] = value
             print(f"[{i + 1}/{len(missing)}] {value:.2f} {key}", flush=True)

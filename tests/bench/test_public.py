@@ -4,12 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from bench import cells, public, starts
+from bench import cells, starts
 from bench.cells import Cell
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.training import tuning
 from tests.support import blobs
 
 
@@ -18,18 +16,6 @@ def made(folder: Path, name: str, seed: int) -> str:
     np.savez(folder / f"{name}.npz", train_x=x[:300], train_y=y[:300], test_x=x[300:], test_y=y[300:])
     import_features(folder / f"{name}.npz", folder / name, classes=("a", "b", "c"))
     return str(folder / name)
-
-
-def test_options_are_those_that_the_product_chooses_on_the_public_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine, theirs = made(tmp_path, "mine", 0), made(tmp_path, "theirs", 1)
-    monkeypatch.setattr(tuning, "choose", lambda scores: max(scores))
-    cell = public.tuned(mine, theirs, 2.0)
-    assert (cell.data, cell.epsilon) == (mine, 2.0)
-    assert set(cell.given) == {"learning_rate", "bias_feature"}
-    monkeypatch.setattr(tuning, "choose", lambda scores: 0)
-    assert public.tuned(mine, theirs, 2.0) == Cell(mine, "dp-whitened", 2.0)
 
 
 def test_what_is_public_changes_a_cell_and_its_key(tmp_path: Path) -> None:
