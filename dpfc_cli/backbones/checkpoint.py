@@ -245,21 +245,16 @@ def _join(arrays: Arrays, source: str) -> None:
 
 
 def tensors(files: tuple[Path, ...], stack: ExitStack) -> dict[str, Read]:
-    """All tensors of some files by name, not yet read."""
-    return {name: read for file in files for name, read in opened(file, stack)}
-
-
-def opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
-    """The name of every tensor in a file, and a function that reads it.
-
-    Args:
-        file: a `.safetensors` or `.npz` file.
-        stack: it closes the file.
+    """All tensors of some `.safetensors` or `.npz` files by name, not yet read. stack: it closes the files.
 
     Raises:
-        UserError: the file is damaged, or holds something else than numbers. Reading a tensor raises it, too.
+        UserError: a file is damaged, or holds something else than numbers. Reading a tensor raises it, too.
 
     """
+    return {name: read for file in files for name, read in _opened(file, stack)}
+
+
+def _opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
     from safetensors import SafetensorError, safe_open
 
     broken = (OSError, SafetensorError, *npz.BROKEN)

@@ -13,7 +13,7 @@ import pytest
 
 from dpfc_cli import memory
 from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.checkpoint import opened
+from dpfc_cli.backbones.checkpoint import tensors
 from dpfc_cli.errors import UserError
 from tests.backbones.tiny import build, random_weights, references, write
 from tests.hostile import altered, places
@@ -126,7 +126,7 @@ def test_so_is_one_that_is_a_hole_of_the_disk(tmp_path: Path, monkeypatch: pytes
     path.write_bytes(len(header).to_bytes(8, "little") + header)
     os.truncate(path, 8 + len(header) + 40_000_000)
     with ExitStack() as stack:
-        ((_, read),) = opened(path, stack)
+        (read,) = tensors((path,), stack).values()
         assert read().shape == shape
         monkeypatch.setattr(memory, "free_memory", lambda: 1e7)
         with pytest.raises(UserError) as caught:

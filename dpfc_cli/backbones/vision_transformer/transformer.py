@@ -93,15 +93,16 @@ def statistics(model: Model, located: hub.Located) -> tuple[Triple, Triple]:
     known = known if isinstance(known, dict) else located.config
     if "mean" not in known and "std" not in known:
         return model.mean, model.std
-    mean, std = known.get("mean", ()), known.get("std", ())
-    if not (_is_triple(mean) and _is_triple(std) and all(each > 0 for each in std)):
+    found: tuple[Any, Any] = known.get("mean"), known.get("std")
+    if not all(map(_is_triple, found)) or 0 in found[1]:
         raise UserError(
-            f"The config.json of '{located.id}' has values that make no sense: mean {mean!r}, standard deviation "
-            f"{std!r}.",
+            f"The config.json of '{located.id}' has values that make no sense: mean {found[0]!r}, standard deviation "
+            f"{found[1]!r}.",
             "Get the config.json that belongs to the weights.",
             code="damaged",
         )
-    return (float(mean[0]), float(mean[1]), float(mean[2])), (float(std[0]), float(std[1]), float(std[2]))
+    mean, std = ((float(red), float(green), float(blue)) for red, green, blue in found)
+    return mean, std
 
 
 def _is_triple(values: Any) -> bool:
@@ -182,13 +183,6 @@ class Transformer(Sharded):
         gated = mlp["fc1.weight"].shape[1] != len(mlp["fc2.weight"])
         crop = self.recipe.geometry.crop
         grid = crop // patch
-        if not grid:
-            raise UserError(
-                f"A patch of these weights has {patch} × {patch} pixels, but pictures are cropped to {crop} × {crop}.",
-                f"Use other {parameter('weights')}.",
-                code="conflict",
-                parameter="weights",
-            )
         self.patch, self.architecture = patch, architecture
         self._run = partial(
             _features, patch=patch, architecture=architecture, recipe=self.recipe, prepared=wanted.prepared
