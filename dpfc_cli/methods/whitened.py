@@ -21,7 +21,7 @@ import numpy as np
 from dpfc_cli.methods import options as declare
 from dpfc_cli.methods.linear import noise_edge
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
-from dpfc_cli.methods.public_head import Belief, PublicHead, start_of
+from dpfc_cli.methods.public_head import JUDGED, PublicHead, start_of, verdict
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import OPEN
@@ -133,8 +133,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
 
     Scores are linear in the centred record: the normalisation of z scales all scores of a record by the same factor.
 
-    A public start is added after the first gradient. Each gradient says how far to trust it, class by class
-    (`public_head`). What is not believed any more is taken back.
+    A public start is judged by the first gradients, and then added as far as it is trusted (`public_head`).
     """
     chain = centred(oracle, facts, options)
     gram = oracle.release(Gram(chain))
@@ -146,10 +145,8 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     rate, momentum = schedule(dimension, facts, options)
     theta = np.zeros((facts.d + 1, facts.m))
     velocity = np.zeros_like(theta)
-    belief = None
-    if start is not None:
-        longest = facts.n * options.gradient_clip * radius / math.sqrt(facts.m)
-        belief = Belief(start=start, longest=longest, deviation=doubt(facts, options), dimension=dimension)
+    paces, agreed = np.ones(facts.m), list[np.ndarray]()
+    trusted = None
     for _ in range(options.steps):
         gradient = oracle.release(
             Gradient(
@@ -163,15 +160,21 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         )
         # The residuals of a record sum to zero over the classes. So their mean over the classes is noise alone.
         gradient = gradient - gradient.mean(axis=1, keepdims=True)
-        move = -rate / facts.n * gradient
-        if belief is not None:
-            before = belief.weights(options.bias_feature)
-            belief.see(gradient[:-1])
-            theta = theta + belief.weights(options.bias_feature) - before
-            move = move * belief.paces()
+        move = -rate / facts.n * gradient * paces
         velocity = momentum * velocity + move
         theta = theta + momentum * velocity + move
-    trusted = None if belief is None else belief.trusted
+        if start is not None and trusted is None:
+            agreed.append(start.agreements(gradient[:-1]))
+            if len(agreed) == min(JUDGED, options.steps):
+                # The largest length that the gradient of one of m equal classes can have is the unit of agreements.
+                unit = facts.n * options.gradient_clip * radius / facts.m
+                noise = math.sqrt(facts.m) * doubt(facts, options)
+                found = verdict(
+                    start, np.mean(agreed, axis=0) / unit, noise, noise * math.sqrt(len(agreed) * dimension)
+                )
+                trusted, paces = found.trusted, found.paces
+                theta, velocity = theta * paces, velocity * paces
+                theta = theta + start.weights(found.size * trusted, options.bias_feature)
     return Solution(chain=chain, weight=whiten @ theta[:-1], bias=options.bias_feature * theta[-1], trusted=trusted)
 
 
@@ -194,8 +197,12 @@ def weighted(facts: Facts, trace: float) -> Facts:
 
 
 def doubt(facts: Facts, options: Options) -> float:
-    """v: the standard deviation of the noise in the agreement of a start with the first gradient."""
-    return math.sqrt(facts.m) * _deviation(facts, options, options.budget_split[2] / options.steps, Gradient)
+    """The standard deviation of the noise in the mean agreement of the classes of a start, by which it is judged.
+
+    That of one class is √m times as much.
+    """
+    judging = min(JUDGED, options.steps)
+    return math.sqrt(facts.m) * _deviation(facts, options, judging * options.budget_split[2] / options.steps, Gradient)
 
 
 def centred(oracle: Oracle, facts: Facts, options: Options) -> Chain:
