@@ -19,8 +19,9 @@ a person). A good vector agrees, a wrong one has an agreement near 0.
 
 Three things are not known: whether the start is good for anything, which part of its classes is right, and how well
 these agree. `judged` weighs all combinations by Bayes' rule, with the agreements of all classes. So a weak start is
-compared with weak agreement, and what the noise hides of one class, the others tell. A start is believed as long as
-nothing speaks against it: where the noise hides everything, learning without it is no better.
+compared with weak agreement, and what the noise hides of one class, the others tell. Both errors are weighed by what
+they cost: a good start that is dropped costs all that it knows, and a wrong one that is kept costs what could have been
+learned without it. Under much noise that is nothing. So there a start is believed unless much speaks against it.
 """
 
 import math
@@ -37,11 +38,10 @@ SPREAD = 1 / 3
 USELESS = 0.07
 """The standard deviation of the agreement of wrong classes. The mean is 0."""
 GOOD = 0.75
-"""The probability that a start is good for anything. If it is, the part q of right classes has the density 4q³."""
+"""The probability that a start is good for anything, where records speak clearly. If it is, the part q of right classes
+has the density 4q³."""
 PARTS = np.append((np.arange(20) + 0.5) / 20, 0.0)
 """The parts of right classes that are compared."""
-PRIOR = np.append(GOOD * PARTS[:-1] ** 3 / (PARTS[:-1] ** 3).sum(), 1 - GOOD)
-"""Their probabilities."""
 CLEAR = 0.25
 """The agreement at which classes take full steps, as a part of the length of the noise in the gradient of a class."""
 JUDGED = 4
@@ -149,12 +149,13 @@ def start_of(vectors: np.ndarray, whiten: np.ndarray, variances: np.ndarray) -> 
     return Start(theta=theta, variances=scores / spread)
 
 
-def judged(agreed: np.ndarray, deviation: float) -> tuple[np.ndarray, float]:
+def judged(agreed: np.ndarray, deviation: float, good: float = GOOD) -> tuple[np.ndarray, float]:
     """How far each class of a start is trusted, and how well good classes agree.
 
     Args:
         agreed: the agreements of the classes with a vector.
         deviation: the standard deviation of the noise in each.
+        good: the probability of a good start.
 
     Returns:
         The probability of each class to be right, in units of what it was before, at most 1; and the expected level.
@@ -166,11 +167,13 @@ def judged(agreed: np.ndarray, deviation: float) -> tuple[np.ndarray, float]:
     right, wrong = np.hypot(SPREAD * levels, deviation), math.hypot(USELESS, deviation)
     odds = np.log(wrong / right) + (agreed / wrong) ** 2 / 2 - ((agreed - levels) / right) ** 2 / 2
     of_right = parts * np.exp(np.clip(odds, -500, 500))
-    likely = np.log(PRIOR) + np.log(of_right + 1 - parts).sum(axis=2)
+    right_parts = PARTS**3 / (PARTS**3).sum()
+    prior = good * right_parts + (1 - good) * (PARTS == 0)
+    likely = np.log(prior) + np.log(of_right + 1 - parts).sum(axis=2)
     weights = np.exp(likely - likely.max())
     weights /= weights.sum()
     found = np.einsum("lp,lpc->c", weights, of_right / (of_right + 1 - parts))
-    return np.minimum(found / (PRIOR @ PARTS), 1.0), float(weights.sum(axis=1) @ LEVELS)
+    return np.minimum(found / (prior @ PARTS), 1.0), float(weights.sum(axis=1) @ LEVELS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,8 +209,9 @@ def verdict(start: Start, agreed: np.ndarray, deviation: float, noise: float) ->
         noise: the length of the noise in one gradient of one class, in the same unit.
 
     """
-    found, level = judged(agreed, deviation)
+    clear = CLEAR * noise
+    found, level = judged(agreed, deviation, 1 - (1 - GOOD) * min(LEVELS.mean() / clear, 1.0) if clear else GOOD)
     trusted = np.zeros(len(start.variances))
     trusted[start.known] = found
-    step = min(level / (CLEAR * noise), 1.0) if noise else 1.0
+    step = min(level / clear, 1.0) if clear else 1.0
     return Verdict(trusted=trusted, size=1 / (1 + step), paces=step ** (trusted * found.mean()))
