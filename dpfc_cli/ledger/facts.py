@@ -206,7 +206,7 @@ def fact_of(fact: str, kind: str, body: Mapping[str, Any]) -> Fact:
     sound = True
     if isinstance(made, Charge):
         values = {**vars(made), "plan": list(made.releases)}
-        sound = bool(made.head) and claim_fault(values) is figures_fault(values, sampled=False) is None
+        sound = bool(made.head) and claim_fault(values) is None and figures_fault(values, sampled=False) is None
     elif isinstance(made, Cap):
         sound = (made.epsilon is None) is (made.delta is None) and made.most != 0
     if not sound:
