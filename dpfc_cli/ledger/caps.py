@@ -160,7 +160,9 @@ def check(ledger: Ledger, charge: Charge) -> None:
     if not any(account.with_planned(charge).passed for account in accounts):
         return
     delta, where = charge.delta or 1.0, ledger.account_of(charge.set)
-    largest, cap = left(where, delta, charge) or (0.0, where.caps[0])
+    found = left(where, delta, charge)
+    assert found is not None
+    largest, cap = found
     more = f"at delta = {delta:g} epsilon = {rounded_down(largest)} still fits" if largest else "nothing more fits"
     kind = "evaluation" if charge.method == EVALUATION else "training"
     what = f"This {kind} does not fit under the cap ({said(cap)}): {more}."

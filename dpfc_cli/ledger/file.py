@@ -13,7 +13,6 @@ Locks of files are those of POSIX: a network file system without them keeps no p
 import hashlib
 import json
 import os
-import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -125,7 +124,7 @@ def _hash(before: str, n: int, fact: str, kind: str, body: str) -> str:
 def _facts_in(connection: sqlite3.Connection, path: Path) -> Ledger:
     """All facts, checked one by one."""
     schema = connection.execute("SELECT sql FROM sqlite_master").fetchall()
-    if [re.sub(r"\s+", " ", str(text), flags=re.ASCII) for (text,) in schema] != [TABLE]:
+    if schema != [(TABLE,)]:
         raise _strange(path, "has something else in it than the one table that dpfc makes")
     facts, end = list[Fact](), ""
     for due, (n, fact, kind, body, hashed) in enumerate(connection.execute("SELECT * FROM facts ORDER BY n"), start=1):

@@ -74,6 +74,7 @@ class Attack:
 
 def _mills(x: float) -> float:
     """Mills ratio Φ(−x)/φ(x), with a relative error of about 1e-13 for x ≥ −5."""
+    # From 5 to 25 both ways are good.
     if x < 10:
         return math.sqrt(math.pi / 2) * math.erfc(x / math.sqrt(2)) * math.exp(x * x / 2)
     # Laplace's continued fraction x + 1/(x + 2/(x + 3/(x + …))) converges fast for large x.

@@ -159,6 +159,7 @@ def _cell_tops() -> np.ndarray:
     undecided.
     """
     with localcontext() as context:
+        # More than are needed: 28 digits give the same 64 bits.
         context.prec = DIGITS
         return np.array([min(int(b * 2**64), 2**64 - 1) for b in _cell_bounds()], np.uint64)
 

@@ -182,6 +182,7 @@ def mu_for(plan: Plan, epsilon: float, delta: float, eta: float = 0.0) -> float:
     def excess(interval: float) -> Callable[[float], float]:
         @functools.cache
         def log_ratio(mu: float) -> float:
+            # Any small number in place of 0, which has no logarithm.
             return math.log(max(_epsilon_for(*sampled_of(plan, mu), delta, eta, interval) / epsilon, 1e-3))
 
         return log_ratio

@@ -149,6 +149,8 @@ def test_facts_that_make_no_sense_are_refused_even_where_all_hashes_were_made_an
                 TABLE.replace("PRIMARY KEY", "PRIMARY KEY ON CONFLICT IGNORE"),
                 TABLE.replace("id TEXT NOT NULL", "id TEXT NOT NULL UNIQUE ON CONFLICT REPLACE"),
                 TABLE.replace("body TEXT", "body TEXT COLLATE NOCASE"),
+                TABLE.replace("body TEXT", "body\u00a0TEXT"),
+                TABLE.replace("body TEXT", "body  TEXT"),
                 TABLE + " WITHOUT ROWID",
                 TABLE.replace("TABLE facts", 'TABLE "facts"'),
             )
