@@ -116,20 +116,23 @@ def test_interrupted_again_and_again_it_ends_with_the_same_bytes(
     assert not out.with_name("set.partial").exists()
 
 
+SHARED = """
+import os, sys
+from pathlib import Path
+from tests.extraction.test_extraction import extracted
+for i in (1, 2, 3):
+    if not os.fork():
+        extracted(Path(sys.argv[1]), Path(sys.argv[2]), task=(i, 3))
+        os._exit(0)
+sys.exit(any(os.wait()[1] for _ in range(3)))
+"""
+
+
 def test_shared_by_several_at_the_same_time_it_ends_with_the_same_bytes(
     pictures: Path, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
-    program = """
-import sys
-from pathlib import Path
-from tests.extraction.test_extraction import extracted
-extracted(Path(sys.argv[1]), Path(sys.argv[2]), task=(int(sys.argv[3]), 3))
-"""
-    out = tmp_path / "set"
-    arguments = [sys.executable, "-c", program, str(pictures), str(out)]
-    running = [subprocess.Popen([*arguments, str(i)]) for i in (1, 2, 3)]
-    assert [process.wait() for process in running] == [0, 0, 0]
-    assert stored(out) == undisturbed
+    subprocess.run([sys.executable, "-c", SHARED, str(pictures), str(tmp_path / "set")], check=True)
+    assert stored(tmp_path / "set") == undisturbed
 
 
 def test_a_broken_picture_is_named_or_kept_as_a_null_record(

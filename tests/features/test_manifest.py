@@ -100,7 +100,9 @@ def _refused(folder: Path) -> bool:
     if "train" in found.splits and len(found.classes) > 1:
         made = calibrate(METHODS["dp-ls"], facts_of(found), {}, Privacy(noise_multiplier=30, delta=1e-30))
         solution = Solution(chain=(), weight=np.zeros((1, 1)), bias=np.zeros(1))
-        check(json.loads(json.dumps(card_of(made, found, "", solution, standing()))))
+        assert made.guarantee is not None
+        said = standing(epsilon=made.guarantee.epsilon)
+        check(json.loads(json.dumps(card_of(made, found, "", solution, said))))
     return False
 
 
