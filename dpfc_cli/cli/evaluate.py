@@ -126,8 +126,7 @@ def evaluate(
 def _path(head: "Head") -> Path:
     from dpfc_cli.heads.head import shown
 
-    assert head.path is not None
-    return Path(shown(head.path))
+    return Path(shown(head.file))
 
 
 def _features(given: str | None, own: str, charged: bool) -> "FeatureSet":

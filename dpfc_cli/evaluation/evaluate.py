@@ -10,12 +10,11 @@ between heads. Its records may be those that were to be protected.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.evaluation.exact import Comparison, Evaluation, Progress, figures
-from dpfc_cli.evaluation.request import PrivateScoring, Scoring
+from dpfc_cli.evaluation.exact import Comparison, Evaluation, figures
+from dpfc_cli.evaluation.request import PrivateScoring, Progress, Scoring
 from dpfc_cli.features.reader import FeatureSet, check_sets
 from dpfc_cli.heads.head import Head
 from dpfc_cli.options import takes
@@ -70,8 +69,7 @@ def evaluate_privately(wanted: PrivateScoring) -> "PrivateEvaluation":
     from dpfc_cli.evaluation import private
 
     warnings, _ = _checked(wanted, noisy=True)
-    told = partial(wanted.progress, "Evaluating") if wanted.progress else None
-    return private.release(private.prepare(wanted, warnings), told)
+    return private.release(private.prepare(wanted, warnings), wanted.progress)
 
 
 def _checked(wanted: Scoring, noisy: bool) -> tuple[tuple[str, ...], bool]:

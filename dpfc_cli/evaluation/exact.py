@@ -5,13 +5,14 @@ The figures come from the raw records, without noise. What may be asked of which
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, printable
+from dpfc_cli.evaluation.request import Progress
 from dpfc_cli.evaluation.statistics import Calibration, Difference, calibration, difference
 from dpfc_cli.features.reader import Blocks, FeatureSet
 from dpfc_cli.heads.head import Head, as_probabilities
@@ -21,7 +22,6 @@ from dpfc_cli.show.document import Told
 
 ROWS = 4_096
 """Records scored at a time."""
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, kw_only=True)

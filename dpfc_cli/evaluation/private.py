@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import Note, UserError, notes, parameter, printable
-from dpfc_cli.evaluation.request import PrivateScoring
+from dpfc_cli.evaluation.request import PrivateScoring, Progress
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
@@ -51,7 +51,7 @@ from dpfc_cli.privacy.curator import Curator, lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import LONGEST
 from dpfc_cli.privacy.noise import SystemBits
-from dpfc_cli.privacy.oracle import Mechanism, Plan, Progress, planned
+from dpfc_cli.privacy.oracle import Mechanism, Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.training.calibrate import Planned, check_delta, noised
 from dpfc_cli.training.card import charge_of
@@ -195,7 +195,6 @@ def release(ready: Ready, progress: Progress | None = None) -> PrivateEvaluation
         KeyboardInterrupt, Exception: whatever stopped it. A note says whether it was charged.
 
     """
-    assert ready.head.path is not None
     note = "It was stopped during the charge: 'dpfc budget' says whether it is charged. No figure was released."
     paid = found = None
     try:
@@ -297,7 +296,7 @@ def _may_hold(book: Ledger, charge: Charge, of: str, split: str) -> bool:
 def _answers(paid: Paid, asked: tuple[Outcomes, ...], progress: Progress | None) -> list[np.ndarray]:
     """The counts of each query with noise, and the standard deviation of the noise of each: rows of two."""
     mechanism = _mechanism(paid.planned)
-    told = None if progress is None else lambda stage, *far: progress(*far)
+    told = None if progress is None else lambda stage, *far: progress("Evaluating", *far)
     curator, lattice = Curator(mechanism, paid, SystemBits(), told), lattice_of(mechanism)
     found = []
     for query, sigma in zip(asked, mechanism.sigmas, strict=True):

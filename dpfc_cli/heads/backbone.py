@@ -17,15 +17,14 @@ from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.manifest import DTYPES, fingerprint_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.images import Preparation
-from dpfc_cli.schema import among, each, either, fault, null, record, text, whole
+from dpfc_cli.schema import among, each, either, fault, null, record, text
+from dpfc_cli.trust.card import SIDE
 
-LARGEST_SIDE = 8192
-"""Pixels of a side. Larger pictures would take more memory than a head may ask for."""
 _STATED = record(
     {"name": among(BACKBONES)},
     weights=either(null, record({"id": text, "sha256": text})),
     preprocessing=either(text, record({"recipe": text})),
-    image_shape=each(whole(1, LARGEST_SIDE), least=3),
+    image_shape=each(SIDE, least=3),
     pooling=text,
     precision=text,
 )

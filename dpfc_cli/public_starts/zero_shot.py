@@ -17,7 +17,8 @@ import numpy as np
 from dpfc_cli import backbones, outputs
 from dpfc_cli.backbones import BACKBONES, Wanted, text
 from dpfc_cli.errors import UserError, counted, parameter, printable
-from dpfc_cli.evaluation.exact import Evaluation, Progress, figures
+from dpfc_cli.evaluation.exact import Evaluation, figures
+from dpfc_cli.evaluation.request import Progress
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head, ordered

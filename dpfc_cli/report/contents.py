@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import UserError, counted, parameter
-from dpfc_cli.evaluation.exact import Progress
+from dpfc_cli.evaluation.request import Progress
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import to_json

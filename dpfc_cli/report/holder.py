@@ -56,11 +56,10 @@ def of(
     """What the files of the holder say about a head. given: its feature set, if named. figures: released ones; the
     set is not evaluated then. UserError: there is no ledger, or it contradicts the head.
     """
-    assert head.path is not None
     folder, ledger = _place(head, given)
-    checked = verify(head.path, ledger=ledger)
+    checked = verify(head.file, ledger=ledger)
     if checked.contradictions:
-        raise refused(head.path, checked.contradictions)
+        raise refused(head.file, checked.contradictions)
     book = read(ledger)
     charge = book.known.get(head.card["ledger"]["charge"])
     assert isinstance(charge, Charge)

@@ -39,12 +39,12 @@ from dpfc_cli.trust.claims import claim_fault, figures_fault, is_sampled, mu_of,
 from dpfc_cli.version import __version__
 
 _UNIT = among(["record", "person"])
-_SIDE = whole(1, 8192)
+SIDE = whole(1, 8192)
 """Pixels. A larger picture would take more memory than a head may ask for."""
 _PREPARATION = record(
     {},
-    resize=either(_SIDE, each(_SIDE, least=2)),
-    crop=_SIDE,
+    resize=either(SIDE, each(SIDE, least=2)),
+    crop=SIDE,
     filter=among(get_args(Filter)),
     window=each(number(-1e308, 1e308), least=2),
     exif=boolean,

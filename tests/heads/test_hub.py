@@ -146,22 +146,19 @@ def test_a_fetched_head_is_found_offline(
         Head.load(f"hf:{PLACE}@{'0' * 40}")
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
+def test_what_is_not_there_is_said(hub: type[Repositories], tmp_path: Path) -> None:
+    push(head(tmp_path), f"hf:{PLACE}")
+    hub.commits["some/empty"] = [("1" * 40, {})]
+    for name, said in (
         ("hf:some", "does not name a head"),
         ("hf:some/flu/../x.safetensors", "does not name a head"),
         ("hf:some/other", "no such public repository"),
         ("hf:some/flu/x.safetensors", "has no file x"),
         ("hf:some/empty", r"has no file head\.safetensors"),
         ("hf:some/flu/README.md", "cannot be read as a head"),
-    ],
-)
-def test_what_is_not_there_is_said(name: str, said: str, hub: type[Repositories], tmp_path: Path) -> None:
-    push(head(tmp_path), f"hf:{PLACE}")
-    hub.commits["some/empty"] = [("1" * 40, {})]
-    with pytest.raises(UserError, match=said):
-        Head.load(name)
+    ):
+        with pytest.raises(UserError, match=said):
+            Head.load(name)
 
 
 def test_a_file_that_was_changed_in_the_cache_is_refused(hub: type[Repositories], tmp_path: Path) -> None:
