@@ -35,6 +35,7 @@ from dpfc_cli.training.distributed import Leader, serve
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request
 from dpfc_cli.training.train import finish, plan
+from dpfc_cli.trust import claims
 from tests.privacy.test_parts import LOST, Room
 from tests.support import blobs, stream_of
 from tests.training.requests import states
@@ -124,7 +125,9 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(passes, "block_rows", lambda facts: BLOCK)
     # The accounting of samples takes a hundredth of the time, and claims a little less.
-    monkeypatch.setattr(poisson, "epsilon_for", partial(poisson.epsilon_for, interval=0.01))
+    coarse = partial(poisson.epsilon_for, interval=0.01)
+    monkeypatch.setattr(poisson, "epsilon_for", coarse)
+    monkeypatch.setattr(claims, "poisson_epsilon", coarse)
     x, y = blobs(2 * N, D, M)
     arrays = {"train_x": x[:N], "train_y": y[:N], "test_x": x[N:], "test_y": y[N:]}
     for name, persons in (
