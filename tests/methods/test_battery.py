@@ -3,7 +3,6 @@ it learns.
 """
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -119,15 +118,6 @@ def test_the_budget_is_split_as_given() -> None:
         kinds = list(dict.fromkeys(r.kind for r in plan.releases))
         shares = [sum(w for r, w in zip(plan.releases, plan.shares, strict=True) if r.kind == kind) for kind in kinds]
         assert shares == pytest.approx(split)
-
-
-@ALL
-def test_a_run_on_label_sets_under_replacement_asks_for_the_plans_releases(method: Method) -> None:
-    facts, (x, y) = replace(FORTY, k=3, adjacency="replace-one"), blobs(40, 4, 3)
-    solution, oracle = trained(method, facts, 1.0, x, sets_of(y, 3))
-    plan = method.plan(facts, method.defaults(facts, 1.0, GIVEN[method.name]))
-    assert [(q.kind, q.shape(facts)) for q in oracle.queries] == [(r.kind, r.shape) for r in plan.releases]
-    assert np.isfinite(solution.weight).all()
 
 
 @SAMPLED

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -180,26 +179,6 @@ def test_every_query_is_in_that_table() -> None:
     assert {query: query.replace_one for query in ALL_QUERIES} == REPLACE_ONE
     assert set(REPLACE_ONE) == set(ONE_OF_EACH)
     assert {query for query in ALL_QUERIES if query.symmetric} == {Gram, ClassGrams, Hessians}
-
-
-@pytest.mark.parametrize("query", ONE_OF_EACH.values(), ids=lambda query: query.kind)
-def test_replace_one_takes_twice_the_noise_for_sums_and_root_two_for_grams(
-    query: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[int] = []
-
-    def spy(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
-        drawn.append(sigma)
-        return draw_noise(query, shape, sigma, bits)
-
-    monkeypatch.setattr(curator_module, "draw_noise", spy)
-    plan = plan_of(FACTS, (query, 1.0))
-    for adjacency in ("zero-out", "replace-one"):
-        curator(replace(FACTS, adjacency=adjacency), plan, MU, X, Y).release(query)
-    assert drawn[0] == pytest.approx(4**MOST_BITS / MU, rel=1e-9)
-    assert drawn[1] / drawn[0] == pytest.approx(REPLACE_ONE[type(query)], rel=1e-9)
-    # Rounded up, so that the noise is never less than planned.
-    assert drawn[0] == math.ceil(Fraction(plan.sigmas(MU)[0]) * 4**MOST_BITS) > 4**MOST_BITS / MU
 
 
 def test_the_answer_of_a_curator_is_rounded_once_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,14 +73,6 @@ def test_the_noise_of_a_large_answer_repeats_nowhere(query: Query, shape: tuple[
     assert np.diff(np.sort(np.abs(free))).min() > 0
 
 
-def test_it_agrees_with_an_exact_discrete_gaussian_sampler(large: np.ndarray) -> None:
-    dp = pytest.importorskip("opendp.prelude", reason="the reference sampler OpenDP is not installed")
-    dp.enable_features("contrib")
-    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
-    reference = dp.m.make_gaussian(*space, scale=float(LARGE))(np.zeros(20_000, np.int64))
-    assert stats.ks_2samp(np.asarray(reference), large).pvalue > 1e-6
-
-
 def test_close_calls_are_decided_exactly_as_clear_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = noise._proposals(LARGE, 3_000, SeededBits(3))
     monkeypatch.setattr(noise, "MARGIN", 2.0)
