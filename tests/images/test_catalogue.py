@@ -11,7 +11,7 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.images import DATASETS, check, open_images
 from dpfc_cli.sources.groups import rule_of
-from tests.images.pictures import cifar10
+from tests.images.pictures import cifar10, files
 
 
 def refused(dataset: str, **options: Any) -> UserError:
@@ -109,10 +109,12 @@ def test_nothing_is_printed_or_logged(
     assert not caplog.records
 
 
-def test_the_table_and_the_digits_need_no_large_package() -> None:
-    """Only encoded pictures need Pillow, only parquet needs PyArrow, and nothing here needs JAX."""
+def test_large_packages_are_imported_for_what_needs_them_alone(tmp_path: Path) -> None:
+    """Encoded pictures need Pillow, parquet needs PyArrow, DICOM needs pydicom, and nothing here needs JAX."""
+    large = "{'PIL', 'jax', 'pyarrow', 'scipy', 'urllib.request', 'pydicom'} & set(sys.modules)"
     code = (
-        "import sys, dpfc_cli.images as i; i.open_images('digits'); "
-        "print({'PIL', 'jax', 'pyarrow', 'scipy', 'urllib.request'} & set(sys.modules))"
+        f"import sys, dpfc_cli.images as i; i.open_images('digits'); print({large}); "
+        f"i.open_images({files(tmp_path, 'a/1.png')!r}).splits['train'].pixels(0, 1); print({large})"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "set()\n{'PIL'}\n"

@@ -1,8 +1,6 @@
 """DICOM: the pixel data and nothing else, in files that pydicom wrote."""
 
 import io
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -141,13 +139,3 @@ def test_without_pydicom_it_is_said_what_to_install_and_no_record_becomes_null(
         open_images(f"imagefolder:{tmp_path}")
     assert (type(refused.value), refused.value.code) == (UserError, "unsupported")
     assert refused.value.fields == {"package": "pydicom", "extra": "dicom"}
-
-
-def test_pydicom_is_not_imported_for_other_pictures(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    Image.new("RGB", (8, 8)).save(tmp_path / "a" / "1.png")
-    program = (
-        "import sys; from dpfc_cli.images import open_images; "
-        "open_images('imagefolder:' + sys.argv[1]).splits['train'].pixels(0, 1); sys.exit('pydicom' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)

@@ -155,14 +155,6 @@ def test_the_person_alone_decides_where_it_lands_whatever_the_format(tmp_path: P
     assert all(found == tests[0] for found in tests)
 
 
-def test_the_persons_of_a_trial_are_those_of_its_pictures(tmp_path: Path) -> None:
-    whole = opened(names(tmp_path))
-    trial = ImageSet("trial", whole.classes, {"train": whole.splits["train"].spread(9)})
-    found, groupings = by_person(trial)
-    assert groupings["train"].groups == len(set(who(found.splits["train"])))
-    assert found.splits["train"].n == 9
-
-
 def test_a_deeper_level_is_the_whole_way_to_it(tmp_path: Path) -> None:
     """Two patients may both have a first visit."""
     source, _ = folders(tmp_path)
