@@ -5,7 +5,7 @@ integers mean says the `ClassLabel` in the schema's `huggingface` metadata. If t
 classes, or they are inferred.
 
 `Dataset.to_parquet` writes local pictures as paths without bytes. If the first row of a parquet file is such a one, all
-rows must name a file. It must lie in the folder of the parquet file, or below it. A table may come from somebody else,
+rows must be so. The file must lie in the folder of the parquet file, or below it. A table may come from somebody else,
 so it names no other files.
 
 Of parquet, the row groups in memory are those that the threads are reading: three, or more if they are small. (The hub
@@ -204,8 +204,11 @@ class Parquet:
         """The files that all rows of a row group name."""
         found = list[Path]()
         pictures = _read_group(self.file, self.path, number, rows, image)
-        for name in pictures.flatten()[pictures.type.get_field_index("path")]:
-            file = inside(self.path.parent, name.as_py()) if name.is_valid else None
+        for name, data in zip(
+            pictures.flatten()[pictures.type.get_field_index("path")], bytes_of(pictures), strict=True
+        ):
+            # Of a row with both, the first row would decide which is read, and so perhaps whether it is a null record.
+            file = inside(self.path.parent, name.as_py()) if name.is_valid and not data.is_valid else None
             if file is None or not file.exists():
                 raise elsewhere(self.path, name.as_py())
             found.append(file)
@@ -369,10 +372,10 @@ def names_in(pictures: Any) -> Iterator[str]:
 def elsewhere(path: Path, name: str | None) -> UserError:
     """The error for a table with pictures that are neither in it nor in its folder."""
     return UserError(
-        f"'{path}' does not hold all its pictures, but names files such as '{name}'. {GUARDED}",
+        f"'{path}' does not hold all its pictures, but names files such as '{name or 'in its first row'}'. {GUARDED}",
         "Write it with the pictures in it: with Hugging Face datasets, map the data set with "
         "datasets.table.embed_table_storage. Files that parquet names are read if they lie in its folder or below it, "
-        "and if all rows name one.",
+        "and if all rows name one and hold none.",
         code="missing",
         path=str(path),
     )

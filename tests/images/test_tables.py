@@ -229,9 +229,9 @@ def test_files_that_differ_in_their_columns_are_refused(kind: str, tmp_path: Pat
 # Pictures in files that parquet names
 
 
-def named(folder: Path, *names: str | None) -> str:
-    """A table of rows without bytes, as `Dataset.to_parquet` writes them for local pictures, or with those of 9."""
-    pictures = [{"bytes": None if name else png(9), "path": name} for name in names]
+def named(folder: Path, *names: str) -> str:
+    """A table of rows without bytes, as `Dataset.to_parquet` writes them for local pictures."""
+    pictures = [{"bytes": None, "path": name} for name in names]
     return made("parquet", folder, train=table(pictures, [i % 2 for i in range(len(names))]))
 
 
@@ -257,9 +257,11 @@ def test_rows_with_a_path_and_no_bytes_are_files_beside_the_table(tmp_path: Path
 def test_that_rows_name_files_after_one_with_bytes_or_the_other_way_round_makes_no_null_record(tmp_path: Path) -> None:
     """Otherwise the first row would decide whether the others are null records."""
     files(tmp_path, "0.png", "1.png")
-    with pytest.raises(UserError) as refused:
-        open_images(named(tmp_path, "0.png", None), geometry=SQUARE)
-    assert refused.value.code == "missing"
+    for second in ({"bytes": png(9), "path": None}, {"bytes": png(9), "path": "1.png"}, None):
+        source = made("parquet", tmp_path, train=table([{"bytes": None, "path": "0.png"}, second], [0, 1]))
+        with pytest.raises(UserError) as refused:
+            open_images(source, geometry=SQUARE)
+        assert refused.value.code == "missing"
     pictures = [png(0), None, {"bytes": png(2), "path": "1.png"}, {"bytes": None, "path": "1.png"}]
     source = made("parquet", tmp_path, train=table(pictures, [0, 1, 0, 1]))
     train = open_images(source, geometry=SQUARE).splits["train"]
