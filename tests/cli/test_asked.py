@@ -54,12 +54,6 @@ def test_names_of_inferred_classes_are_shown_and_in_no_private_head(dpfc: Dpfc, 
     assert len(heads()) == 2
 
 
-def test_stated_classes_raise_no_warning(dpfc: Dpfc, scans: None) -> None:
-    made = dpfc(*IMPORT, "--each-record-is-a-person")
-    assert "nobody stated" not in made.stderr
-    assert "Next: dpfc train" in made.stderr
-
-
 def test_without_a_terminal_both_lines_to_type_are_named_and_work(dpfc: Dpfc, scans: None) -> None:
     refused = dpfc(*IMPORT)
     assert refused.exit_code == 2
@@ -97,16 +91,3 @@ def test_pictures_in_folders_of_patients_are_asked_about(dpfc: Dpfc, pictures: P
     assert "secret" not in refused.output
     assert dpfc(*line, "--out", "set", "--group-by", "folder:1").exit_code == 0
     assert dpfc(*line, "--out", "records", "--each-record-is-a-person").exit_code == 0
-
-
-def test_an_import_without_a_test_split_holds_one_out(dpfc: Dpfc, scans: None) -> None:
-    made = dpfc(*IMPORT, "--group-column", "patient_id", "--hold-out", "0.3")
-    assert made.exit_code == 0, made.output
-    assert "no test split" not in made.stderr
-    splits = load(Path("features/scans-holdout0.3")).splits
-    assert splits["train"].n + splits["test"].n == 60
-    assert (splits["train"].groups or 0) + (splits["test"].groups or 0) == 20
-    assert dpfc("train", "--epsilon", "8", "--method", "dp-ls", "--features", "scans-holdout0.3").exit_code == 0
-    scored = dpfc("evaluate")
-    assert scored.exit_code == 0
-    assert "has seen some of these" not in one_line(scored.stderr)

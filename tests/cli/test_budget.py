@@ -90,36 +90,6 @@ def test_before_and_after_a_charge_a_training_says_what_is_spent(dpfc: Dpfc, fea
     assert (account["unprotected"], account["exact"], len(account["charges"])) == (1, False, 4)
 
 
-def test_a_record_and_a_person_in_one_population_are_explained(dpfc: Dpfc, features: Path) -> None:
-    made(dpfc, "clinic", persons=True)
-    assert dpfc(*LS, "1", "--features", "clinic", "--delta", "1e-5").exit_code == 0
-    alone = dpfc("budget", "--delta", "1e-5", "--full")
-    rows = dict(re.findall(r"^1e-05 +(\w+) .* ([\d.]+)$", alone.stdout, re.M))
-    assert float(rows["person"]) == pytest.approx(1.0)
-    assert float(rows["record"]) == pytest.approx(epsilon_for(2 * mu_for(1.0, 1e-5), 1e-5), rel=1e-3)
-    assert dpfc(*LS, "1", "--features", "blobs").exit_code == 0
-    shown = dpfc("budget", "--delta", "1e-5", "--full")
-    rows = dict(re.findall(r"^1e-05 +(\w+) .* ([\d.]+)$", shown.stdout, re.M))
-    assert list(rows) == ["record"]
-    assert float(rows["record"]) == pytest.approx(epsilon_for(5**0.5 * mu_for(1.0, 1e-5), 1e-5), rel=1e-3)
-    for said in (alone, shown):
-        assert "protects persons counts twice for a record" in one_line(said.stdout)
-
-
-def test_populations_are_apart_and_what_is_unsaid_counts_in_each(dpfc: Dpfc, features: Path) -> None:
-    for name, seed in (("a", 1), ("b", 2)):
-        made(dpfc, name, "--population", f"ward {name}", seed=seed)
-        assert dpfc(*LS, "1", "--features", name).exit_code == 0
-    assert [each["epsilon"]["1e-05"] for each in told(dpfc)] == [pytest.approx(1)] * 2
-    assert dpfc(*LS, "1", "--features", "blobs").exit_code == 0
-    both = pytest.approx(epsilon_for(2**0.5 * mu_for(1.0, 1e-5), 1e-5))
-    assert [each["epsilon"]["1e-05"] for each in told(dpfc)] == [both] * 2
-    assert dpfc(*SET, "--population", "ward a", "--by", "Ada").exit_code == 0
-    assert [each["epsilon"]["1e-05"] for each in told(dpfc)] == [both, pytest.approx(1)]
-    listed = {each["name"]: each["population"] for each in json.loads(dpfc("list", "--json").stdout)["sets"]}
-    assert listed == {"a": "ward a", "b": "ward b", "blobs": "ward a"}
-
-
 def test_a_population_is_said_once_and_repeated_as_a_line_to_type(dpfc: Dpfc, arrays: Path) -> None:
     line = ("import", str(arrays), "--out", "ward", "--classes", "3")
     assert dpfc(*line, "--population", "ward 7").exit_code == 0
@@ -171,18 +141,6 @@ def test_a_set_and_a_ledger_that_do_not_belong_together_are_told(dpfc: Dpfc, fea
     assert not BOOK.exists()
     adopted = dpfc(*SET, "--adopt")
     assert (adopted.exit_code, told(dpfc)[0]["at_least"]) == (0, True)
-
-
-def test_two_ledgers_become_one_if_it_is_said_whose_records_they_have(dpfc: Dpfc, features: Path) -> None:
-    made(dpfc, "elsewhere/far", "--population", "ward7")
-    assert dpfc(*LS, "1", "--features", "elsewhere/far").exit_code == 0
-    before = BOOK.read_bytes()
-    assert dpfc("budget", "--merge", "elsewhere").exit_code == 2
-    assert BOOK.read_bytes() == before
-    for _ in range(2):
-        assert dpfc("budget", "--merge", "elsewhere", "--apart", "ward7").exit_code == 0
-    (account,) = told(dpfc)
-    assert (account["population"], [each["set"] for each in account["charges"]]) == ("ward7", ["far"])
 
 
 # Changes

@@ -61,16 +61,3 @@ def test_what_an_earlier_run_has_done_is_in_no_rate(clock: list[float], capsys: 
         clock[0] = 10.0
         advance("Predicting", 6_000, 10_000)
     assert capsys.readouterr().err.splitlines() == ["Predicting: 6,000 of 10,000 (100 pictures/s, 40 s left)"]
-
-
-def test_quiet_leaves_out_remarks_and_progress_and_keeps_warnings_and_errors(
-    clock: list[float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(display, "quiet", True)
-    with display.stages("Extracting", "images") as advance:
-        clock[0] = 100.0
-        advance("Extracting", 1, 2)
-    display.say("a remark")
-    display.warn("a warning")
-    display.fail("an error", "a remedy")
-    assert capsys.readouterr().err.splitlines() == ["Warning: a warning", "Error: an error", "a remedy"]

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
-from dpfc_cli.cli import display
 from dpfc_cli.cli.app import app
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.metrics import wilson
@@ -193,17 +191,6 @@ def test_json_and_csv_say_the_same_of_several_heads(dpfc: Dpfc, three: list[str]
     assert {name: "" if name.startswith("difference") else value for name, value in rows[1].items()} == alone
 
 
-def test_heads_that_do_not_fit_are_refused_together(dpfc: Dpfc, three: list[str]) -> None:
-    x, y = blobs(90, 5, 3, seed=3)
-    np.savez("other.npz", train_x=x, train_y=y, test_x=x, test_y=y)
-    assert dpfc("import", "other.npz", "--classes", "3").exit_code == 0
-    line = ("train", "--features", "other", "--method", "dp-sgd", "--steps", "1", "--epsilon", "8")
-    assert dpfc(*line, "--out", "heads/other.safetensors").exit_code == 0
-    refused = dpfc("evaluate", three[0], "other", "--features", "blobs")
-    assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "1 of 2 heads do not fit 'features/blobs'. 'heads/other.safetensors': the head takes 5" in refused.stderr
-
-
 def test_each_release_is_of_one_head_and_has_no_figure(dpfc: Dpfc, three: list[str]) -> None:
     for words, says in [
         (three, "one head at a time"),
@@ -228,17 +215,6 @@ def test_markdown_has_the_same_tables_and_the_warnings(dpfc: Dpfc, three: list[s
     assert re.search(r"^\*\*the head was trained on .*Do not publish them\.\*\*$", text, re.M)
 
 
-def test_released_figures_have_rows_and_tables_of_what_was_released(dpfc: Dpfc, three: list[str]) -> None:
-    words = ("evaluate", three[0], "--delta", "1e-6")
-    (row,) = rows_of(dpfc(*words, "--epsilon", "60", "--csv").stdout)
-    assert (row["evaluation_epsilon"], row["evaluation_delta"], row["epsilon"]) == ("60.0", "1e-06", "8.0")
-    assert float(row["top1_low"]) <= float(row["top1"]) <= float(row["top1_high"])
-    assert (row["calibration_error"], row["difference"]) == ("", "")
-    text = dpfc(*words, "--epsilon", "50", "--markdown").stdout
-    assert "records (noisy)" in text
-    assert "Confusions" not in text
-
-
 def test_two_forms_at_once_are_refused(dpfc: Dpfc) -> None:
     refused = dpfc("evaluate", "--json", "--csv")
     assert (refused.exit_code, refused.stdout) == (2, "")
@@ -259,21 +235,6 @@ def test_a_figure_is_drawn_beside_what_is_printed(dpfc: Dpfc, three: list[str], 
     refused = dpfc(*words, "--plot", "figure.jpg")
     assert "--plot 'figure.jpg' does not end in" in refused.stderr
     assert refused.stdout == ""
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_terminal_shows_bars_where_there_is_room(
-    dpfc: Dpfc, three: list[str], width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    screen = io.StringIO()
-    monkeypatch.setattr(display, "out", Console(file=screen, force_terminal=True, width=width, color_system=None))
-    assert dpfc("evaluate", three[0]).exit_code == 0
-    assert dpfc("evaluate", *three).exit_code == 0
-    lines = screen.getvalue().splitlines()
-    assert max(map(len, lines)) <= width
-    assert len([line for line in lines if re.search(" █+░*$", line)]) >= 3
-    ranges = [line for line in lines if re.search("[├●][─●┤]*", line)]
-    assert len(ranges) == (3 if width == 120 else 0)
 
 
 # With noise

@@ -13,7 +13,6 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.images import open_images
 from tests.cli.conftest import Dpfc
 from tests.heads.test_hub import PLACE, TOKEN, Repositories, held, hub  # noqa: F401
-from tests.heads.test_hub import head as written
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -51,17 +50,6 @@ def test_a_head_on_the_hub_can_be_named_wherever_a_head_is_named(
     assert started.exit_code == 0, started.output
     assert Head.load("b.safetensors").card["public_head"]["name"] == name
     assert TOKEN not in "".join(each.output for each in (tried, made, refused, started))
-
-
-def test_a_head_without_a_guarantee_is_warned_of_before_it_is_sent(
-    hub: type[Repositories],  # noqa: F811
-    dpfc: Dpfc,
-    tmp_path: Path,
-) -> None:
-    sent = dpfc("push", str(written(tmp_path, 0, "non-private")), f"hf:{PLACE}")
-    assert sent.exit_code == 0, sent.output
-    assert "Warning: this head has no guarantee" in sent.stderr
-    assert set(held(hub)) == {"head.nonprivate.safetensors", "README.md"}
 
 
 def test_the_page_on_exports_says_what_happens(

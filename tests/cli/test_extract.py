@@ -86,17 +86,6 @@ def test_large_pictures_are_pooled_unless_asked_otherwise_and_small_ones_not(dpf
     }
 
 
-def test_advice_can_be_followed_when_nothing_was_made_yet(dpfc: Dpfc, pictures: Path) -> None:
-    """A refusal leaves nothing behind, nor does what a kill leaves without a finished shard stand in the way."""
-    first = Path("pictures/train/c0/000.png")
-    first.write_bytes(first.read_bytes()[:60])
-    line = ("extract", "--dataset", "imagefolder:pictures", "--pool", "mean", "--image-size")
-    assert dpfc(*line, "8").exit_code == 2
-    assert not list(Path("features").iterdir())
-    made = dpfc(*line, "16", "--on-error", "null")
-    assert made.exit_code == 0, made.output
-
-
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
     dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,12 +115,6 @@ def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
     again = dpfc(*line)
     assert again.exit_code == 0
     assert "8 shards still to be made" in again.stderr
-
-
-def test_the_source_is_typed_as_an_argument_or_as_an_option(dpfc: Dpfc, pictures: Path) -> None:
-    assert dpfc("extract", "imagefolder:pictures", *SCATTER).exit_code == 0
-    again = dpfc("extract", "--dataset", "imagefolder:pictures", *SCATTER)
-    assert "'features/pictures-scattering-mean' is complete already" in one_line(again.stderr)
 
 
 def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, pictures: Path) -> None:
@@ -226,14 +209,6 @@ def test_how_pictures_are_read_is_a_part_of_the_recipe(dpfc: Dpfc, pictures: Pat
     # The records are the same, so what is spent on them counts together.
     assert len({found.source["identity"]["listing"]["train"] for found in recipes.values()}) == 1
     assert "exists and was made" in one_line(dpfc(*line, "plain", "--exif").stderr)
-
-
-def test_pictures_of_one_small_size_are_the_models_to_resize(dpfc: Dpfc, asked: dict[str, object]) -> None:
-    made = dpfc("extract", "--dataset", "digits")
-    assert made.exit_code == 0, made.output
-    assert load(Path("features/digits-scattering")).source["identity"]["preparation"] is None
-    assert asked["prepared"] is False
-    assert asked["image_shape"] == (8, 8, 1)
 
 
 def test_the_first_picture_does_not_decide_which_others_are_null_records(dpfc: Dpfc, tmp_path: Path) -> None:

@@ -88,14 +88,6 @@ def test_a_signature_that_leaves_out_the_file_is_good_for_none(dpfc: Dpfc, signe
     assert refused(dpfc, *BY_KEY)
 
 
-def test_a_signature_of_the_first_version_spoils_no_output(dpfc: Dpfc, signed: None) -> None:
-    old = json.loads(SIGNATURE.read_bytes())
-    old["verificationMaterial"]["publicKey"] = {}
-    SIGNATURE.write_text(json.dumps(old))
-    ended = dpfc(*BY_KEY, "--json")
-    assert (ended.exit_code, json.loads(ended.stdout)["contradictions"]) == (0, [])
-
-
 def certificate(name: str, issuer: str) -> Path:
     """A certificate for the key of this name, by the key of the issuer."""
     own, by = (load_pem_private_key(Path(f"{each}.key").read_bytes(), None) for each in (name, issuer))

@@ -80,13 +80,6 @@ def test_a_dry_run_of_a_continued_training_shows_the_claim_of_its_head(dpfc: Dpf
     assert {each["path"]: each["epsilon"] for each in listed} == {first: 1.0, trained["head"]: card["epsilon"]}
 
 
-def test_a_dry_run_refuses_what_a_training_refuses(dpfc: Dpfc, features: Path) -> None:
-    before = everything()
-    for words in (("--memory", "1KB"), ("--out", "arrays/train_x.npy/a.safetensors"), ("--delta", "0.01")):
-        assert dpfc(*LINE, *words, "--dry-run").exit_code == 2
-    assert everything() == before
-
-
 def test_programs_get_path_digest_card_and_what_is_spent(dpfc: Dpfc, features: Path) -> None:
     told = json.loads(dpfc(*LINE, "--json").stdout)
     assert told["head"] == f"heads/{heads()[0]}"
@@ -234,37 +227,12 @@ def test_the_places_are_where_the_environment_says(
     )
 
 
-def test_heads_are_named_as_list_shows_them(dpfc: Dpfc, features: Path) -> None:
-    assert dpfc(*LINE).exit_code == 0
-    for name in ("blobs-dp-ls-eps1", "blobs-dp-ls-eps1.safetensors", "heads/blobs-dp-ls-eps1.safetensors"):
-        assert json.loads(dpfc("statement", name, "--json").stdout)["head"] == "heads/blobs-dp-ls-eps1.safetensors"
-        assert json.loads(dpfc("evaluate", name, "--json").stdout)["head"] == "heads/blobs-dp-ls-eps1.safetensors"
-
-
 def test_noise_beyond_all_measure_is_refused(dpfc: Dpfc, features: Path) -> None:
     for sigma in ("1e30", "1e300"):
         refused = dpfc("train", "--sigma", sigma)
         assert refused.exit_code == 2
         assert "too strong to be added exactly" in refused.stderr
         assert max(map(len, refused.stderr.split())) < 40
-
-
-def test_label_sets_are_learned_and_scored_by_mean_average_precision(dpfc: Dpfc, tmp_path: Path) -> None:
-    """Two classes of six show in each record; which, its features say."""
-    rng = np.random.default_rng(0)
-    for split, n in (("train", 3000), ("test", 300)):
-        y = np.argsort(rng.random((n, 6)), axis=1)[:, :2]
-        x = (y[:, :, None] == np.arange(6)).any(axis=1) + 0.1 * rng.normal(size=(n, 6))
-        np.save(tmp_path / f"{split}_x.npy", x.astype(np.float32))
-        np.save(tmp_path / f"{split}_y.npy", y)
-    assert dpfc("import", str(tmp_path), "--out", "sets", "--classes", "6", "--labels-per-record", "2").exit_code == 0
-    assert dpfc("train", "--epsilon", "8").exit_code == 0
-    result = json.loads(dpfc("evaluate", "--json").stdout)
-    assert result["mean_average_precision"] > 0.95
-    assert all(each["average_precision"] > 0.9 for each in result["per_class"])
-    shown = dpfc("evaluate").stdout
-    assert "mean average precision" in shown
-    assert "Average precision per class" in shown
 
 
 def test_a_head_is_scored_on_the_set_that_it_was_trained_on(dpfc: Dpfc, features: Path, arrays: Path) -> None:
@@ -364,8 +332,3 @@ def test_a_seeded_head_is_bit_equal_from_any_sharding(dpfc: Dpfc, features: Path
         weights.append(Head.load(Path(out)))
     assert np.array_equal(weights[0].weight, weights[1].weight)
     assert np.array_equal(weights[0].bias, weights[1].bias)
-
-
-def test_noise_that_is_larger_than_the_signal_is_announced_before_training(dpfc: Dpfc, features: Path) -> None:
-    assert "the noise hides the classes" in dpfc("train", "--epsilon", "0.01").stderr
-    assert "the noise hides" not in dpfc("train", "--epsilon", "8").stderr

@@ -15,7 +15,6 @@ from dpfc_cli.files import sha256_of
 from tests.backbones.test_hub import Hub, home  # noqa: F401
 from tests.backbones.test_text import made as clip
 from tests.cli.conftest import Dpfc
-from tests.support import blobs
 
 LINE = ("zero-shot", "--from", "classifier", "--model", "vit-g14", "--weights", "tower.safetensors")
 
@@ -71,16 +70,6 @@ def test_a_score_stands_beside_chance_with_a_note_on_what_it_costs(dpfc: Dpfc, s
     assert "The split 'train' of 'features/animals' is not public" in refused.stderr
 
 
-def test_top_5_is_shown_of_more_classes(dpfc: Dpfc, start: tuple[str, ...]) -> None:
-    x, y = blobs(70, 8, 10, seed=3)
-    np.savez("ten.npz", train_x=x, train_y=y, test_x=x, test_y=y)
-    names = ("cat", "dog", *map(str, range(8)))
-    assert dpfc("import", "ten.npz", "--classes", ",".join(names)).exit_code == 0
-    shown = dpfc(*start, "--on", "ten").stdout
-    assert re.search(r"^top-5 +\d+ % \(95 % interval \d+–\d+ %\)$", shown, re.M)
-    assert re.search(r"^guesses reach +10 % and 50 % by chance; ", shown, re.M)
-
-
 def test_json_has_everything(dpfc: Dpfc, start: tuple[str, ...]) -> None:
     found = json.loads(dpfc(*start, "--json").stdout)
     assert (found["path"], found["made"], found["dim"]) == ("animals-classifier.safetensors", True, 8)
@@ -103,12 +92,6 @@ def test_no_set_is_needed_where_model_and_classes_are_named(dpfc: Dpfc, start: t
     assert made.stderr.endswith("Next: dpfc train --epsilon 1 --public-head vit-g14-classifier.safetensors\n")
 
 
-def test_classes_are_named_as_for_an_import(dpfc: Dpfc, start: tuple[str, ...]) -> None:
-    made = dpfc(*LINE, "--classes", "dog, elk,wolf", "--labels", "labels.txt", "--json")
-    assert made.exit_code == 0, made.output
-    assert (json.loads(made.stdout)["classes"], json.loads(made.stdout)["without"]) == (["dog", "elk"], ["wolf"])
-
-
 def test_the_newest_set_is_taken_unless_one_is_named_and_that_is_said(dpfc: Dpfc, start: tuple[str, ...]) -> None:
     assert dpfc("import", "arrays", "--out", "newer", "--classes", "3").exit_code == 0
     refused = dpfc("zero-shot", "--from", "text")
@@ -116,15 +99,6 @@ def test_the_newest_set_is_taken_unless_one_is_named_and_that_is_said(dpfc: Dpfc
     assert "Features: features/newer (the newest of 2 sets; --features names another)" in refused.stderr
     assert "'features/newer' does not say its backbone" in refused.stderr
     assert "Name the backbone of the features: --model." in refused.stderr
-
-
-def test_messages_call_the_source_by_its_flag(dpfc: Dpfc, start: tuple[str, ...]) -> None:
-    refused = dpfc(*start, "--prompts", "p.txt")
-    assert refused.stderr.splitlines() == [
-        "Error: --prompts has no effect with --from classifier.",
-        "Leave it out, or use --from text.",
-    ]
-    assert not Path("animals-classifier.safetensors").exists()
 
 
 @pytest.mark.usefixtures("pictures")

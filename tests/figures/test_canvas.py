@@ -84,11 +84,6 @@ def test_what_would_fail_later_is_refused_before_any_work(tmp_path: Path, monkey
     assert caught.value.fields == {"package": "matplotlib", "extra": "plot"}
 
 
-def test_long_names_lose_their_middle() -> None:
-    assert canvas.shortened("a" * 40) == "a" * 40
-    assert canvas.shortened("begin" + "x" * 90 + "end", 11) == "begin…xxend"
-
-
 # Panels
 
 
