@@ -75,5 +75,5 @@ $(OUT)/accuracy.svg: $(heads)
 	$(DPFC) -q evaluate $^ --features $(NAME) --plot $@ > /dev/null
 
 $(OUT)/budget.txt: $(heads)
-	$(DPFC) -q budget --features $(NAME) > $@.tmp
+	$(DPFC) -q budget --features $(NAME) --full > $@.tmp
 	mv $@.tmp $@

@@ -34,6 +34,7 @@ def train(
         bool, Option("Do everything but the training: show plan, guarantee and cost, charge nothing.", RUN)
     ] = False,
     yes: Annotated[bool, Option("Do not ask before the charge.", RUN, flags=("--yes", "-y"))] = False,
+    again: Annotated[bool, Option("Charge the same training again. Without it dpfc asks, or refuses.", RUN)] = False,
     distributed: Annotated[
         bool,
         Option(
@@ -53,7 +54,7 @@ def train(
     """
     from dpfc_cli.training.distributed import Leader, serve
     from dpfc_cli.training.run import stands
-    from dpfc_cli.training.train import finish, plan
+    from dpfc_cli.training.train import finish, plan, repeats
 
     found, others = feature_set(features)
     with contextlib.ExitStack() as stack:
@@ -74,6 +75,8 @@ def train(
         checked = plan(request, observer)
         if not dry_run:
             _show_so_far(checked)
+            if not again and repeats(checked):
+                _ask_again(checked, observer)
             stop.stands = "'dpfc budget' says whether the training is charged."
             trained = finish(checked, observer)
             stop.stands = stands(trained.charged, trained.path)
@@ -120,6 +123,18 @@ class _Observer(Observer):
         self._stack, self._found, self._others, self._asks = stack, found, others, asks
         self._advance: display.Stages | None = None
 
+    @property
+    def asks(self) -> bool:
+        """Whether there is somebody to ask."""
+        return self._asks and sys.stdin.isatty() and sys.stderr.isatty()
+
+    def asked(self, question: str, default: bool) -> bool:
+        """The answer. It is asked once before a charge."""
+        self._asks = False
+        self._stack.close()
+        self._advance = None
+        return display.confirmed(question, default)
+
     def warn(self, text: str) -> None:
         display.warn(text)
 
@@ -134,12 +149,9 @@ class _Observer(Observer):
     def confirm(self, charge: str) -> bool:
         """Ask on a terminal, if there are several sets and none was named."""
         stop.check()
-        if not (self._asks and self._others and sys.stdin.isatty() and sys.stderr.isatty()):
+        if not (self.asks and self._others):
             return True
-        self._stack.close()
-        self._advance = None
-        question = f"Charge {charge}, the newest of {self._others + 1} sets?"
-        return display.confirmed(question)
+        return self.asked(f"Charge {charge}, the newest of {self._others + 1} sets?", default=True)
 
 
 def _unit_of(stage: str) -> str:
@@ -149,6 +161,24 @@ def _unit_of(stage: str) -> str:
     if stage in (MATRICES, SOLVING):
         return "classes"
     return "trainings" if stage.startswith(TUNING) else "records"
+
+
+def _ask_again(checked: "Checked", observer: _Observer) -> None:
+    """Ask before the same training is charged once more. UserError if the answer is no, or nobody can be asked."""
+    from dpfc_cli.training.train import account_with, charge_of
+
+    claimed, said = checked.calibrated.claimed, "The same training was charged before, and made a head."
+    assert claimed is not None
+    total = rounding.cost(account_with(checked).epsilon(claimed.delta), claimed.delta)
+    if not observer.asks:
+        raise UserError(
+            f"{said} Charged again, {total} is spent together.",
+            f"Give {parameter('again')} if you want another head.",
+            code="conflict",
+            parameter="again",
+        )
+    if not observer.asked(f"{said} Charge {charge_of(checked)} again? Then {total} is spent together.", default=False):
+        raise UserError("Nothing was charged.", "No head was made.", code="declined")
 
 
 def _show_so_far(checked: "Checked") -> None:

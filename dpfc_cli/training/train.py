@@ -108,6 +108,16 @@ def charge_of(checked: Checked) -> str:
     return f"ε = {rounded_up(claimed.epsilon, 6)} to {checked.features.name}{capped}"
 
 
+def repeats(checked: Checked) -> bool:
+    """Whether the same private training has made a head before, and this one does not go on with another."""
+    own = checked.charge
+    if own.claim != "private" or checked.unfinished is not None:
+        return False
+    book = read(checked.account.ledger)
+    same = (each.id for each in book.charges if (each.set, each.digest) == (own.set, own.digest))
+    return any((last := book.outcome(each)) is not None and last.state == "written" for each in same)
+
+
 def account_with(checked: Checked) -> Account:
     """What will be spent on these records with a training that is not charged yet."""
     return checked.account if checked.unfinished is not None else checked.account.with_planned(checked.charge)

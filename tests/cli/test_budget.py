@@ -24,7 +24,7 @@ from tests.cli.conftest import Dpfc, charges, one_line
 from tests.support import blobs
 
 BOOK = Path("features", LEDGER)
-LS = ("train", "--method", "dp-ls", "--epsilon")
+LS = ("train", "--again", "--method", "dp-ls", "--epsilon")
 SET = ("budget", "--features", "blobs")
 
 

@@ -51,7 +51,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "label sets": (f"{SEVERAL} --steps 2", f"{SEVERAL} --method dp-sgd --steps 2 --loss softmax --json"),
     "what comes afterwards": (
         "train --epsilon 1 --method dp-sgd --steps 2 --yes --full",
-        "train --epsilon 1 --method dp-sgd --steps 2 --json",
+        "train --epsilon 1 --method dp-sgd --steps 2 --again --json",
         "list",
         "list --json",
         "budget",
@@ -75,7 +75,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "-v evaluate h --features private --split train --epsilon 80 --json",
         "evaluate h --features private --epsilon 0.1 --csv",
         "budget --features private",
-        f"{PRIVATE} --method dp-ls --out heads/later.safetensors",
+        f"{PRIVATE} --method dp-ls --again --out heads/later.safetensors",
         "train --features persons --epsilon 1 --method dp-ls --out heads/p.safetensors",
         "evaluate p --features persons --split train --epsilon 1 --markdown",
     ),

@@ -153,9 +153,23 @@ def test_ctrl_c_and_the_end_of_input_at_the_question_charge_nothing() -> None:
 
 
 def test_it_does_not_ask_where_the_answer_was_given(second_set: None) -> None:
-    for words in (("--yes",), ("--features", "newer")):
+    for words in (("--yes",), ("--features", "newer", "--delta", "1e-6")):
         code, shown = on_a_terminal("", *LINE, *words)
         assert (code, "Charge" in shown) == (0, False)
+
+
+def test_the_same_training_is_charged_again_only_if_somebody_says_so(dpfc: Dpfc, features: Path) -> None:
+    assert dpfc(*LINE).exit_code == 0
+    refused = dpfc(*LINE, "--out", "other.safetensors")
+    assert (refused.exit_code, "--again" in refused.stderr) == (2, True)
+    code, shown = on_a_terminal("\n", *LINE)
+    assert (code, "epsilon = 1.4652 at delta = 1e-05 is spent together. [y/N]" in shown) == (2, True)
+    assert len(charges()) == 1
+    assert on_a_terminal("y\n", *LINE)[0] == 0
+    # What is said of it in the ledger makes it another one.
+    for more in (("--again",), ("--purpose", "table 2"), ("--seed", "1"), ("--dry-run",)):
+        assert dpfc(*LINE, *more).exit_code == 0
+    assert len(charges()) == 5
 
 
 def test_without_a_terminal_it_goes_on_and_says_which_set_it_took(dpfc: Dpfc, second_set: None) -> None:
@@ -186,7 +200,7 @@ def test_ctrl_c_before_the_charge_says_that_nothing_was_charged(
 
 
 def test_list_shows_sets_heads_and_what_they_cost(dpfc: Dpfc, second_set: None) -> None:
-    for words in (LINE, LINE, ("train", "--non-private", "--method", "dp-ls")):
+    for words in (LINE, (*LINE, "--again"), ("train", "--non-private", "--method", "dp-ls")):
         assert dpfc(*words, "--features", "blobs").exit_code == 0
     shown = dpfc("list")
     told = json.loads(dpfc("list", "--json").stdout)
