@@ -21,11 +21,11 @@ MUTANTS = (
     ("privacy.noise", "accept = u < p", "accept = u < 2 * p", "test_small_sigmas_have_the_exact_probabilities"),
     (
         *("privacy.noise", "bits.words(count) <", "bits.words(count) >"),
-        "test_a_large_sample_takes_each_unit_by_a_word_of_its_own",
+        "test_a_record_takes_part_if_its_word_lies_below_the_rate",
     ),
     (
         *("privacy.curator", "total.shape, sigma, self._bits", "total.shape, 1, self._bits"),
-        "test_replace_one_takes_twice_the_noise_for_sums_and_root_two_for_grams",
+        "test_each_answer_is_its_exact_sum_and_noise_of_the_next_words",
     ),
     ("privacy.curator", "if rate == 1 else", "if rate else", "test_a_sample_of_many_units_is_that_of_their_words"),
     (
