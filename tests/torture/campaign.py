@@ -29,7 +29,7 @@ def arguments(about: str, count: int | None) -> argparse.ArgumentParser:
 
 def begun() -> None:
     """What a campaign does first: see `machine`. What JAX compiles is kept."""
-    machine.restart_with_shim()
+    machine.restart_with_shim(RESULTS)
     machine.prepared()
     import jax
 
@@ -70,7 +70,7 @@ def carry_out(cases: Iterable[Case], attempt: Try, options: argparse.Namespace, 
     print(f"{len(wanted):,} cases, {len(left):,} of them are left. Results: {path}", flush=True)
     until = time.monotonic() + 60 * options.minutes
     children = []
-    for worker in range(options.workers):
+    for worker in range(1, options.workers):
         child = os.fork()
         if child == 0:
             try:
@@ -79,6 +79,7 @@ def carry_out(cases: Iterable[Case], attempt: Try, options: argparse.Namespace, 
             finally:
                 os._exit(1)
         children.append(child)
+    _work(left[:: options.workers], attempt, path, root / "worker-0", until)
     if sum(os.waitpid(child, 0)[1] for child in children):
         raise SystemExit("A worker failed.")
     return _report([result for result in tried(path) if json.dumps(result["case"], sort_keys=True) in wanted])

@@ -107,25 +107,25 @@ def compiler() -> str | None:
 
 def compiled(folder: Path) -> Path:
     """The shim, compiled into a folder."""
-    made, found = folder / "shim.so", compiler()
+    made, new, found = folder / "shim.so", folder / f"shim.{os.getpid()}", compiler()
     if found is None:
         raise SystemExit("Faults in system calls need Linux and a C compiler (cc). Nothing was tried.")
-    subprocess.run([found, "-O2", "-shared", "-fPIC", "-o", str(made), str(SHIM), "-ldl"], check=True)
-    return made
+    subprocess.run([found, "-O2", "-shared", "-fPIC", "-o", str(new), str(SHIM), "-ldl"], check=True)
+    # Another campaign may have the old one loaded.
+    return new.rename(made)
 
 
-def restart_with_shim() -> None:
-    """Start this program again with the shim in it, unless it is there."""
+def restart_with_shim(folder: Path) -> None:
+    """Start this program again with the shim in it, unless it is there. folder: for the shim."""
     if "LD_PRELOAD" in os.environ:
         assert _shim() is not None, "the shim could not be loaded"
         del os.environ["LD_PRELOAD"]
         return
     module = sys.modules["__main__"].__spec__
     assert module is not None
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "LD_PRELOAD": str(compiled(Path(folder)))}
-        line = [sys.executable, "-m", module.name, *sys.argv[1:]]
-        raise SystemExit(subprocess.run(line, env=environment, check=False).returncode)
+    folder.mkdir(exist_ok=True)
+    environment = {**os.environ, "LD_PRELOAD": str(compiled(folder).resolve())}
+    os.execve(sys.executable, [sys.executable, "-m", module.name, *sys.argv[1:]], environment)
 
 
 @functools.cache
