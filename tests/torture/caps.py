@@ -120,7 +120,7 @@ def race(case: Case, place: Path) -> list[str]:
         (other / "work").symlink_to(place / "work")
         often = partial(charge_often, other, number, each, f"{case['seed']} {case.get('number')}")
         waiting.append(machine.started(other, often))
-    ends = [running.ended(limit=3600.0) for running in waiting]
+    ends = [running.ended(3600.0) for running in waiting]
     wrong = [f"a process ended with {end.code}: {end.err[-300:]}" for end in ends if end.code != 0]
     seen = witness.look(place / "work")
     wrong += seen.wrong + passed(seen)

@@ -154,7 +154,7 @@ class Running:
     place: Path
     child: int
 
-    def ended(self, limit: float = 120.0) -> Ended:
+    def ended(self, limit: float = 600.0) -> Ended:
         """Wait for its end. A run that takes more seconds than the limit hangs, and is ended with exit code 124."""
         status = 124 << 8
         if not self.waited(limit):
