@@ -39,7 +39,7 @@ def test_a_campaign_goes_on_where_it_stopped_and_counts_what_broke(
 ) -> None:
     results, cases = tmp_path / "results.jsonl", [{"job": "a", "what": "b", "at": at} for at in range(6)]
     results.write_text(json.dumps({"case": cases[0], "broke": ["a planted fault"]}) + '\n{"case": {"job"')
-    tried, options = tmp_path / "tried", argparse.Namespace(minutes=1.0, workers=2)
+    tried, options = tmp_path / "tried", argparse.Namespace(minutes=1.0, workers=1)
 
     def attempt(case: campaign.Case, place: Path) -> list[str]:
         with tried.open("a") as file:
