@@ -6,6 +6,7 @@ the cells that were running. The next call computes the missing cells.
 
 import functools
 import json
+import math
 import multiprocessing
 import os
 import statistics
@@ -17,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from bench import recipe
 from bench.sets import load
+from bench.simulation import Simulated
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.public_head import PublicHead
@@ -28,7 +29,7 @@ from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected
 from dpfc_cli.privacy.noise import Bits, SeededBits
-from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.privacy.oracle import Mechanism, Oracle
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Hessians, Query
 from dpfc_cli.training.calibrate import calibrate
@@ -51,7 +52,7 @@ class Cell:
         options: the options that are given to the method.
         conversion: "exact", or "zcdp" for the paper's conversion. The product has "exact" only.
         noise: "independent", or "shared" (see `shared_noise`). The product has "independent" only.
-        variant: "" for the product; for dp-whitened also "recipe" with the ingredients added to it.
+        variant: "" for the product; for dp-whitened also "simulated" (see `bench.simulation`).
         public: path of a set of which the mean is used, as with `--public-features`; "" for none.
         start: path of class vectors, m × d, that the descent starts from, as with `--public-head`; "" for none.
     """
@@ -169,10 +170,11 @@ def train(cell: Cell) -> Head:
         if cell.start:
             options = replace(options, public_head=PublicHead(vectors=np.load(cell.start).T, origin={}))
         mechanism = Mechanism(facts=facts, plan=method.plan(facts, options), mu=mu)
-        oracle = Curator(mechanism, Unprotected(stream), SeededBits(cell.seed))
-        solve = functools.partial(recipe.solve, cell.variant.split("+")[1:]) if cell.variant else method.solve
+        oracle: Oracle = Curator(mechanism, Unprotected(stream), SeededBits(cell.seed))
+        if cell.variant == "simulated":
+            oracle = Simulated(data, mechanism.plan, mu, cell.seed)
         with remembered_sums(cell.data), shared_noise(cell.seed) if cell.noise == "shared" else nullcontext():
-            solution = solve(oracle, facts, options)
+            solution = method.solve(oracle, facts, options)
     return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card={})
 
 
@@ -203,6 +205,14 @@ def run(cells: Iterable[Cell], results: Path, workers: int, work: Callable[[Cell
             done[key] = value
             print(f"[{i + 1}/{len(missing)}] {value:.2f} {key}", flush=True)
     return done
+
+
+def gain(values: Sequence[float | None], others: Sequence[float | None]) -> str:
+    """Mean gain of values over others, paired, ± standard error."""
+    gains = [a - b for a, b in zip(values, others, strict=True) if a is not None and b is not None]
+    if len(gains) < 2:
+        return "–"
+    return f"{statistics.mean(gains):+.1f} ± {statistics.stdev(gains) / math.sqrt(len(gains)):.1f}"
 
 
 def said(values: Sequence[float]) -> str:

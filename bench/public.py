@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench import ablation, cells
+from bench import cells
 from bench.accuracy import EPSILONS
 from bench.cells import Cell
 from dpfc_cli.features.reader import FeatureSet
@@ -42,7 +42,7 @@ def table(rows: dict[str, list[Cell]], epsilons: Sequence[float], seeds: int, do
     values = {name: [[done[replace(c, seed=s).key] for s in range(seeds)] for c in row] for name, row in rows.items()}
     plain, *_ = values.values()
     for name, row in values.items():
-        said = [cells.said(v) if v is p else ablation.gain(v, p) for v, p in zip(row, plain, strict=True)]
+        said = [cells.said(v) if v is p else cells.gain(v, p) for v, p in zip(row, plain, strict=True)]
         yield f"| {name} | {' | '.join(said)} |"
 
 

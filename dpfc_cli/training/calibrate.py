@@ -22,7 +22,8 @@ from dpfc_cli.trust.claims import epsilon_of
 WIDE = 8_192
 """Dimensions from which decomposing a Gram matrix takes minutes to hours."""
 CLEAR = 2.0
-"""Where a class has less signal than so many times the noise, a poor head is to be expected."""
+"""Where a class has less signal than so many times the noise, a poor head is to be expected. On nine sets the default
+had 2 to 86 % of what is possible without noise below it, and 47 to 100 % above (docs/accuracy.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
