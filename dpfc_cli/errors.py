@@ -18,8 +18,7 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from numbers import Real
-from typing import Any, Literal
+from typing import Literal
 
 GUARDED = "This message says something about a private record: do not publish it."
 """Added to a message that depends on the records. Whoever holds the records may read it, and nobody else."""
@@ -119,20 +118,6 @@ def printable(text: str) -> str:
 def parameter(name: str) -> str:
     """A parameter's name inside a message: `spelled` puts there what the reader calls it."""
     return f"‹{name}›"
-
-
-def number(name: str, value: Any) -> float | None:
-    """The value as a plain float, because that is what a ledger keeps. UserError for what is no number."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise UserError(f"{parameter(name)} must be a number, not {value!r}.", "Give a number.", parameter=name)
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise UserError(
-            f"{parameter(name)} is beyond the numbers of this machine.", "Give a smaller one.", parameter=name
-        ) from error
 
 
 def spelled(text: str, spell: Callable[[str], str]) -> str:

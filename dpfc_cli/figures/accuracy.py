@@ -24,7 +24,7 @@ class Series:
 
     label: for the legend. epsilons: positive and finite, in any order. values: fractions of 1. low, high: the ends of
     an interval for each; None without intervals. band: the intervals as a band, in place of error bars. dashed: for
-    what is expected or comes from elsewhere. joined: whether a line joins the points.
+    what is expected or comes from elsewhere.
     """
 
     label: str
@@ -34,7 +34,6 @@ class Series:
     high: Sequence[float] | None = None
     band: bool = False
     dashed: bool = False
-    joined: bool = True
 
 
 @dataclass(frozen=True)
@@ -53,14 +52,7 @@ def panel(
     *,
     measure: str = "top-1 accuracy",
 ) -> Panel:
-    """Accuracy against ε.
-
-    Args:
-        series: what has an ε.
-        levels: horizontal lines.
-        measure: what the vertical axis shows, in percent.
-
-    """
+    """Accuracy against ε. levels: horizontal lines. measure: what the vertical axis shows, in percent."""
     labels = [shortened(label, _LONGEST_LABEL) for label in [*(s.label for s in series), *(v.label for v in levels)]]
 
     def draw(axes: "Axes") -> None:
@@ -117,7 +109,7 @@ def _draw_series(axes: "Axes", series: Series, i: int, shift: float) -> Any:
     look: dict[str, Any] = {
         "color": COLOURS[i % len(COLOURS)],
         "marker": MARKERS[i % len(MARKERS)],
-        "linestyle": ("--" if series.dashed else "-") if series.joined else "none",
+        "linestyle": "--" if series.dashed else "-",
     }
     if series.low is None or series.high is None:
         return axes.plot(x, y, **look)[0]

@@ -23,11 +23,7 @@ def panel(names: Sequence[str], cells: Sequence[Cell]) -> Panel:
     """A confusion matrix, or bars of the largest confusions if there are more classes than `MOST_CLASSES`.
 
     A cell is as dark as the root of its part of the row. So rows with few things can be read, and small parts are seen.
-
-    Args:
-        names: of the classes, in order.
-        cells: those with a count; the others are 0. Rows are labels, columns are best classes.
-
+    cells: those with a count; the others are 0. Rows are labels, columns are best classes.
     """
     if len(names) > MOST_CLASSES:
         return _largest(names, cells)

@@ -26,13 +26,7 @@ class Bin:
 
 
 def panel(bins: Sequence[Bin], *, title: str = "Reliability") -> Panel:
-    """A reliability diagram. Points on the diagonal are right as often as they say.
-
-    Args:
-        bins: from low to high.
-        title: of the panel.
-
-    """
+    """A reliability diagram. Points on the diagonal are right as often as they say. bins: from low to high."""
 
     def draw(axes: "Axes") -> None:
         centres = [50 * (each.low + each.high) for each in bins]

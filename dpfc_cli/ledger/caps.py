@@ -50,13 +50,14 @@ set, whatever had been released. The ledger keeps all of them, with who and why.
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dpfc_cli.errors import number, parameter, sentence
+from dpfc_cli.errors import parameter, sentence
 from dpfc_cli.ledger.facts import EVALUATION, RESERVE, Cap, Charge, Unit, account_name, new_id, noted
 from dpfc_cli.ledger.file import append, ledger_path
 from dpfc_cli.ledger.populations import known_set, refused
 from dpfc_cli.ledger.totals import Account, Ledger
+from dpfc_cli.options import Option
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, default_delta, epsilon_for, mu_for
 from dpfc_cli.rounding import rounded_down, rounded_up
 
@@ -97,7 +98,7 @@ def set_cap(
     """
     split, who = features.split("train"), noted("by", by) or account_name()
     unit: Unit = "record" if split.groups is None else "person"
-    n, epsilon, delta = split.groups or split.n, number("cap", epsilon), number("delta", delta)
+    n, epsilon, delta = split.groups or split.n, _number("cap", epsilon), _number("delta", delta)
     delta = None if epsilon is None else default_delta(n) if delta is None else delta
     cap = Cap(by=who, population=None, unit=unit, epsilon=epsilon, delta=delta, note=noted("note", note))
     allowed(cap, n)
@@ -108,6 +109,10 @@ def set_cap(
         return [_replacing(ledger, replace(cap, id=new_id(), population=name)) for name in where or (None,)]
 
     return append(ledger_path(features.folder), for_each, "The cap").account_of(features.manifest.id)
+
+
+def _number(name: str, value: Any) -> float | None:
+    return None if value is None else Option("", kind="number").taken(name, value)
 
 
 def allowed(cap: Cap, n: int = 1) -> float:
