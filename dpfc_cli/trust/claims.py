@@ -17,6 +17,8 @@ from dpfc_cli.schema import Check, among, closed, each, fault, null, number, rec
 
 _LEAST, _LARGEST = 1e-100, 1e100
 """No training has a σ or a μ beyond them. The sums of their squares are numbers of float64."""
+_SAMPLED = 32
+"""Each kind of sampled releases takes time to compose: a hostile card must not take hours. A method has one kind."""
 _CLAIMED: dict[str, Check] = {
     "epsilon": number(LEAST_EPSILON, LARGEST_EPSILON),
     "delta": number(LEAST_DELTA, 1 - 2**-53),
@@ -54,6 +56,8 @@ def figures_fault(values: Mapping[str, Any], sampled: bool = True) -> str | None
     plan = values["plan"]
     if is_sampled(plan) and values["adjacency"] != "zero-out":
         return f"there is no accounting for sampled releases under {values['adjacency']} adjacency"
+    if sum(release["rate"] < 1 for release in plan) > _SAMPLED:
+        return f"more than {_SAMPLED} kinds of sampled releases are not accounted for"
     total = sum(release["times"] * release["share"] for release in plan)
     if not math.isclose(total, 1, rel_tol=1e-9):
         return f"the shares of the releases add up to {total:.6g}, not to 1"

@@ -22,6 +22,7 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust.card import check
+from dpfc_cli.trust.claims import epsilon_of, mu_of
 from tests.hostile import altered, calibrated, card_as_written, places
 
 EXACT = card_as_written(calibrated("dp-whitened", Privacy(epsilon=1.0)))
@@ -205,6 +206,15 @@ def no_training(card: dict[str, Any]) -> None:
     card["ledger"]["private"] = 0
 
 
+def more_kinds_than_are_accounted_for(card: dict[str, Any]) -> None:
+    """By another version, whose plans are not known. To account for hundreds could take hours."""
+    (release,) = card["plan"]
+    card["versions"]["dpfc"] = "99"
+    card["plan"] = [{**release, "times": 1, "share": 1 / 33, "sigma": 30 + i / 1000} for i in range(33)]
+    card["mu"] = mu_of(card["plan"])
+    card["epsilon"] = card["ledger"]["epsilon"] = epsilon_of(card["plan"], card["delta"], card["eta"])
+
+
 FALSE = {
     "epsilon": [weaker, stronger, another_delta, no_room_for_the_sampler],
     "releases": [less_noise, another_release, sampled, not_enough_for_the_sampler, another_split, another_shape],
@@ -215,7 +225,12 @@ FALSE = {
 
 def test_a_card_that_contradicts_itself_is_refused(folder: Path) -> None:
     changes = [(EXACT, what, change) for what, each in FALSE.items() for change in each]
-    for card, what, change in [*changes, (EXACT, "releases", shares_swapped), (SAMPLED, "epsilon", weaker)]:
+    for card, what, change in [
+        *changes,
+        (EXACT, "releases", shares_swapped),
+        (SAMPLED, "epsilon", weaker),
+        (SAMPLED, "epsilon", more_kinds_than_are_accounted_for),
+    ]:
         copy = json.loads(json.dumps(card))
         change(copy)
         with pytest.raises(UserError, match="is not what it says") as refused:
