@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-gpu lock format docs package reproduce costs bench bench-accuracy torture clean
+.PHONY: help demo test check check-gpu lock format docs package reproduce costs bench bench-accuracy picture torture clean
 
 help: ## What one can do here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -98,6 +98,9 @@ bench: $(PEERS)/.made ## dpfc beside other tools, for docs/benchmarks.md, on FEA
 
 bench-accuracy: .venv/.run ## The default beside the paper's methods on synthetic sets and FEATURES="SET…" (hours; resumable)
 	$(BIN)/python -m bench.accuracy $(FEATURES) --synthetic bench-results/synthetic --workers $(or $(WORKERS),2)
+
+picture: .venv/.bench ## The picture of the README, from kept results (FEATURES=FOLDER with the two sets, for those that lack)
+	$(BIN)/python -m bench.picture $(FEATURES)
 
 .venv/.torture: .venv/.test
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[torture]'

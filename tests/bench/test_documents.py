@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import accuracy, cells, forecast, public, reproduction, starts, synthetic
+from bench import accuracy, cells, forecast, picture, public, reproduction, starts, synthetic
 from dpfc_cli.planning.forecast import MEASURED
 from dpfc_cli.privacy.facts import Facts
 
@@ -81,3 +81,11 @@ def test_the_table_of_forecasts_and_what_a_forecast_says_of_itself() -> None:
     assert forecast.said(results) == MEASURED
     # The worst comes first, and it is the worst that is said.
     assert f"{abs(results[0].error):.0f}" in MEASURED
+
+
+def test_the_first_figures_that_a_reader_sees_are_trainings_of_the_product() -> None:
+    done, page = cells.read(ROOT / picture.RESULTS), (ROOT / "docs/heads.md").read_text("utf-8")
+    for data, name in picture.SETS.items():
+        found = [[done[each.key] for each in picture.cells(data, epsilon)] for epsilon in picture.EPSILONS]
+        said = " | ".join(cells.said(each).replace(" 0.", " .") for each in found)
+        assert f"| {name}, `dp-whitened` | {said} | " in page
