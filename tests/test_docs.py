@@ -11,6 +11,7 @@ import tempfile
 import tomllib
 from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
@@ -328,16 +329,13 @@ def test_the_table_of_codes_is_whole() -> None:
 
 
 def test_the_page_on_security_names_tests_that_there_are_and_counts_what_is_planted() -> None:
-    from tests import leaks
-    from tests.cli import test_planted_leaks
-
-    page = (DOCS / "security.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:tests|dpfc_cli)/[\w/]+\.(?:py|toml))`", page))
-    assert len(named) > 20
-    assert [name for name in sorted(named) if not (DOCS.parent / name).is_file()] == []
-    planted_leaks = (test_planted_leaks.FAULTS, test_planted_leaks.IN_EVALUATIONS, test_planted_leaks.OF_TWO_SETS)
-    planted = dict(re.findall(r"^\| (faults of the noise|leaks past)[^|]*\| (\d+) \|", page, re.M))
-    assert planted == {
-        "faults of the noise": str(len(leaks.FAULTS)),
-        "leaks past": str(sum(len(each) for each in planted_leaks)),
-    }
+    page, root = (DOCS / "security.md").read_text(encoding="utf-8"), DOCS.parent
+    assert all((root / path).is_file() for path in re.findall(r"`((?:tests|dpfc_cli)/[\w/]+\.py)", page))
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page):
+        assert f"def {name}(" in (root / path).read_text("utf-8"), name
+    promises = page.partition("| promise |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert [row for row in promises if not 1 <= row.count("::test_") <= 2] == []
+    for count, lists in re.findall(r"^\|[^|]+\| (\d+) \| (.+) \|$", page, re.M):
+        named = re.findall(r"`([\w/]+)\.py::(\w+)`", lists)
+        planted = (getattr(import_module(path.replace("/", ".")), name) for path, name in named)
+        assert int(count) == sum(map(len, planted)), lists

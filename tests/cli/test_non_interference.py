@@ -69,7 +69,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "evaluate p --features persons",
         "list",
     ),
-    "private evaluations": (
+    "evaluate --epsilon": (
         f"{PRIVATE} --method dp-ls --out heads/h.safetensors",
         "evaluate h --features private --split train --epsilon 1 --delta 0.001 --by me --purpose paper",
         "-v evaluate h --features private --split train --epsilon 80 --json",
@@ -159,7 +159,9 @@ def seen_of(worlds: dict[str, Path], here: Path) -> Callable[[str], list[Seen]]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_nothing_that_can_be_seen_depends_on_a_record(seen_of: Callable[[str], list[Seen]], scenario: str) -> None:
+def test_what_can_be_seen_depends_on_what_was_released_alone(
+    seen_of: Callable[[str], list[Seen]], scenario: str
+) -> None:
     one, other = seen_of(scenario)
     assert not differences(one, other)
     codes = {code for name, code in one.items() if name.endswith(": code")}

@@ -409,7 +409,7 @@ def failing(decode: Callable[..., object], *errors: Exception) -> Callable[..., 
     ],
     ids=repr,
 )
-def test_a_picture_that_failed_beside_others_is_decoded_again_alone_and_what_the_system_says_is_no_property_of_it(
+def test_a_picture_becomes_null_by_its_own_bytes_alone(
     monkeypatch: pytest.MonkeyPatch, error: Exception, code: str | None
 ) -> None:
     with monkeypatch.context() as patch:

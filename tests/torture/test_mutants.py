@@ -59,7 +59,7 @@ MUTANTS = (
     ("training.charge", "not self.unused.acquire(blocking=False)", "False", "test_one_charge_pays_for_one_curator"),
     (
         *("training.answers", "if number >= len(self._starts)", "if number >= 0"),
-        "test_a_killed_training_goes_on_where_it_stopped_and_ends_as_one_that_was_never_stopped",
+        "test_a_stopped_training_goes_on_and_is_never_charged_twice",
     ),
 )
 

@@ -57,7 +57,7 @@ def agrees(path: Path) -> bool:
 # Going on
 
 
-def test_a_killed_training_goes_on_where_it_stopped_and_ends_as_one_that_was_never_stopped(
+def test_a_stopped_training_goes_on_and_is_never_charged_twice(
     features: FeatureSet, seen: list[tuple[int, np.ndarray]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It charges nothing more. With the same noise its head is the same, but for its date and its charge."""
