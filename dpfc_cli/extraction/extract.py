@@ -27,7 +27,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
 from dpfc_cli.features.writer import FeatureWriter, Task, complete, saying_what_is_kept
 from dpfc_cli.ledger.facts import RESERVED
-from dpfc_cli.ledger.populations import check_begin, check_name, register, set_population
+from dpfc_cli.ledger.populations import check_begin, check_name, check_same, register
 from dpfc_cli.options import takes
 from dpfc_cli.processes import part_of
 from dpfc_cli.sources.classes import check_classes, class_names
@@ -164,8 +164,7 @@ def extract(wanted: Extraction) -> Extracted:
     folder = new_folder(out)
     features = complete(folder, manifest)
     if features is not None:
-        if wanted.population is not None:
-            set_population(features, wanted.population)
+        check_same(features, whose)
         return Extracted(folder=folder, features=features, was_complete=True)
     check_begin(folder)
     writer = FeatureWriter(

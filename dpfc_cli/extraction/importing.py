@@ -25,7 +25,7 @@ from dpfc_cli.features.table import ROWS, Table, Tables, reordered
 from dpfc_cli.features.tables import NPY, opened
 from dpfc_cli.features.writer import FeatureWriter, complete, saying_what_is_kept
 from dpfc_cli.folders import PARTIAL
-from dpfc_cli.ledger.populations import check_begin, check_name, register, set_population
+from dpfc_cli.ledger.populations import check_begin, check_name, check_same, register
 from dpfc_cli.memory import check_fits
 from dpfc_cli.options import takes
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes, numbers_of_names
@@ -152,8 +152,7 @@ def import_features(wanted: Import) -> Imported:
         )
         features = complete(out, manifest)
         if features is not None:
-            if wanted.population is not None:
-                set_population(features, wanted.population)
+            check_same(features, wanted.population)
             return Imported(features, made=False)
         writer = FeatureWriter(
             out,

@@ -12,6 +12,7 @@ trained, evaluated or said of a head compares no records. A picture that was enc
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -84,6 +85,16 @@ def register(folder: Path, place: Path, manifest: Manifest, population: str | No
         return [] if {each.population for each in known} == {population} else [new]
 
     append(ledger_path(folder), written, "The set")
+
+
+def check_same(features: "FeatureSet", population: str | None) -> None:
+    """UserError where a finished set is said to be of another population than before. None: nothing is said."""
+    known = read(ledger_path(features.folder))
+    said = {known.named(each.population) for each in known.sets.get(features.manifest.id, [])}
+    if population is not None and population not in said:
+        line = shlex.join(["dpfc", "budget", "--features", str(features.folder), "--population", population])
+        what = f"{features.name} is complete, and is not said to be of the population '{population}'."
+        raise refused("population", what, f"To say so: {line}")
 
 
 def set_population(

@@ -15,8 +15,6 @@ import pytest
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.folders import LEDGER
-from dpfc_cli.ledger.file import read
 from dpfc_cli.sources import classes
 from dpfc_cli.sources.noticed import PersonsNoticedError
 from tests.features.formats import Arrays, Write, hdf5, npy, npz, parquet, safetensors
@@ -84,14 +82,6 @@ def test_classes_are_asserted_or_inferred_and_can_be_asserted_later(tmp_path: Pa
     assert (again.folder, again.manifest.id) == (tmp_path / "set", first.manifest.id)
     with pytest.raises(UserError, match=r"out of range.*do not publish"):
         import_features(source, tmp_path / "few", classes=("a", "b"))
-
-
-def test_the_same_import_again_says_whose_records_a_set_has(tmp_path: Path, single: Arrays) -> None:
-    source, out = npz(tmp_path, single), tmp_path / "features/set"
-    for population, whose in ((None, {None}), ("ward7", {"ward7"}), (None, {"ward7"}), ("ward7", {"ward7"})):
-        made = import_features(source, out, classes=3, population=population)
-        known = read(out.parent / LEDGER).sets[made.features.manifest.id]
-        assert ({each.population for each in known}, made.made) == (whose, population is None and whose == {None})
 
 
 def test_what_seems_to_be_no_list_of_classes_asks_for_the_fact(
