@@ -259,7 +259,7 @@ def _show_head(trained: "Trained", as_json: bool, full: bool, named: bool, featu
         display.warn("the optimum was not reached. The head is where the iteration ended.")
     rows = []
     if claimed is not None:
-        said = [f"{spent.summed(claimed.delta)} by {counted(len(spent.private), 'private training')}"]
+        said = [f"{spent.summed(claimed.delta)} by {counted(len(spent.private), 'private charge')}"]
         left = shown.left(spent, claimed.delta, trained.charged.receipt.charge)
         said += [] if left is None else [left]
         rows.append(("spent so far", "; ".join([*said, *shown.not_in(spent)])))

@@ -1,8 +1,8 @@
 """How good a head is on a feature set, with what stands in the way of believing the figures.
 
 `evaluate` is what `dpfc evaluate` calls with one head, `evaluate_privately` with --epsilon, and `compare` with several
-heads. They refuse heads and features
-that do not fit together, and warn where the figures mean less than they seem to, or must not be published.
+heads. They refuse heads and features that do not fit together, and warn where the figures mean less than they seem to,
+or must not be published.
 
 Of a split of the training's name there is no more than the accuracy: no confusions, no calibration and no differences
 between heads. Its records may be those that were to be protected.
@@ -33,8 +33,8 @@ def evaluate(wanted: Scoring) -> Evaluation:
         The figures, and warnings about them.
 
     Raises:
-        UserError: the head and the features do not fit together; the set has
-            no such split, or a damaged one; or no record of it has a label.
+        UserError: the head and the features do not fit together; the set has no such split,
+            or a damaged one; or no record of it has a label.
 
     Examples:
         >>> found = evaluate(Head.load("heads/eps1.safetensors"), open_features("digits-scattering"))

@@ -381,7 +381,7 @@ def _tidy(folder: Path) -> None:
 
 def complete(folder: Path, wanted: Manifest) -> FeatureSet | None:
     """The finished set in `folder`, if it has the identity of `wanted`; None if nothing lies there. Classes that
-    `wanted` asserts replace the ones that the set has so far.
+    `wanted` asserts replace inferred ones.
 
     Raises:
         UserError: the folder is a set of another identity, or something else.
@@ -390,16 +390,17 @@ def complete(folder: Path, wanted: Manifest) -> FeatureSet | None:
     if not folder.exists():
         return None
     manifest = load(folder)
-    if manifest.source["identity"] != wanted.source["identity"]:
+    said_later = wanted.origin == "asserted" and (manifest.origin, manifest.classes) != (wanted.origin, wanted.classes)
+    if manifest.source["identity"] != wanted.source["identity"] or (said_later and manifest.origin != "inferred"):
         raise UserError(
-            f"'{folder}' exists and was made from another source or with other settings.",
+            f"'{folder}' exists and was made from another source, with other settings or classes.",
             f"Choose another {parameter('out')}, or delete it.",
             code="exists",
             path=str(folder),
         )
     # The run that finished it may have been killed before it tidied up.
     _tidy(folder)
-    if wanted.origin == "asserted" and (manifest.origin, manifest.classes) != (wanted.origin, wanted.classes):
+    if said_later:
         with writing(folder):
             files.replace(folder / MANIFEST, replace(manifest, origin=wanted.origin, classes=wanted.classes).to_json())
     return FeatureSet(folder)

@@ -53,19 +53,29 @@ def refused(name: str, what: str, remedy: str, code: Code = "conflict", **fields
 
 def check_begin(folder: Path, ledger: Ledger | None = None) -> None:
     """Refuse to make a set that could not be written down: UserError if its ledger cannot be read, or lacks a set that
-    lies there. What was spent is not known then.
+    was made there. What was spent is not known then.
     """
     ledger, place = ledger or read(ledger_path(folder)), folder.resolve().parent
-    lost: list[Path] = []
-    for each in finished(place):
-        # A link leads to a set with a ledger of its own, elsewhere.
-        if each.name != folder.name and each.resolve().parent == place:
-            with suppress(UserError):
-                lost += [each] if load(each).id not in ledger.sets else []
+    # A link leads to a set with a ledger of its own, elsewhere.
+    here = [each for each in finished(place) if each.name != folder.name and each.resolve().parent == place]
+    lost = [each for each in here if _id_of(each) not in {None, *ledger.sets}]
+    remedy = f"'dpfc budget --features {lost[0] if lost else ''} --adopt', for each set."
+    if not lost:
+        # A set that was stopped before it had a name may have its digests there.
+        begun = {_id_of(each) for each in place.glob(f"*{PARTIAL}")}
+        kept = sorted((place / LEDGER_DIGESTS).glob("[!.]*"))
+        lost = [each for each in kept if each.name not in begun | ledger.sets.keys()]
+        remedy = "delete that file: what was spent on that set is then in no sum."
     if lost:
         what = f"'{ledger.path}' does not have {printable(lost[0].name)}: it is gone, or too old a copy."
-        remedy = f"Put it back. If there is none any more: 'dpfc budget --features {lost[0]} --adopt', for each set."
+        remedy = f"Put it back. If there is none any more: {remedy}"
         raise refused("out", what, remedy, "missing", path=str(ledger.path))
+
+
+def _id_of(folder: Path) -> str | None:
+    with suppress(UserError):
+        return load(folder).id
+    return None
 
 
 def register(folder: Path, place: Path, manifest: Manifest, population: str | None) -> None:
@@ -90,7 +100,7 @@ def register(folder: Path, place: Path, manifest: Manifest, population: str | No
 def check_same(features: "FeatureSet", population: str | None) -> None:
     """UserError where a finished set is said to be of another population than before. None: nothing is said."""
     known = read(ledger_path(features.folder))
-    said = {known.named(each.population) for each in known.sets.get(features.manifest.id, [])}
+    said = {known.named(each.population) for each in known_set(known, features)}
     if population is not None and population not in said:
         line = shlex.join(["dpfc", "budget", "--features", str(features.folder), "--population", population])
         what = f"{features.name} is complete, and is not said to be of the population '{population}'."

@@ -19,11 +19,12 @@ written behind the answers that the name counts was seen by nobody: it is drawn 
 large answer are kept one by one, and the method sees the first when all are there. A piece that counts is not drawn
 again, although nobody has seen it. If the file has fewer answers than its name says, or others, it was changed, or an
 older copy was put over it: the training cannot go on. The ledger says how many answers there were when a training was
-stopped or went on, and the header which file it is. So an older copy under its own name does not count either. If an
-answer cannot be kept, the file is emptied or removed before the answer is handed out.
+stopped or went on, and the header which file it is. If an answer cannot be kept, the file is emptied or removed before
+the answer is handed out.
 
-Its owner alone may read the file. Whoever renames it by hand could make answers be drawn again. So could whoever puts
-back the state of a whole disk. It needs the same protection as the ledger.
+Its owner alone may read the file. What no rule here sees, after a kill: the file is deleted and an older copy gets its
+place on the disk (file systems give a number again), it is renamed by hand, or a whole disk is put back. Then answers
+are drawn again. It needs the same protection as the ledger.
 """
 
 import fcntl

@@ -75,7 +75,7 @@ def test_classes_are_typed_as_a_number_as_names_or_as_a_file_of_names(dpfc: Dpfc
         Path(name).write_text("flu\ncold\nrare\n", encoding="utf-8")
     of_file = ["flu", "cold", "rare"]
     for typed, names in (("3", ["0", "1", "2"]), ("a, b,c", ["a", "b", "c"]), ("names.txt", of_file), ("a,b", of_file)):
-        made = dpfc("import", str(arrays), "--classes", typed, "--json")
+        made = dpfc("import", str(arrays), "--classes", typed, "--out", typed.replace(",", ""), "--json")
         assert json.loads(made.stdout)["classes"] == names
     # Together they are longer than the name of a file may be.
     many = ",".join(f"{'hypertrophic-cardiomyopathy-' * 10}{i}" for i in range(70))

@@ -80,6 +80,10 @@ def test_classes_are_asserted_or_inferred_and_can_be_asserted_later(tmp_path: Pa
     again, made_now = import_features(str(source), str(tmp_path / "set"), classes=["x", "y", "z", "never seen"])
     assert (made_now, again.manifest.origin, len(again.classes)) == (False, "asserted", 4)
     assert (again.folder, again.manifest.id) == (tmp_path / "set", first.manifest.id)
+    before = stored(tmp_path / "set")
+    with pytest.raises(UserError) as refused:
+        import_features(source, tmp_path / "set", classes=7)
+    assert (refused.value.code, stored(tmp_path / "set")) == ("exists", before)
     with pytest.raises(UserError, match=r"out of range.*do not publish"):
         import_features(source, tmp_path / "few", classes=("a", "b"))
 
@@ -129,7 +133,7 @@ def test_a_name_that_is_not_utf_8_is_kept(tmp_path: Path, single: Arrays) -> Non
     """Such names are legal on POSIX systems."""
     source = npz(tmp_path, single).rename(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.npz"))
     assert made(source, tmp_path / "set").manifest.backbone["from"] == source.name
-    assert not import_features(source, tmp_path / "set", classes=("u", "v", "w")).made
+    assert not import_features(source, tmp_path / "set", classes=3).made
 
 
 # Going on

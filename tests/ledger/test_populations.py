@@ -217,6 +217,13 @@ def test_where_the_ledger_is_gone_nothing_is_begun_until_each_set_is_adopted(pla
     dpfc_cli.set_population(first, None, adopt=True)
     made_set(place / "third", range(30, 40), "a")
     assert read(path).account("a").adopted
+    # All sets are gone, too: their digests are not.
+    path.unlink()
+    for name in ("first", "second", "third"):
+        shutil.rmtree(place / name)
+    refused("missing", lambda: made_set(place / "fourth", range(40, 50), "a"))
+    shutil.rmtree(place / "ledger.digests")
+    made_set(place / "fourth", range(40, 50), "a")
 
 
 def test_a_set_that_the_ledger_lacks_or_that_was_exchanged_is_refused(place: Path, tmp_path: Path) -> None:
