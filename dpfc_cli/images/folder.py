@@ -183,7 +183,7 @@ def _files_in(place: Path, name: str, deep: bool) -> Iterator[tuple[str, "os.Dir
         elif not deep:
             raise ValueError(
                 f"the class folder '{place}' holds a folder, '{entry.name}'. Name the folder above the classes. If "
-                f"each class has folders of its own, say which classes there are: {parameter('classes')}"
+                f"each class has folders of its own, say which classes there are: {parameter('classes')}. {GUARDED}"
             )
         elif entry.is_symlink():
             raise ValueError(f"'{entry.path}' is a link to a folder, which may lead in a circle")

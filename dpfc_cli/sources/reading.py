@@ -31,8 +31,8 @@ def remedy_for(error: Exception, damaged: str) -> str:
 
 def unread(path: Path, kind: str, error: Exception, remedy: str) -> UserError:
     """The error for a file that cannot be read as what it should be."""
-    # Not every error says something.
-    what = f"'{path}' cannot be read as {kind}: {str(error) or type(error).__name__}."
+    # Not every error says something. Some end their sentence.
+    what = f"'{path}' cannot be read as {kind}: {(str(error) or type(error).__name__).removesuffix('.')}."
     return UserError(what, remedy_for(error, remedy), code=reading_code(error), path=str(path))
 
 
