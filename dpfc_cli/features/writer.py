@@ -416,6 +416,7 @@ def saying_what_is_kept(folder: Path) -> Iterator[None]:
         made = len(list(partial.glob("*.h5")))
         said = "No shard was finished, so nothing was kept. Run the same command to begin again."
         if (folder / MANIFEST).exists():
+            _tidy(folder)
             said = f"'{folder}' is complete."
         elif made:
             said = f"{counted(made, 'finished shard')} kept in '{partial}'. Run the same command to go on."

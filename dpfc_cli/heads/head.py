@@ -229,7 +229,11 @@ def reserve(path: Path) -> Path:
         if path.is_dir():
             raise IsADirectoryError(21, "it is a folder")
         temporary = temporary_beside(path)
-        temporary.touch(exist_ok=False)
+        try:
+            temporary.touch(exist_ok=False)
+        except KeyboardInterrupt:
+            temporary.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise _unwritable(path, error) from error
     return temporary
