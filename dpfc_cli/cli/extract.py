@@ -97,7 +97,7 @@ def _remark(made: "Extracted") -> None:
 
 def _unless_persons(make: Callable[..., Made]) -> Made:
     """What make() makes. If some records seem to be of one person, a user at a terminal is asked first."""
-    from dpfc_cli.sources.noticed import PersonsNoticedError
+    from dpfc_cli.sources.person_hints import PersonsNoticedError
 
     try:
         return make()

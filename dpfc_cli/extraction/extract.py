@@ -32,8 +32,8 @@ from dpfc_cli.options import takes
 from dpfc_cli.processes import part_of
 from dpfc_cli.sources.classes import check_classes, class_names
 from dpfc_cli.sources.groups import rule_of
-from dpfc_cli.sources.noticed import refuse_both, several_in_pictures
 from dpfc_cli.sources.nulls import LISTED, most_allowed
+from dpfc_cli.sources.person_hints import refuse_both, several_in_pictures
 
 if TYPE_CHECKING:
     from dpfc_cli.backbones import Backbone

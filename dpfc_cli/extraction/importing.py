@@ -31,8 +31,8 @@ from dpfc_cli.options import takes
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes, numbers_of_names
 from dpfc_cli.sources.digests import NONE, digests_of_rows
 from dpfc_cli.sources.groups import GROUPS, check_apart, grouped
-from dpfc_cli.sources.noticed import refuse_both, several_in_import
 from dpfc_cli.sources.nulls import most_allowed
+from dpfc_cli.sources.person_hints import refuse_both, several_in_import
 from dpfc_cli.sources.split_files import held_out
 
 BLOCK = 2**26

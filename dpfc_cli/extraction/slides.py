@@ -38,8 +38,8 @@ from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.sources import groups as persons
 from dpfc_cli.sources.classes import USUAL_NAMES, numbers_of_names
 from dpfc_cli.sources.metadata import Value, rows
-from dpfc_cli.sources.noticed import column_of, several_in_import
 from dpfc_cli.sources.nulls import LISTED, listed
+from dpfc_cli.sources.person_hints import column_of, several_in_import
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
 
 SLIDE_COLUMNS = ("slide_id", "slide", "slide_name", "file_name", "filename", "wsi")

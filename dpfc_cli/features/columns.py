@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.features.table import ROWS, Array, Table, Tables, checked, numbered, sliced
 from dpfc_cli.memory import check_fits
-from dpfc_cli.sources import columns, noticed
+from dpfc_cli.sources import columns, person_hints
 from dpfc_cli.sources.classes import hub_class_names
 from dpfc_cli.sources.columns import is_key, is_text, parquet
 from dpfc_cli.sources.groups import GROUPS, Keys
@@ -63,7 +63,7 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
     return Tables(
         splits={role: _table(paths, x, y, g) for role, paths in used.items()},
         classes=hub_class_names(schema.metadata, y),
-        noticed=lambda: noticed.column_of({name: values(name) for name in seem}),
+        noticed=lambda: person_hints.column_of({name: values(name) for name in seem}),
     )
 
 

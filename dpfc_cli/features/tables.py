@@ -32,7 +32,7 @@ from dpfc_cli.features.table import ROWS, Array, Rows, Table, Tables, checked, s
 from dpfc_cli.files import check_plain
 from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.sources.groups import GROUPS, names_persons
-from dpfc_cli.sources.noticed import column_of
+from dpfc_cli.sources.person_hints import column_of
 from dpfc_cli.sources.reading import unread
 
 SPLITS = ("train", "test")

@@ -37,7 +37,7 @@ from dpfc_cli.sources.classes import USUAL_NAMES
 from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
 from dpfc_cli.sources.groups import Rule
 from dpfc_cli.sources.metadata import FILE_NAME, NAMES, Metadata, Value, metadata_of, read
-from dpfc_cli.sources.noticed import column_of, level_of, repeat
+from dpfc_cli.sources.person_hints import column_of, level_of, repeat
 from dpfc_cli.sources.reading import readable
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, inside, is_clutter, refuse_twice
 

@@ -20,7 +20,7 @@ from dpfc_cli.images.splits import Listed, image_set
 from dpfc_cli.images.tars import Member, members, ranges, reading
 from dpfc_cli.sources.classes import MOST_ASSERTED, USUAL_NAMES
 from dpfc_cli.sources.groups import Rule
-from dpfc_cli.sources.noticed import column_of, level_of
+from dpfc_cli.sources.person_hints import column_of, level_of
 from dpfc_cli.sources.split_files import files_by_split, is_clutter
 
 PICTURES = ("jpg", "jpeg", "png", "webp")

@@ -16,7 +16,7 @@ from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.sources import classes
-from dpfc_cli.sources.noticed import PersonsNoticedError
+from dpfc_cli.sources.person_hints import PersonsNoticedError
 from tests.features.formats import Arrays, Write, hdf5, npy, npz, parquet, safetensors
 from tests.support import stored
 

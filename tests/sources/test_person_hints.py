@@ -1,7 +1,7 @@
 """Which names and which values make dpfc ask whether records are of one person."""
 
 from dpfc_cli.sources.groups import USUAL_NAMES, names_persons
-from dpfc_cli.sources.noticed import column_of, level_of, repeat
+from dpfc_cli.sources.person_hints import column_of, level_of, repeat
 
 
 def test_names_of_persons_are_known_however_they_are_written() -> None:

@@ -11,7 +11,7 @@ import pytest
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.extract import extract
 from dpfc_cli.images import open_images
-from dpfc_cli.sources.noticed import PersonsNoticedError
+from dpfc_cli.sources.person_hints import PersonsNoticedError
 from tests.images import test_persons as persons
 from tests.images.dicoms import written
 from tests.images.pictures import SQUARE, files, png, tar
