@@ -19,7 +19,7 @@ from dpfc_cli.training.request import facts_of
 @dataclass(frozen=True, kw_only=True)
 class ListedSet:
     """A feature set. persons: how many each split has, if the set knows which records belong to one person. population:
-    whose records they are; None where nothing is said. trainings: of the population, as the ledger has them. epsilon:
+    whose records they are; None where nothing is said. charges: of the population, trainings and evaluations. epsilon:
     what the private ones cost together at `delta`, 0 if there are none. unprotected: trainings that no ε covers. These
     three are None where the ledger cannot be read, or lacks the set. warning: what to tell if heads of this set have no
     charge in the ledger.
@@ -33,7 +33,7 @@ class ListedSet:
     classes: int
     dim: int
     population: str | None
-    trainings: int | None
+    charges: int | None
     epsilon: float | None
     delta: float
     unit: str
@@ -110,7 +110,7 @@ def _listed(known: FeatureSet, book: Ledger | None, cards: Iterable[tuple[Path, 
         classes=facts.m,
         dim=facts.d,
         population=account.population if account and named else None,
-        trainings=len(account.charges) if account else None,
+        charges=len(account.charges) if account else None,
         epsilon=account.epsilon(delta) if account else None,
         delta=delta,
         unit=account.unit if account else facts.unit,

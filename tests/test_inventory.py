@@ -30,7 +30,7 @@ def listed(folder: Path, name: str) -> ListedSet:
 def test_a_set_is_listed_with_its_counts_and_what_was_spent_on_its_population(folder: Path) -> None:
     persons, plain = found(folder).sets
     assert (plain.name, plain.path, plain.records) == ("plain", str(folder / "features" / "plain"), {"train": 40})
-    assert (plain.population, plain.trainings, plain.epsilon, plain.unprotected) == ("a", 0, 0.0, 0)
+    assert (plain.population, plain.charges, plain.epsilon, plain.unprotected) == ("a", 0, 0.0, 0)
     assert (plain.unit, plain.delta, plain.warning) == ("record", default_delta(40), None)
     assert (persons.population, persons.persons) == (None, {"train": 20})
     ledger = read(folder / "features" / "ledger.sqlite")
@@ -39,11 +39,11 @@ def test_a_set_is_listed_with_its_counts_and_what_was_spent_on_its_population(fo
     charges = [a_charge(of["plain"], 1.0), a_charge(twin, 0.5), a_charge(of["plain"], claim="research")]
     written(ledger.path, twin, *charges)
     plain = listed(folder, "plain")
-    assert (plain.trainings, plain.unprotected) == (3, 1)
+    assert (plain.charges, plain.unprotected) == (3, 1)
     assert plain.epsilon == pytest.approx(spent_by(1.0, 0.5), rel=1e-6)
     written(ledger.path, a_charge(of["persons"], 1.0))
     # A total that protects records says so of a set with persons. Nothing is said whose they are.
-    assert (listed(folder, "persons").unit, listed(folder, "persons").trainings) == ("record", 4)
+    assert (listed(folder, "persons").unit, listed(folder, "persons").charges) == ("record", 4)
 
 
 def test_what_cannot_be_read_is_named_with_its_reason_and_hides_nothing_else(folder: Path) -> None:
@@ -55,7 +55,7 @@ def test_what_cannot_be_read_is_named_with_its_reason_and_hides_nothing_else(fol
     broken = folder / "features" / "ledger.sqlite"
     broken.write_bytes(b"no ledger at all, but longer than the header of one" * 20)
     here = found(folder)
-    assert [(each.name, each.trainings, each.epsilon) for each in here.sets] == [
+    assert [(each.name, each.charges, each.epsilon) for each in here.sets] == [
         ("persons", None, None),
         ("plain", None, None),
     ]

@@ -40,12 +40,12 @@ def _document(found: "Inventory") -> Document:
         (
             *(each.name, each.backbone, each.population or "–", each.unit),
             *(_records(each, "train"), _records(each, "test")),
-            *("?" if each.trainings is None else str(each.trainings), rounding.delta(each.delta)),
+            *("?" if each.charges is None else str(each.charges), rounding.delta(each.delta)),
             "?" if each.epsilon is None else rounding.epsilon(each.epsilon) if each.epsilon else "–",
         )
         for each in found.sets
     ]
-    columns = ("set", "backbone", "population", "for one", "train", "test", "trainings", "delta", "epsilon")
+    columns = ("set", "backbone", "population", "for one", "train", "test", "charges", "delta", "epsilon")
     more = ("backbone", "test", *(["for one"] if all(each.unit == "record" for each in found.sets) else []))
     heads = [
         (

@@ -155,8 +155,8 @@ def findings(card: Mapping[str, Any], chain: Chain | None = None) -> list[Findin
         found.append(Finding(what="epsilon", result="unknown", why="it is not computed of releases that contradict"))
     else:
         found.append(_found("epsilon", figures_fault(card), _cost(card)))
-    trainings = counted(known["private"] + known["unprotected"], "training")
-    return [*found, _found("other trainings", _others_fault(card), f"{trainings} when it was made, with this one")]
+    charges = counted(known["private"] + known["unprotected"], "charge")
+    return [*found, _found("other trainings", _others_fault(card), f"{charges} when it was made, with this one")]
 
 
 def _found(what: str, wrong: str | None, right: str) -> Finding:

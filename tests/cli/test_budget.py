@@ -120,7 +120,7 @@ def test_a_set_and_a_ledger_that_do_not_belong_together_are_told(dpfc: Dpfc, fea
     Path("elsewhere/strange").rename("features/strange")
     listed = dpfc("list")
     rows = {each["name"]: each for each in json.loads(dpfc("list", "--json").stdout)["sets"]}
-    assert (listed.exit_code, rows["blobs"]["trainings"], rows["strange"]["trainings"]) == (0, 2, None)
+    assert (listed.exit_code, rows["blobs"]["charges"], rows["strange"]["charges"]) == (0, 2, None)
     assert "--adopt" in one_line(dpfc("budget", "--features", "strange").stderr)
     assert dpfc(*LS, "1", "--features", "strange").exit_code == 2
     # A lost head warns, whatever else is wrong.
@@ -131,7 +131,7 @@ def test_a_set_and_a_ledger_that_do_not_belong_together_are_told(dpfc: Dpfc, fea
     for broken in (b"", newer[:-500] + bytes(500), b"no ledger"):
         BOOK.write_bytes(broken)
         listed = dpfc("list", "--json")
-        assert [each["trainings"] for each in json.loads(listed.stdout)["sets"]] == [None, None]
+        assert [each["charges"] for each in json.loads(listed.stdout)["sets"]] == [None, None]
         assert json.loads(listed.stdout)["unreadable"]
         assert dpfc("budget").exit_code == dpfc(*SET).exit_code == dpfc(*LS, "1").exit_code == 2
         assert BOOK.read_bytes() == broken

@@ -205,7 +205,7 @@ def test_list_shows_sets_heads_and_what_they_cost(dpfc: Dpfc, second_set: None) 
     shown = dpfc("list")
     told = json.loads(dpfc("list", "--json").stdout)
     # Nothing is said of both sets, so they count together.
-    assert [(each["name"], each["trainings"], each["unprotected"]) for each in told["sets"]] == [
+    assert [(each["name"], each["charges"], each["unprotected"]) for each in told["sets"]] == [
         ("blobs", 3, 1),
         ("newer", 3, 1),
     ]
