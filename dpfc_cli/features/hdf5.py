@@ -14,14 +14,16 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import h5py
 import numpy as np
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import NoPlainFileError, check_plain
+
+if TYPE_CHECKING:
+    import h5py
 
 DAMAGED = (RuntimeError, KeyError, ValueError, TypeError, OverflowError)
 """What h5py makes of HDF5's errors, beside OSError. OverflowError: the file sends HDF5 to a place beyond all files."""
@@ -47,13 +49,15 @@ class _Whole(io.FileIO):
 
 
 @contextmanager
-def opened_hdf5(path: Path) -> Iterator[h5py.File]:
+def opened_hdf5(path: Path) -> Iterator["h5py.File"]:
     """The HDF5 file, open for reading until the end of the block. Nobody may write to it meanwhile.
 
     Raises:
         UserError: it cannot be opened. The message tells a damaged file from one that we may not read now.
 
     """
+    import h5py
+
     with ExitStack() as stack:
         try:
             check_plain(path)
@@ -83,7 +87,7 @@ def opened_hdf5(path: Path) -> Iterator[h5py.File]:
         yield file
 
 
-def plain_dataset(file: h5py.File, path: Path, name: str, shape: tuple[int, ...], dtype: str) -> h5py.Dataset:
+def plain_dataset(file: "h5py.File", path: Path, name: str, shape: tuple[int, ...], dtype: str) -> "h5py.Dataset":
     """The data set `name` of an open file. Raises UserError unless it is stored plainly, in that file, with this shape
     and dtype, and with all its values: HDF5 makes up what was never written.
     """
@@ -102,15 +106,17 @@ def plain_dataset(file: h5py.File, path: Path, name: str, shape: tuple[int, ...]
     return dataset
 
 
-def rows_of(dataset: h5py.Dataset, path: Path, start: int, count: int) -> np.ndarray:
+def rows_of(dataset: "h5py.Dataset", path: Path, start: int, count: int) -> np.ndarray:
     try:
         return np.asarray(dataset[start : start + count])
     except (OSError, *DAMAGED) as error:
         raise _failed(path, error, "its values are damaged") from error
 
 
-def local_dataset(group: h5py.Group, path: Path, name: str) -> h5py.Dataset:
+def local_dataset(group: "h5py.Group", path: Path, name: str) -> "h5py.Dataset":
     """The data set `name` of a group. Raises UserError unless its data lie in that very file."""
+    import h5py
+
     link = group.get(name, getlink=True)
     if link is None:
         raise broken(path, f"it has no data set '{name}'")

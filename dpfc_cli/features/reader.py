@@ -5,9 +5,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import h5py
 import numpy as np
 
 from dpfc_cli.errors import UserError, counted, parameter, printable
@@ -15,6 +14,9 @@ from dpfc_cli.features.hdf5 import broken, opened_hdf5, plain_dataset, readable,
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load, unreadable
 from dpfc_cli.files import sha256_of
 from dpfc_cli.show.document import Told
+
+if TYPE_CHECKING:
+    import h5py
 
 _INDICES = 2**16
 """Record numbers that are compared at a time."""
@@ -234,7 +236,7 @@ class FeatureSet(Told):
 
     def _opened(
         self, facts: SplitFacts, shards: list[tuple[Shard, int]]
-    ) -> Iterator[tuple[Shard, int, list[h5py.Dataset]]]:
+    ) -> Iterator[tuple[Shard, int, list["h5py.Dataset"]]]:
         """Each of these shards, the number of its first record, and its data sets: features, labels, and groups if the
         set is grouped. Their layout, their place and their groups are checked.
         """
@@ -272,7 +274,7 @@ def _file(folder: Path) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _last_group(groups: h5py.Dataset, path: Path, rows: int, before: int | None) -> int:
+def _last_group(groups: "h5py.Dataset", path: Path, rows: int, before: int | None) -> int:
     """The last of a shard's groups. UserError unless each record has the group of the record before it, or the next
     one. before: the group of the record before the first, −1 if there is none, None if it is not known.
     """

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -17,8 +18,10 @@ from dpfc_cli.cli.help import COMMANDS as MODULES
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.images import DATASETS
 from dpfc_cli.options import Option
+from tests.cli.conftest import Dpfc, heads
 
 COMMANDS = sorted(MODULES)
+LARGE = {"jax", "numpy", "scipy", "matplotlib", "urllib.request", "http.client", "pyarrow", "PIL", "h5py", "onnx"}
 MAIN = "from dpfc_cli.cli.app import main; main()"
 
 
@@ -133,27 +136,39 @@ def test_a_value_of_another_kind_is_refused_in_plain_words() -> None:
 
 
 def test_no_help_loads_what_computes_or_is_large() -> None:
-    large = {"jax", "numpy", "scipy", "matplotlib", "urllib.request", "http.client", "pyarrow", "PIL", "h5py", "onnx"}
     program = f"""
 import sys
 from dpfc_cli.cli.app import _run
 for name in {COMMANDS!r}:
     assert _run([name, "--help"]) == 0
-assert not {large | {"pydantic"}!r} & set(sys.modules), sorted(sys.modules)
+assert not {LARGE | {"pydantic"}!r} & set(sys.modules), sorted(sys.modules)
 sys.argv = ["dpfc", "--help"]
 assert _run(["--help"]) == 0
-assert not {large!r} & set(sys.modules)
+assert not {LARGE!r} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
 
 
-def test_a_forecast_of_facts_and_a_conversion_need_no_jax() -> None:
-    line = ["forecast", "--records", "1000", "--classes", "5", "--dimensions", "64"]
+def test_what_reads_cards_and_ledgers_loads_nothing_that_computes(features: Path, dpfc: Dpfc) -> None:
+    assert dpfc("train", "--epsilon", "1").exit_code == 0
+    [head] = heads()
+    lines = [
+        ["budget", "--sigma", "10"],
+        ["forecast", "--records", "1000", "--classes", "5", "--dimensions", "64"],
+        ["budget"],
+        ["list"],
+        ["statement", head],
+        ["report", head, "--out", "report.html"],
+        ["verify", head],
+        ["evaluate"],
+    ]
     program = f"""
 import sys
 from dpfc_cli.cli.app import _run
-for sys.argv in (["dpfc", "budget", "--sigma", "10"], ["dpfc", *{line!r}]):
-    assert _run(sys.argv[1:]) == 0
-assert "jax" not in sys.modules
+for line in {lines!r}:
+    sys.argv = ["dpfc", *line]
+    assert _run(line) == 0, line
+    allowed = {{"h5py", "numpy"}} if line == ["evaluate"] else {{"numpy"}}
+    assert not ({LARGE | {"dp_accounting", "sklearn"}!r} - allowed) & set(sys.modules), line
 """
     subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
