@@ -159,15 +159,13 @@ def read_at(file: int, buffer: bytearray | memoryview, at: int) -> bool:
     return True
 
 
-def write_synced(
-    path: Path, data: bytes | Iterable[bytes | memoryview], kept: bool = False, mode: int | None = None
-) -> None:
-    """Write a new file and sync its contents. data: in parts if it is large. kept: the file may be there already. mode:
-    exactly this one; None: as new files are made.
+def write_synced(path: Path, data: bytes | Iterable[bytes | memoryview], mode: int | None = None) -> None:
+    """Write a new file and sync its contents. data: in parts if it is large. mode: exactly this one; None: as new files
+    are made.
 
     Raises OSError. The file may then be incomplete.
     """
-    how = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if kept else os.O_EXCL)
+    how = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with os.fdopen(opened(path, how, 0o666 if mode is None else mode), "wb") as file:
         # The system makes files with less than that, by the umask.
         if mode is not None and stat.S_IMODE(os.fstat(file.fileno()).st_mode) != mode:

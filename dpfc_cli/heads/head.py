@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -222,21 +222,23 @@ def free_name(folder: Path, stem: str, suffix: str) -> Path:
     return path
 
 
-def reserve(path: Path) -> Path:
-    """Before any budget is spent: an empty temporary file where the head will be. UserError where that cannot be."""
+def try_place(path: Path) -> None:
+    """UserError where a head cannot be written. Nothing is left behind, not even a folder."""
+    made, temporary = [folder for folder in path.parents if not folder.exists()], temporary_beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise IsADirectoryError(21, "it is a folder")
-        temporary = temporary_beside(path)
-        try:
-            temporary.touch(exist_ok=False)
-        except KeyboardInterrupt:
-            temporary.unlink(missing_ok=True)
-            raise
+        temporary.touch(exist_ok=False)
     except OSError as error:
         raise _unwritable(path, error) from error
-    return temporary
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+        # The innermost one comes first.
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def encoded(head: Head) -> bytes:
@@ -259,8 +261,8 @@ def ordered(tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:
     return len(header).to_bytes(8, "little") + header + data[start:]
 
 
-def save(data: bytes, path: Path, temporary: Path) -> Path:
-    """Write a head's bytes, all of them or nothing: into the reserved temporary file, then under its name.
+def save(data: bytes, path: Path) -> Path:
+    """Write a head's bytes, all of them or nothing.
 
     A head is never overwritten. If the name was taken meanwhile, it gets a number. If the place fails (a full disk),
     the head is saved in a temporary folder instead.
@@ -269,8 +271,10 @@ def save(data: bytes, path: Path, temporary: Path) -> Path:
         Where the head is.
 
     """
+    temporary = temporary_beside(path)
     try:
-        write_synced(temporary, data, kept=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_synced(temporary, data)
         return _publish(temporary, path)
     except OSError as error:
         # The budget is spent, so another place is better than none.
@@ -280,6 +284,9 @@ def save(data: bytes, path: Path, temporary: Path) -> Path:
             return rescued
         except OSError:
             raise _unwritable(path, error) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _publish(temporary: Path, path: Path) -> Path:

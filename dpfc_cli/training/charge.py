@@ -1,6 +1,5 @@
 """The charge: the one step after which the privacy is spent."""
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -65,13 +64,11 @@ class Paid(Records):
 class Charged:
     """A training that was charged to its ledger.
 
-    paid: its records. temporary: an empty file that keeps the head's place. answers: where the answers are kept until
-    there is a head; None if they cannot be kept.
+    paid: its records. answers: where they are kept until there is a head; None if they cannot be kept.
     """
 
     checked: Checked
     paid: Paid
-    temporary: Path
     answers: Answers | None = None
 
     @property
@@ -107,7 +104,7 @@ def pay(planned: Planned, features: FeatureSet, charge: Charge) -> Paid:
 
 
 def charge(checked: Checked) -> Charged:
-    """Charge a training, see `pay`, and keep the place of its head.
+    """Charge a training, see `pay`.
 
     A training that was charged and stopped goes on under its own charge.
 
@@ -117,7 +114,8 @@ def charge(checked: Checked) -> Charged:
 
     """
     calibrated, features, found = checked.calibrated, checked.features, checked.unfinished
-    temporary = heads.reserve(checked.path)
+    # Time may have passed since it was checked.
+    heads.try_place(checked.path)
     answers: Answers | None = None
     try:
         if found is None:
@@ -129,13 +127,11 @@ def charge(checked: Checked) -> Charged:
             receipt = _resumed(found.charge, answers, ledger_path(features.folder))
             paid = Paid(planned=calibrated, features=features, split=SPLIT, receipt=receipt)
     except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
         if answers is not None:
             # If it was not charged, the file is dead, and the next training removes it.
             answers.close()
         raise
-    return Charged(checked=checked, paid=paid, temporary=temporary, answers=answers)
+    return Charged(checked=checked, paid=paid, answers=answers)
 
 
 def _resumed(charge: Charge, answers: Answers, path: Path) -> Receipt:

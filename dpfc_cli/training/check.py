@@ -5,7 +5,6 @@ is summed.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -107,7 +106,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     else:
         # Several processes share the work.
         request.leader.verify(features, SPLIT, facts, partial(observer.progress, CHECKING))
-    _try_place(path)
+    heads.try_place(path)
     return Checked(request=request, calibrated=calibrated, path=path, charge=charge, account=account, unfinished=found)
 
 
@@ -163,18 +162,6 @@ def check_classes(request: Request) -> None:
         parameter="infer_classes",
         path=str(request.features.folder),
     )
-
-
-def _try_place(path: Path) -> None:
-    """UserError where a head cannot be written. Nothing is left behind, not even a folder."""
-    made = [folder for folder in path.parents if not folder.exists()]
-    try:
-        heads.reserve(path).unlink()
-    finally:
-        # The innermost one comes first.
-        for folder in made:
-            with suppress(OSError):
-                folder.rmdir()
 
 
 class _Rehearsal(Oracle):

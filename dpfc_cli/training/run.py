@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -78,7 +78,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
         digest = hashlib.sha256(data).hexdigest()
         # A training that was killed may have written its head, and the ledger does not say so.
         there = _holds(checked.path, digest)
-        path = saved = checked.path if there else heads.save(data, checked.path, charged.temporary)
+        path = saved = checked.path if there else heads.save(data, checked.path)
         unsettled = _settled(charged, path, digest)
         spent = _account(receipt)
         if answers is not None and unsettled is None:
@@ -101,12 +101,9 @@ def run(charged: Charged, observer: Observer) -> Trained:
 
 
 def let_go(charged: Charged) -> None:
-    """Let others have the answers, and the head's place. The second time it does nothing."""
+    """Let others have the answers. The second time it does nothing."""
     if charged.answers is not None:
         charged.answers.close()
-    # What is left is an empty file, or another name of the head.
-    with suppress(OSError):
-        charged.temporary.unlink()
 
 
 def _named(stage: str) -> str:

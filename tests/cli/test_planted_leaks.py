@@ -167,9 +167,9 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "a file name with a count": ("heads/", after(check, "path_of", lambda p: p.with_name(f"{nulls()}-{p.name}"))),
     "a temporary name with a count": (
         "meanwhile",
-        after(heads, "temporary_beside", lambda path: path.with_name(f"{path.name}.{nulls()}")),
+        before(training, "run", lambda: Path(f"features/.{nulls()}.tmp").touch()),
     ),
-    "a file of statistics beside the heads": (".counts", before(training, "run", noted("heads/.counts"))),
+    "a file of statistics beside the heads": (".counts", before(heads, "_publish", noted("heads/.counts"))),
     "a figure of the records in the charge": (
         "ledger.sqlite",
         after(card, "charge_of", lambda made: replace(made, purpose=str(nulls()))),

@@ -12,7 +12,7 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.heads import metrics
-from dpfc_cli.heads.head import Head, encoded, newest, reserve, save
+from dpfc_cli.heads.head import Head, encoded, newest, save, try_place
 from dpfc_cli.heads.metrics import score, wilson
 from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.training.request import Privacy
@@ -23,7 +23,7 @@ CARD = card_as_written(calibrated("dp-whitened", Privacy(epsilon=1.0)))
 
 
 def saved(path: Path) -> Path:
-    return save(encoded(head()), path, reserve(path))
+    return save(encoded(head()), path)
 
 
 def head(m: int = 3, d: int = 2) -> Head:
@@ -55,7 +55,7 @@ def test_scores_run_the_chain() -> None:
 def test_a_chains_arrays_travel_with_the_head(tmp_path: Path) -> None:
     chain = (Clip(1e-30), Centre(np.array([0.25, -1.0])), Linear(np.array([[1.0, 2.0], [0.0, 3.0]])), Clip(0.5))
     made = replace(head(), chain=chain)
-    save(encoded(made), tmp_path / "a.safetensors", reserve(tmp_path / "a.safetensors"))
+    save(encoded(made), tmp_path / "a.safetensors")
     again = Head.load(tmp_path / "a.safetensors")
     assert [type(step) for step in again.chain] == [Clip, Centre, Linear, Clip]
     x = np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32)
@@ -105,12 +105,16 @@ def test_the_newest_private_head_is_chosen_and_a_non_private_one_never(tmp_path:
     assert newest(tmp_path).name == "new.safetensors"
 
 
-def test_a_place_that_cannot_be_written_is_found_out_beforehand(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"):
-        reserve(tmp_path / "file" / "a.safetensors")
-    with pytest.raises(UserError, match="cannot be written"):
-        reserve(tmp_path)
+def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for place in ("empty", "new", "new/deeper"):
+        try_place(tmp_path / place / "a.safetensors")
+    (tmp_path / "file").touch()
+    long = f"{'x' * 300}.safetensors"
+    for path in (tmp_path / "new" / "deeper" / long, tmp_path / "file" / "a.safetensors", tmp_path):
+        with pytest.raises(UserError, match="cannot be written"):
+            try_place(path)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "file"]
 
 
 def test_top_1_top_5_and_per_class_are_counted() -> None:

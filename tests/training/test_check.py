@@ -24,7 +24,6 @@ from dpfc_cli.privacy import forms, sums
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Oracle, PlanError
 from dpfc_cli.privacy.queries import Gradient, Query
-from dpfc_cli.training import check as checks
 from dpfc_cli.training.answers import Unfinished
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.charge import Charged, charge
@@ -50,18 +49,6 @@ def test_up_to_the_charge_no_record_is_read_into_a_sum_and_nothing_is_written(
     assert charges(features) == ()
     assert sorted(p for p in features.folder.parent.rglob("*")) == before
     assert ready.account.charges == ()
-
-
-def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    for place in ("empty", "new", "new/deeper"):
-        checks._try_place(tmp_path / place / "a.safetensors")
-    with pytest.raises(UserError, match="cannot be written"):
-        checks._try_place(tmp_path / "new" / "deeper" / f"{'x' * 300}.safetensors")
-    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot be written"):
-        checks._try_place(tmp_path / "file" / "a.safetensors")
 
 
 def test_what_cannot_be_computed_is_refused_before_the_charge(
@@ -122,6 +109,7 @@ def test_what_was_charged_goes_on_and_is_not_held_against_the_cap_again(
 def test_what_goes_on_has_the_name_that_was_charged(sets: dict[str, FeatureSet]) -> None:
     """A head of this name may be there: the training may have been killed after it was written."""
     before = stopped(sets["a"])
+    before.checked.path.parent.mkdir()
     before.checked.path.touch()
     assert ready(sets["a"]).path == before.checked.path
     assert ready(sets["a"], purpose="another").path != before.checked.path

@@ -87,8 +87,8 @@ def test_what_stops_a_training_before_its_first_sum_is_in_the_ledger(
         run(ready, Observer())
     assert states(features) == ["stopped"]
     assert "stays charged" in str(stop.value.__notes__)
-    # The place of the head is free, and the answers can be gone on with.
-    assert list(Path("heads").iterdir()) == []
+    # The answers can be gone on with.
+    assert not Path("heads").exists()
     assert ready.answers is not None
     assert not ready.answers.held
 

@@ -159,6 +159,7 @@ def test_a_tuned_training_that_was_stopped_goes_on_under_the_name_that_was_charg
     wanted, told = asked(sets["a"], tune_on=sets["b"]), Told()
     before = stopped(plan(wanted, told))
     assert before.calibrated.options.learning_rate == 2.0
+    before.path.parent.mkdir()
     before.path.touch()
     again = plan(wanted, told)
     assert again.unfinished is not None
@@ -197,6 +198,21 @@ def test_errors_of_the_charge_say_themselves_what_is_charged(
         with pytest.raises(kind) as end:
             finish(ready(sets["a"]), Observer())
         assert [note.split(":")[0] for note in getattr(end.value, "__notes__", [])] == said
+
+
+def test_a_stop_just_after_the_charge_leaves_nothing_beside_the_heads(
+    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ready(sets["a"])
+
+    def stopped(checked: Any) -> Any:
+        charge(checked)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trains, "charge", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        finish(asked, Observer())
+    assert list(asked.path.parent.glob(".*")) == []
 
 
 def test_a_stop_after_the_head_says_that_it_is_there(
