@@ -6,7 +6,8 @@ It gives the method the answers that are there, in place of new ones, and releas
 
 **A charge and its answers are one thing.** The file `ID.COUNT` lies beside the ledger: the id of the charge, which is
 random, and how many answers there are. Its header (the id, a digest of the training, the number that the file system
-gives to the file) is on disk before the charge is. It is opened and removed under its lock. So:
+gives to the file, and the generation of that number) is on disk before the charge is. It is opened and removed under
+its lock. So:
 
 - The file counts as charged exactly if the ledger has its id. One charge pays for one file.
 - A file without answers and without a charge is dead: it is removed.
@@ -22,9 +23,9 @@ older copy was put over it: the training cannot go on. The ledger says how many 
 stopped or went on, and the header which file it is. If an answer cannot be kept, the file is emptied or removed before
 the answer is handed out.
 
-Its owner alone may read the file. What no rule here sees, after a kill: the file is deleted and an older copy gets its
-place on the disk (file systems give a number again), it is renamed by hand, or a whole disk is put back. Then answers
-are drawn again. It needs the same protection as the ledger.
+Its owner alone may read the file. What no rule here sees, after a kill: the file is renamed by hand, a whole disk is
+put back, or an older copy gets the number of a file that was deleted, where the file system has no generations (NFS).
+Then answers are drawn again. It needs the same protection as the ledger.
 """
 
 import fcntl
@@ -53,6 +54,8 @@ from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.training.observer import Observer
 
 _LARGEST_HEADER = 4096
+_GENERATION = 0x80087601
+"""What asks Linux (FS_IOC_GETVERSION) for a random number that a file gets when it is made."""
 _DIGEST = hashlib.sha256().digest_size
 """Bytes before each answer: its SHA-256. The plan says how long it is."""
 
@@ -208,8 +211,12 @@ def _named(path: Path) -> tuple[str, int]:
 
 
 def _header(charge: str, training: str, file: int) -> bytes:
-    """The first line of a file of answers. A copy of it has another number."""
-    said = {"charge": charge, "training": training, "file": str(os.fstat(file).st_ino)}
+    """The first line of a file of answers. A copy of it has another number, or another generation of that number."""
+    generation = bytearray(8)
+    # Not every file system has one.
+    with suppress(OSError):
+        fcntl.ioctl(file, _GENERATION, generation)
+    said = {"charge": charge, "training": training, "file": str(os.fstat(file).st_ino), "generation": generation.hex()}
     return json.dumps(said).encode() + b"\n"
 
 
