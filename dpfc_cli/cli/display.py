@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dpfc_cli.cli import stop
-from dpfc_cli.errors import printable
+from dpfc_cli.errors import UserError, parameter, printable
 from dpfc_cli.show import terminal
 from dpfc_cli.show.document import Document, Facts, page
 from dpfc_cli.show.terminal import text
@@ -65,15 +65,37 @@ def fail(what: str, *remedies: str) -> None:
         err.print(text(remedy))
 
 
-def confirmed(question: str, default: bool = True) -> bool:
-    """The answer to a question that is asked on stderr. default: what Enter means.
+def can_ask() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirmed(question: str) -> bool:
+    """Whether the answer to a question on stderr is yes. Enter means no.
 
     KeyboardInterrupt at the end of the input, and on Ctrl-C.
     """
     try:
-        return typer.confirm(printable(question), default=default, err=True)
+        return typer.confirm(printable(question), default=False, err=True)
     except typer.Abort:
         raise KeyboardInterrupt from None
+
+
+def confirm_again(what: str, charge: str, ask: Callable[[str], bool] | None) -> None:
+    """Ask before the same is charged once more. UserError if the answer is no, or nobody can be asked.
+
+    what: was charged before. charge: what is charged. ask: asks a question; None: there is nobody to ask.
+    """
+    said = f"The same {what} was charged before, and ended."
+    if ask is None:
+        raise UserError(
+            f"{said} Again it charges {charge}.",
+            f"Give {parameter('again')} if you want another one.",
+            code="conflict",
+            parameter="again",
+        )
+    if not ask(f"{said} Charge {charge} again?"):
+        raise UserError("Nothing was charged.", "Nothing was made.", code="declined")
 
 
 Stages = Callable[[str, int, int | None], None]

@@ -59,6 +59,9 @@ def evaluate(
             metavar="FILE",
         ),
     ] = None,
+    again: Annotated[
+        bool, Option("Charge the same evaluation again. Without it dpfc asks, or refuses.", PRIVATE)
+    ] = False,
     full: Full = False,
     calibration: Annotated[bool, Option("Show whether the probabilities are right, too.", OUTPUT)] = False,
     as_json: Annotated[
@@ -77,7 +80,9 @@ def evaluate(
     With --epsilon it protects the records of the split: it shows what a noisy count says, and what was spent.
     """
     from dpfc_cli.evaluation import evaluate as evaluation
+    from dpfc_cli.evaluation import private
     from dpfc_cli.heads.head import Head, newest
+    from dpfc_cli.ledger import caps
     from dpfc_cli.ledger.file import ledger_path
     from dpfc_cli.report import evaluated
     from dpfc_cli.show.markdown import markdown
@@ -94,17 +99,23 @@ def evaluate(
         _check_plot(plot, found, split, [head.card for head in loaded], epsilon is not None)
     draw: Callable[[], Drawing] | None = None
     paths, cards = [_path(head) for head in loaded], [head.card for head in loaded]
+    ready = None
+    if epsilon is not None:
+        ready = evaluation.prepared(PrivateScoring(loaded[0], found, **asked, epsilon=epsilon))
+        if ready.repeats and not again:
+            charge = caps.asked(ready.charge, found.name, ready.after)
+            display.confirm_again("evaluation", charge, display.confirmed if display.can_ask() else None)
     with display.stages("Evaluating", "records") as progress:
         if len(loaded) > 1:
             compared = evaluation.compare(loaded, **scored, progress=progress)
             document = evaluated.several(paths, cards, found, compared)
             draw = partial(_drawn_several, cards, evaluated.heads_named(paths), found, compared.evaluations)
-        elif epsilon is None:
+        elif ready is None:
             exact = evaluation.evaluate(loaded[0], **scored, progress=progress)
             document = evaluated.one(paths[0], cards[0], found, exact, calibration)
             draw = partial(_drawn_one, paths[0], found, exact)
         else:
-            noisy = evaluation.evaluate_privately(loaded[0], found, **asked, epsilon=epsilon, progress=progress)
+            noisy = private.release(ready, progress)
             stop.stands = f"The evaluation was charged to '{ledger_path(found.folder)}' and stays charged."
             document = evaluated.private(paths[0], cards[0], found, noisy)
     if as_json or as_csv:

@@ -1,6 +1,5 @@
 """`dpfc extract` and `dpfc import`: pictures, or features from elsewhere, to a feature set."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -102,10 +101,10 @@ def _unless_persons(make: Callable[..., Made]) -> Made:
     try:
         return make()
     except PersonsNoticedError as noticed:
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if not display.can_ask():
             raise
         question = f"{noticed.what} Go on, with each record as a person of its own?"
-        if not display.confirmed(question, default=False):
+        if not display.confirmed(question):
             raise
     return make(each_record_is_a_person=True)
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import shlex
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,7 +53,7 @@ def train(
     """
     from dpfc_cli.training.distributed import Leader, serve
     from dpfc_cli.training.run import stands
-    from dpfc_cli.training.train import finish, plan, repeats
+    from dpfc_cli.training.train import charge_of, finish, plan, repeats
 
     found, others = feature_set(features)
     with contextlib.ExitStack() as stack:
@@ -76,7 +75,7 @@ def train(
         if not dry_run:
             _show_so_far(checked)
             if not again and repeats(checked):
-                _ask_again(checked, observer)
+                display.confirm_again("training", charge_of(checked), observer.asked if observer.asks else None)
             stop.stands = "'dpfc budget' says whether the training is charged."
             trained = finish(checked, observer)
             stop.stands = stands(trained.charged, trained.path)
@@ -126,14 +125,14 @@ class _Observer(Observer):
     @property
     def asks(self) -> bool:
         """Whether there is somebody to ask."""
-        return self._asks and sys.stdin.isatty() and sys.stderr.isatty()
+        return self._asks and display.can_ask()
 
-    def asked(self, question: str, default: bool) -> bool:
+    def asked(self, question: str) -> bool:
         """The answer. It is asked once before a charge."""
         self._asks = False
         self._stack.close()
         self._advance = None
-        return display.confirmed(question, default)
+        return display.confirmed(question)
 
     def warn(self, text: str) -> None:
         display.warn(text)
@@ -151,7 +150,7 @@ class _Observer(Observer):
         stop.check()
         if not (self.asks and self._others):
             return True
-        return self.asked(f"Charge {charge}, the newest of {self._others + 1} sets?", default=True)
+        return self.asked(f"Charge {charge}? It is the newest of {self._others + 1} sets.")
 
 
 def _unit_of(stage: str) -> str:
@@ -161,24 +160,6 @@ def _unit_of(stage: str) -> str:
     if stage in (MATRICES, SOLVING):
         return "classes"
     return "trainings" if stage.startswith(TUNING) else "records"
-
-
-def _ask_again(checked: "Checked", observer: _Observer) -> None:
-    """Ask before the same training is charged once more. UserError if the answer is no, or nobody can be asked."""
-    from dpfc_cli.training.train import account_with, charge_of
-
-    claimed, said = checked.calibrated.claimed, "The same training was charged before, and made a head."
-    assert claimed is not None
-    total = rounding.cost(account_with(checked).epsilon(claimed.delta), claimed.delta)
-    if not observer.asks:
-        raise UserError(
-            f"{said} Charged again, {total} is spent together.",
-            f"Give {parameter('again')} if you want another head.",
-            code="conflict",
-            parameter="again",
-        )
-    if not observer.asked(f"{said} Charge {charge_of(checked)} again? Then {total} is spent together.", default=False):
-        raise UserError("Nothing was charged.", "No head was made.", code="declined")
 
 
 def _show_so_far(checked: "Checked") -> None:

@@ -20,7 +20,7 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.options import takes
 
 if TYPE_CHECKING:
-    from dpfc_cli.evaluation.private import PrivateEvaluation
+    from dpfc_cli.evaluation.private import PrivateEvaluation, Ready
 
 
 @takes(Scoring)
@@ -68,8 +68,15 @@ def evaluate_privately(wanted: PrivateScoring) -> "PrivateEvaluation":
     """
     from dpfc_cli.evaluation import private
 
+    return private.release(prepared(wanted), wanted.progress)
+
+
+def prepared(wanted: PrivateScoring) -> "Ready":
+    """A private evaluation that is not charged yet. UserError: as for `evaluate_privately`."""
+    from dpfc_cli.evaluation import private
+
     warnings, _ = _checked(wanted, noisy=True)
-    return private.release(private.prepare(wanted, warnings), wanted.progress)
+    return private.prepare(wanted, warnings)
 
 
 def _checked(wanted: Scoring, noisy: bool) -> tuple[tuple[str, ...], bool]:

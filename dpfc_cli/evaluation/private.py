@@ -119,7 +119,10 @@ class PrivateEvaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """An evaluation that nothing stands against: what is left is to charge it and to read the records."""
+    """An evaluation that nothing stands against: what is left is to charge it and to read the records.
+
+    repeats: whether the same one was charged before. account: what was spent before.
+    """
 
     head: Head
     digest: str
@@ -128,8 +131,14 @@ class Ready:
     planned: Planned
     queries: tuple[Outcomes, ...]
     charge: Charge
+    repeats: bool
     account: Account
     warnings: tuple[str, ...]
+
+    @property
+    def after(self) -> Account:
+        """What will be spent with this evaluation."""
+        return self.account.with_planned(self.charge)
 
 
 def prepare(wanted: PrivateScoring, warnings: tuple[str, ...] = ()) -> Ready:
@@ -178,6 +187,7 @@ def prepare(wanted: PrivateScoring, warnings: tuple[str, ...] = ()) -> Ready:
         planned=plan,
         queries=asked,
         charge=charge,
+        repeats=book.repeats(charge),
         account=book.account_of(features.manifest.id),
         warnings=tuple(said),
     )
@@ -344,7 +354,7 @@ def _figures(ready: Ready, answers: list[np.ndarray]) -> PrivateEvaluation:
         per_class=per_class,
         warnings=ready.warnings,
         charge=ready.charge.id,
-        spent=ready.account.with_planned(ready.charge),
+        spent=ready.after,
     )
 
 

@@ -8,7 +8,6 @@ from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account
 from dpfc_cli.options import takes
-from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training import public, public_start, tuning
 from dpfc_cli.training.calibrate import calibrate, warnings_of
 from dpfc_cli.training.charge import charge
@@ -99,23 +98,13 @@ def finish(checked: Checked, observer: Observer) -> Trained:
 
 
 def charge_of(checked: Checked) -> str:
-    """What is charged to what, as a question says it: 'ε = 0.1 to digits-scattering'; and what a cap leaves then."""
-    claimed = checked.calibrated.claimed
-    if claimed is None:
-        return f"no ε to {checked.features.name}"
-    left = caps.left(account_with(checked), claimed.delta, checked.charge)
-    capped = "" if left is None else f" (under the cap ε = {left[0]:.4g} is left then)"
-    return f"ε = {rounded_up(claimed.epsilon, 6)} to {checked.features.name}{capped}"
+    """What is charged to what, as a question says it."""
+    return caps.asked(checked.charge, checked.features.name, account_with(checked))
 
 
 def repeats(checked: Checked) -> bool:
     """Whether the same private training has made a head before, and this one does not go on with another."""
-    own = checked.charge
-    if own.claim != "private" or checked.unfinished is not None:
-        return False
-    book = read(checked.account.ledger)
-    same = (each.id for each in book.charges if (each.set, each.digest) == (own.set, own.digest))
-    return any((last := book.outcome(each)) is not None and last.state == "written" for each in same)
+    return checked.unfinished is None and read(checked.account.ledger).repeats(checked.charge)
 
 
 def account_with(checked: Checked) -> Account:

@@ -16,6 +16,7 @@ from dpfc_cli.cli.app import app
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.metrics import wilson
 from tests.cli.conftest import Dpfc, charges, heads
+from tests.cli.test_train import on_a_terminal
 from tests.support import blobs
 
 PLAIN = ("--non-private", "--method", "dp-ls")
@@ -271,6 +272,22 @@ def test_the_json_of_released_figures_has_what_the_ledger_has(dpfc: Dpfc, traine
         ("evaluation", "test"),
     ]
     assert account["charges"][1]["sha256"] == found["sha256"]
+
+
+def test_the_same_evaluation_is_charged_again_only_if_somebody_says_so(dpfc: Dpfc, trained: Path) -> None:
+    line = ("evaluate", "--epsilon", "1")
+    assert dpfc(*line).exit_code == 0
+    refused = dpfc(*line, "--json")
+    assert (refused.exit_code, refused.stdout, "--again" in refused.stderr) == (2, "", True)
+    code, shown = on_a_terminal("\n", *line)
+    total = "then epsilon = 8 at delta = 1e-05 is spent together"
+    assert (code, f"({total}) again? [y/N]" in shown) == (2, True)
+    assert len(charges()) == 2
+    assert on_a_terminal("y\n", *line)[0] == 0
+    # Other figures are another evaluation.
+    for more in (("--again",), ("--delta", "1e-6"), ("--split", "train")):
+        assert dpfc(*line, *more).exit_code == 0
+    assert len(charges()) == 6
 
 
 def test_epsilon_is_spent_on_no_set_that_nobody_named(dpfc: Dpfc, trained: Path) -> None:

@@ -118,7 +118,7 @@ def on_a_terminal(answer: str, *words: str) -> tuple[int, str]:
             if not part:
                 break
             shown += part
-            if not typed and (b"[Y/n]" in shown or b"[y/N]" in shown):
+            if not typed and b"[y/N]" in shown:
                 os.write(main, answer.encode())
                 typed = True
         os.close(main)
@@ -130,15 +130,17 @@ def second_set(dpfc: Dpfc, features: Path, arrays: Path) -> None:
     assert dpfc("import", str(arrays), "--out", "newer", "--classes", "3", "--dtype", "float16").exit_code == 0
 
 
-QUESTION = "Charge ε = 1 to newer, the newest of 2 sets? [Y/n]"
+QUESTION = (
+    "Charge ε = 1 to newer (then epsilon = 1 at delta = 1e-05 is spent together)? It is the newest of 2 sets. [y/N]"
+)
 
 
 def test_on_a_terminal_it_asks_before_it_charges_a_set_that_it_chose_of_several(second_set: None) -> None:
-    code, shown = on_a_terminal("n\n", *LINE)
+    code, shown = on_a_terminal("\n", *LINE)
     assert QUESTION in shown
     assert (code, "Nothing was charged." in shown) == (2, True)
     assert not charges()
-    code, shown = on_a_terminal("\n", *LINE)
+    code, shown = on_a_terminal("y\n", *LINE)
     assert (code, QUESTION in shown) == (0, True)
     assert len(charges()) == 1
 
@@ -163,7 +165,7 @@ def test_the_same_training_is_charged_again_only_if_somebody_says_so(dpfc: Dpfc,
     refused = dpfc(*LINE, "--out", "other.safetensors")
     assert (refused.exit_code, "--again" in refused.stderr) == (2, True)
     code, shown = on_a_terminal("\n", *LINE)
-    assert (code, "epsilon = 1.4652 at delta = 1e-05 is spent together. [y/N]" in shown) == (2, True)
+    assert (code, "then epsilon = 1.4652 at delta = 1e-05 is spent together) again? [y/N]" in shown) == (2, True)
     assert len(charges()) == 1
     assert on_a_terminal("y\n", *LINE)[0] == 0
     # What is said of it in the ledger makes it another one.
