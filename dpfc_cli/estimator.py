@@ -16,6 +16,7 @@ Name another ledger for records of other people.
 """
 
 import fcntl
+import inspect
 import os
 import shutil
 import tempfile
@@ -35,16 +36,17 @@ from dpfc_cli.heads.head import as_probabilities
 from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.ledger.facts import Cap
 from dpfc_cli.ledger.file import ledger_path, read
-from dpfc_cli.options import MethodName
+from dpfc_cli.options import MethodName, MethodOptions, declared
 from dpfc_cli.privacy.facts import Adjacency
-from dpfc_cli.rounding import rounded_up
+from dpfc_cli.rounding import cost, rounded_up
 from dpfc_cli.show.document import Told
 from dpfc_cli.sources.classes import check_classes
 from dpfc_cli.sources.groups import keys_of
+from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
 from dpfc_cli.training.run import Trained
-from dpfc_cli.training.train import finish, plan
+from dpfc_cli.training.train import account_with, finish, plan
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -58,6 +60,8 @@ except ImportError as error:
         package="scikit-learn",
     ) from error
 
+METHOD_OPTIONS = tuple(declared(MethodOptions))
+"""The options of methods, which are parameters."""
 LEDGER_FOLDER = "private-classifier"
 """The ledger folder, unless the user names one."""
 TEMPORARY = ".fit-"
@@ -87,8 +91,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model.predict(X_new)
         model.privacy_["spent"]  # ε of all fits with this ledger
 
-    Every call of `fit` spends privacy, also those of a cross-validation or a grid search. The ledger says how much, and
-    a cap limits it.
+    Every call of `fit` spends privacy, also those of a cross-validation or a grid search. From the second fit on a
+    `TrainingWarning` says how much is spent together, and a cap limits it.
 
     Args:
         epsilon: ε of one fit, 1e-4 to 100.
@@ -96,7 +100,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes: the labels that may occur, or their number m for the labels 0 … m − 1. They are public. "infer": they
             are taken from y, and every statement says that they were inferred from the private records. None: refused.
         method: a method of `dpfc train`.
-        options: the method's own options, such as {"steps": 20}.
         adjacency: "zero-out" or "replace-one". None: "zero-out".
         ledger: the folder of the ledger. None: `private-classifier` in the working folder.
         cap: ε that all fits with this ledger together never pass, at `delta`. The first fit that names it writes it
@@ -106,6 +109,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         public_head: a file of public class vectors, from which the training starts.
         purpose: what the fits are for, for the ledger.
         seed: reproducible noise, for research. The head then claims no guarantee.
+        options: those of the method, each as a parameter of its own, such as `steps=20` (`dpfc_cli.train` explains
+            them).
 
     Attributes:
         classes_: the labels, sorted.
@@ -125,7 +130,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         delta: float | None = None,
         classes: Sequence[Any] | int | str | None = None,
         method: MethodName = "auto",
-        options: Mapping[str, Any] | None = None,
         adjacency: Adjacency | None = None,
         ledger: str | Path | None = None,
         cap: float | None = None,
@@ -133,12 +137,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         public_head: str | Path | None = None,
         purpose: str | None = None,
         seed: int | None = None,
+        **options: Any,
     ) -> None:
+        inspect.signature(PrivateClassifier).bind(**options)
         self.epsilon = epsilon
         self.delta = delta
         self.classes = classes
         self.method = method
-        self.options = options
         self.adjacency = adjacency
         self.ledger = ledger
         self.cap = cap
@@ -146,6 +151,16 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.public_head = public_head
         self.purpose = purpose
         self.seed = seed
+        for name in METHOD_OPTIONS:
+            setattr(self, name, options.get(name))
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        shown = str(super().__repr__(N_CHAR_MAX))
+        if "epsilon=" in shown:
+            return shown
+        # scikit-learn leaves out what has its default.
+        name, _, rest = shown.partition("(")
+        return f"{name}(epsilon={self.epsilon!r}{'' if rest == ')' else ', '}{rest}"
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train on private records, and charge it to the ledger.
@@ -211,9 +226,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             purpose=self.purpose,
             infer_classes=inferred,
             keep=False,
-            **(self.options or {}),
+            **{name: getattr(self, name) for name in METHOD_OPTIONS},
         )
-        return finish(plan(request, observer), observer)
+        checked = plan(request, observer)
+        _warn_again(checked, observer, capped=self.cap is not None)
+        return finish(checked, observer)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The scores of records: n × m, or n for two classes, where a positive one stands for the second class."""
@@ -232,6 +249,23 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
         return self.head_.scores(validate_data(self, X, reset=False, dtype=(np.float64, np.float32)))
+
+
+# scikit-learn takes the names of the parameters from here.
+_stated = inspect.signature(PrivateClassifier.__init__)
+_options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in METHOD_OPTIONS]
+PrivateClassifier.__init__.__signature__ = _stated.replace(  # type: ignore[attr-defined]
+    parameters=[*list(_stated.parameters.values())[:-1], *_options]
+)
+
+
+def _warn_again(checked: Checked, observer: Observer, capped: bool) -> None:
+    """Warn of a fit that is not the first with its ledger."""
+    claimed, before = checked.calibrated.claimed, len(checked.account.private)
+    if claimed is not None and before:
+        total = cost(account_with(checked).epsilon(claimed.delta), claimed.delta)
+        limit = "" if capped else " A cap limits it: PrivateClassifier(cap=…)."
+        observer.warn(f"this is fit {before + 1} with this ledger. {total} is spent then, all fits together.{limit}")
 
 
 def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.ndarray, np.ndarray]:

@@ -17,11 +17,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 
 import dpfc_cli as dpfc
-from dpfc_cli import PrivateClassifier, UserError
+from dpfc_cli import PrivateClassifier, UserError, rounding
 from dpfc_cli.ledger import facts
+from dpfc_cli.options import MethodOptions, declared
 from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.curator import Curator
@@ -59,7 +62,7 @@ def test_scikit_learns_checks_pass_except_those_that_the_table_names() -> None:
     table = dict(re.findall(r"^\| `(check_\w+)` \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE))
     assert table
     results = check_estimator(
-        PrivateClassifier(epsilon=100.0, classes="infer", method="dp-sgd", options={"steps": 1, "learning_rate": 1.0}),
+        PrivateClassifier(epsilon=100.0, classes="infer", method="dp-sgd", steps=1, learning_rate=1.0),
         expected_failed_checks=table,
         on_skip=None,
         on_fail=None,
@@ -92,6 +95,35 @@ def test_all_fits_with_one_ledger_are_added_up_and_another_ledger_begins_anew() 
         1,
         str(Path("others/mine/ledger.sqlite").resolve()),
     )
+
+
+def test_a_grid_search_over_options_is_warned_of_with_what_it_spends_together() -> None:
+    model = PrivateClassifier(epsilon=0.5, classes=NAMES.tolist(), method="dp-fc", steps=2)
+    search = GridSearchCV(model, {"steps": [1, 2], "gradient_clip": [0.5]}, cv=2)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", TrainingWarning)
+        search.fit(X, LABELS)
+    spent = search.best_estimator_.privacy_["spent"]
+    # Two settings on two parts, and the best on all.
+    again = [str(each.message) for each in said if "all fits together" in str(each.message)]
+    assert len(again) == 4
+    assert f"fit 5 with this ledger. epsilon = {rounding.epsilon(spent)} at delta = 1e-05" in again[-1]
+    assert "cap=" in again[0]
+    capped = clone(model).set_params(cap=0.6, ledger="capped")
+    with pytest.raises(UserError, match="does not fit under the cap"):
+        capped.fit(X, LABELS).fit(X, LABELS)
+
+
+def test_epsilon_and_the_options_that_are_set_are_in_the_repr() -> None:
+    assert repr(PrivateClassifier()) == "PrivateClassifier(epsilon=1.0)"
+    model = clone(PrivateClassifier(classes=2, steps=20))
+    assert repr(model) == "PrivateClassifier(epsilon=1.0, classes=2, steps=20)"
+    assert repr(model.set_params(epsilon=0.5)) == "PrivateClassifier(classes=2, epsilon=0.5, steps=20)"
+    assert set(declared(MethodOptions)) < set(model.get_params())
+    with pytest.raises(TypeError, match="stepz"):
+        PrivateClassifier(stepz=20)
+    with pytest.raises(UserError, match="no option of dp-ls"):
+        PrivateClassifier(steps=20, **QUICK).fit(X, LABELS)
 
 
 def test_a_fit_is_a_training_like_any_other() -> None:
