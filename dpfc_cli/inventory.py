@@ -43,7 +43,7 @@ class ListedSet:
 
 @dataclass(frozen=True, kw_only=True)
 class ListedHead:
-    """A head. epsilon, delta: what it claims; None if it claims nothing."""
+    """A head. epsilon, delta: what it claims; None if it claims nothing. seeded: seed, ε and δ of noise from a seed."""
 
     path: str
     method: str
@@ -52,6 +52,7 @@ class ListedHead:
     delta: float | None
     features: str
     date: str
+    seeded: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,4 +133,5 @@ def _head(path: Path, card: Mapping[str, Any]) -> ListedHead:
         delta=card["delta"],
         features=card["features"]["name"],
         date=card["date"],
+        seeded=card.get("seeded"),
     )

@@ -238,30 +238,32 @@ def _drawn_several(
     """Accuracy against ε: a line for each method, and a level for each head without a guarantee."""
     from dpfc_cli.figures import accuracy, canvas
 
+    epsilons = [card.get("seeded", card)["epsilon"] for card in cards]
     lines: dict[tuple[str, int], list[int]] = {}
     for i, card in enumerate(cards):
-        if card["epsilon"] is not None:
+        if epsilons[i] is not None:
+            seed = f" (seed {card['seeded']['seed']}, no guarantee)" if "seeded" in card else ""
+            kind = f"{card['method']}{seed}"
             # Heads of one method at one ε are of several lines.
             run = next(
-                k
-                for k in range(len(cards))
-                if all(cards[j]["epsilon"] != card["epsilon"] for j in lines.get((card["method"], k), []))
+                k for k in range(len(cards)) if all(epsilons[j] != epsilons[i] for j in lines.get((kind, k), []))
             )
-            lines.setdefault((card["method"], run), []).append(i)
+            lines.setdefault((kind, run), []).append(i)
     series = [
         accuracy.Series(
-            method if not run else f"{method}, {run + 1}",
-            [cards[i]["epsilon"] for i in held],
+            kind if not run else f"{kind}, {run + 1}",
+            [epsilons[i] for i in held],
             [found[i].top1 for i in held],
             [found[i].interval[0] for i in held],
             [found[i].interval[1] for i in held],
+            dashed="seeded" in cards[held[0]],
         )
-        for (method, run), held in lines.items()
+        for (kind, run), held in lines.items()
     ]
     levels = [
         accuracy.Level(f"{name}: no guarantee", each.top1, *each.interval)
-        for name, card, each in zip(names, cards, found, strict=True)
-        if card["epsilon"] is None
+        for name, epsilon, each in zip(names, epsilons, found, strict=True)
+        if epsilon is None
     ]
     return canvas.draw(accuracy.panel(series, levels), title=_title("Accuracy", features, found[0]))
 

@@ -1,6 +1,5 @@
 """`dpfc list`: the feature sets, the heads, and what they cost."""
 
-import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +35,8 @@ def list_(
 
 def _document(found: "Inventory") -> Document:
     """Both tables, and what is wrong. The short form has what a command names, and its cost."""
+    from dpfc_cli.trust.statement import claimed
+
     sets = [
         (
             *(each.name, each.backbone, each.population or "–", each.unit),
@@ -50,8 +51,7 @@ def _document(found: "Inventory") -> Document:
     heads = [
         (
             *(each.path.rpartition("/")[2].removesuffix(".safetensors"), each.features, each.method),
-            *((each.date or "–")[:10], "–" if each.delta is None else rounding.delta(each.delta)),
-            rounding.epsilon(math.inf if each.epsilon is None else each.epsilon),
+            *((each.date or "–")[:10], *claimed(vars(each))),
         )
         for each in found.heads
     ]

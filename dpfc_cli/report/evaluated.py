@@ -14,7 +14,7 @@ from dpfc_cli.figures.canvas import shortened, told_apart
 from dpfc_cli.ledger import caps
 from dpfc_cli.show.document import Block, Document, Facts, Section, Table, Words
 from dpfc_cli.show.terminal import bar, between
-from dpfc_cli.trust.statement import brief
+from dpfc_cli.trust.statement import brief, claimed
 
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.exact import Comparison, Evaluation
@@ -34,6 +34,7 @@ LONGEST = 24
 """Characters of a name in a column that cannot be broken."""
 COLUMNS = (
     *("head", "features", "split", "method", "claim", "unit", "adjacency", "epsilon", "delta", "n"),
+    *("seed", "seeded_epsilon", "seeded_delta"),
     *("top1", "top1_low", "top1_high", "top5", "top5_low", "top5_high", "mean_average_precision"),
     *("calibration_error", "difference", "difference_low", "difference_high"),
     *("evaluation_epsilon", "evaluation_delta"),
@@ -73,9 +74,7 @@ def several(
     ranked = results[0].mean_average_precision is not None
     rows, values = [], []
     for name, path, card, each, gain in zip(names, paths, cards, results, (None, *found.differences), strict=True):
-        delta = "–" if card["delta"] is None else rounding.delta(card["delta"])
-        epsilon = rounding.epsilon(math.inf if card["epsilon"] is None else card["epsilon"])
-        rows.append([name, str(card["method"]), delta, epsilon, *rounding.accuracy(each.top1, each.interval, each.n)])
+        rows.append([name, str(card["method"]), *claimed(card), *rounding.accuracy(each.top1, each.interval, each.n)])
         if each.mean_average_precision is not None:
             rows[-1].append(rounding.percentage(each.mean_average_precision, each.n))
         difference = {"difference": None if gain is None else asdict(gain)}
@@ -310,7 +309,8 @@ def _noisy(figures: Mapping[str, Any], figure: str, interval: str, noise: str) -
 
 def cost_of(card: Mapping[str, Any]) -> dict[str, Any]:
     """What the head's own training claims."""
-    return {name: card[name] for name in ("method", "claim", "epsilon", "delta", "adjacency", "unit")}
+    seeded = {"seeded": card["seeded"]} if "seeded" in card else {}
+    return {name: card[name] for name in ("method", "claim", "epsilon", "delta", "adjacency", "unit")} | seeded
 
 
 def figures_json(result: "Evaluation") -> dict[str, Any]:
@@ -330,6 +330,7 @@ def as_csv(values: Mapping[str, Any]) -> None:
         found, gain = head.get("figures", head), head.get("difference")
         row = {**found, **head, "features": values["features"]}
         row["epsilon"] = math.inf if head["epsilon"] is None else head["epsilon"]
+        row |= {name if name == "seed" else f"seeded_{name}": said for name, said in head.get("seeded", {}).items()}
         row |= _ends("top1", found["interval"]) | _ends("top5", found["top5_interval"])
         if gain is not None:
             row |= {"difference": gain["gain"], **_ends("difference", gain["interval"])}

@@ -149,12 +149,21 @@ def card_of(
             "hold_out": manifest.hold_out,
         },
         "versions": {"dpfc": __version__},
+        **_seeded(calibrated),
         "ledger": dict(standing),
         **({} if public is None else {"public_features": dict(public.origin)}),
         **({} if start is None else {"public_head": _begun(start, solution.trusted, manifest.classes)}),
         **({} if calibrated.tuning is None else {"tuning": dict(calibrated.tuning)}),
         **({} if solution.converged is None else {"converged": solution.converged}),
     }
+
+
+def _seeded(calibrated: Calibrated) -> dict[str, Any]:
+    """The seed, and the ε and δ that the noise would be worth if nobody could repeat it."""
+    guarantee = calibrated.guarantee
+    if guarantee is None or calibrated.claim != "research":
+        return {}
+    return {"seeded": {"seed": calibrated.privacy.seed, "epsilon": guarantee.epsilon, "delta": guarantee.delta}}
 
 
 def _begun(start: PublicHead, trusted: np.ndarray | None, classes: Sequence[str]) -> dict[str, Any]:
@@ -179,6 +188,7 @@ def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, fold
     suffix = SUFFIXES[claim]
     if out is None:
         asked = f"-eps{rounded_up(guarantee.epsilon, 4)}" if guarantee else ""
+        asked += f"-seed{calibrated.privacy.seed}" if claim == "research" else ""
         # A set that was made elsewhere may have any name.
         return heads.free_name(folder, f"{printable(features.name)}-{calibrated.method.name}{asked}", suffix)
     check_new_name(out.name)

@@ -9,6 +9,7 @@ from dpfc_cli.folders import heads_folder
 from dpfc_cli.options import METHOD, MethodName, MethodOptions, option, said
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.facts import Adjacency, Facts
+from dpfc_cli.schema import LARGEST
 from dpfc_cli.training.observer import Observer
 
 if TYPE_CHECKING:
@@ -114,7 +115,13 @@ class Training(Noisy):
         METHOD,
         metavar="SET",
     )
-    seed: int | None = option("Reproducible noise, for research. The head then claims no guarantee.", RUN)
+    seed: int | None = option(
+        "Reproducible noise, for research. The head then claims no guarantee. It names the seed, and the ε that the "
+        "noise would be worth.",
+        RUN,
+        low=0,
+        high=LARGEST,
+    )
     by: str | None = option("Whose training it is, for the ledger. Default: your account.", RUN)
     purpose: str | None = option("What the training is for, for the ledger.", RUN)
     observer: Observer | None = option(

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from dpfc_cli.backbones.geometry import Filter
 from dpfc_cli.errors import UserError, counted
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy.accounting import LEAST_EPSILON
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
 from dpfc_cli.privacy.chain import Chain, Clip
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE
@@ -82,6 +82,9 @@ _SOMETIMES: dict[str, Check] = {
         doubted=each(text),
         releases=whole(1),
         asserted=each(text),
+    ),
+    "seeded": record(
+        {"seed": whole(0), "epsilon": number(LEAST_EPSILON, LARGEST_EPSILON), "delta": number(LEAST_DELTA, 1)}
     ),
     "tuning": record(
         {

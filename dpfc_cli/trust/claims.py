@@ -50,8 +50,8 @@ def claim_fault(values: Any) -> str | None:
 def figures_fault(values: Mapping[str, Any], sampled: bool = True) -> str | None:
     """What contradicts between the shares and the noise of the releases, μ, ε, δ and η. None if nothing does.
 
-    values: `claim_fault` finds no fault in them. sampled: whether ε is computed again of sampled releases, too. That
-    may take seconds.
+    values: `claim_fault` finds no fault in them; a card may have `seeded`, what seeded noise would be worth. sampled:
+    whether ε is computed again of sampled releases, too. That may take seconds.
     """
     plan = values["plan"]
     if is_sampled(plan) and values["adjacency"] != "zero-out":
@@ -61,13 +61,17 @@ def figures_fault(values: Mapping[str, Any], sampled: bool = True) -> str | None
     total = sum(release["times"] * release["share"] for release in plan)
     if not math.isclose(total, 1, rel_tol=1e-9):
         return f"the shares of the releases add up to {total:.6g}, not to 1"
-    if values["claim"] != "private":
+    private, seeded = values["claim"] == "private", values.get("seeded")
+    if seeded is not None and values["claim"] != "research":
+        return "it names a seed, and its noise came from none"
+    stated = values if private else seeded
+    if stated is None:
         return None
-    if not math.isclose(mu_squared(plan), values["mu"] ** 2, rel_tol=1e-9):
+    if private and not math.isclose(mu_squared(plan), values["mu"] ** 2, rel_tol=1e-9):
         return f"the noise of the releases is that of mu = {mu_of(plan):.6g}, and mu = {values['mu']:.6g} is stated"
     if is_sampled(plan) and not sampled:
         return None
-    epsilon, delta, eta = values["epsilon"], values["delta"], values["eta"]
+    epsilon, delta, eta = stated["epsilon"], stated["delta"], stated.get("eta", 0.0)
     # A ledger has thousands of rows. To compute δ is faster than to search for ε, and says as much.
     if not is_sampled(plan) and _is_delta(epsilon, delta, mu_of(plan), eta):
         return None

@@ -13,7 +13,7 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, attack, epsilon_for, gaussian_attack
 from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
-from dpfc_cli.rounding import at_most, cost, epsilon, rounded_down
+from dpfc_cli.rounding import at_most, cost, delta, epsilon, rounded_down
 from dpfc_cli.show.document import Curve, Document, Facts, Points, Section, Table, Words
 from dpfc_cli.trust.claims import is_sampled
 
@@ -43,15 +43,26 @@ _FAR = 4.0
 def brief(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The claim alone: (label, text) pairs. card: of a head, or a mapping with its `claim` if that is not "private"."""
     if card["claim"] == "research":
-        return [
-            ("this head", "no guarantee: the noise came from a seed; who knows the seed can remove it (epsilon = ∞)")
-        ]
+        seeded = card.get("seeded")
+        of = "a seed" if seeded is None else f"seed {seeded['seed']}, as for {cost(seeded['epsilon'], seeded['delta'])}"
+        said = f"no guarantee: the noise came from {of}; who knows the seed can remove it (epsilon = ∞)"
+        return [("this head", said)]
     if card["claim"] != "private":
         return [("this head", "no guarantee: no noise was added, contributions were not clipped (epsilon = ∞)")]
     return [
         ("this head", f"differentially private, {cost(card['epsilon'], card['delta'])}"),
         ("protects", _protected(card)),
     ]
+
+
+def claimed(card: Mapping[str, Any]) -> tuple[str, str]:
+    """δ and ε as a table shows them: '1e-05' and '1', '–' and '∞', or '1e-05' and '1 (seed 7, no guarantee)'."""
+    seeded = card.get("seeded")
+    if seeded is not None:
+        return delta(seeded["delta"]), f"{epsilon(seeded['epsilon'])} (seed {seeded['seed']}, no guarantee)"
+    if card["epsilon"] is None:
+        return "–", epsilon(math.inf)
+    return delta(card["delta"]), epsilon(card["epsilon"])
 
 
 def document(

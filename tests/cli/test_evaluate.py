@@ -192,6 +192,26 @@ def test_json_and_csv_say_the_same_of_several_heads(dpfc: Dpfc, three: list[str]
     assert {name: "" if name.startswith("difference") else value for name, value in rows[1].items()} == alone
 
 
+def test_heads_of_seeds_stand_at_their_nominal_epsilon_and_say_that_they_claim_nothing(
+    dpfc: Dpfc, three: list[str]
+) -> None:
+    seeded = []
+    for epsilon, seed in (("0.5", "3"), ("2", "3"), ("2", "4")):
+        assert dpfc("train", "--method", "dp-ls", "--epsilon", epsilon, "--seed", seed).exit_code == 0
+        seeded.append(f"blobs-dp-ls-eps{epsilon}-seed{seed}.research")
+    asked = dpfc("evaluate", three[0], *seeded, "--plot", "figure.svg")
+    for epsilon, seed in (("0.5", "3"), ("2", "3"), ("2", "4")):
+        assert f"dp-ls 1e-05 {epsilon} (seed {seed}, no guarantee)" in " ".join(asked.stdout.split())
+    drawn = Path("figure.svg").read_text()
+    assert [f"dp-ls (seed {seed}, no guarantee)" in drawn for seed in (3, 4, 5)] == [True, True, False]
+    rows = rows_of(dpfc("evaluate", three[0], *seeded, "--csv").stdout)
+    names = ("claim", "epsilon", "delta", "seed", "seeded_epsilon", "seeded_delta")
+    assert [[row[name] for name in names] for row in rows[::2]] == [
+        ["private", "8.0", "1e-05", "", "", ""],
+        ["research", "inf", "", "3", "2.0", "1e-05"],
+    ]
+
+
 def test_each_release_is_of_one_head_and_has_no_figure(dpfc: Dpfc, three: list[str]) -> None:
     for words, says in [
         (three, "one head at a time"),

@@ -324,19 +324,19 @@ def test_non_private_heads_say_so_and_are_never_chosen_unasked(dpfc: Dpfc, featu
     assert "without a guarantee" in dpfc("budget").stderr
 
 
-def test_a_seed_repeats_the_head_claims_nothing_and_is_written_nowhere(dpfc: Dpfc, features: Path) -> None:
-    seed = "86420975318642"
-    for name in ("a", "b"):
-        assert (
-            dpfc("train", "--epsilon", "1", "--seed", seed, "--out", f"heads/{name}.research.safetensors").exit_code
-            == 0
-        )
-    a, b = Head.load(Path("heads/a.research.safetensors")), Head.load(Path("heads/b.research.safetensors"))
+def test_a_seed_repeats_the_head_claims_nothing_and_is_named_with_what_its_noise_would_be_worth(
+    dpfc: Dpfc, features: Path
+) -> None:
+    for _ in range(2):
+        assert dpfc("train", "--epsilon", "1", "--seed", "86420", "--method", "dp-ls").exit_code == 0
+    paths = [Path("heads") / name for name in heads()]
+    assert [path.name for path in paths] == [f"blobs-dp-ls-eps1-seed86420{i}.research.safetensors" for i in ("-2", "")]
+    a, b = map(Head.load, paths)
     assert np.array_equal(a.weight, b.weight)
-    assert a.card["epsilon"] is None
+    assert (a.card["epsilon"], a.card["seeded"]) == (None, {"seed": 86420, "epsilon": 1.0, "delta": 1e-5})
     assert "No private head found" in dpfc("evaluate").stderr
-    for path in [*Path().rglob("*.safetensors"), *Path().rglob("*.sqlite"), *Path().rglob("*.json")]:
-        assert seed.encode() not in path.read_bytes()
+    assert "1 (seed 86420, no guarantee)" in " ".join(dpfc("list").stdout.split())
+    assert all(each.epsilon is None for each in charges())
 
 
 def test_a_seeded_head_is_bit_equal_from_any_sharding(dpfc: Dpfc, features: Path, arrays: Path) -> None:

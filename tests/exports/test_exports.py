@@ -223,7 +223,7 @@ def notes_in(path: Path, to: str) -> dict[str, str]:
     ("claim", "said"),
     [
         ("private", "differentially private, epsilon = 1 at delta = 1e-05; protects: one record of 100"),
-        ("research", "no guarantee: the noise came from a seed"),
+        ("research", "no guarantee: the noise came from seed 3"),
         ("non-private", "no guarantee: no noise was added"),
     ],
 )

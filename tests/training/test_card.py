@@ -12,11 +12,12 @@ from dpfc_cli.ledger.facts import EVALUATION, Charge
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.methods.whitened import Public
-from dpfc_cli.privacy.accounting import Claim
+from dpfc_cli.privacy.accounting import Claim, epsilon_for
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training.calibrate import Calibrated, Planned
 from dpfc_cli.training.card import card_of, charge_of, path_of
 from dpfc_cli.training.request import Privacy
+from dpfc_cli.trust.claims import figures_fault, mu_of
 from tests.hostile import DATE, calibrated, set_of, standing
 from tests.support import calibrated_at
 from tests.training.requests import FACTS, PLAN, before_of
@@ -117,6 +118,21 @@ def test_trust_is_said_of_the_classes_that_have_a_vector(trusted: list[float], m
     assert said == {"name": "v.npz", "trusted": pytest.approx(mean), "doubted": doubted}
 
 
+@pytest.mark.parametrize("claim", ["private", "non-private", "research"])
+def test_a_nominal_epsilon_is_that_of_the_noise_and_only_a_head_of_a_seed_has_one(claim: Claim) -> None:
+    made = card(made_for(claim))
+    fits = {
+        "plan": made["plan"],
+        "adjacency": "zero-out",
+        **{n: made[n] for n in ("claim", "epsilon", "delta", "mu", "eta")},
+    }
+    epsilon = epsilon_for(mu_of(made["plan"]), 1e-5) if claim != "non-private" else 1.0
+    for nominal, right in ((epsilon, claim == "research"), (1.1 * epsilon, False)):
+        seeded = {"seed": 7, "epsilon": nominal, "delta": 1e-5}
+        assert (figures_fault({**fits, "seeded": seeded}) is None) is right
+    assert ("seeded" in made) is (claim == "research")
+
+
 # The name of the file
 
 
@@ -124,7 +140,7 @@ def test_trust_is_said_of_the_classes_that_have_a_vector(trusted: list[float], m
     ("claim", "name"),
     [
         ("private", "set-dp-fc-eps2.safetensors"),
-        ("research", "set-dp-fc-eps2.research.safetensors"),
+        ("research", "set-dp-fc-eps2-seed7.research.safetensors"),
         ("non-private", "set-dp-fc.nonprivate.safetensors"),
     ],
 )
