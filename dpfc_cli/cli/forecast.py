@@ -64,7 +64,7 @@ def _show(found: "Forecast") -> None:
     columns = ["epsilon"]
     if stand_in is not None:
         columns += ["accuracy" if facts.k == 1 else "mAP", "95 %"]
-    columns += ["signal", "guessed"]
+    columns += ["kept", "guessed"]
     columns += [] if found.cap is None else [f"fit under {found.cap:g}"]
     columns += [] if found.records_per_person is None else [f"of {counted(found.records_per_person, 'record')}"]
     title = (
@@ -80,8 +80,7 @@ def _row(found: "Forecast", each: "Outlook") -> list[str]:
     row = [f"{each.epsilon:g}"]
     if found.stand_in is not None:
         row += rounding.accuracy(each.accuracy, each.interval, found.stand_in.tested)
-    # Rounded down: what is below the least that is enough must look so.
-    row += [rounding.at_least(each.signal / each.noise, 1), rounding.at_most(each.guess)]
+    row += [f"{100 * each.kept:.0f} %", rounding.at_most(each.guess)]
     row += [] if found.cap is None else [f"{each.fitting:,}"]
     if found.records_per_person is not None:
         row.append("–" if each.for_person is None else rounding.epsilon(each.for_person))
@@ -91,18 +90,16 @@ def _row(found: "Forecast", each: "Outlook") -> list[str]:
 def _said(found: "Forecast") -> list[tuple[str, str]]:
     """What the columns are, and how far they may be off."""
     from dpfc_cli.planning.forecast import MEASURED
-    from dpfc_cli.training.calibrate import CLEAR
 
     stand_in, unit, rows = found.stand_in, found.facts.unit, []
     if found.origin == "inferred":
         rows.append(("classes", "inferred from the private records. All figures depend on them: do not publish these"))
     if stand_in is None:
         rows.append(("accuracy", "it depends on the records: name public ones with --on to see what to expect"))
-        enough = f"; below {CLEAR:g} expect a poor head"
     else:
-        enough, noiseless = "", ""
+        noiseless = ""
         if stand_in.noiseless is not None:
-            noiseless = f"; without noise {rounding.percentage(stand_in.noiseless, stand_in.tested)}"
+            noiseless = f"; {_noiseless(found)} {rounding.percentage(stand_in.noiseless, stand_in.tested)}"
         trained = f"the mean of {len(found.outlooks[0].scores)} private trainings on {stand_in.name}{noiseless}"
         rows += [
             ("accuracy", trained),
@@ -111,7 +108,7 @@ def _said(found: "Forecast") -> list[tuple[str, str]]:
             ("not as it will be", "; ".join(stand_in.unmatched)),
             ("how far off", MEASURED),
         ]
-    rows.append(("signal", f"{unit}s of a class, divided by the length of the noise{enough}"))
+    rows.append(("kept", "about this part of what can be learned without noise: of the accuracy beyond guessing"))
     guessed = f"how often an attacker guesses right whether a {unit} was used, at most (50 % is chance)"
     rows.append(("guessed", guessed))
     if found.cap is not None:
@@ -121,6 +118,14 @@ def _said(found: "Forecast") -> list[tuple[str, str]]:
         together = "epsilon for all these records of one person together; –: above 100, or not known"
         rows.append((f"of {counted(found.records_per_person, 'record')}", together))
     return rows
+
+
+def _noiseless(found: "Forecast") -> str:
+    """What a training without noise is called. It may be worse than private ones."""
+    stand_in, best = found.stand_in, max((each.accuracy or 0.0 for each in found.outlooks), default=0.0)
+    assert stand_in is not None
+    assert stand_in.noiseless is not None
+    return "without noise" if stand_in.noiseless >= best else "without noise (it fits so few records too closely)"
 
 
 def _draw(found: "Forecast", path: Path) -> None:
@@ -139,7 +144,7 @@ def _draw(found: "Forecast", path: Path) -> None:
         dashed=True,
     )
     noiseless = stand_in.noiseless
-    levels = [] if noiseless is None else [accuracy.Level(f"without noise, on {stand_in.name}", noiseless)]
+    levels = [] if noiseless is None else [accuracy.Level(f"{_noiseless(found)}, on {stand_in.name}", noiseless)]
     facts = found.facts
     title = f"Forecast for {counted(facts.n, facts.unit)} of {counted(facts.m, 'class')}, {found.method}"
     measure = "top-1 accuracy" if facts.k == 1 else "mean average precision"

@@ -1,9 +1,9 @@
 """A forecast: how good will a private head be at which ε? No private record is read, and nothing is charged.
 
 What is known beforehand are public facts: how many records (or persons), classes and dimensions there are. From them
-follow the noise, what an attacker could guess, how many such trainings fit under a cap, and how the signal of a class
-compares with the noise. How good a head will be depends on the records, too. So an expected accuracy needs a
-*stand-in*: public labelled features of the same backbone. Whole private trainings run on it, as those of `tuning` do.
+follow the noise, what an attacker could guess, how many such trainings fit under a cap, and about which part of what
+can be learned is left. How good a head will be depends on the records, too. So an expected accuracy needs a *stand-in*:
+public labelled features of the same backbone. Whole private trainings run on it, as those of `tuning` do.
 
 `stand_in` says what a stand-in can match.
 
@@ -27,7 +27,7 @@ from dpfc_cli.options import Option, takes
 from dpfc_cli.planning.request import MOST, Forecasting
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.sources.classes import Origin, class_names
-from dpfc_cli.training.calibrate import CLEAR, Calibrated, calibrate, signal_and_noise, warnings_of_width
+from dpfc_cli.training.calibrate import POOR, Calibrated, calibrate, kept, warnings_of_width
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.trust.statement import meaning
 
@@ -46,8 +46,7 @@ class Outlook:
     """What is to be expected of a training at one ε.
 
     Attributes:
-        signal: how many records (or persons) a class has on average.
-        noise: the length of the noise in the sum of a class.
+        kept: about which part of what can be learned without noise will be left, in [0, 1] (`calibrate.kept`).
         accuracy: the mean over trainings on the stand-in, in [0, 1]: top-1, or mean average precision of label sets;
             None without a stand-in.
         interval: 95 % for one more such training; None without a stand-in.
@@ -61,8 +60,7 @@ class Outlook:
 
     epsilon: float
     mu: float
-    signal: float
-    noise: float
+    kept: float
     accuracy: float | None
     interval: tuple[float, float] | None
     scores: tuple[float, ...]
@@ -74,7 +72,7 @@ class Outlook:
     @property
     def clear(self) -> bool:
         """Whether there is enough signal for more than a poor head."""
-        return self.signal >= CLEAR * self.noise
+        return self.kept >= POOR
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,9 +168,8 @@ def forecast(wanted: Forecasting) -> Forecast:
     # Where trainings were tried, their accuracies say it better.
     if hidden and standing is None:
         said.append(
-            f"At epsilon = {', '.join(hidden)} the noise hides the classes: a class has less than {CLEAR:g} times as "
-            f"much signal as there is noise. Expect a poor head. More {facts.unit}s, fewer dimensions, a larger "
-            "epsilon or a public start help."
+            f"At epsilon = {', '.join(hidden)} the noise hides the classes: expect less than half of what can be "
+            f"learned without noise. More {facts.unit}s, fewer dimensions, a larger epsilon or a public start help."
         )
     return Forecast(
         facts=facts,
@@ -192,7 +189,6 @@ def _outlook(
 ) -> Outlook:
     guarantee = calibrated.guarantee
     assert guarantee is not None
-    signal, noise = signal_and_noise(calibrated)
     groups = () if records_per_person is None else (records_per_person,)
     # As a statement would say it of the head.
     means = meaning({"claim": "private", **asdict(guarantee), "plan": calibrated.releases}, groups)
@@ -201,8 +197,7 @@ def _outlook(
     return Outlook(
         epsilon=guarantee.epsilon,
         mu=guarantee.mu,
-        signal=signal,
-        noise=noise,
+        kept=kept(calibrated),
         accuracy=statistics.mean(scores) if scores else None,
         interval=interval_of(scores) if scores else None,
         scores=tuple(scores),

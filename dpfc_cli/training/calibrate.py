@@ -16,14 +16,17 @@ from dpfc_cli.privacy.accounting import Claim, Guarantee
 from dpfc_cli.privacy.curator import eta_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Plan
+from dpfc_cli.privacy.queries import ClassSums, sensitivity
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust.claims import epsilon_of
 
 WIDE = 8_192
 """Dimensions from which decomposing a Gram matrix takes minutes to hours."""
-CLEAR = 2.0
-"""Where a class has less signal than so many times the noise, a poor head is to be expected. On nine sets the default
-had 2 to 86 % of what is possible without noise below it, and 47 to 100 % above (docs/accuracy.md)."""
+STEEP = 1.3
+"""How fast noise takes away what can be learned. It was fitted to made-up sets and judged on others
+(docs/choosing.md)."""
+POOR = 0.5
+"""Who keeps less than this part of what can be learned is warned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +260,17 @@ def signal_and_noise(calibrated: Calibrated) -> tuple[float, float]:
     """A class mean of vectors of length 1 stands for n/m records; the noise in one release of it has length √d/μ."""
     facts, guarantee = calibrated.facts, calibrated.guarantee
     assert guarantee is not None
-    return facts.n / facts.m, math.sqrt(facts.d) / guarantee.mu
+    return facts.n / facts.m, sensitivity(ClassSums, facts) * math.sqrt(facts.d) / guarantee.mu
+
+
+def kept(calibrated: Calibrated) -> float:
+    """The part of what can be learned without noise that the training is expected to keep: 1/(1 + (noise/signal)^1.3).
+
+    What can be learned is the accuracy beyond that of always naming the commonest class. Half of it is kept where
+    signal and noise are equal.
+    """
+    signal, noise = signal_and_noise(calibrated)
+    return 1 / (1 + math.pow(min(noise / signal, 1e9), STEEP))
 
 
 def warnings_of(calibrated: Calibrated) -> list[str]:
@@ -270,21 +283,22 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
             f"delta = {guarantee.delta:g} is larger than 1/n = {1 / facts.n:.2g}: a mechanism that publishes all of "
             f"one {facts.unit} would satisfy it."
         )
-    signal, noise = signal_and_noise(calibrated)
-    length = f"{noise:,.0f}" if noise < 1e9 else f"{noise:.3g}"
-    if signal < CLEAR * noise:
+    if kept(calibrated) < POOR:
+        signal, noise = signal_and_noise(calibrated)
+        length = f"{noise:,.0f}" if noise < 1e9 else f"{noise:.3g}"
         said.append(
-            f"the noise hides the classes: a class has less than {CLEAR:g} times as much signal as there is noise "
-            f"(about {signal:,.0f} {facts.unit}s against noise of length {length}, with {facts.d} dimensions at "
-            f"epsilon = {guarantee.epsilon:g}). {_expected(calibrated)}"
+            f"the noise hides the classes: a class has less signal than there is noise (about {signal:,.0f} "
+            f"{facts.unit}s against noise of length {length}, with {facts.d} dimensions at epsilon = "
+            f"{guarantee.epsilon:g}). {_expected(calibrated)}"
         )
     return said
 
 
 def _expected(calibrated: Calibrated) -> str:
     """What a training can do if noise hides the classes."""
+    poor = f"Expect about {100 * kept(calibrated):.0f} % of what can be learned without noise. More records"
     if "public_head" not in calibrated.method.public:
-        return "Expect a poor head. More records, fewer dimensions or a larger epsilon help."
+        return f"{poor}, fewer dimensions or a larger epsilon help."
     if calibrated.options.public_head is None:
-        return "Expect a poor head. More records, fewer dimensions, a larger epsilon or a public start help."
+        return f"{poor}, fewer dimensions, a larger epsilon or a public start help."
     return "Expect a head that is little better than its start."

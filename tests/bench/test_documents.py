@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import accuracy, cells, forecast, picture, public, reproduction, starts, synthetic
+from bench import accuracy, cells, forecast, kept, picture, public, reproduction, starts, synthetic
 from dpfc_cli.planning.forecast import MEASURED
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.training.calibrate import POOR
 
 ROOT = Path(__file__).parents[2]
 CIFAR = {"cifar10-vit-ti16": Facts(n=50_000, m=10, d=192), "cifar100-vit-ti16": Facts(n=25_000, m=100, d=192)}
@@ -81,6 +82,16 @@ def test_the_table_of_forecasts_and_what_a_forecast_says_of_itself() -> None:
     assert forecast.said(results) == MEASURED
     # The worst comes first, and it is the worst that is said.
     assert f"{abs(results[0].error):.0f}" in MEASURED
+
+
+def test_the_table_of_warnings_against_what_came() -> None:
+    found = kept.rows(ROOT / kept.RESULTS)
+    made = "\n".join(kept.table(found))
+    assert f"\n\n{made}\n\n" in (ROOT / "docs/choosing.md").read_text("utf-8")
+    # It is judged on sets that it was not fitted to.
+    for group in (kept.REAL, kept.ASIDE):
+        right = [(row.expected < POOR) == (row.kept < POOR) for row in found[group]]
+        assert sum(right) >= 0.9 * len(right) > 90
 
 
 def test_the_first_figures_that_a_reader_sees_are_trainings_of_the_product() -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from dpfc_cli import files
 from dpfc_cli.cli import display
 from dpfc_cli.planning import forecast as forecasts
+from dpfc_cli.training.tuning import Trials
 from tests.cli.conftest import Dpfc
 from tests.support import blobs
 
@@ -42,9 +43,9 @@ def test_facts_alone_give_a_table_without_an_accuracy(dpfc: Dpfc) -> None:
     assert shown.exit_code == 0
     title, header, low, high = shown.stdout.splitlines()[:4]
     assert title == "# dp-whitened on 500 persons of 2 classes with 384 dimensions, delta = 1e-05"
-    assert header.split() == ["epsilon", "signal", "guessed", "fit", "under", "3"]
+    assert header.split() == ["epsilon", "kept", "guessed", "fit", "under", "3"]
     # 50.7 % and 79.8 % are those of docs/choosing.md.
-    assert (low.split(), high.split()) == (["0.1", "0.4", "50.7", "%", "488"], ["8", "21.2", "79.8", "%", "0"])
+    assert (low.split(), high.split()) == (["0.1", "24", "%", "50.7", "%", "488"], ["8", "98", "%", "79.8", "%", "0"])
     assert "name public ones with --on" in shown.stdout
     assert "At epsilon = 0.1 the noise hides the classes" in shown.stderr
     assert list(Path().iterdir()) == []
@@ -59,11 +60,18 @@ def test_where_classes_were_inferred_text_and_json_say_so(dpfc: Dpfc, arrays: Pa
         assert (found["origin"], shown.stderr.count("Warning:")) == ("inferred" if warned else "asserted", warned)
 
 
-def test_a_signal_that_is_too_small_is_not_rounded_up_to_one_that_is_enough(dpfc: Dpfc) -> None:
-    shown = dpfc("forecast", "--records", "243", "--classes", "4", "--dimensions", "243", "--epsilon", "2")
-    # It is 1.96 times the noise.
-    assert shown.stdout.splitlines()[2].split()[:2] == ["2", "1.9"]
-    assert "At epsilon = 2 the noise hides the classes" in shown.stderr
+def test_a_training_without_noise_that_is_worse_than_private_ones_says_why(
+    dpfc: Dpfc, known: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for noiseless, why in ((0.5, True), (0.9, False)):
+        part = {False: 0.7, True: noiseless}
+        monkeypatch.setattr(
+            Trials, "_score", lambda self, seed, mu, _, part=part: part[mu is None] * len(self.draws[seed].test)
+        )
+        shown = dpfc("forecast", "--records", "30", "--classes", "3", "--on", known, "--plot", "plot.svg")
+        assert f"{100 * noiseless:.0f} %" in shown.stdout
+        for said in (" ".join(shown.stdout.split()), Path("plot.svg").read_text("utf-8")):
+            assert ("without noise (it fits so few records too closely)" in said) is why
 
 
 def test_a_delta_of_one_over_n_is_shown_as_the_statement_will_show_it(dpfc: Dpfc) -> None:
@@ -89,8 +97,8 @@ def test_a_stand_in_gives_an_accuracy_its_interval_and_what_it_is_worth(
     assert forecasts.MEASURED in shown.stdout
     # What was tried is said, and nothing else is expected beside it.
     poor = dpfc("forecast", "--records", "30", "--classes", "3", "--on", known, "--epsilon", "0.1")
-    assert float(poor.stdout.splitlines()[2].split()[-3]) < 2
-    assert "poor head" not in poor.stdout + poor.stderr
+    assert float(poor.stdout.splitlines()[2].split()[-4]) < 50
+    assert "can be learned without noise" not in poor.stderr
     assert "learns from 300 records of known, not from 600" in shown.stdout
     assert "<svg" in Path("plot.svg").read_text("utf-8")
     # A plot that cannot be written takes nothing else away.

@@ -29,7 +29,7 @@ from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.training import check, public, tuning
-from dpfc_cli.training.calibrate import CLEAR, calibrate, warnings_of
+from dpfc_cli.training.calibrate import POOR, calibrate, kept, warnings_of
 from dpfc_cli.training.card import charge_of_training
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
@@ -189,8 +189,9 @@ def test_without_a_stand_in_no_accuracy_is_invented() -> None:
         # It is the rule by which a training warns.
         calibrated = calibrate(METHODS["dp-whitened"], found.facts, {}, Privacy(epsilon=each.epsilon))
         assert each.clear == (not any("noise hides" in text for text in warnings_of(calibrated)))
-        assert each.clear == (each.signal >= CLEAR * each.noise)
-        assert each.signal == 100  # persons, not records
+        assert each.clear == (each.kept >= POOR)
+        # Of persons, and not of records.
+        assert each.kept == kept(calibrated)
 
 
 def test_a_person_is_one_record_of_the_stand_in(sets: dict[str, FeatureSet]) -> None:
@@ -233,12 +234,18 @@ def test_for_several_records_of_a_person_no_figure_is_stated_that_says_nothing()
     assert of(1000) is None
 
 
-def test_twice_as_much_signal_as_noise_is_enough() -> None:
-    found = forecast(**FACTS, epsilons=[8.0])
-    [each] = found.outlooks
-    assert (each.clear, found.warnings) == (True, ())
-    assert replace(each, signal=CLEAR, noise=1.0).clear
-    assert not replace(each, signal=CLEAR - 1e-9, noise=1.0).clear
+def test_half_is_kept_where_signal_and_noise_are_equal_and_more_with_more_epsilon() -> None:
+    outlooks = forecast(**FACTS, epsilons=[1e-4, 0.1, 1.0, 8.0, 100.0]).outlooks
+    parts = [each.kept for each in outlooks]
+    assert 0 <= parts[0] < 1e-3
+    assert parts == sorted(parts)
+    assert 0.99 < parts[-1] <= 1
+    for each in outlooks:
+        noise = math.sqrt(FACTS["dimensions"]) / each.mu
+        assert (each.kept > 0.5) == (FACTS["records"] / FACTS["classes"] > noise)
+    # One record in place of another changes a sum by twice as much.
+    (less,) = forecast(**FACTS, epsilons=[1.0], adjacency="replace-one").outlooks
+    assert less.kept < parts[2]
 
 
 def test_label_sets_are_judged_by_mean_average_precision(tmp_path: Path) -> None:

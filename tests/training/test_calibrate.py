@@ -222,7 +222,9 @@ def test_a_delta_above_one_in_n_is_told(delta: float, told: bool) -> None:
     assert [("is larger than 1/n" in text) for text in said] == [True] * told
 
 
-def test_noise_hides_a_class_from_half_of_its_signal_on() -> None:
-    assert of_noise(25.0) == []
-    (said,) = of_noise(25.1)
-    assert "less than 2 times as much signal as there is noise (about 50 records against noise of length 25," in said
+def test_noise_hides_a_class_from_its_signal_on_and_what_is_left_is_said() -> None:
+    assert of_noise(50.0) == []
+    for length, left in ((50.5, 50), (500.0, 5)):
+        (said,) = of_noise(length)
+        assert f"(about 50 records against noise of length {length:.0f}," in said
+        assert f"Expect about {left} % of what can be learned without noise" in said
