@@ -196,7 +196,7 @@ def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[
 
     book = read(_ledger(found))
     if not book.facts:
-        check_begin(book.path.with_name("a set"))
+        check_begin(book)
     if found is None and not book.facts:
         raise UserError(
             f"Nothing to show: there is no ledger in '{book.path.parent}', and neither {parameter('sigma')} nor "

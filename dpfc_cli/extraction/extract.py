@@ -27,6 +27,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
 from dpfc_cli.features.writer import FeatureWriter, Task, complete, saying_what_is_kept
 from dpfc_cli.ledger.facts import RESERVED
+from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import check_begin, check_name, check_same, register
 from dpfc_cli.options import takes
 from dpfc_cli.processes import part_of
@@ -166,7 +167,7 @@ def extract(wanted: Extraction) -> Extracted:
     if features is not None:
         check_same(features, whose)
         return Extracted(folder=folder, features=features, was_complete=True)
-    check_begin(folder)
+    check_begin(read(ledger_path(folder)))
     writer = FeatureWriter(
         folder,
         manifest,

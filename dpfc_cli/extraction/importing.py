@@ -25,6 +25,7 @@ from dpfc_cli.features.table import ROWS, Table, Tables, reordered
 from dpfc_cli.features.tables import NPY, opened
 from dpfc_cli.features.writer import FeatureWriter, complete, saying_what_is_kept
 from dpfc_cli.folders import PARTIAL
+from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import check_begin, check_name, check_same, register
 from dpfc_cli.memory import check_fits
 from dpfc_cli.options import takes
@@ -71,7 +72,7 @@ def import_features(wanted: Import) -> Imported:
     default = _name(path) + ("" if hold_out is None else f"-holdout{hold_out:g}")
     out = new_folder(default if wanted.out is None else wanted.out)
     check_name(wanted.population)
-    check_begin(out)
+    check_begin(read(ledger_path(out)))
     asserted_names = class_names(wanted.classes)
     found: AbstractContextManager[Tables]
     if folder is None:

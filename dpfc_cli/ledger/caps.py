@@ -53,7 +53,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dpfc_cli.errors import parameter, sentence
-from dpfc_cli.ledger.facts import EVALUATION, RESERVE, Cap, Charge, Unit, account_name, new_id, noted
+from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, Unit, account_name, new_id, noted
 from dpfc_cli.ledger.file import append, ledger_path
 from dpfc_cli.ledger.populations import known_set, refused
 from dpfc_cli.ledger.totals import Account, Ledger
@@ -159,9 +159,8 @@ def _check_new(accounts: list[Account], cap: Cap) -> None:
 def check(ledger: Ledger, charge: Charge) -> None:
     """Refuse a charge that a cap does not allow. UserError says which cap, and what still fits under all of them."""
     accounts = ledger.accounts(ledger.populations_of(charge.set))
-    for account in accounts:
-        for cap in account.caps:
-            _check_kind(cap, charge, account)
+    for cap in (cap for account in accounts for cap in account.caps):
+        _check_kind(cap, charge)
     if not any(account.with_planned(charge).passed for account in accounts):
         return
     delta, where = charge.delta or 1.0, ledger.account_of(charge.set)
@@ -169,14 +168,13 @@ def check(ledger: Ledger, charge: Charge) -> None:
     assert found is not None
     largest, cap = found
     more = f"at delta = {delta:g} epsilon = {rounded_down(largest)} still fits" if largest else "nothing more fits"
-    kind = "evaluation" if charge.method == EVALUATION else "training"
-    what = f"This {kind} does not fit under the cap ({said(cap)}): {more}."
+    what = f"This does not fit under the cap ({said(cap)}): {more}."
     remedy = f"Spend less: {parameter('epsilon')}. Or ask for a higher cap: 'dpfc budget' says who set it."
     fields = {"cap": cap.epsilon, "cap_delta": cap.delta, "asked": charge.epsilon, "delta": charge.delta}
     raise refused("epsilon", what, remedy, "over-cap", **fields, left=largest or None)
 
 
-def _check_kind(cap: Cap, charge: Charge, account: Account) -> None:
+def _check_kind(cap: Cap, charge: Charge) -> None:
     """Refuse what no cap can be kept with."""
     if not charge.private:
         named, what = "non_private", "What has no guarantee has epsilon = ∞, so no cap is kept with it."
@@ -184,9 +182,6 @@ def _check_kind(cap: Cap, charge: Charge, account: Account) -> None:
     elif charge.sampled:
         named, what = "sampling_rate", "For sampled trainings that are chosen as one goes there is no proof."
         remedy = f"Leave out {parameter('sampling_rate')}: then all take part."
-    elif account.adopted:
-        named, what = "features", "A set was adopted, and what was spent on it before is not known."
-        remedy = "No cap can be kept here. Remove it: 'dpfc budget' with --cap none."
     elif math.isinf(charge.weight(cap.unit)):
         named, what = "features", "This training would protect records, and not persons."
         remedy = "Train on a set that knows which records are of one person."

@@ -14,7 +14,6 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,31 +50,24 @@ def refused(name: str, what: str, remedy: str, code: Code = "conflict", **fields
     return UserError(what, remedy, code=code, parameter=name, **fields)
 
 
-def check_begin(folder: Path, ledger: Ledger | None = None) -> None:
-    """Refuse to make a set that could not be written down: UserError if its ledger cannot be read, or lacks a set that
-    was made there. What was spent is not known then.
+def check_begin(ledger: Ledger) -> None:
+    """Refuse to make a set that could not be written down: UserError if the ledger lacks a set that was made beside it.
+    What was spent is not known then.
     """
-    ledger, place = ledger or read(ledger_path(folder)), folder.resolve().parent
+    place = ledger.path.parent.resolve()
+    here = {path.name: path for path in (place / LEDGER_DIGESTS).glob("[!.]*")}
     # A link leads to a set with a ledger of its own, elsewhere.
-    here = [each for each in finished(place) if each.name != folder.name and each.resolve().parent == place]
-    lost = [each for each in here if _id_of(each) not in {None, *ledger.sets}]
-    remedy = f"'dpfc budget --features {lost[0] if lost else ''} --adopt', for each set."
-    if not lost:
-        # A set that was stopped before it had a name may have its digests there.
-        begun = {_id_of(each) for each in place.glob(f"*{PARTIAL}")}
-        kept = sorted((place / LEDGER_DIGESTS).glob("[!.]*"))
-        lost = [each for each in kept if each.name not in begun | ledger.sets.keys()]
-        remedy = "delete that file: what was spent on that set is then in no sum."
-    if lost:
-        what = f"'{ledger.path}' does not have {printable(lost[0].name)}: it is gone, or too old a copy."
-        remedy = f"Put it back. If there is none any more: {remedy}"
+    here |= {load(path).id: path for path in finished(place) if path.resolve().parent == place}
+    # A set that was stopped before it had a name may have its digests there.
+    begun = {load(path.parent).id for path in place.glob(f"*{PARTIAL}/{MANIFEST}")}
+    lost = min((path for of, path in here.items() if of not in begun | ledger.sets.keys()), default=None)
+    if lost is not None:
+        what = f"'{ledger.path}' does not have '{printable(str(lost))}': it is gone, or too old a copy."
+        remedy = (
+            "Put it back. If there is none any more: 'dpfc budget' with --features and --adopt, for each set. Digests "
+            "of a set that is gone: delete that file. What was spent on that set is then in no sum."
+        )
         raise refused("out", what, remedy, "missing", path=str(ledger.path))
-
-
-def _id_of(folder: Path) -> str | None:
-    with suppress(UserError):
-        return load(folder).id
-    return None
 
 
 def register(folder: Path, place: Path, manifest: Manifest, population: str | None) -> None:
@@ -87,7 +79,7 @@ def register(folder: Path, place: Path, manifest: Manifest, population: str | No
     fact = _fact(folder, manifest, account_name(), population)
 
     def written(ledger: Ledger) -> list[Set]:
-        check_begin(folder, ledger)
+        check_begin(ledger)
         # A run that was killed before the set had its name has written it down.
         known = ledger.sets.get(fact.set, [])
         new = replace(fact, replaces=tuple(each.id for each in known))
@@ -100,7 +92,7 @@ def register(folder: Path, place: Path, manifest: Manifest, population: str | No
 def check_same(features: "FeatureSet", population: str | None) -> None:
     """UserError where a finished set is said to be of another population than before. None: nothing is said."""
     known = read(ledger_path(features.folder))
-    said = {known.named(each.population) for each in known_set(known, features)}
+    said = known.names(known_set(known, features))
     if population is not None and population not in said:
         line = shlex.join(["dpfc", "budget", "--features", str(features.folder), "--population", population])
         what = f"{features.name} is complete, and is not said to be of the population '{population}'."

@@ -229,11 +229,6 @@ class Ledger:
         names = {self.named(each.population) for each in self.sets.get(of, [])}
         return None if None in names or not names else frozenset(name for name in names if name is not None)
 
-    def share(self, one: str, other: str) -> bool:
-        """Whether two sets are said to be of one population. Where nothing is said, it is not known."""
-        mine, theirs = (self.populations_of(each) or frozenset() for each in (one, other))
-        return one == other or bool(mine & theirs)
-
     def names(self, facts: Iterable[Set | Cap]) -> set[str]:
         """The names of the populations that facts are about."""
         return {name for fact in facts if (name := self.named(fact.population)) is not None}

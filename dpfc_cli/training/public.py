@@ -222,7 +222,8 @@ def _alike(book: Ledger, of: str, its: str, said: Collection[str | None], on: Fe
     if same and (its == split or on.manifest.hold_out):
         # Splits that were held out of one source have one listing, and no record in common.
         return its == split
-    return _listing(on, split) in said or (not same and book.share(of, on.manifest.id))
+    mine, theirs = (book.populations_of(each) or frozenset() for each in (of, on.manifest.id))
+    return _listing(on, split) in said or (not same and bool(mine & theirs))
 
 
 def _listing(features: FeatureSet, split: str) -> str:
