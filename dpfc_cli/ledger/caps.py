@@ -50,7 +50,7 @@ set, whatever had been released. The ledger keeps all of them, with who and why.
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpfc_cli.errors import parameter, sentence
 from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, Unit, account_name, new_id, noted
@@ -98,9 +98,11 @@ def set_cap(
     """
     split, who = features.split("train"), noted("by", by) or account_name()
     unit: Unit = "record" if split.groups is None else "person"
-    n, epsilon, delta = split.groups or split.n, _number("cap", epsilon), _number("delta", delta)
-    delta = None if epsilon is None else default_delta(n) if delta is None else delta
-    cap = Cap(by=who, population=None, unit=unit, epsilon=epsilon, delta=delta, note=noted("note", note))
+    n, number = split.groups or split.n, Option("", kind="number").taken
+    cap = Cap(by=who, population=None, unit=unit, note=noted("note", note))
+    if epsilon is not None:
+        delta = default_delta(n) if delta is None else number("delta", delta)
+        cap = replace(cap, epsilon=number("cap", epsilon), delta=delta)
     allowed(cap, n)
 
     def for_each(ledger: Ledger) -> list[Cap]:
@@ -109,10 +111,6 @@ def set_cap(
         return [_replacing(ledger, replace(cap, id=new_id(), population=name)) for name in where or (None,)]
 
     return append(ledger_path(features.folder), for_each, "The cap").account_of(features.manifest.id)
-
-
-def _number(name: str, value: Any) -> float | None:
-    return None if value is None else Option("", kind="number").taken(name, value)
 
 
 def allowed(cap: Cap, n: int = 1) -> float:

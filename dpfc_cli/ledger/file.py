@@ -29,6 +29,7 @@ _TEXTS = ("id", "kind", "body", "hash")
 TABLE = f"CREATE TABLE facts (n INTEGER PRIMARY KEY, {', '.join(f'{name} TEXT NOT NULL' for name in _TEXTS)})"
 _UNREADABLE = (sqlite3.Error, OSError, UnicodeDecodeError)
 """What SQLite, the system and Python's own module raise. A name in a damaged schema may be no text."""
+_CLOSED = ("SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_IOERR")
 
 
 def ledger_path(feature_set: Path) -> Path:
@@ -175,9 +176,6 @@ def _strange(path: Path, what: str) -> UserError:
     """The refusal of a file that is no ledger as dpfc writes them."""
     remedy = "Do not delete it. Use the dpfc that wrote it, or compare it with a backup, or restore it from one."
     return UserError(f"The ledger '{path}' {what}.", remedy, code="damaged", path=str(path))
-
-
-_CLOSED = ("SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_IOERR")
 
 
 def _failed(path: Path, what: str, error: Exception, closed: Code) -> UserError:

@@ -178,13 +178,12 @@ def known_set(ledger: Ledger, features: "FeatureSet") -> list[Set]:
 
 
 def _fact(folder: Path, manifest: Manifest, by: str, population: str | None) -> Set:
-    listing = manifest.source["identity"]["listing"]
     return Set(
         by=by,
         set=manifest.id,
         name=printable(folder.resolve().name),
         records=records_of(manifest),
-        listing={split: listing[split] for split in manifest.splits},
+        listing=manifest.source["identity"]["listing"],
         population=population,
     )
 

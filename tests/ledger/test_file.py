@@ -274,6 +274,14 @@ def test_what_is_refused_in_the_transaction_leaves_the_file_as_it_was(path: Path
         assert read(new).facts == ()
 
 
+def test_what_would_be_read_back_otherwise_is_not_written(path: Path) -> None:
+    odd: Any = [SET.id]
+    with pytest.raises(UserError) as error:
+        written(path, a_set(replaces=odd))
+    assert error.value.code == "damaged"
+    assert list(read(path).facts) == FACTS
+
+
 def test_while_one_decides_nobody_else_writes_and_the_next_one_sees_what_was_written(
     path: Path, impatient: None
 ) -> None:

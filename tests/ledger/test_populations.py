@@ -192,6 +192,14 @@ def test_a_set_is_said_to_be_of_a_population_with_all_its_charges(place: Path) -
     assert read(path).account("a").epsilon(DELTA) == pytest.approx(spent_by(1.0, 0.5), rel=1e-6)
 
 
+def test_a_finished_set_is_of_no_other_population_because_its_command_is_typed_again(place: Path) -> None:
+    before = kept(place)
+    for population in ("a", None):
+        made_set(place / "first", range(10), population)
+    refused("conflict", lambda: made_set(place / "first", range(10), "b"))
+    assert kept(place) == before
+
+
 def test_what_has_no_guarantee_is_moved_under_no_cap(place: Path) -> None:
     second, path = made_set(place / "second", range(20, 30), "b"), place / "ledger.sqlite"
     written(path, a_charge(second.manifest.id, claim="non-private"), a_cap(3.0, "a"))

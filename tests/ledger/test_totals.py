@@ -158,6 +158,19 @@ def test_only_full_passes_of_one_split_under_zero_out_compose_exactly() -> None:
         assert ledger_of(A, UNSAID, first, *more).account("a").exact == exact
 
 
+def test_a_total_in_words_says_where_it_is_a_bound_or_less_than_all() -> None:
+    sets, one, other = [A, UNSAID], a_charge(A), a_charge(UNSAID)
+    for facts, said in (
+        ([*sets], set[str]()),
+        ([*sets, one], {"epsilon"}),
+        ([*sets, one, other], {"epsilon", "upper bound"}),
+        ([*sets, a_set("a", adopted=True)], {"at least"}),
+    ):
+        account = ledger_of(*facts).account("a")
+        assert {each for each in ("epsilon", "upper bound", "at least") if each in account.summed(DELTA)} == said
+        assert account.summed(1e-5) in repr(account)
+
+
 def test_a_total_knows_no_record_and_no_name_of_a_set() -> None:
     """Ids of sets are random: what is in a set, and in which order sets were made, changes nothing."""
     facts: list[Fact] = [A, B, UNSAID, a_charge(A, 1.0), a_charge(B, 2.5), a_charge(UNSAID, 0.5, unit="person")]
