@@ -226,8 +226,8 @@ def judged(name: str, reference: Reference, place: Path, ended: Ended, *, fault:
         left = [path for path in left if not ANSWERS.fullmatch(path)]
     if not killed and ended.code not in (None, 0) and name in ("extract", "import"):
         # What is finished stays on purpose: shards, and the digests of a set whose manifest is there.
-        stays = ("features/set.partial/", "features/ledger.digests/")[: 1 + (BEGUN in seen.files)]
-        left = [path for path in left if not path.startswith(stays)]
+        stays = "features/(set.partial|ledger.digests)/" if BEGUN in seen.files else "features/set.partial/"
+        left = [path for path in left if not re.match(stays, path)]
     # The disk may not let the run tidy up.
     wrong += [f"left behind: {re.sub('[0-9a-f]{16}', 'HEX', path)}" for path in left if not fault]
     if ended.code == 0:
