@@ -72,7 +72,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         found = FeatureSet(made.folder)
         ledger_path(found.folder).unlink()
         shutil.rmtree(ledger_path(found.folder).with_name(LEDGER_DIGESTS))
-        register(found.folder, found.folder, found.manifest, None)
+        begun = found.folder.rename("features/set.partial")
+        register(found.folder, begun, found.manifest, None)
+        begun.rename(found.folder)
         train(found, epsilon=8.0, method="dp-ls", out="heads/h.safetensors")
     return folder
 
