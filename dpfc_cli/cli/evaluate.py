@@ -82,10 +82,10 @@ def evaluate(
     from dpfc_cli.evaluation import evaluate as evaluation
     from dpfc_cli.evaluation import private
     from dpfc_cli.heads.head import Head, newest
-    from dpfc_cli.ledger import caps
     from dpfc_cli.ledger.file import ledger_path
     from dpfc_cli.report import evaluated
     from dpfc_cli.show.markdown import markdown
+    from dpfc_cli.training.charge import question
 
     as_values = {"as_json": as_json, "as_csv": as_csv, "as_markdown": as_markdown}
     _check_options([name for name, wanted in as_values.items() if wanted], heads or [], epsilon, asked)
@@ -103,7 +103,7 @@ def evaluate(
     if epsilon is not None:
         ready = evaluation.prepared(PrivateScoring(loaded[0], found, **asked, epsilon=epsilon))
         if ready.repeats and not again:
-            charge = caps.asked(ready.charge, found.name, ready.after)
+            charge = question(ready.charge, found.name, ready.after)
             display.confirm_again("evaluation", charge, display.confirmed if display.can_ask() else None)
     with display.stages("Evaluating", "records") as progress:
         if len(loaded) > 1:

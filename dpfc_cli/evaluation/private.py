@@ -55,7 +55,7 @@ from dpfc_cli.privacy.oracle import Mechanism, Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.training.calibrate import Planned, check_delta, noised
 from dpfc_cli.training.card import charge_of
-from dpfc_cli.training.charge import Paid, pay, settle
+from dpfc_cli.training.charge import Paid, pay, repeats, settle
 from dpfc_cli.training.check import check_charge
 from dpfc_cli.training.machine import check_devices, working_bytes
 from dpfc_cli.training.request import Privacy, facts_of
@@ -187,7 +187,7 @@ def prepare(wanted: PrivateScoring, warnings: tuple[str, ...] = ()) -> Ready:
         planned=plan,
         queries=asked,
         charge=charge,
-        repeats=book.repeats(charge),
+        repeats=repeats(book, charge),
         account=book.account_of(features.manifest.id),
         warnings=tuple(said),
     )

@@ -59,7 +59,7 @@ from dpfc_cli.ledger.populations import known_set, refused
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.options import Option
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, default_delta, epsilon_for, mu_for
-from dpfc_cli.rounding import cost, rounded_down, rounded_up
+from dpfc_cli.rounding import rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -221,19 +221,6 @@ def _fitting(room: float, delta: float) -> float:
         # Below 1.000 comes 0.9999.
         units, digits = (units - 1, digits) if units > 1000 else (9999, digits + 1)
     return units / 10.0**digits
-
-
-def asked(charge: Charge, name: str, after: Account) -> str:
-    """What a question says of a charge: 'ε = 0.1 to digits (then … is spent together)'; and what a cap leaves then.
-
-    name: of the set. after: what will be spent with the charge.
-    """
-    if charge.epsilon is None or charge.delta is None:
-        return f"no ε to {name}"
-    rest = left(after, charge.delta, charge)
-    capped = "" if rest is None else f", and ε = {rest[0]:.4g} is left under the cap"
-    total = cost(after.epsilon(charge.delta), charge.delta)
-    return f"ε = {rounded_up(charge.epsilon, 6)} to {name} (then {total} is spent together{capped})"
 
 
 def said(cap: Cap) -> str:

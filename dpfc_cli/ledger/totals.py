@@ -265,13 +265,6 @@ class Ledger:
         found = {each.charge for each in self.all(Outcome) if each.sha256 == sha256}
         return [charge for charge in self.all(Charge) if charge.id in found]
 
-    def repeats(self, charge: Charge) -> bool:
-        """Whether the same private training or evaluation was charged before, and ended."""
-        what = ("set", "split", "digest", "epsilon", "delta")
-        same = (each for each in self.charges if all(getattr(each, name) == getattr(charge, name) for name in what))
-        ends = (self.outcome(each.id) for each in same)
-        return charge.private and any(end is not None and end.state == "written" for end in ends)
-
     def account(self, population: str | None) -> Account:
         """What counts for a population. None: what counts for those of which nothing is said, and for nobody else."""
 

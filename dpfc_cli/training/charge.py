@@ -8,11 +8,13 @@ from typing import Any
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
+from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Charge, Outcome, State, new_id
 from dpfc_cli.ledger.file import append, ledger_path
-from dpfc_cli.ledger.totals import Ledger
+from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.privacy.curator import Records
 from dpfc_cli.privacy.passes import BlockStream
+from dpfc_cli.rounding import cost, rounded_up
 from dpfc_cli.training.answers import Answers, begun, reopened
 from dpfc_cli.training.calibrate import Planned
 from dpfc_cli.training.check import Checked, check_charge
@@ -75,6 +77,27 @@ class Charged:
     def receipt(self) -> Receipt:
         """The proof of the charge."""
         return self.paid.receipt
+
+
+def question(charge: Charge, name: str, after: Account) -> str:
+    """What a question says of a charge: 'ε = 0.1 to digits (then … is spent together)'; and what a cap leaves then.
+
+    name: of the set. after: what will be spent with the charge.
+    """
+    if charge.epsilon is None or charge.delta is None:
+        return f"no ε to {name}"
+    rest = caps.left(after, charge.delta, charge)
+    capped = "" if rest is None else f", and ε = {rest[0]:.4g} is left under the cap"
+    total = cost(after.epsilon(charge.delta), charge.delta)
+    return f"ε = {rounded_up(charge.epsilon, 6)} to {name} (then {total} is spent together{capped})"
+
+
+def repeats(ledger: Ledger, charge: Charge) -> bool:
+    """Whether the same private training or evaluation was charged before, and ended."""
+    what = ("set", "split", "digest", "epsilon", "delta")
+    same = (each for each in ledger.charges if all(getattr(each, name) == getattr(charge, name) for name in what))
+    ends = (ledger.outcome(each.id) for each in same)
+    return charge.private and any(end is not None and end.state == "written" for end in ends)
 
 
 def pay(planned: Planned, features: FeatureSet, charge: Charge) -> Paid:

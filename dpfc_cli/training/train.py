@@ -4,13 +4,13 @@ The command line, Python callers and experiments all come this way. None of them
 """
 
 from dpfc_cli.errors import Note, UserError, notes
-from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account
 from dpfc_cli.options import takes
 from dpfc_cli.training import public, public_start, tuning
 from dpfc_cli.training.calibrate import calibrate, warnings_of
-from dpfc_cli.training.charge import charge
+from dpfc_cli.training.charge import charge, question
+from dpfc_cli.training.charge import repeats as repeated
 from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import TUNING, Observer
 from dpfc_cli.training.request import Request, Training
@@ -99,12 +99,12 @@ def finish(checked: Checked, observer: Observer) -> Trained:
 
 def charge_of(checked: Checked) -> str:
     """What is charged to what, as a question says it."""
-    return caps.asked(checked.charge, checked.features.name, account_with(checked))
+    return question(checked.charge, checked.features.name, account_with(checked))
 
 
 def repeats(checked: Checked) -> bool:
     """Whether the same private training has made a head before, and this one does not go on with another."""
-    return checked.unfinished is None and read(checked.account.ledger).repeats(checked.charge)
+    return checked.unfinished is None and repeated(read(checked.account.ledger), checked.charge)
 
 
 def account_with(checked: Checked) -> Account:
