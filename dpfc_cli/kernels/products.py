@@ -80,7 +80,7 @@ def summed(
     if not (integers and _on_host()):
         total = np.zeros(shape)
         for left, right in factors:
-            total += outer_sum(left, left if alone else right)
+            total += outer_sum(left, left if alone else right, integers)
         return total
     pairs: Iterator[tuple[Any, Any]] = ((left, None if alone else right) for left, right in factors)
     first = next(pairs, None)
@@ -148,12 +148,14 @@ def _device_weighted_grams(weights: jax.Array, q: jax.Array) -> jax.Array:
     return products
 
 
-def outer_sum(left: jax.Array | np.ndarray, right: jax.Array | np.ndarray) -> np.ndarray:
+def outer_sum(left: jax.Array | np.ndarray, right: jax.Array | np.ndarray, integers: bool = True) -> np.ndarray:
     """Σ over rows of left ⊗ right, which is leftᵀ·right; float64.
 
     Args:
         left: B × p, integers in any type that holds them.
         right: B × q, integers in float64. If it is the same object as `left`, half the work is enough.
+        integers: the factors are integers. Real numbers are multiplied in the type of the left factor, where that is
+            faster.
 
     Returns:
         p × q, on the host.
@@ -162,8 +164,10 @@ def outer_sum(left: jax.Array | np.ndarray, right: jax.Array | np.ndarray) -> np
     # Factors that were changed on the host have blocks of many shapes. A device would compile a product for each.
     if not (_on_host() or isinstance(right, np.ndarray)):
         return np.asarray(_device_product(jnp.asarray(left), right))
-    a = _widened(np.asarray(left))
-    return gram(a) if left is right else np.asarray(a.T @ np.asarray(right))
+    a, b = np.asarray(left), np.asarray(right)
+    if left is right:
+        return gram(_widened(a))
+    return np.asarray(_widened(a).T @ b if integers else a.T @ b.astype(a.dtype))
 
 
 _held = threading.local()

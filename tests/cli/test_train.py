@@ -275,7 +275,7 @@ def test_a_head_is_scored_on_the_set_that_it_was_trained_on(dpfc: Dpfc, features
 def test_a_twin_that_does_not_reach_its_optimum_says_so(
     dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optimum, "NEWTON_STEPS", 1)
+    monkeypatch.setattr(optimum, "STEPS", 1)
     assert "the optimum was not reached" in dpfc("train", "--non-private", "--method", "dp-newton").stderr
     assert Head.load(sorted(Path("heads").iterdir())[0]).card["converged"] is False
     assert "the optimum" not in dpfc("train", "--non-private", "--method", "dp-newton", "--steps", "2").stderr
