@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from dpfc_cli.errors import UserError, parameter, spelled, unknown
+from dpfc_cli.progress import show
 
 SMALLEST, LARGEST = 1e-12, 1e12
 """Numbers outside these bounds would overflow during a training, after the budget is spent."""
@@ -172,6 +173,13 @@ class Options:
             value = getattr(self, name)
             if value is not None or name not in unset:
                 object.__setattr__(self, name, said.taken(name, value))
+
+
+def progress_option(unit: str = "") -> Any:
+    """The option that is called with what is done."""
+    counted = f", in {unit}" if unit else ""
+    said = f"Called as progress(stage, done, total){counted}. Default: a bar, in a terminal or a notebook."
+    return option(said, typed=False, default=show)
 
 
 HEAD = "The head's file, its name in ./heads, or hf:OWNER/NAME."

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from dpfc_cli.options import MethodName, Options, option
+from dpfc_cli.options import MethodName, Options, option, progress_option
 from dpfc_cli.privacy.facts import Adjacency
 
 MOST_RUNS = 10_000_000
@@ -36,4 +36,4 @@ class Auditing(Options):
     records_per_person: int | None = option(
         "Attack the guarantee for persons with so many records. Of one person 1,024 count.", low=1, high=MOST_RECORDS
     )
-    progress: Progress | None = option("Called as progress(stage, done, total), in pairs.", typed=False)
+    progress: Progress | None = progress_option("pairs")

@@ -23,6 +23,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dpfc_cli import progress
 from dpfc_cli.cli import stop
 from dpfc_cli.cli.help import COMMANDS, Command, Group
 from dpfc_cli.cli.typed import flag_named, typed
@@ -196,6 +197,7 @@ def main() -> None:
     try:
         stop.listen()
         warnings.showwarning = _show_warning
+        progress.wanted = False
         code = _run(sys.argv[1:])
         stop.finish()
     except KeyboardInterrupt:

@@ -80,7 +80,6 @@ def evaluate(
     With --epsilon it protects the records of the split: it shows what a noisy count says, and what was spent.
     """
     from dpfc_cli.evaluation import evaluate as evaluation
-    from dpfc_cli.evaluation import private
     from dpfc_cli.heads.head import Head, newest
     from dpfc_cli.ledger.file import ledger_path
     from dpfc_cli.report import evaluated
@@ -115,6 +114,9 @@ def evaluate(
             document = evaluated.one(paths[0], cards[0], found, exact, calibration)
             draw = partial(_drawn_one, paths[0], found, exact)
         else:
+            # It loads JAX, and nothing else here needs that.
+            from dpfc_cli.evaluation import private
+
             noisy = private.release(ready, progress)
             stop.stands = f"The evaluation was charged to '{ledger_path(found.folder)}' and stays charged."
             document = evaluated.private(paths[0], cards[0], found, noisy)

@@ -18,6 +18,7 @@ from dpfc_cli.evaluation.request import PrivateScoring, Progress, Scoring
 from dpfc_cli.features.reader import FeatureSet, check_sets
 from dpfc_cli.heads.head import Head
 from dpfc_cli.options import takes
+from dpfc_cli.progress import show
 
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.private import PrivateEvaluation, Ready
@@ -91,7 +92,7 @@ def _checked(wanted: Scoring, noisy: bool) -> tuple[tuple[str, ...], bool]:
 
 
 def compare(
-    heads: Sequence[Head], features: FeatureSet, split: str = "test", *, progress: Progress | None = None
+    heads: Sequence[Head], features: FeatureSet, split: str = "test", *, progress: Progress | None = show
 ) -> Comparison:
     """Score several heads on the same labelled records, and say by how much each is better than the first.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dpfc_cli.options import Options, option, said
+from dpfc_cli.options import Options, option, progress_option, said
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -23,7 +23,7 @@ class Scoring(Options):
         kw_only=False, metadata=said("A feature set of the same backbone and classes.", metavar="SET")
     )
     split: str = field(default="test", kw_only=False, metadata=said("The split of it to score.", metavar="NAME"))
-    progress: Progress | None = option("Called as progress(stage, done, total), in records.", typed=False)
+    progress: Progress | None = progress_option("records")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.privacy.chain import to_json
+from dpfc_cli.progress import show
 from dpfc_cli.trust.statement import brief
 from dpfc_cli.version import __version__
 
@@ -45,7 +46,7 @@ def export(
     *,
     with_backbone: bool = False,
     weights: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | None = show,
 ) -> Exported:
     """Write a head in the format of another program. The card goes with it.
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS
 from dpfc_cli.errors import UserError, parameter, spelled, warned
-from dpfc_cli.options import Classes, Options, listed, option, said
+from dpfc_cli.options import Classes, Options, listed, option, progress_option, said
 
 WHAT, HOW, WORK = "Records", "Features", "Work"
 """Panels of the help."""
@@ -79,7 +79,7 @@ class Making(Options):
         low=1,
         high=MOST_SHARDS,
     )
-    progress: Progress | None = option("Called as progress(stage, done, total).", typed=False)
+    progress: Progress | None = progress_option()
     warn: Callable[[str], None] | None = option(
         "Told what will go badly. Default: an `ExtractionWarning`.", typed=False
     )

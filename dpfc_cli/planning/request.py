@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dpfc_cli.options import Classes, option, said
+from dpfc_cli.options import Classes, option, progress_option, said
 from dpfc_cli.training.request import PRIVACY, Noisy
 
 if TYPE_CHECKING:
@@ -52,4 +52,4 @@ class Forecasting(Noisy):
     records_per_person: int | None = option(
         "Say what ε is for a person with so many records, if records are protected.", PRIVACY, low=1, high=MOST
     )
-    progress: Progress | None = option("Called as progress(stage, done, total), in trainings.", typed=False)
+    progress: Progress | None = progress_option("trainings")

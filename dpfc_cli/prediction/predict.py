@@ -18,6 +18,7 @@ from dpfc_cli.heads.head import Head, as_probabilities, encoded
 from dpfc_cli.prediction import calibration, output, sources
 from dpfc_cli.prediction.calibration import Calibration
 from dpfc_cli.prediction.output import Row, Saved
+from dpfc_cli.progress import show
 
 LOADING, PREDICTING = "Loading the model", "Predicting"
 """The stages that progress is told. More words may follow after a colon."""
@@ -134,7 +135,7 @@ def predict(
     weights: str | None = None,
     calibrate_on: FeatureSet | str | Path | None = None,
     batch: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress | None = show,
 ) -> Predictions:
     """Apply a head to pictures, or to features.
 

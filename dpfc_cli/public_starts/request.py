@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dpfc_cli.backbones import BACKBONES
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.options import Classes, Options, listed, option, said
+from dpfc_cli.options import Classes, Options, listed, option, progress_option, said
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -84,7 +84,7 @@ class ClassVectors(Options):
         metavar="SET",
     )
     split: str = option("The split of it to score.", SCORE, metavar="NAME", default="test")
-    progress: Progress | None = option("Called as progress(stage, done, total).", typed=False)
+    progress: Progress | None = progress_option()
 
     def __post_init__(self) -> None:
         super().__post_init__()

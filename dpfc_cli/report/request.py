@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dpfc_cli.options import HEAD, Options, option, said
+from dpfc_cli.options import HEAD, Options, option, progress_option, said
 
 RELEASED = "What 'dpfc evaluate HEAD --epsilon E --json' wrote: noisy figures, which may be shown to anyone."
 
@@ -27,9 +27,7 @@ class Reporting(Options):
         metavar="SET",
     )
     evaluation: Path | str | None = option(RELEASED, metavar="FILE")
-    progress: Callable[[str, int, int | None], None] | None = option(
-        "Called as progress(stage, done, total), in records.", typed=False
-    )
+    progress: Callable[[str, int, int | None], None] | None = progress_option("records")
 
 
 @dataclass(frozen=True, kw_only=True)

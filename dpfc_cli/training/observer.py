@@ -1,6 +1,7 @@
 """Who is told how a training goes, and who is asked before it is charged."""
 
 from dpfc_cli.errors import warned
+from dpfc_cli.progress import show
 
 CHECKING = "Checking the features"
 """The stage that counts files."""
@@ -17,7 +18,7 @@ class TrainingWarning(UserWarning):
 
 
 class Observer:
-    """Told how a training goes. This one issues Python warnings and says nothing else; the command line has its own."""
+    """Told how a training goes. This one issues Python warnings, and shows a bar in a terminal or a notebook."""
 
     def warn(self, text: str) -> None:
         """Told what will go badly."""
@@ -28,6 +29,7 @@ class Observer:
 
     def progress(self, stage: str, done: int, total: int | None) -> None:
         """Told how much of a stage is done."""
+        show(stage, done, total)
 
     def confirm(self, charge: str) -> bool:
         """Asked once, before the charge, which the text describes. False: nothing is charged."""

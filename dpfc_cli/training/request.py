@@ -125,7 +125,7 @@ class Training(Noisy):
     by: str | None = option("Whose training it is, for the ledger. Default: your account.", RUN)
     purpose: str | None = option("What the training is for, for the ledger.", RUN)
     observer: Observer | None = option(
-        "Told of warnings and progress. Default: warnings as Python warnings, and nothing else.", typed=False
+        "Told of warnings and progress. Default: Python warnings, and a bar in a terminal or a notebook.", typed=False
     )
 
     def __post_init__(self) -> None:
