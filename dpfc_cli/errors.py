@@ -1,7 +1,7 @@
 """Errors that the user can correct: what is wrong and why, then what to do.
 
-Every room raises `UserError`. The command line prints it and exits with code 2; a program reads its `code` and its
-`fields`. A message may name files, parameters and public facts. It never contains a value of a record.
+Every room raises `UserError`. The command line prints it and ends with its exit code (`ENDINGS`); a program reads its
+`code` and its `fields`. A message may name files, parameters and public facts. It never contains a value of a record.
 
 A message names a parameter as `parameter("learning_rate")`. Python callers then read `learning_rate`, and the command
 line puts the flag in its place, `--learning-rate`. So the library knows no flags.
@@ -29,9 +29,10 @@ Code = Literal[
     "conflict",  # parameters, or files, that do not fit together
     "missing",  # a file, folder, split, column … that is not there
     "damaged",  # a file whose contents are not what they must be
-    "unreadable",  # the system does not let us read, or a download failed
+    "unreadable",  # the system does not let us read
+    "unreachable",  # a download failed
     "unwritable",  # the system does not let us write
-    "exists",  # something that would be overwritten
+    "exists",  # something that would be overwritten, or charged again
     "busy",  # another process holds it
     "over-cap",  # more privacy than a cap allows
     "private-records",  # private records where public ones belong
@@ -40,7 +41,24 @@ Code = Literal[
     "unsupported",  # what dpfc or this machine cannot do
     "lost",  # another process of the same training has failed or is gone
     "declined",  # the user was asked, and said no
+    "stopped",  # Ctrl-C
+    "defect",  # a mistake in dpfc
 ]
+ENDINGS = {
+    0: "Done.",
+    1: "A defect of dpfc.",
+    2: "Something in the line, or in what it names, must be changed.",
+    3: "A cap allows no such charge.",
+    4: "The network, or another process, does not answer: try again.",
+    5: "A file or a folder is damaged, or not what it must be.",
+    6: "It is there already, or another process holds it.",
+    130: "Stopped by Ctrl-C.",
+}
+"""What each exit code of the command line says."""
+_ENDINGS: dict[Code, int] = {
+    **{"defect": 1, "over-cap": 3, "unreachable": 4, "lost": 4, "damaged": 5, "exists": 6, "busy": 6},
+    "stopped": 130,
+}
 
 _PARAMETER = re.compile("‹([a-z_]+)›")
 MOST_MARKS = 6
@@ -62,11 +80,14 @@ class UserError(Exception):
 
     """
 
-    exit_code = 2
-
     def __init__(self, what: str, remedy: str, *, code: Code = "bad-value", **fields: object) -> None:
         super().__init__(what, remedy)
         self.what, self.remedy, self.code, self.fields = what, remedy, code, fields
+
+    @property
+    def exit_code(self) -> int:
+        """How the command line ends: one of `ENDINGS`."""
+        return _ENDINGS.get(self.code, 2)
 
     def __str__(self) -> str:
         return "\n".join(map(printable, self.text(lambda name: name)))
@@ -126,14 +147,21 @@ def spelled(text: str, spell: Callable[[str], str]) -> str:
 
 
 def unknown(kind: str, name: str, known: Sequence[str], **about: object) -> UserError:
-    """The error for a name that is not in a table. It suggests the nearest known name."""
-    import difflib
-
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean '{near[0]}'? " if near else ""
+    """The error for a name that is not in a table. It suggests near names."""
     known = list(known)
     about |= {"name": name, "known": known}
-    return UserError(f"Unknown {kind} '{name}'.", f"{hint}Known: {', '.join(known)}.", code="unknown-name", **about)
+    remedy = f"{near(name, known)}Known: {', '.join(known)}."
+    return UserError(f"Unknown {kind} '{name}'.", remedy, code="unknown-name", **about)
+
+
+def near(name: str, known: Sequence[str]) -> str:
+    """A question for a remedy, "Did you mean …?", with known names that begin so, or else the one that looks most like
+    it. An empty text if there is none.
+    """
+    from difflib import get_close_matches
+
+    found = [each for each in known if name and each.startswith(name)][:3] or get_close_matches(name, known, n=1)
+    return f"Did you mean {' or '.join(map(repr, found))}? " if found else ""
 
 
 def check_installed(package: str, extra: str, purpose: str) -> None:

@@ -55,7 +55,8 @@ class Option:
         open: the bounds are none of the values.
         kind: the type of its value, which `declared` takes from the field's. A place is a path, or a name: ./mine is
             not mine.
-        choices: the names to choose from, likewise.
+        choices: the names to choose from, likewise. If they are declared, they are what a shell completes, and other
+            values may be valid.
 
     """
 
@@ -75,7 +76,7 @@ class Option:
     @property
     def text(self) -> str:
         """The help, with the choices that it does not name itself."""
-        named = all(each in self.help for each in self.choices)
+        named = self.kind != "choice" or all(each in self.help for each in self.choices)
         return self.help if named else f"{self.help} One of {listed(self.choices)}."
 
     def taken(self, name: str, value: Any) -> Any:
@@ -292,7 +293,7 @@ def of_type(said: Option, hint: Any) -> Option:
         kind = "text" if Path not in parts else "place" if str in parts else "path"
     elif len(parts) == 1:
         kind = _KINDS.get(parts[0], "other")
-    return replace(said, kind=kind, choices=choices)
+    return replace(said, kind=kind, choices=choices or said.choices)
 
 
 _KINDS: dict[Any, Kind] = {bool: "switch", int: "integer", float: "number", Sequence[float]: "numbers"}
@@ -307,7 +308,13 @@ def takes(call: Callable[P, Call]) -> Callable[[Callable[[Call], Result]], Calla
     def made(function: Callable[[Call], Result]) -> Callable[P, Result]:
         @functools.wraps(function)
         def called(*args: P.args, **kwargs: P.kwargs) -> Result:
-            return function(call(*args, **kwargs))
+            try:
+                wanted = call(*args, **kwargs)
+            except TypeError as error:
+                # Python names the class.
+                said = str(error).replace(f"{kind.__name__}.__init__()", f"{function.__name__}()")
+                raise TypeError(said) from None
+            return function(wanted)
 
         shown: Any = called
         known, returned = inspect.signature(call).parameters, function.__annotations__["return"]

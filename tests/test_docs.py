@@ -19,7 +19,7 @@ import pytest
 import typer
 
 from dpfc_cli.cli.help import COMMANDS
-from dpfc_cli.errors import Code
+from dpfc_cli.errors import ENDINGS, Code, UserError
 from dpfc_cli.privacy import accounting
 from dpfc_cli.version import __version__
 from tests.support import commands, parsed, typed
@@ -176,7 +176,7 @@ def test_a_line_that_dpfc_does_not_take_is_caught() -> None:
     shown = lines_of("```sh\nX=1 srun dpfc train --epsilon 1 | cat > 'a b'  # a head\n```\n")
     assert shown == [["X=1", "srun", "dpfc", "train", "--epsilon", "1"], ["cat"], ["a b"]]
     assert parsed(["train", "--epsilon", "1"])["epsilon"] == 1
-    for wrong in (["train", "--epsilom", "1"], ["train", "--epsilon", "one"], ["predict", "HEAD"], ["trian"]):
+    for wrong in (["train", "--epsilom", "1"], ["train", "--epsilon", "one"], ["verify", "a", "b"], ["trian"]):
         with pytest.raises((typer.BadParameter.__mro__[1], AssertionError)):
             parsed(wrong)
 
@@ -207,7 +207,7 @@ def test_the_page_on_installation_names_every_extra() -> None:
 # line ends do not count. A comment before a block says how the block ends, unless with exit code 0.
 
 BLOCK = re.compile(r"^(?:<!-- test: (?P<ends>[^\n]*) -->\n)?```(?P<kind>\w+)\n(?P<body>.*?)^```$", re.M | re.S)
-ENDINGS = {None: 0, "exit code 2": 2, "Ctrl-C, then exit code 130": 130}
+BLOCK_ENDINGS = {None: 0, "exit code 2": 2, "Ctrl-C, then exit code 130": 130}
 PRESSED = """\
 import os, signal
 from dpfc_cli.cli.app import main
@@ -234,7 +234,7 @@ class Block:
 
 def blocks_of(page: Path) -> list[Block]:
     text = page.read_text("utf-8")
-    found = [Block(kind=m["kind"], body=m["body"], exit_code=ENDINGS[m["ends"]]) for m in BLOCK.finditer(text)]
+    found = [Block(kind=m["kind"], body=m["body"], exit_code=BLOCK_ENDINGS[m["ends"]]) for m in BLOCK.finditer(text)]
     assert 2 * len(found) == len(re.findall("^```", text, re.MULTILINE)), "a block without a kind"
     return found
 
@@ -326,6 +326,15 @@ def test_the_table_of_codes_is_whole() -> None:
     page = (DOCS / "python.md").read_text("utf-8")
     rows = re.findall(r"^\| (`[a-z`, -]+`) \|", page.partition("| code |")[2], re.MULTILINE)
     assert sorted(re.findall("`([a-z-]+)`", " ".join(rows))) == sorted(get_args(Code))
+
+
+def test_the_table_of_exit_codes_is_that_of_the_program() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.*?) \| (.*?) ?\|$", (DOCS / "pipelines.md").read_text("utf-8"), re.MULTILINE)
+    assert {int(number): said for number, said, _ in rows} == ENDINGS
+    said = {code: int(number) for number, _, codes in rows for code in re.findall("`([a-z-]+)`", codes)}
+    assert {code: said.get(code, 2) for code in get_args(Code)} == {
+        code: UserError("", "", code=code).exit_code for code in get_args(Code)
+    }
 
 
 def test_the_page_on_security_names_tests_that_there_are_and_counts_what_is_planted() -> None:

@@ -67,6 +67,11 @@ def test_a_wrong_option_is_an_error_for_type_checkers_too(tmp_path: Path) -> Non
         dpfc.extract("digits", on_error="drop")  # type: ignore[arg-type]
 
 
+def test_an_unknown_option_is_said_to_be_none_of_the_function() -> None:
+    with pytest.raises(TypeError, match=r"^train\(\) got an unexpected keyword argument 'epsilom'"):
+        dpfc.train(None, epsilom=1.0)  # type: ignore[call-arg,arg-type]
+
+
 def test_the_options_of_methods_are_those_that_methods_have() -> None:
     assert {"auto", *METHODS} == set(get_args(MethodName))
     known = declared(MethodOptions)

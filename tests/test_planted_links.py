@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from dpfc_cli.downloads import Remote, fetch
 from dpfc_cli.errors import UserError
 from dpfc_cli.files import replace
 from dpfc_cli.heads import head as heads
-from dpfc_cli.images.download import fetch
-from dpfc_cli.images.sets import Remote
 
 
 def mode_of(path: Path) -> int:
@@ -75,10 +74,10 @@ def test_a_link_at_the_name_of_a_partial_download_is_removed(
     source = tmp_path / "source"
     source.write_bytes(b"data" * 100)
     digest = "0" * 64
-    remote = Remote(name="a", size=400, sha256=digest, urls=(source.as_uri(),))
+    remote = Remote(name="set/a", size=400, sha256=digest, urls=(source.as_uri(),))
     part = tmp_path / "cache" / "set" / "a.part"
     part.parent.mkdir(parents=True)
     part.symlink_to(precious)
     with pytest.raises(UserError, match=r"wrong SHA-256"):
-        fetch("set", (remote,))
+        fetch((remote,))
     assert precious.read_bytes() == b"kept"

@@ -15,8 +15,9 @@ from dpfc_cli.backbones import convnext, scattering, vision_transformer
 from dpfc_cli.backbones.family import DEFAULT_RECIPE as _DEFAULT_RECIPE
 from dpfc_cli.backbones.family import Backbone, Classifier, Family, Wanted, computed
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.backbones.hub import Progress
+from dpfc_cli.backbones.hub import Pin
 from dpfc_cli.backbones.scattering import UNPOOLED
+from dpfc_cli.downloads import Progress
 from dpfc_cli.errors import UserError, parameter, unknown
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "load",
     "own_pool",
     "own_recipe",
+    "published",
 ]
 
 
@@ -84,6 +86,18 @@ def classifier(wanted: Wanted) -> Classifier:
     unknown or has no classifier of this feature, or the weights cannot be used.
     """
     return _checked(wanted).classifier(wanted)
+
+
+def published(name: str, weights: str | None) -> tuple[str, Pin | None, tuple[str, ...]] | None:
+    """Where on the hub the weights of a model are, which version, and the files of its text tower beside them.
+
+    weights: as for `Wanted`. None if nothing is fetched. Raises UserError as `check`.
+    """
+    known = _checked(Wanted(name=name, weights=weights)).published.get(name)
+    if known is None:
+        return None
+    where, pin = known.place(weights)
+    return (where, pin, ("tokenizer.json",) if known.text else ()) if where.startswith("hf:") else None
 
 
 def load(wanted: Wanted) -> Backbone:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.backbones.hub import Progress
+from dpfc_cli.downloads import Progress
 from dpfc_cli.errors import UserError, parameter
 
 if TYPE_CHECKING:

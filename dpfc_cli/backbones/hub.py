@@ -1,7 +1,8 @@
 """Where the weights are: in a file, in a folder, or in a repository of the Hugging Face hub; and which bytes they have.
 
 huggingface_hub downloads them. Its cache, its offline mode (HF_HUB_OFFLINE), its mirrors (HF_ENDPOINT), its tokens and
-its way to continue a download work as its documentation says. (After a broken connection it continues. Since its
+its way to continue a download work as its documentation says. A folder hub/OWNER/NAME in the cache of dpfc stands for
+the whole repository: files that were got in another way lie there. (After a broken connection it continues. Since its
 version 2, a process that was killed leaves nothing to continue from, except what hf_xet keeps in its own cache.)
 
 The digest of weights is checked whenever they are loaded, also from the cache (`Located.digest`). The hub names a large
@@ -11,16 +12,17 @@ mirror. Where the table of models has a pin, commit and digest are those of the 
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from dpfc_cli.downloads import Progress, Remote
 from dpfc_cli.errors import Code, UserError, parameter, sentence
 from dpfc_cli.files import json_in, sha256_of
+from dpfc_cli.folders import cache_folder
 
-Progress = Callable[[str, int, int | None], None]
-"""It is called with (stage, done, total). The total is None where it is not known."""
 INDEX = "model.safetensors.index.json"
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".tar")
 _KNOWN = (".safetensors", ".npz")
@@ -77,12 +79,14 @@ class Published:
         home: `owner/name/file` on the hub; None if they are not published.
         width: of a token or a place. The weights must have it; None if the name of the model does not say.
         pin: the version of the published weights. None: it was not established, and the newest is taken.
+        text: which kind of text tower the weights have beside it (`backbones.text`); None: they have none.
 
     """
 
     home: str | None
     width: int | None
     pin: Pin | None = None
+    text: Literal["clip", "siglip"] | None = None
 
     def place(self, weights: str | None) -> tuple[str, Pin | None]:
         """Where the weights are, and which version is accepted.
@@ -148,10 +152,12 @@ def check(weights: str) -> None:
         )
 
 
-def locate(weights: str, progress: Progress | None = None, pin: Pin | None = None) -> Located:
-    """Find the files of weights, and fetch them if they are not here. For the arguments see `Published.find`."""
+def locate(weights: str, progress: Progress | None = None, pin: Pin | None = None, *, cached: bool = False) -> Located:
+    """Find the files of weights, and fetch them if they are not here. For the arguments see `Published.find`; cached:
+    whether nothing is fetched.
+    """
     check(weights)
-    place = _Place(weights, progress, pin)
+    place = _Place(weights, progress, pin, cached)
     usual = (place.file,) if place.file else ("model.safetensors", INDEX)
     file = next((name for name in usual if place.get(name)), usual[0])
     path = place.need(file)
@@ -163,6 +169,48 @@ def locate(weights: str, progress: Progress | None = None, pin: Pin | None = Non
         config=_json(config) if config else {},
         expected=(pin.sha256,) if pin is not None else tuple(map(named_by, files)),
     )
+
+
+def here(weights: str, pin: Pin | None, more: Sequence[str] = ()) -> bool:
+    """Whether weights, and more files beside them, are on this machine, so that the hub is not needed."""
+    try:
+        locate(weights, pin=pin, cached=True)
+    except UserError:
+        return False
+    place = _Place(weights, pin=pin)
+    return all(place.knows(name) for name in ("config.json", *more))
+
+
+def fetch(weights: str, progress: Progress | None, pin: Pin | None, more: Sequence[str] = ()) -> None:
+    """Fetch weights, and more files beside them. UserError as `Published.find`."""
+    locate(weights, progress, pin)
+    for name in more:
+        beside(weights, name, progress, pin)
+
+
+def remotes(weights: str, pin: Pin | None, more: Sequence[str] = ()) -> list[Remote]:
+    """The files that `fetch` fetches, as far as is known before; [] if the weights are in a folder of this machine.
+
+    Sizes, and digests without a pin, are as the hub says, if it can be reached.
+    """
+    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url
+
+    place = _Place(weights, pin=pin)
+    if place.repository is None:
+        return []
+    found, main = list[Remote](), place.file or "model.safetensors"
+    for name in (main, "config.json", *more):
+        url = hf_hub_url(place.repository, place.ahead + name, revision=place.commit)
+        size, etag = None, pin.sha256 if pin is not None and name == main else None
+        with suppress(Exception):  # As in `download`.
+            try:
+                said = get_hf_file_metadata(url)
+            except errors.EntryNotFoundError:
+                continue
+            size, etag = said.size, etag or said.etag
+        sha256 = etag if re.fullmatch("[0-9a-f]{64}", etag or "") else None
+        found.append(Remote(f"hub/{place.repository}/{place.ahead}{name}", size, sha256, (url,)))
+    return found
 
 
 def beside(weights: str, name: str, progress: Progress | None = None, pin: Pin | None = None) -> Located | None:
@@ -191,8 +239,10 @@ class _Place:
 
     """
 
-    def __init__(self, weights: str, progress: Progress | None = None, pin: Pin | None = None) -> None:
-        self._progress, self._commit = progress, None if pin is None else pin.commit
+    def __init__(
+        self, weights: str, progress: Progress | None = None, pin: Pin | None = None, cached: bool = False
+    ) -> None:
+        self._progress, self.commit, self._cached = progress, None if pin is None else pin.commit, cached
         self.where, self.file, self.ahead = weights, "", ""
         self.repository: str | None = None
         if weights.startswith("hf:"):
@@ -205,7 +255,7 @@ class _Place:
                     value=weights,
                 )
             self.repository, named = found["repository"], found["file"] or ""
-            self.where = f"hf:{self.repository}"
+            self.where, self._folder = f"hf:{self.repository}", cache_folder() / "hub" / self.repository
             self.ahead, self.file = named[: named.rfind("/") + 1], named[named.rfind("/") + 1 :]
             return
         path = Path(weights).expanduser()
@@ -222,10 +272,20 @@ class _Place:
 
     def get(self, name: str) -> Path | None:
         """A file of the folder, fetched if it is not on this machine; None if there is none."""
-        if self.repository is not None:
-            return download(self.repository, self.ahead + name, self._progress, self._commit)
-        path = self._folder / name
+        if self.repository is not None and not self._folder.is_dir():
+            if self._cached:
+                return _in_cache(self.repository, self.ahead + name, self.commit)
+            return download(self.repository, self.ahead + name, self._progress, self.commit)
+        path = self._folder / self.ahead / name
         return path if path.is_file() else None
+
+    def knows(self, name: str) -> bool:
+        """Whether this machine knows if there is such a file: the cache remembers what the hub lacks."""
+        from huggingface_hub import try_to_load_from_cache
+
+        if self.repository is None or self._folder.is_dir():
+            return True
+        return try_to_load_from_cache(self.repository, self.ahead + name, revision=self.commit) is not None
 
     def need(self, name: str) -> Path:
         """As `get`. Raises UserError if there is none."""
@@ -292,6 +352,13 @@ def named_by(file: Path) -> str | None:
     return name if re.fullmatch("[0-9a-f]{64}", name) else None
 
 
+def _in_cache(repository: str, file: str, commit: str | None) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(repository, file, revision=commit)
+    return Path(found) if isinstance(found, str) else None
+
+
 def download(repository: str, file: str, progress: Progress | None, commit: str | None) -> Path | None:
     """A file of the hub in the cache, fetched if it is not there; None if it is not in the repository.
 
@@ -308,9 +375,9 @@ def download(repository: str, file: str, progress: Progress | None, commit: str 
     from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
     from huggingface_hub import errors as hub
 
-    code: Code = "unreadable"
+    code: Code = "unreachable"
     try:
-        if not isinstance(try_to_load_from_cache(repository, file, revision=commit), str):
+        if _in_cache(repository, file, commit) is None:
             _reach(repository, file, commit)
         return Path(hf_hub_download(repository, file, revision=commit, tqdm_class=_meter(file, progress)))
     except hub.LocalEntryNotFoundError as error:
@@ -331,12 +398,13 @@ def download(repository: str, file: str, progress: Progress | None, commit: str 
         problem = (sentence(error).splitlines()[0].rstrip(".")) or type(error).__name__
     raise UserError(
         f"'{file}' of '{repository}' cannot be fetched from the Hugging Face hub: {problem}.",
-        "Check the name and the network and try again. Or get all files in another way, put them into a folder of your "
-        f"own, and name it with {parameter('weights')}.",
+        "Check the name and the network and try again. Or get all files in another way ('dpfc fetch --dry-run' lists "
+        f"them), put them into a folder of your own, and name it with {parameter('weights')}.",
         code=code,
         parameter="weights",
         repository=repository,
         file=file,
+        problem=f"{file}: {problem}",
     )
 
 

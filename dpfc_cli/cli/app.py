@@ -1,6 +1,6 @@
 """`dpfc`: the commands and how they end.
 
-Exit codes: 0 done; 2 the user can correct it; 1 a defect of dpfc; 130 stopped by Ctrl-C.
+The exit codes are `errors.ENDINGS`. With --json, an error is a JSON object on the last line of stderr.
 
 `display` is imported inside functions: it looks at the output streams, and `main` may have to repair them first.
 """
@@ -18,6 +18,7 @@ import stat
 import sys
 import warnings
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,7 +46,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with: dpfc extract digits; dpfc train --epsilon 1; dpfc evaluate",
 )
-_verbose = False
+COMMON: dict[str, Any] = {
+    "quiet": typer.Option("--quiet", "-q", help="Show no remarks and no progress, only results, warnings and errors."),
+    "verbose": typer.Option("--verbose", "-v", help="Show the traceback of a defect."),
+    "as_json": typer.Option("--json", help="Print one JSON object. An error is one, too, on stderr."),
+}
+"""Options that may stand before the command or after it."""
+_before: dict[str, bool] = {}
+"""Those that stood before it."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -56,18 +64,14 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _common(
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Show no remarks and no progress, only results, warnings and errors.")
-    ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the traceback of a defect.")] = False,
+    quiet: Annotated[bool, COMMON["quiet"]] = False,
+    verbose: Annotated[bool, COMMON["verbose"]] = False,
+    as_json: Annotated[bool, COMMON["as_json"]] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    global _verbose
-    from dpfc_cli.cli import display
-
-    _verbose, display.quiet = verbose, quiet
+    _before.update(quiet=quiet, verbose=verbose, as_json=as_json)
 
 
 def command(
@@ -87,54 +91,62 @@ def command(
 
         @functools.wraps(function)
         def guarded(**words: Any) -> None:
-            stop.stands = when_stopped
+            from dpfc_cli.cli import display
+
+            common = {each: _before.get(each, False) or words.get(each, False) for each in COMMON}
+            display.quiet, stop.stands = common["quiet"], when_stopped
+            if "as_json" in words:
+                words["as_json"] = common["as_json"]
             try:
-                values = {each.name: each.value(words[each.name]) for each in options.values()}
-                function(**values)
-            except UserError as error:
-                what, remedy = error.text(spell)
-                _fail(error.exit_code, what, remedy, *notes(error))
-            except KeyboardInterrupt as stopped:
-                _fail(130, "Stopped.", " ".join(notes(stopped) or [stop.stands]))
-            except MemoryError as error:
-                remedy = "Free some, or use fewer features (--pool mean) or classes."
-                _fail(2, "The machine's memory ran out.", remedy, *notes(error))
+                function(**{each.name: each.value(words[each.name]) for each in options.values()})
             except (typer.Exit, typer.Abort):
                 raise
-            except OSError as error:
-                _fail(UserError.exit_code, *_refused(error))
-            except Exception as error:
-                if _verbose:
+            except (Exception, KeyboardInterrupt) as error:
+                found = _error_of(error)
+                if common["verbose"] and found.code == "defect":
                     _show_traceback(error)
-                remedy = "Run again with 'dpfc -v …' for the traceback, and report it."
-                # What was charged comes first: it says what running again costs.
-                _fail(1, f"A defect in dpfc: {type(error).__name__}.", *notes(error), remedy)
+                said = [] if found.code == "stopped" else notes(error)
+                raise typer.Exit(display.fail(found, said, spell, common["as_json"])) from None
 
         shown: Any = guarded
-        shown.__signature__ = inspect.Signature([each.parameter(spell) for each in options.values()])
-        shown.__annotations__ = {name: each.annotation for name, each in shown.__signature__.parameters.items()}
+        parameters = [each.parameter(spell) for each in options.values()]
+        own = {each.name for each in parameters}
+        parameters += [_hidden(each) for each in COMMON if each not in own]
+        shown.__signature__ = inspect.Signature(parameters)
+        shown.__annotations__ = {each.name: each.annotation for each in parameters}
         app.command(name, cls=Command)(guarded)
         return function
 
     return register
 
 
-def _refused(error: OSError) -> list[str]:
-    """What is said of an error of the system that no room has put into words: which file, and the system's reason."""
-    reason = os.strerror(error.errno) if error.errno else type(error).__name__
-    about = f"'{os.fsdecode(error.filename)}'" if isinstance(error.filename, str | bytes) else "a file"
-    said = [f"The system does not let dpfc use {about}: {reason}.", "Look at the disk and the rights."]
-    return [*said, *notes(error)]
+def _hidden(name: str) -> inspect.Parameter:
+    """A common option as one of a command. The help of dpfc tells of it."""
+    said = copy(COMMON[name])
+    said.hidden = True
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, said])
 
 
-def _fail(code: int, what: str, *remedies: str) -> None:
-    from dpfc_cli.cli import display
+def _error_of(error: BaseException) -> UserError:
+    """What is said of an exception that ends a command."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return UserError("Stopped.", " ".join(notes(error) or [stop.stands]), code="stopped")
+    if isinstance(error, MemoryError):
+        remedy = "Free some, or use fewer features (--pool mean) or classes."
+        return UserError("The machine's memory ran out.", remedy, code="memory")
+    if isinstance(error, OSError):
+        # No room has put it into words.
+        reason = os.strerror(error.errno) if error.errno else type(error).__name__
+        about = f"'{os.fsdecode(error.filename)}'" if isinstance(error.filename, str | bytes) else "a file"
+        what = f"The system does not let dpfc use {about}: {reason}."
+        return UserError(what, "Look at the disk and the rights.", code="unreadable")
+    remedy = "Run again with 'dpfc -v …' for the traceback, and report it."
+    return UserError(f"A defect in dpfc: {type(error).__name__}.", remedy, code="defect")
 
-    display.fail(what, *remedies)
-    raise typer.Exit(code) from None
 
-
-def _show_traceback(error: Exception) -> None:
+def _show_traceback(error: BaseException) -> None:
     """The traceback on stderr, indented: a message in it may have lines that look like ours."""
     import traceback
 
@@ -211,11 +223,9 @@ def main() -> None:
     if failed and not code:
         from dpfc_cli.cli import display
 
-        code = UserError.exit_code
-        display.fail(
-            f"The output could not be written ({failed.strerror}).",
-            "What the command made is in place. Make room, or send the output elsewhere.",
-        )
+        remedy = "What the command made is in place. Make room, or send the output elsewhere."
+        error = UserError(f"The output could not be written ({failed.strerror}).", remedy, code="unwritable")
+        code = display.fail(error, as_json="--json" in sys.argv)
     if code == 130 or stop.at_once:
         # What was stopped may still compute on JAX's threads, and would crash the interpreter while it ends. And JAX
         # would wait for other processes, which are gone.

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from dpfc_cli import rounding
 from dpfc_cli.audit.request import MOST_RUNS, Auditing
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.typed import JSON
+from dpfc_cli.errors import UserError
 from dpfc_cli.show.document import Table, page
 
 if TYPE_CHECKING:
@@ -36,11 +35,11 @@ def audit(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
     else:
         _show(found, asked["confidence"])
     if violated:
-        display.fail(
+        raise UserError(
             f"{', '.join(violated)}: more is released than is claimed.",
             "This is a defect in dpfc. Trust no claim of this version, and report it.",
+            code="defect",
         )
-        raise typer.Exit(1)
 
 
 def _warn_of_few(found: Sequence["Audit"]) -> None:

@@ -83,6 +83,9 @@ def budget(
     note: Annotated[str | None, Option("Why the cap is set.", _CHANGES)] = None,
     full: Full = False,
     as_json: Annotated[bool, JSON] = False,
+    as_csv: Annotated[
+        bool, Option("Print CSV: a row for each charge, or for each conversion.", flags=("--csv",))
+    ] = False,
 ) -> None:
     """Convert between σ and ε for every method. Without either, show what was spent, as the ledger says.
 
@@ -120,6 +123,14 @@ def budget(
         sections.append(Section("", shown))
     if as_json:
         display.as_json(result)
+    elif as_csv and "conversion" in result:
+        display.as_csv(list(result["conversion"][0]), result["conversion"])
+    elif as_csv:
+        from dpfc_cli.report import account
+
+        if result["spent"]["warning"]:
+            display.warn(result["spent"]["warning"])
+        display.as_csv(account.COLUMNS, account.rows(result["spent"]["populations"]))
     else:
         display.show(Document(title="", sections=sections), full)
 
@@ -144,6 +155,8 @@ def _check(given: set[str], deltas: int) -> None:
     alone = [name for name in _ALONE if name in given or (name == "population" and "adopt" in given)]
     if len(alone) > 1:
         raise _conflict(alone[1], f"does not go with {parameter(alone[0])}.", "Do one after the other.")
+    if "as_csv" in given and ("as_json" in given or ("features" in given and given & {"sigma", "epsilon"})):
+        raise _conflict("as_csv", "prints one table.", "Ask for one thing, in one form.")
     if "cap" in given and deltas > 1:
         raise _conflict("delta", "may be given once with a cap.", "Leave out the others.")
 
@@ -192,7 +205,7 @@ def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[
     """What the ledger says of a set, or of everybody: for programs, and for people."""
     from dpfc_cli.ledger.file import read
     from dpfc_cli.ledger.populations import check_begin, known_set
-    from dpfc_cli.report import account as shown
+    from dpfc_cli.report import account
 
     book = read(_ledger(found))
     if not book.facts:
@@ -210,9 +223,9 @@ def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[
         known_set(book, found)
         accounts = [book.account_of(found.manifest.id)]
     lost = _lost(book, None if found is None else found.name)
-    blocks = [block for account in accounts for block in shown.blocks(account, book, deltas)]
+    blocks = [block for each in accounts for block in account.blocks(each, book, deltas)]
     blocks += [] if lost is None else [Words(lost, strong=True)]
-    values = {"ledger": str(book.path), "populations": [shown.values(each, book, deltas) for each in accounts]}
+    values = {"ledger": str(book.path), "populations": [account.values(each, book, deltas) for each in accounts]}
     return {**values, "warning": lost}, blocks
 
 

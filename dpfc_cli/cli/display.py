@@ -4,14 +4,15 @@ Texts may have parts that come from users or files (names of classes, files, fol
 they are shown as `dpfc_cli.show.terminal` shows them: no markup, one line each.
 """
 
+import csv
 import json
 import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from rich.console import Console
@@ -58,11 +59,20 @@ def warn(said: str) -> None:
     err.print(Text.assemble(("Warning:", "yellow"), " ", text(said)))
 
 
-def fail(what: str, *remedies: str) -> None:
-    """An error on stderr: what is wrong and why, then what to do, a line each."""
-    err.print(Text.assemble(("Error:", "red"), " ", text(what)))
-    for remedy in filter(None, remedies):
-        err.print(text(remedy))
+def fail(error: UserError, notes: Sequence[str] = (), spell: Callable[[str], str] = str, as_json: bool = False) -> int:
+    """An error on stderr: what is wrong and why, what stands, and what to do. Returns its exit code.
+
+    spell: how the user types the name of a parameter. as_json: one JSON object on the last line.
+    """
+    what, remedy = error.text(spell)
+    if as_json:
+        said = {"code": error.code, "exit_code": error.exit_code, "message": what, "notes": list(notes)}
+        _print_json({"error": {**said, "remedy": remedy, "fields": error.fields}}, sys.stderr)
+    else:
+        err.print(Text.assemble(("Error:", "red"), " ", text(what)))
+        for line in filter(None, (*notes, remedy)):
+            err.print(text(line))
+    return error.exit_code
 
 
 def can_ask() -> bool:
@@ -91,7 +101,7 @@ def confirm_again(what: str, charge: str, ask: Callable[[str], bool] | None) -> 
         raise UserError(
             f"{said} Again it charges {charge}.",
             f"Give {parameter('again')} if you want another one.",
-            code="conflict",
+            code="exists",
             parameter="again",
         )
     if not ask(f"{said} Charge {charge} again?"):
@@ -215,7 +225,20 @@ def as_json(value: Any) -> None:
 
     It is visible ASCII: JSON's own escapes stand for all other characters, so programs read every name as it is.
     """
-    print(json.dumps(_finite(value), allow_nan=False).replace("\x7f", "\\u007f"))  # noqa: T201
+    _print_json(value, sys.stdout)
+
+
+def _print_json(value: Any, stream: TextIO) -> None:
+    shown = json.dumps(_finite(value), allow_nan=False, default=str).replace("\x7f", "\\u007f")
+    print(shown, file=stream)
+
+
+def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Rows as CSV on stdout. Values of other names are left out, and what is not known is empty."""
+    writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: printable(value) if isinstance(value, str) else value for name, value in row.items()})
 
 
 def _finite(value: Any) -> Any:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import feature_set
+from dpfc_cli.cli.typed import feature_set, head_or_newest
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.evaluation.request import PRIVATE, PrivateScoring
-from dpfc_cli.folders import features_folder, heads_folder
+from dpfc_cli.folders import features_folder
 from dpfc_cli.options import Option
 
 if TYPE_CHECKING:
@@ -80,18 +80,14 @@ def evaluate(
     With --epsilon it protects the records of the split: it shows what a noisy count says, and what was spent.
     """
     from dpfc_cli.evaluation import evaluate as evaluation
-    from dpfc_cli.heads.head import Head, newest
+    from dpfc_cli.heads.head import Head
     from dpfc_cli.ledger.file import ledger_path
     from dpfc_cli.report import evaluated
     from dpfc_cli.show.markdown import markdown
-    from dpfc_cli.training.charge import question
 
     as_values = {"as_json": as_json, "as_csv": as_csv, "as_markdown": as_markdown}
     _check_options([name for name, wanted in as_values.items() if wanted], heads or [], epsilon, asked)
-    given = heads or [newest(heads_folder())]
-    if not heads:
-        display.say(f"Head: {given[0]} (the newest private one)")
-    loaded = [Head.load(path) for path in given]
+    loaded = [Head.load(path) for path in heads or [head_or_newest(None)]]
     found = _features(features, str(loaded[0].card["features"]["name"]), epsilon is not None)
     scored, split = {"features": found, "split": asked["split"]}, asked["split"]
     if plot is not None:
@@ -102,6 +98,8 @@ def evaluate(
     if epsilon is not None:
         ready = evaluation.prepared(PrivateScoring(loaded[0], found, **asked, epsilon=epsilon))
         if ready.repeats and not again:
+            from dpfc_cli.training.charge import question
+
             charge = question(ready.charge, found.name, ready.after)
             display.confirm_again("evaluation", charge, display.confirmed if display.can_ask() else None)
     with display.stages("Evaluating", "records") as progress:
@@ -126,7 +124,7 @@ def evaluate(
     if as_json:
         display.as_json(document.values)
     elif as_csv:
-        evaluated.as_csv(document.values)
+        display.as_csv(evaluated.COLUMNS, evaluated.rows(document.values))
     elif as_markdown:
         sys.stdout.write(markdown(document))
     else:

@@ -1,18 +1,17 @@
 """`dpfc export`: a head in the format of another program."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON
-from dpfc_cli.options import HEAD, Option
+from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
+from dpfc_cli.options import Option
 
 
 @command("export")
 def export(
-    head: Annotated[Path, Option(HEAD, argument=True)],
-    to: Annotated[str, Option("The format: ‹exports.export.TARGETS›.", metavar="FORMAT")],
+    to: Annotated[Literal["onnx", "torch", "sklearn", "npz"], Option("The format.", metavar="FORMAT")],
     out: Annotated[
         Path,
         Option(
@@ -20,6 +19,7 @@ def export(
             metavar="FILE",
         ),
     ],
+    head: Annotated[Path | None, NEWEST] = None,
     with_backbone: Annotated[bool, Option("With onnx: backbone and head in one graph, from pixels to scores.")] = False,
     weights: Annotated[
         str | None,
@@ -40,10 +40,10 @@ def export(
     from dpfc_cli.exports.export import export as write
     from dpfc_cli.heads.head import Head, shown
 
-    loaded = Head.load(str(head))
+    loaded = Head.load(head_or_newest(head))
     with display.stages("Exporting", "B") as progress:
         made = write(loaded, to, out, with_backbone=with_backbone, weights=weights, progress=progress)
-    name = shown(loaded.path or head)
+    name = shown(loaded.file)
     if as_json:
         display.as_json({"head": name, "format": to, "files": [str(path) for path in made.files], "notes": made.notes})
         return

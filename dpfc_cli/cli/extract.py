@@ -8,7 +8,7 @@ from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.typed import JSON, flag_named, set_named
 from dpfc_cli.errors import GUARDED, UserError, counted, spelled
-from dpfc_cli.extraction.request import WHAT, Extraction, Import
+from dpfc_cli.extraction.request import SOURCES, WHAT, WORK, Extraction, Import
 from dpfc_cli.options import Option, declared
 
 if TYPE_CHECKING:
@@ -21,7 +21,10 @@ Made = TypeVar("Made")
 @command("extract", Extraction, when_stopped="This run made nothing. What earlier runs finished is kept.")
 def extract(
     source: Annotated[str | None, declared(Extraction)["source"]] = None,
-    dataset: Annotated[str | None, Option("The same as SOURCE.", WHAT, metavar="SOURCE")] = None,
+    dataset: Annotated[str | None, Option("The same as SOURCE.", WHAT, metavar="SOURCE", choices=SOURCES)] = None,
+    dry_run: Annotated[
+        bool, Option("Check the options, and list what is missing on this machine. Open nothing.", WORK)
+    ] = False,
     as_json: Annotated[bool, JSON] = False,
     **asked: Any,
 ) -> None:
@@ -33,6 +36,11 @@ def extract(
     from dpfc_cli.extraction import extract as extraction
 
     wanted = _the_source(source, dataset)
+    if dry_run:
+        from dpfc_cli.cli.fetch import show_needed
+
+        show_needed(extraction.missing(Extraction(wanted, **asked)), as_json)
+        return
     units = {extraction.OPENING: "B" if images.small(wanted) else "files", extraction.LOADING: "B"}
     units[extraction.EXTRACTING] = units[extraction.LOOKING] = "images"
 

@@ -1,6 +1,5 @@
 """How `--help` looks: options and values as they are typed, in lines that end between words."""
 
-import io
 import re
 import shutil
 import sys
@@ -11,12 +10,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dpfc_cli.cli import stop
-from dpfc_cli.errors import printable
+from dpfc_cli.errors import ENDINGS, UserError, near
 from dpfc_cli.options import Option
 
 Full = Annotated[bool, Option("Show all, and not the short form.")]
 """The option of commands that show a document."""
 COMMANDS = {
+    "fetch": "fetch",
     "extract": "extract",
     "import": "extract",
     "zero-shot": "zero_shot",
@@ -80,18 +80,17 @@ class Group(TyperGroup):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a line, and end with an exit code."""
+        words = kwargs.get("args") or sys.argv[1:]
         try:
             code = super().main(*args, **kwargs | {"standalone_mode": False})
         except _LineError as error:
+            from dpfc_cli.cli import display
+
             # Without any word, the help is the message.
-            if not error.ctx or error.message != error.ctx.get_help():
-                error.message = _PARSED.sub("", printable(error.message))
-            text = io.StringIO()
-            error.show(text)
-            width = shutil.get_terminal_size().columns if sys.stderr.isatty() else sys.maxsize
-            lines = (_wrapped(printable(line), width) for line in text.getvalue().split("\n"))
-            sys.stderr.write("\n".join("\n".join(line) for line in lines))
-            code = error.exit_code
+            if error.ctx and error.message == error.ctx.get_help():
+                sys.stderr.write(error.message + "\n")
+                sys.exit(2)
+            code = display.fail(_refused(error), as_json="--json" in words)
         sys.exit(code or 0)
 
     def invoke(self, ctx: Any) -> Any:
@@ -120,6 +119,22 @@ class Group(TyperGroup):
         _write(formatter, "Options", [_record(option) for option in _options(self, ctx)])
         commands = [self.commands[name] for name in self.list_commands(ctx)]
         _write(formatter, "Commands", [(str(c.name), str(c.help).split("\n\n")[0]) for c in commands if not c.hidden])
+        _write(formatter, "Exit codes", [(str(code), said) for code, said in ENDINGS.items()])
+
+
+def _refused(error: Any) -> UserError:
+    """What is said of a line that cannot be parsed."""
+    ctx = error.ctx
+    line = ctx.command_path if ctx else "dpfc"
+    more = f"'{line} --help' shows what it takes."
+    if not hasattr(error, "possibilities"):
+        said = _PARSED.sub("", error.format_message()).rstrip(".")
+        return UserError(said if said.endswith("?") else f"{said}.", more)
+    name = error.option_name
+    flags = [flag for option in _options(ctx.command, ctx) for flag in option.opts if flag.startswith("--")]
+    # Of '-epsilon' the name is '-e'.
+    hint = near(f"--{name.lstrip('-')}", flags)
+    return UserError(f"'{line}' has no option '{name}'.", hint + more, code="unknown-name", name=name, known=flags)
 
 
 def _fit(formatter: Any) -> None:

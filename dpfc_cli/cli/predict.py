@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
+from dpfc_cli.cli.typed import NEWEST, head_or_newest
 from dpfc_cli.errors import UserError, counted, parameter
-from dpfc_cli.options import HEAD, Option, listed
+from dpfc_cli.options import Option, listed
 from dpfc_cli.prediction.output import FORMATS, LINES, check_place, format_of, header, line
 
 if TYPE_CHECKING:
@@ -18,16 +19,17 @@ if TYPE_CHECKING:
 
 @command("predict", when_stopped="What was printed is all that was made.")
 def predict(
-    head: Annotated[Path, Option(HEAD, argument=True)],
+    head: Annotated[str | None, NEWEST] = None,
     source: Annotated[
-        str,
+        str | None,
         Option(
             "A folder of pictures (at any depth, without folders of classes); a text file with the path of a "
             "picture on each line (- for standard input); a .tar or .parquet file of pictures; a feature set; or "
             "features as .npy, .npz, .safetensors or .h5.",
             argument=True,
+            metavar="SOURCE",
         ),
-    ],
+    ] = None,
     out: Annotated[
         Path | None,
         Option(
@@ -38,7 +40,7 @@ def predict(
     ] = None,
     form: Annotated[
         str | None,
-        Option(f"{listed(FORMATS)}. Default: as FILE is called.", metavar="NAME", flags=("--format",)),
+        Option(f"{listed(FORMATS)}. Default: as FILE is called.", metavar="NAME", flags=("--format",), choices=FORMATS),
     ] = None,
     top: Annotated[int, Option("How many of the best classes to give.", low=1)] = 1,
     weights: Annotated[
@@ -67,6 +69,12 @@ def predict(
     The backbone is made again from what the head says. A picture that cannot be read has a row with its error, and does
     not stop the others.
     """
+    if source is None:
+        # One word alone names the source.
+        head, source = None, head
+    if source is None:
+        remedy = "Write dpfc predict SOURCE, such as a folder, or dpfc predict HEAD SOURCE."
+        raise UserError("No pictures are named.", remedy, code="missing", parameter="source")
     # What can be refused is refused before anything is loaded.
     kind = format_of(out, form) if out is None else check_place(out, form)
     if out is None and kind not in LINES:
@@ -88,8 +96,10 @@ def predict(
 
     unit = ["pictures"]
     units = {prediction.LOADING: "B"}
+    named = head_or_newest(head)
+    how: dict[str, Any] = {"top": top, "weights": weights, "calibrate_on": calibrate_on}
     with display.stages(prediction.LOADING, lambda stage: units.get(stage.partition(":")[0], unit[0])) as progress:
-        found = prediction.predict(head, source, top=top, weights=weights, calibrate_on=calibrate_on, progress=progress)
+        found = prediction.predict(named, source, **how, progress=progress)
         unit[0] = f"{found.noun}s"
         _remark(found)
         saved = _print(found, kind) if out is None else found.save(out, form)

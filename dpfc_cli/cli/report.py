@@ -1,15 +1,16 @@
 """`dpfc report`: one file on a head that can be read, printed and filed."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON
+from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
 from dpfc_cli.report.request import Reporting
 
 
 @command("report", Reporting, when_stopped="No report was written.")
-def report(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
+def report(head: Annotated[Path | None, NEWEST] = None, as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
     """Write a report on a head: what was trained on what, the guarantee in words and as a curve, what is not covered.
 
     To read it takes no network and no script. It prints on A4. The same files give the same report, to the last byte.
@@ -18,8 +19,9 @@ def report(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
     from dpfc_cli.files import sha256_of
     from dpfc_cli.report.write import write_report
 
+    found = head_or_newest(head)
     with display.stages("Evaluating", "records") as progress:
-        path = write_report(**asked, progress=progress)
+        path = write_report(found, **asked, progress=progress)
     if as_json:
         display.as_json({"report": str(path), "internal": asked["internal"], "sha256": sha256_of(path)})
         return

@@ -5,13 +5,13 @@ from typing import Annotated
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON
-from dpfc_cli.options import HEAD, Option
+from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
+from dpfc_cli.options import Option
 
 
 @command("statement")
 def statement(
-    head: Annotated[Path, Option(HEAD, argument=True)],
+    head: Annotated[Path | None, NEWEST] = None,
     records_per_person: Annotated[
         int | None, Option("Say what the head means for a person with so many records.", low=1, high=10_000)
     ] = None,
@@ -23,8 +23,8 @@ def statement(
     from dpfc_cli.heads.head import Head, shown
     from dpfc_cli.trust import statement as statements
 
-    found = Head.load(str(head))
-    path = found.path or head
+    found = Head.load(head_or_newest(head))
+    path = found.file
     if records_per_person is not None and found.card["unit"] == "person":
         raise UserError(
             f"{parameter('records_per_person')} has no effect: this head protects persons with all their records.",

@@ -223,7 +223,11 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     plan = statement.released(releases, {"claim": calibrated.claim, "unit": calibrated.facts.unit})
     title = "Nothing was charged. This training would be"
     document = Document(
-        title=title, sections=[Section("", [Facts(rows)]), *(replace(each, full=False) for each in plan)]
+        title=title,
+        sections=[
+            Section("", [Facts(rows)]),
+            *(replace(each, title="What would be released", full=False) for each in plan),
+        ],
     )
     display.show(document, full)
 

@@ -1,10 +1,11 @@
 """From declared options (`dpfc_cli.options`) to what Typer parses, from what is typed to values, and back."""
 
+import glob
 import inspect
 import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -13,7 +14,7 @@ import typer
 
 from dpfc_cli.errors import UserError, parameter, spelled
 from dpfc_cli.folders import features_folder, heads_folder
-from dpfc_cli.options import Option, Options, declared, of_type
+from dpfc_cli.options import HEAD, Option, Options, declared, of_type
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -36,6 +37,10 @@ UNITS = {
 
 JSON = Option("Print one JSON object.", flags=("--json",))
 """Of every command with a result."""
+_HEADS, _SETS = ("HEAD", "HEAD..."), ("SET", "SOURCE", "PUBLIC_SET")
+"""What stands for the name of a head, and of a feature set."""
+NEWEST = Option(f"{HEAD} Default: the newest private.", argument=True, metavar="HEAD")
+"""Of commands that take a head."""
 
 
 class Typed(NamedTuple):
@@ -67,12 +72,14 @@ class Typed(NamedTuple):
         if optional and said.kind != "switch":
             hint = hint | None
         text = spelled(said.text, spell)
+        names = names_of(said)
         if said.argument:
-            info: Any = typer.Argument(help=text, metavar=said.metavar or self.name.upper())
+            info: Any = typer.Argument(help=text, metavar=said.metavar or self.name.upper(), autocompletion=names)
         else:
             flags = said.flags or (flag_named(self.name),)
             panel = said.group or None
-            info = typer.Option(*flags, help=text, metavar=said.metavar or metavar or None, rich_help_panel=panel)
+            shown = said.metavar or metavar or None
+            info = typer.Option(*flags, help=text, metavar=shown, rich_help_panel=panel, autocompletion=names)
         default = False if optional and said.kind == "switch" else self.default
         default = inspect.Parameter.empty if default is MISSING else default
         default = ",".join(f"{each:g}" for each in default) if isinstance(default, tuple) else default
@@ -133,6 +140,41 @@ def feature_set(given: str | None) -> tuple["FeatureSet", int]:
 
     others = 0 if given is not None else len(finished(features_folder())) - 1
     return open_features(given), others
+
+
+def head_or_newest(given: Path | str | None) -> Path:
+    """The head that was named, or the newest private one."""
+    from dpfc_cli.cli import display
+    from dpfc_cli.heads.head import newest
+
+    if given is not None:
+        return Path(given)
+    found = newest(heads_folder())
+    display.say(f"Head: {found} (the newest private one)")
+    return found
+
+
+def names_of(said: Option) -> Callable[[str], list[str]] | None:
+    """What gives a shell the names that begin so, of an option whose values have names; None for others. Where it gets
+    no name, a shell completes files.
+    """
+    if not said.choices and said.kind != "set" and said.metavar not in (*_HEADS, *_SETS):
+        return None
+
+    def known() -> Iterable[str]:
+        if said.choices:
+            return said.choices
+        if said.metavar in _HEADS:
+            return (path.stem for path in heads_folder().glob("*.safetensors"))
+        return (path.parent.name for path in features_folder().glob("*/manifest.json"))
+
+    def begun(incomplete: str) -> list[str]:
+        # zsh does not complete the path in imagefolder:PATH itself.
+        kind, colon, path = incomplete.partition(":")
+        names = [f"{kind}:{each}" for each in glob.glob(f"{path}*")] if colon and f"{kind}:" in known() else known()
+        return sorted(name for name in names if name.startswith(incomplete))
+
+    return begun
 
 
 def typed_classes(text: str | None) -> int | tuple[str, ...] | Path | None:

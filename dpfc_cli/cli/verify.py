@@ -7,16 +7,16 @@ from typing import Annotated
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import JSON
+from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.options import HEAD, Option
+from dpfc_cli.options import Option
 
 SHOWN = {"ok": "ok", "contradicts": "CONTRADICTS", "unknown": "cannot be known"}
 
 
 @command("verify")
 def verify(
-    head: Annotated[Path, Option(HEAD, argument=True)],
+    head: Annotated[Path | None, NEWEST] = None,
     ledger: Annotated[
         Path | None,
         Option(
@@ -39,21 +39,21 @@ def verify(
         str | None, Option("Who must have signed through Sigstore: a mail address.", metavar="NAME")
     ] = None,
     identity_provider: Annotated[str | None, Option("The https address of who knows this name.", metavar="URL")] = None,
-    strict: Annotated[bool, Option("End with exit code 2 if something could not be checked, too.")] = False,
+    strict: Annotated[bool, Option("End with an exit code above 0 if something could not be checked, too.")] = False,
     full: Full = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Check whether a head can be what its card says.
 
     It computes epsilon again, and compares the releases with those of the method, and the file with the ledger. It ends
-    with exit code 2 if anything contradicts, or if the signature is not good.
+    with exit code 5 if anything contradicts, or if the signature is not good.
     """
     from dpfc_cli.heads.head import shown
     from dpfc_cli.trust.card import refused
     from dpfc_cli.verification import verify as checked
 
     found = checked(
-        str(head),
+        head_or_newest(head),
         ledger=ledger,
         signature=signature,
         public_key=public_key,

@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dpfc_cli import backbones, images
 from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter
+from dpfc_cli.extraction.fetching import Needed, fetch, needed
 from dpfc_cli.extraction.request import Extraction, Progress
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import Manifest
@@ -32,7 +33,7 @@ from dpfc_cli.ledger.populations import check_begin, check_name, check_same, reg
 from dpfc_cli.options import takes
 from dpfc_cli.processes import part_of
 from dpfc_cli.sources.classes import check_classes, class_names
-from dpfc_cli.sources.groups import rule_of
+from dpfc_cli.sources.groups import Rule, rule_of
 from dpfc_cli.sources.nulls import LISTED, most_allowed
 from dpfc_cli.sources.person_hints import refuse_both, several_in_pictures
 
@@ -89,37 +90,16 @@ def extract(wanted: Extraction) -> Extracted:
         324
 
     """
-    # What can be refused before a single byte is fetched or read is refused here.
     source, model, pool, preprocess = wanted.source, wanted.model, wanted.pool, wanted.preprocess
     hold_out, limit, task, dtype = wanted.hold_out, wanted.limit, wanted.task, wanted.dtype
     window, exif, label_column, tolerant = wanted.window, wanted.exif, wanted.label_column, wanted.tolerant
-    network = backbones.Wanted(
-        name=model,
-        pool=pool,
-        preprocess=preprocess,
-        weights=wanted.weights,
-        batch=wanted.batch,
-        precision=wanted.precision,
-    )
-    backbones.check(network)
-    named = class_names(wanted.classes)
-    folder_of_data = None if wanted.data_dir is None else Path(wanted.data_dir)
-    rule = None if wanted.group_by is None else rule_of(wanted.group_by)
-    refuse_both(wanted.each_record_is_a_person, rule is not None, "group_by")
-    images.check(source, folder_of_data, named, window=window, exif=exif, label_column=label_column, group_by=rule)
-    whose = _population_of(wanted.population, images.catalogued(source, folder_of_data))
-    geometry = _geometry_of(source, model, preprocess, wanted.image_size)
-    if tolerant and geometry is None and not images.small(source):
-        raise UserError(
-            "Pictures that have another size than the first one would become null records.",
-            f"Give {parameter('image_size')}, or leave out {parameter('on_error')}.",
-            code="conflict",
-            parameter="image_size",
-        )
-
+    network, named, folder_of_data, rule, whose, geometry, needs = _checked(wanted)
     task = task or _part()
     tell = wanted.progress or (lambda stage, done, total: None)
     tell(OPENING, 0, None)
+    if images.files_of(source, folder_of_data)[1]:
+        # What is missing is said at once.
+        fetch(needs, _within(LOADING, tell))
     dark = _Dark(wanted.warned)
     pictures = images.open_images(
         source,
@@ -207,6 +187,52 @@ def extract(wanted: Extraction) -> Extracted:
     made = None if finished is None else FeatureSet(folder)
     null = tuple(told)
     return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left, null=null)
+
+
+class _Checked(NamedTuple):
+    network: backbones.Wanted
+    classes: tuple[str, ...] | None
+    data_dir: Path | None
+    rule: Rule | None
+    population: str | None
+    geometry: images.Geometry | None
+    needs: list[Needed]
+
+
+def _checked(wanted: Extraction) -> _Checked:
+    """What is wanted. What can be refused before a single byte is fetched or read is refused here."""
+    source, model, preprocess = wanted.source, wanted.model, wanted.preprocess
+    network = backbones.Wanted(
+        name=model,
+        pool=wanted.pool,
+        preprocess=preprocess,
+        weights=wanted.weights,
+        batch=wanted.batch,
+        precision=wanted.precision,
+    )
+    backbones.check(network)
+    named = class_names(wanted.classes)
+    data_dir = None if wanted.data_dir is None else Path(wanted.data_dir)
+    rule = None if wanted.group_by is None else rule_of(wanted.group_by)
+    refuse_both(wanted.each_record_is_a_person, rule is not None, "group_by")
+    how: dict[str, Any] = {"window": wanted.window, "exif": wanted.exif, "label_column": wanted.label_column}
+    images.check(source, data_dir, named, **how, group_by=rule)
+    whose = _population_of(wanted.population, images.catalogued(source, data_dir))
+    geometry = _geometry_of(source, model, preprocess, wanted.image_size)
+    if wanted.tolerant and geometry is None and not images.small(source):
+        raise UserError(
+            "Pictures that have another size than the first one would become null records.",
+            f"Give {parameter('image_size')}, or leave out {parameter('on_error')}.",
+            code="conflict",
+            parameter="image_size",
+        )
+    needs = needed(source, data_dir, model, wanted.weights)
+    return _Checked(network, named, data_dir, rule, whose, geometry, needs)
+
+
+def missing(wanted: Extraction) -> list[Needed]:
+    """What an extraction needs on this machine. UserError as `extract`, for what is wrong with the call itself."""
+    return _checked(wanted).needs
 
 
 def identity_of(

@@ -11,6 +11,11 @@ from dpfc_cli.options import Classes, Options, listed, option, progress_option, 
 
 WHAT, HOW, WORK = "Records", "Features", "Work"
 """Panels of the help."""
+SOURCES = (
+    *("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "imagenet"),
+    *("imagefolder:", "parquet:", "arrow:", "webdataset:"),
+)
+"""The data sets, and the formats before a path. (`images.DATASETS` takes long to import.)"""
 Progress = Callable[[str, int, int | None], None]
 """Called as progress(stage, done, total)."""
 MOST_HELD_OUT, MOST_SHARDS, SMALLEST_SIDE = 0.9, 99_999, 8
@@ -112,10 +117,10 @@ class Extraction(Making):
     source: str = field(
         kw_only=False,
         metadata=said(
-            "The pictures: digits, mnist, fashion-mnist, cifar10, cifar100, imagenet, imagefolder:PATH, parquet:PATH, "
-            "arrow:PATH or webdataset:PATH. parquet and webdataset also take patterns, such as "
-            "'train-{0000..0099}.tar'.",
+            f"The pictures: {listed([each + 'PATH' * each.endswith(':') for each in SOURCES])}. parquet and webdataset "
+            "also take patterns, such as 'train-{0000..0099}.tar'.",
             argument=True,
+            choices=SOURCES,
         ),
     )
     out: Path | str | None = option(
@@ -138,7 +143,9 @@ class Extraction(Making):
         WHAT,
         metavar="RULE",
     )
-    model: str = option(f"The backbone: {listed(BACKBONES)}.", HOW, metavar="NAME", default="scattering")
+    model: str = option(
+        f"The backbone: {listed(BACKBONES)}.", HOW, metavar="NAME", default="scattering", choices=BACKBONES
+    )
     weights: str | None = option(
         "A checkpoint: a file, a folder, or hf:OWNER/NAME. Default: the model's published weights.",
         HOW,
@@ -149,12 +156,14 @@ class Extraction(Making):
         "pictures, mean for larger ones.",
         HOW,
         metavar="NAME",
+        choices=POOLINGS,
     )
     preprocess: str | None = option(
         f"How pictures are resized and cropped for the model: {listed(PREPROCESS)}. Default: the model's own: native "
         "for models of clinical fields and convnext, paper for all others.",
         HOW,
         metavar="NAME",
+        choices=PREPROCESS,
     )
     image_size: int | None = option(
         "For models that take pictures of any size: resize and crop to this many pixels a side.",
@@ -172,7 +181,11 @@ class Extraction(Making):
         "Turn pictures as their EXIF orientation says. Backbones were trained without that.", HOW, default=False
     )
     precision: str = option(
-        f"Precision of the computation: {listed(PRECISIONS)}.", HOW, metavar="NAME", default="float32"
+        f"Precision of the computation: {listed(PRECISIONS)}.",
+        HOW,
+        metavar="NAME",
+        default="float32",
+        choices=PRECISIONS,
     )
     dtype: Literal["float16", "float32"] = option("Precision of the stored features.", HOW, default="float16")
     batch: int | None = option("Pictures per call of the model. Default: the model chooses.", WORK, low=1)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, check_new_name, parameter
+from dpfc_cli.errors import UserError, check_new_name, near, parameter
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import written_at
@@ -63,7 +63,8 @@ def set_folder(given: str | Path, accepted: Callable[[Path], bool] = lambda fold
         f"There is no feature set '{given}'."
         if there is None
         else f"'{there}' is no feature set: it has no '{MANIFEST}'.",
-        f"Name a folder, or a set in '{features_folder()}'.",
+        near(Path(given).name, [each.name for each in finished(features_folder())])
+        + f"Name a folder, or a set in '{features_folder()}'.",
         code="missing",
         path=str(given),
     )

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, counted, parameter, printable
+from dpfc_cli.errors import UserError, counted, near, parameter, printable
 from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_beside, write_synced, written_at
 from dpfc_cli.folders import heads_folder, moved_by
 from dpfc_cli.heads import hub
@@ -361,12 +361,9 @@ def read(path: Path, copy: Path | None = None) -> Head:
 
 def _unread(path: Path, error: OSError | ValueError) -> UserError:
     if isinstance(error, FileNotFoundError):
-        return UserError(
-            f"There is no head '{path}'.",
-            "Train one with 'dpfc train', or name the file of one.",
-            code="missing",
-            path=str(path),
-        )
+        hint = near(path.name, [each.stem for each in sorted(heads_folder().glob(f"*{PRIVATE}"))])
+        remedy = f"{hint}Train one with 'dpfc train', or name the file of one."
+        return UserError(f"There is no head '{path}'.", remedy, code="missing", path=str(path))
     return unread(
         path,
         "a head",

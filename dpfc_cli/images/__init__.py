@@ -8,13 +8,15 @@ table.
 """
 
 from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.downloads import Progress
 from dpfc_cli.images.broken import Broken, said_of
-from dpfc_cli.images.catalogue import DATASETS, catalogued, check, open_images, small
+from dpfc_cli.images.catalogue import DATASETS, FORMATS, catalogued, check, files_of, open_images, small
 from dpfc_cli.images.prefetch import Batch, batches
-from dpfc_cli.images.sets import ImageSet, Preparation, Progress, Split, Window, by_person, held_out
+from dpfc_cli.images.sets import ImageSet, Preparation, Split, Window, by_person, held_out
 
 __all__ = [
     "DATASETS",
+    "FORMATS",
     "Batch",
     "Broken",
     "Geometry",
@@ -27,6 +29,7 @@ __all__ = [
     "by_person",
     "catalogued",
     "check",
+    "files_of",
     "held_out",
     "open_images",
     "said_of",

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.downloads import Progress, Remote, fetch
 from dpfc_cli.errors import UserError, parameter, unknown
+from dpfc_cli.folders import cache_folder
 from dpfc_cli.images import cifar, folder, hugging_face, idx, imagenet, webdataset
-from dpfc_cli.images.sets import DataSet, ImageSet, Preparation, Progress, Request, Window
+from dpfc_cli.images.sets import DataSet, ImageSet, Preparation, Request, Window
 from dpfc_cli.sources.groups import RULES, Rule
 
 _ALL: tuple[DataSet, ...] = (
@@ -25,6 +27,8 @@ CATALOGUE: dict[str, DataSet] = {entry.name: entry for entry in _ALL}
 """Every data set by its name."""
 DATASETS = tuple(entry.usage for entry in _ALL)
 """What a user may type as a data set. PATH stands for a path."""
+FORMATS = tuple(entry.name for entry in _ALL if entry.location == "path")
+"""Those before a path."""
 
 
 def check(
@@ -106,6 +110,18 @@ def catalogued(dataset: str, data_dir: Path | None) -> str | None:
     return entry.name if data_dir is None and entry.location != "path" else None
 
 
+def files_of(dataset: str, data_dir: Path | None) -> tuple[Path | None, tuple[Remote, ...]]:
+    """Where the files of a data set are; None if dpfc has them in itself. And those that are fetched if they are not
+    there.
+    """
+    entry, path = _entry(dataset)
+    if entry.location == "included":
+        return None, ()
+    if data_dir is not None or entry.location == "path":
+        return _expanded(path if data_dir is None else data_dir), ()
+    return cache_folder() / entry.name, entry.remotes
+
+
 def open_images(
     dataset: str,
     data_dir: Path | None = None,
@@ -144,13 +160,11 @@ def open_images(
 
     """
     check(dataset, data_dir, classes, window=window, exif=exif, label_column=label_column, group_by=group_by)
-    entry, path = _entry(dataset)
-    place = Path(path)
-    if entry.location == "data_dir":
-        place = _download(entry, progress) if data_dir is None else data_dir
-    return entry.open(
+    place, remotes = files_of(dataset, data_dir)
+    fetch(remotes, progress)
+    return _entry(dataset)[0].open(
         Request(
-            place=_expanded(place),
+            place=place or Path(),
             preparation=Preparation(geometry=geometry, window=window, exif=exif, notice=notice),
             classes=classes,
             progress=progress,
@@ -189,10 +203,3 @@ def _unknown(dataset: str) -> UserError:
 def _expanded(path: str | Path) -> Path:
     """The path with '~' replaced. The shell does so at the start of a word only, and here it may follow a colon."""
     return Path(os.path.expanduser(path))
-
-
-def _download(entry: DataSet, progress: Progress | None) -> Path:
-    # Most runs download nothing, and what a download needs takes long to import.
-    from dpfc_cli.images.download import fetch
-
-    return fetch(entry.name, entry.remotes, progress)

@@ -312,7 +312,7 @@ def _data_set(layout: Layout, size: int, sha256: str) -> DataSet:
         open=lambda request: open_cifar(layout, request),
         location="data_dir",
         small=True,
-        remotes=(mirrored((*folders, mirror), name=layout.archive, size=size, sha256=sha256),),
+        remotes=(mirrored(layout.name, (*folders, mirror), name=layout.archive, size=size, sha256=sha256),),
     )
 
 

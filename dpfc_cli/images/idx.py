@@ -109,7 +109,7 @@ def _data_set(
         location="data_dir",
         small=True,
         remotes=tuple(
-            mirrored(folders, name=file, size=size, sha256=sha256)
+            mirrored(name, folders, name=file, size=size, sha256=sha256)
             for file, (size, sha256) in zip(packed, files, strict=True)
         ),
     )

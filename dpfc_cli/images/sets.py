@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.downloads import Progress, Remote
 from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.sources.classes import Origin
 from dpfc_cli.sources.digests import Digests, Kind
@@ -34,8 +35,6 @@ Records = NDArray[np.int64]
 """Numbers of records. They ascend, unless the records are brought together by persons."""
 Decode = Callable[[int, int], Pixels]
 """Decodes the pictures start to stop - 1: (stop - start, H, W, C)."""
-Progress = Callable[[str, int, int | None], None]
-"""Called as progress(stage, done, total or None)."""
 Window = tuple[float, float]
 """The grey values that become black and white. Those between them become the levels between."""
 
@@ -154,15 +153,6 @@ class Preparation:
 # What the table of data sets has
 
 
-class Remote(NamedTuple):
-    """A file that can be downloaded."""
-
-    name: str
-    size: int  # in bytes
-    sha256: str  # of its bytes, in hex
-    urls: tuple[str, ...]  # addresses that serve these bytes, in the order in which they are tried
-
-
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What a data set is opened with."""
@@ -213,9 +203,9 @@ def missing(dataset: str, what: str, folder: Path) -> UserError:
     )
 
 
-def mirrored(folders: tuple[str, ...], *, name: str, size: int, sha256: str) -> Remote:
-    """The file of that name, which all these addresses of folders serve."""
-    return Remote(name, size, sha256, tuple(f"{folder}/{name}" for folder in folders))
+def mirrored(dataset: str, folders: tuple[str, ...], *, name: str, size: int, sha256: str) -> Remote:
+    """The file of that name of a data set, which all these addresses of folders serve."""
+    return Remote(f"{dataset}/{name}", size, sha256, tuple(f"{folder}/{name}" for folder in folders))
 
 
 def has_files(suffix: str) -> Callable[[Path], bool]:

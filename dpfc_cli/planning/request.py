@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dpfc_cli.backbones import BACKBONES
 from dpfc_cli.options import Classes, option, progress_option, said
 from dpfc_cli.training.request import PRIVACY, Noisy
 
@@ -34,7 +35,7 @@ class Forecasting(Noisy):
     classes: Classes | None = option(
         "How many classes; or their names; or a file with a name on each line.", FACTS, metavar="CLASSES"
     )
-    model: str | None = option("The backbone, as of 'dpfc extract'.", FACTS, metavar="NAME")
+    model: str | None = option("The backbone, as of 'dpfc extract'.", FACTS, metavar="NAME", choices=BACKBONES)
     dimensions: int | None = option(
         "Instead of ‹model›: how long a feature vector is. Default: as in ‹on›.", FACTS, low=1, high=MOST
     )

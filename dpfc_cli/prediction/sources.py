@@ -29,7 +29,7 @@ from dpfc_cli.features.tables import ARRAYS, arrays_in
 from dpfc_cli.files import check_plain, sha256_of
 from dpfc_cli.heads.backbone import Recipe
 from dpfc_cli.heads.head import Head
-from dpfc_cli.images import batches
+from dpfc_cli.images import FORMATS, batches
 from dpfc_cli.images.folder import EXTENSIONS
 from dpfc_cli.images.hugging_face import is_saved
 from dpfc_cli.images.unlabelled import (
@@ -266,6 +266,10 @@ def pictures_at(given: str) -> Unlabelled:
     """
     if given == STDIN:
         return in_list(_names(sys.stdin.buffer.read(LARGEST_LIST + 1), "standard input"))
+    kind, colon, after = given.partition(":")
+    if colon and kind in FORMATS and not os.path.exists(given):
+        # As `extract` names it. The files themselves say their format.
+        given = after
     path = Path(given).expanduser()
     ending = path.suffix.lower()
     if os.path.isdir(path):

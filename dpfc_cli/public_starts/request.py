@@ -40,7 +40,9 @@ class ClassVectors(Options):
         ),
     )
     model: str | None = option(
-        f"The backbone, for features that do not say it (dpfc import): {listed(BACKBONES[1:])}.", metavar="NAME"
+        f"The backbone, for features that do not say it (dpfc import): {listed(BACKBONES[1:])}.",
+        metavar="NAME",
+        choices=BACKBONES[1:],
     )
     weights: str | None = option(
         "The weights of the features: a file, a folder, or hf:OWNER/NAME. Default: those that SET names.",

@@ -1,7 +1,7 @@
 """What a ledger says of a population, for people and for programs: `dpfc budget`, a training, an internal report."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -179,6 +179,22 @@ def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[st
         ],
         "left": {f"{delta:g}": found[0] for delta in deltas if (found := caps.left(account, delta))} or None,
     }
+
+
+COLUMNS = (
+    *("population", "set", "split", "at", "by", "purpose", "method", "state", "claim", "unit", "epsilon", "delta"),
+    *("adjacency", "head", "sha256", "id", "spent_epsilon", "spent_delta"),
+)
+"""Of `rows`."""
+
+
+def rows(populations: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A row for each charge, of what `values` says. spent: by all of its population together, at the first δ."""
+    for each in populations:
+        delta, spent = next(iter(each["epsilon"].items()))
+        for charge in each["charges"]:
+            row = {"population": each["population"], **charge, "spent_epsilon": spent, "spent_delta": delta}
+            yield row | {name: math.inf if row[name] is None else row[name] for name in ("epsilon", "spent_epsilon")}
 
 
 def _number(value: float) -> float | None:

@@ -1,15 +1,13 @@
 """What is said of evaluations: documents, and rows of CSV."""
 
-import csv
 import math
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import rounding
-from dpfc_cli.errors import counted, printable
+from dpfc_cli.errors import counted
 from dpfc_cli.figures.canvas import shortened, told_apart
 from dpfc_cli.ledger import caps
 from dpfc_cli.show.document import Block, Document, Facts, Section, Table, Words
@@ -322,10 +320,8 @@ def figures_json(result: "Evaluation") -> dict[str, Any]:
     return figures
 
 
-def as_csv(values: Mapping[str, Any]) -> None:
-    """What programs get of an evaluation as CSV on stdout: a row for each head. What is not known is empty."""
-    writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
+def rows(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What programs get of an evaluation as a row for each head."""
     for head in values.get("heads", [values]):
         found, gain = head.get("figures", head), head.get("difference")
         row = {**found, **head, "features": values["features"]}
@@ -338,7 +334,7 @@ def as_csv(values: Mapping[str, Any]) -> None:
             row["calibration_error"] = found["calibration"]["error"]
         if found is not head:
             row |= {f"evaluation_{name}": found[name] for name in ("epsilon", "delta")}
-        writer.writerow({name: printable(value) if isinstance(value, str) else value for name, value in row.items()})
+        yield row
 
 
 def _ends(name: str, interval: tuple[float, float] | None) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def _send(repository: str, files: Mapping[str, bytes]) -> tuple[str, tuple[str, 
         raise UserError(
             f"The head cannot be sent to '{repository}': {problem}.",
             remedy,
-            code="unwritable",
+            code="unwritable" if denied else "unreachable",
             parameter="repository",
             repository=repository,
         ) from error

@@ -108,7 +108,7 @@ def test_a_part_that_is_damaged_ends_all_processes_and_charges_nothing(made: Pat
     shard.write_bytes(data)
     before = ledger_path(made / "features" / "made").read_bytes()
     first, second = trained([made, tmp_path], "--out", "never.safetensors")
-    assert (first[0], second[0]) == (2, 2)
+    assert (first[0], second[0]) == (4, 5)
     assert "Process 1 has failed" in first[2]
     assert shard.name in first[2]
     assert shard.name in second[2]
@@ -120,7 +120,7 @@ def test_a_public_set_that_is_not_there_ends_all_processes(made: Path, tmp_path:
     """Only the first process reads public records. The second one has none, and need not have any."""
     shutil.copytree(made / "features", tmp_path / "features", ignore=shutil.ignore_patterns("*.sqlite*"))
     first, second = trained([made, tmp_path], "--public-features", "nowhere", "--out", "never.safetensors")
-    assert (first[0], second[0]) == (2, 2)
+    assert (first[0], second[0]) == (2, 4)
     assert "nowhere" in first[2]
 
 
@@ -198,7 +198,7 @@ def test_ctrl_c_while_the_others_leave_changes_nothing_of_what_is_said(
     monkeypatch.setattr(processes, "joined", lambda: Leaving(asks))
     ended = dpfc("train", "--distributed", "--epsilon", "1", "--method", "dp-ls", "--out", "left.safetensors")
     whole = asks == "nothing"
-    assert (ended.exit_code, Path("left.safetensors").exists()) == ((0, True) if whole else (2, False))
+    assert (ended.exit_code, Path("left.safetensors").exists()) == ((0, True) if whole else (4, False))
     assert "left.safetensors" in ended.stdout if whole else "stays charged" in ended.stderr
     assert "Nothing was charged" not in ended.stderr
 

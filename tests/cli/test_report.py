@@ -21,6 +21,29 @@ def test_a_report_says_for_whom_it_is_and_which_bytes_it_has(dpfc: Dpfc, feature
     assert b"figure 3" not in Path("shared.md").read_bytes()
 
 
+def test_every_command_takes_the_newest_private_head_if_none_is_named(dpfc: Dpfc, features: Path) -> None:
+    for out in ("older", "newer"):
+        assert (
+            dpfc(
+                "train", "--again", "--epsilon", "2", "--method", "dp-ls", "--out", f"heads/{out}.safetensors"
+            ).exit_code
+            == 0
+        )
+    for line in (
+        "evaluate",
+        "statement",
+        "verify",
+        "report --out r.md",
+        "export --to npz --out e.npz",
+        "predict blobs --out p.csv",
+    ):
+        ended = dpfc(*line.split())
+        assert ended.exit_code == 0, ended.output
+        assert "Head: heads/newer.safetensors (the newest private one)" in ended.stderr
+    assert dpfc("predict", "heads/older.safetensors", "blobs", "--out", "q.csv").exit_code == 0
+    assert dpfc("predict").exit_code == 2
+
+
 def test_what_is_wrong_is_said_in_flags_and_nothing_is_written(dpfc: Dpfc, features: Path) -> None:
     assert dpfc("train", "--epsilon", "2", "--method", "dp-ls", "--out", "a.safetensors").exit_code == 0
     assert dpfc("evaluate", "a.safetensors", "--json").exit_code == 0

@@ -50,6 +50,7 @@ def test_a_dry_run_shows_what_would_be_and_changes_nothing(dpfc: Dpfc, features:
         planned = dpfc("train", "--method", "dp-ls", *privacy, "--dry-run")
         assert planned.exit_code == 0, planned.output
         assert "Nothing was charged" in planned.stdout
+        assert "What was released" not in planned.stdout
         told = json.loads(dpfc("train", "--method", "dp-ls", *privacy, "--dry-run", "--json").stdout)
         assert everything() == before
         trained = dpfc("train", "--method", "dp-ls", *privacy, "--json")
@@ -163,7 +164,7 @@ def test_it_does_not_ask_where_the_answer_was_given(second_set: None) -> None:
 def test_the_same_training_is_charged_again_only_if_somebody_says_so(dpfc: Dpfc, features: Path) -> None:
     assert dpfc(*LINE).exit_code == 0
     refused = dpfc(*LINE, "--out", "other.safetensors")
-    assert (refused.exit_code, "--again" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "--again" in refused.stderr) == (6, True)
     code, shown = on_a_terminal("\n", *LINE)
     assert (code, "then epsilon = 1.4652 at delta = 1e-05 is spent together) again? [y/N]" in shown) == (2, True)
     assert len(charges()) == 1

@@ -74,7 +74,7 @@ def test_without_the_set_the_ledger_is_named_or_nothing_is_said_of_it(dpfc: Dpfc
 def test_an_edited_epsilon_is_refused_everywhere(dpfc: Dpfc, head: Path) -> None:
     forge(lambda card, arrays: card.update(epsilon=0.1))
     shown = dpfc("verify", HEAD)
-    assert shown.exit_code == 2
+    assert shown.exit_code == 5
     assert "the releases cost epsilon = 2 at delta = 1e-05, and epsilon = 0.1 is stated" in shown.stderr
     assert results(dpfc, HEAD)["epsilon"] == "contradicts"
     for line in (
@@ -84,7 +84,7 @@ def test_an_edited_epsilon_is_refused_everywhere(dpfc: Dpfc, head: Path) -> None
         ("export", HEAD, "--to", "npz", "--out", "a.npz"),
     ):
         refused = dpfc(*line)
-        assert refused.exit_code == 2
+        assert refused.exit_code == 5
         assert "epsilon = 0.1 is stated" in refused.stderr
 
 
@@ -111,7 +111,7 @@ def weights(card: object, arrays: dict[str, Any]) -> None:
 def test_changed_weights_are_given_away_by_the_digest_alone(dpfc: Dpfc, head: Path) -> None:
     forge(weights)
     shown = dpfc("verify", HEAD)
-    assert shown.exit_code == 2
+    assert shown.exit_code == 5
     assert results(dpfc, HEAD)["SHA-256"] == "contradicts"
     shutil.rmtree("features")
     assert dpfc("verify", HEAD).exit_code == 0
@@ -120,7 +120,7 @@ def test_changed_weights_are_given_away_by_the_digest_alone(dpfc: Dpfc, head: Pa
 def test_what_another_version_may_do_is_not_called_a_contradiction(dpfc: Dpfc, head: Path) -> None:
     forge(lambda card, arrays: card["options"].update(novel=1.0))
     shutil.rmtree("features")
-    assert dpfc("verify", HEAD).exit_code == 2
+    assert dpfc("verify", HEAD).exit_code == 5
     forge(lambda card, arrays: card["versions"].update(dpfc="99.0"))
     shown = dpfc("verify", HEAD)
     assert shown.exit_code == 0, shown.output
@@ -131,7 +131,7 @@ def test_epsilon_is_compared_with_the_noise_of_the_releases(dpfc: Dpfc, head: Pa
     """The μ that is stated beside them is that of another noise."""
     for sigma in (1e-200, 1e-3, 1e200):
         forge(lambda card, arrays: card["plan"][0].update(sigma=sigma))  # noqa: B023
-        assert dpfc("verify", HEAD, "--json").exit_code == 2
+        assert dpfc("verify", HEAD, "--json").exit_code == 5
         if sigma == 1e-3:
             assert results(dpfc, HEAD)["epsilon"] == "contradicts"
             continue

@@ -49,7 +49,7 @@ def code_of(ledger: Ledger, charge: Charge) -> str | None:
 
 def allowed(ledger: Ledger, charge: Charge) -> bool:
     code = code_of(ledger, charge)
-    assert code in (None, "over-cap", "conflict")
+    assert code in (None, "over-cap")
     return code is None
 
 
@@ -181,7 +181,7 @@ def test_what_no_cap_can_be_kept_with_is_refused_under_one() -> None:
         (person, a_charge(A, adjacency="replace-one")),
     ):
         for more in ((), (a_charge(A),)):
-            assert code_of(ledger_of(A, *more, cap), charge) == "conflict"
+            assert code_of(ledger_of(A, *more, cap), charge) == "over-cap"
         assert code_of(ledger_of(A, a_cap(1.0, "b")), charge) is None
     adopted = a_set("a", adopted=True)
     assert code_of(ledger_of(A, adopted, record), a_charge(A, unit="person")) == "over-cap"

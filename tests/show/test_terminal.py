@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from dpfc_cli.cli import display
+from dpfc_cli.errors import UserError
 from dpfc_cli.show import terminal
 from dpfc_cli.show.document import Block, Document, Facts, Points, Section, Table, Words, page
 from dpfc_cli.show.terminal import bar, between
@@ -38,7 +39,7 @@ def test_a_name_is_shown_as_it_is_and_never_taken_for_markup(monkeypatch: pytest
     monkeypatch.setattr(display, "err", Console(force_terminal=True, color_system=None, file=text, width=200))
     display.say(name)
     display.warn(name)
-    display.fail(name, name)
+    display.fail(UserError(name, name))
     with display.stages(name, "records") as advance:
         for stage in (name, "another", name):
             advance(stage, 1, 2)

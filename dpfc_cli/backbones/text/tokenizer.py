@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.hub import Progress
 from dpfc_cli.backbones.vision_transformer.models import Model
+from dpfc_cli.downloads import Progress
 from dpfc_cli.errors import UserError
 from dpfc_cli.files import bytes_in
 

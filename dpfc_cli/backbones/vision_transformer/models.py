@@ -73,7 +73,6 @@ class Model(Published):
         recipe: the preprocessing unless the user names one.
         pickle: `owner/name/file` on the hub, if the publisher has nothing but a pickle there.
         gated: the publisher gives the file only to whom accepted its terms.
-        text: which kind of text tower its weights have beside it (`backbones.text`); None: they have none.
 
     """
 
@@ -91,7 +90,6 @@ class Model(Published):
     recipe: Literal["paper", "native"] = "paper"
     pickle: str | None = None
     gated: bool = False
-    text: Literal["clip", "siglip"] | None = None
 
 
 # Width, depth and heads of each size.

@@ -1,4 +1,4 @@
-"""Downloading the public data sets, once, into a cache.
+"""Files of the network in the cache: data sets here, and where weights would lie.
 
 A file is downloaded under a name that ends in `.part`. It gets its own name only if its SHA-256 is the published one.
 So a file with its own name is complete, however the download was stopped. A stopped download continues where it
@@ -6,43 +6,61 @@ stopped, if the server allows it. All addresses of a file serve the same bytes, 
 
 A cached file is checked again at every use. This takes a fraction of a second and finds damage on the disk. A link
 under the name of a partial file is removed, not followed.
+
+DPFC_MIRROR names a copy of the cache: https://…, or file:///… It is asked first. What it serves is checked, too.
 """
 
-import http.client
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from urllib.request import Request, urlopen
+from typing import NamedTuple
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.files import opened, publish, sha256_of, sync
 from dpfc_cli.folders import cache_folder
-from dpfc_cli.images.sets import Progress, Remote
 
+Progress = Callable[[str, int, int | None], None]
+"""Called as progress(file name, bytes so far, bytes in all)."""
 CHUNK = 1 << 20
 TIMEOUT_S = 30
 PARTIAL_CONTENT = 206
 
 
-def fetch(dataset: str, remotes: tuple[Remote, ...], progress: Progress | None = None) -> Path:
-    """The folder in the cache that holds the files of a data set. What is missing is downloaded; progress(file name,
-    bytes so far, bytes in all) is called meanwhile. UserError if no address serves a file (code "unreadable"), or the
-    cache cannot be used (code "unwritable").
+class Remote(NamedTuple):
+    """A file that can be downloaded. name: where it lies in the cache, such as 'cifar10/cifar-10-python.tar.gz'. size:
+    in bytes. sha256: of its bytes, in hex. urls: addresses that serve these bytes, in the order in which they are
+    tried.
     """
-    folder = cache_folder() / dataset
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for remote in remotes:
-            _ensure(remote, folder / remote.name, progress)
-    except OSError as error:
-        raise UserError(
-            f"The cache folder '{folder}' cannot be used: {error}.",
-            "Set DPFC_CACHE to a folder that can be written to, or name the folder that holds the data set: "
-            f"{parameter('data_dir')}.",
-            code="unwritable",
-            parameter="data_dir",
-            path=str(folder),
-        ) from error
-    return folder
+
+    name: str
+    size: int | None
+    sha256: str | None
+    urls: tuple[str, ...]
+
+    @property
+    def place(self) -> Path:
+        """Where it lies."""
+        return cache_folder() / self.name
+
+
+def fetch(remotes: Sequence[Remote], progress: Progress | None = None) -> None:
+    """Download what is missing of some files, or damaged. UserError if no address serves a file (code "unreachable"),
+    or the cache cannot be used (code "unwritable").
+    """
+    for remote in remotes:
+        folder = remote.place.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _ensure(remote, remote.place, progress)
+        except OSError as error:
+            raise UserError(
+                f"The cache folder '{folder}' cannot be used: {error}.",
+                "Set DPFC_CACHE to a folder that can be written to, or name the folder that holds the data set: "
+                f"{parameter('data_dir')}.",
+                code="unwritable",
+                parameter="data_dir",
+                path=str(folder),
+            ) from error
 
 
 def _ensure(remote: Remote, target: Path, progress: Progress | None) -> None:
@@ -54,7 +72,8 @@ def _ensure(remote: Remote, target: Path, progress: Progress | None) -> None:
     if part.is_symlink():
         part.unlink()
     problems = []
-    for url in remote.urls:
+    mirror = os.environ.get("DPFC_MIRROR")
+    for url in (*([f"{mirror.rstrip('/')}/{remote.name}"] if mirror else []), *remote.urls):
         problem = _receive(remote, url, part, progress)
         if problem is None and sha256_of(part) != remote.sha256:
             problem = "the downloaded file has the wrong SHA-256 and was removed"
@@ -67,18 +86,25 @@ def _ensure(remote: Remote, target: Path, progress: Progress | None) -> None:
             return
         problems.append(f"{url}: {problem}")
     raise UserError(
-        f"'{remote.name}' could not be downloaded. {'; '.join(problems)}.",
+        f"'{target.name}' could not be downloaded. {'; '.join(problems)}.",
         "Check the network and try again, or get the file by other means and name the folder that holds it: "
         f"{parameter('data_dir')}.",
-        code="unreadable",
+        code="unreachable",
         parameter="data_dir",
-        name=remote.name,
+        name=target.name,
         urls=list(remote.urls),
+        problem=f"{target.name}: {problem}",
     )
 
 
 def _receive(remote: Remote, url: str, part: Path, progress: Progress | None) -> str | None:
     """Download what is missing of `part`. Returns what went wrong, or None if the file has its full length."""
+    # These take long to import, and most runs download nothing.
+    from http.client import HTTPException
+    from urllib.error import URLError
+    from urllib.request import Request, urlopen
+
+    assert remote.size is not None
     have = part.stat().st_size if part.exists() else 0
     if have >= remote.size:
         return None
@@ -96,7 +122,7 @@ def _receive(remote: Remote, url: str, part: Path, progress: Progress | None) ->
                     file.write(chunk)
                     have += len(chunk)
                     if progress is not None:
-                        progress(remote.name, have, remote.size)
-    except (OSError, http.client.HTTPException) as error:
-        return str(error)
+                        progress(Path(remote.name).name, have, remote.size)
+    except (OSError, HTTPException) as error:
+        return str(error.reason if type(error) is URLError else error)
     return f"the connection closed after {have} of {remote.size} bytes" if have < remote.size else None

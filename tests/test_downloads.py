@@ -11,12 +11,13 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
+from dpfc_cli import downloads
+from dpfc_cli.downloads import Remote
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import catalogue, download, open_images
-from dpfc_cli.images.sets import Remote
+from dpfc_cli.images import catalogue, open_images
 from tests.images.pictures import cifar10, pack
 
-CONTENT = np.random.default_rng(3).bytes(3 * download.CHUNK + 17)
+CONTENT = np.random.default_rng(3).bytes(3 * downloads.CHUNK + 17)
 NAME = "file.bin"
 HALF = f"bytes={len(CONTENT) // 2}-"
 
@@ -56,11 +57,11 @@ class Site:
             self.cache.mkdir(parents=True, exist_ok=True)
             (self.cache / f"{NAME}.part").write_bytes(part)
         urls = tuple(f"{self.url}/{place}" for place in ways)
-        remote = Remote(NAME, size, hashlib.sha256(CONTENT[:size]).hexdigest(), urls)
+        remote = Remote(f"test/{NAME}", size, hashlib.sha256(CONTENT[:size]).hexdigest(), urls)
         self.told = list[tuple[str, int, int | None]]()
-        found = download.fetch("test", (remote,), lambda *what: self.told.append(what)) / NAME
+        downloads.fetch((remote,), lambda *what: self.told.append(what))
         assert self.files() == [NAME]
-        return found.read_bytes()
+        return remote.place.read_bytes()
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.cache.iterdir())
@@ -129,18 +130,18 @@ def test_a_wrong_file_and_one_that_nobody_serves_are_errors_that_name_each_mirro
     ):
         with pytest.raises(UserError, match=says) as caught:
             site.fetch(size=size, a=[way], b=[way])
-        assert (caught.value.code, caught.value.fields["parameter"]) == ("unreadable", "data_dir")
+        assert (caught.value.code, caught.value.fields["parameter"]) == ("unreachable", "data_dir")
         assert all(f"{site.url}/{place}: " in caught.value.what for place in "ab")
         assert site.files() == []
-    unused = Remote(NAME, 1, "", ("http://127.0.0.1:1/nobody",))
+    unused = Remote(f"test/{NAME}", 1, "", ("http://127.0.0.1:1/nobody",))
     with pytest.raises(UserError, match=r"127\.0\.0\.1:1/nobody"):
-        download.fetch("test", (unused,))
+        downloads.fetch((unused,))
 
 
 def test_of_two_downloads_at_once_the_first_to_end_gives_the_file_its_name(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "sync", lambda part: (site.cache / NAME).write_bytes(part.read_bytes()))
+    monkeypatch.setattr(downloads, "sync", lambda part: (site.cache / NAME).write_bytes(part.read_bytes()))
     assert site.fetch(a=["good"]) == CONTENT
 
 
@@ -159,7 +160,9 @@ def test_a_data_set_without_a_folder_is_downloaded_and_opened(
 ) -> None:
     archive = pack(cifar10(tmp_path / "there"), tmp_path / "cifar-10-python.tar.gz")
     site.content, site.ways = archive.read_bytes(), {"/a": ["good"]}
-    remote = Remote(archive.name, len(site.content), hashlib.sha256(site.content).hexdigest(), (f"{site.url}/a",))
+    remote = Remote(
+        f"cifar10/{archive.name}", len(site.content), hashlib.sha256(site.content).hexdigest(), (f"{site.url}/a",)
+    )
     offered = replace(catalogue.CATALOGUE["cifar10"], remotes=(remote,))
     monkeypatch.setitem(catalogue.CATALOGUE, "cifar10", offered)
     assert open_images("cifar10").splits["train"].n == 6
@@ -168,10 +171,10 @@ def test_a_data_set_without_a_folder_is_downloaded_and_opened(
 def test_the_table_holds_complete_checksums_and_https_addresses() -> None:
     remotes = [remote for entry in catalogue.CATALOGUE.values() for remote in entry.remotes]
     for remote in remotes:
-        assert len(bytes.fromhex(remote.sha256)) == hashlib.sha256().digest_size
-        assert remote.size > 0
+        assert len(bytes.fromhex(str(remote.sha256))) == hashlib.sha256().digest_size
+        assert remote.size
         assert len(remote.urls) > 1
         for url in remote.urls:
             assert urlsplit(url).scheme == "https"
-            assert url.endswith(f"/{remote.name}")
+            assert url.endswith(f"/{remote.place.name}")
     assert len({remote.sha256 for remote in remotes}) == len(remotes) == 10

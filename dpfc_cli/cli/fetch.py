@@ -1,0 +1,64 @@
+"""`dpfc fetch`: what a command would download, downloaded before or listed; for machines without a network."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from dpfc_cli.cli import display
+from dpfc_cli.cli.app import command
+from dpfc_cli.cli.typed import JSON
+from dpfc_cli.errors import UserError
+from dpfc_cli.extraction.request import SOURCES, Extraction
+from dpfc_cli.options import Option, declared
+from dpfc_cli.show.document import Block, Document, Facts, Section
+
+if TYPE_CHECKING:
+    from dpfc_cli.extraction.fetching import Needed
+
+
+@command("fetch", when_stopped="The same command goes on where it was stopped.")
+def fetch(
+    dataset: Annotated[
+        str | None, Option("A data set that can be downloaded.", metavar="SOURCE", choices=SOURCES[1:5])
+    ] = None,
+    model: Annotated[str | None, declared(Extraction)["model"]] = None,
+    weights: Annotated[str | None, declared(Extraction)["weights"]] = None,
+    dry_run: Annotated[bool, Option("List the files and where to put them. Fetch nothing.")] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Fetch all that a data set and a model take from the network, or list it: addresses, bytes, SHA-256, places.
+
+    Without a network, get the listed files elsewhere and put them where the list says. Or fetch on another machine with
+    DPFC_CACHE and HF_HOME set to folders, and carry these. Mirrors: DPFC_MIRROR and HF_ENDPOINT.
+    """
+    from dpfc_cli.extraction import fetching
+
+    if dataset is None and model is None:
+        remedy = "Write for instance dpfc fetch --model vit-b16 --dataset cifar10."
+        raise UserError("Neither a data set nor a model is named.", remedy, code="missing")
+    if weights is not None and model is None:
+        raise UserError("Weights alone do not say which model they are of.", "Name it: --model.", code="missing")
+    needs = fetching.needed(dataset, None, model, weights, text=True)
+    if not dry_run:
+        with display.stages("Fetching", "B") as progress:
+            fetching.fetch(needs, progress)
+    show_needed(needs, as_json)
+
+
+def show_needed(needs: "Sequence[Needed]", as_json: bool) -> None:
+    """What is on this machine, and what is not and where it would have to be."""
+    state = {each.of: each.here() for each in needs}
+    files = [(each.of, remote) for each in needs for remote in each.remotes()]
+    if as_json:
+        missing = [of for of, here in state.items() if not here]
+        listed = [{"of": of, **each._asdict(), "path": str(each.place), "here": state[of]} for of, each in files]
+        display.as_json({"missing": missing, "files": listed})
+        return
+    rows = [(of, "here" if here else "missing") for of, here in state.items()]
+    blocks: list[Block] = [Facts(rows or [("all", "here: nothing comes from the network")], title="What it needs")]
+    for of, each in files:
+        if not state[of]:
+            size = "as the hub says" if each.size is None else f"{each.size:,}"
+            facts = [*(("address", url) for url in each.urls), ("bytes", size)]
+            facts += [("SHA-256", each.sha256 or "as the hub says"), ("put it at", str(each.place))]
+            blocks.append(Facts(facts, title=f"{each.place.name}, of {of}"))
+    display.show(Document(title="", sections=[Section("", blocks)]))

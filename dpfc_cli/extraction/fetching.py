@@ -1,0 +1,98 @@
+"""What a command needs of the network: what of it is here, and how to get the rest, before anything begins."""
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpfc_cli import backbones, downloads, images
+from dpfc_cli.backbones import hub
+from dpfc_cli.downloads import Progress, Remote
+from dpfc_cli.errors import UserError
+
+PATTERN = "*?[{"
+"""Characters of a source that names several files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needed:
+    """The files of a data set or of a model.
+
+    of: it, as the user names it. words: with which options. here: whether the files are on this machine. fetch: fetches
+    them. remotes: what they are; none where they are in a place of the user's own, which nothing can be fetched into.
+    """
+
+    of: str
+    words: tuple[str, ...]
+    here: Callable[[], bool]
+    fetch: Callable[[Progress | None], object] = lambda progress: None
+    remotes: Callable[[], Sequence[Remote]] = tuple
+
+
+def needed(
+    source: str | None, data_dir: Path | None, model: str | None, weights: str | None = None, *, text: bool = False
+) -> list[Needed]:
+    """What must be on this machine to read a data set and to run a model. text: the model's text tower, too.
+
+    Raises UserError for unknown names.
+    """
+    found = [] if source is None else _of_source(source, data_dir)
+    return found + ([] if model is None else _of_model(model, weights, text))
+
+
+def _of_source(source: str, data_dir: Path | None) -> list[Needed]:
+    place, remotes = images.files_of(source, data_dir)
+    words = ("--dataset", source)
+    if remotes:
+        return [
+            Needed(
+                of=source,
+                words=words,
+                here=lambda: all(each.place.is_file() for each in remotes),
+                fetch=lambda progress: downloads.fetch(remotes, progress),
+                remotes=lambda: remotes,
+            )
+        ]
+    if place is None or set(str(place)) & set(PATTERN):
+        return []
+    return [Needed(of=source, words=words, here=lambda: os.path.exists(place))]
+
+
+def _of_model(model: str, weights: str | None, text: bool) -> list[Needed]:
+    published = backbones.published(model, weights)
+    if published is None:
+        return []
+    where, pin, beside = published
+    more = beside if text else ()
+    return [
+        Needed(
+            of=model,
+            words=("--model", model, *(() if weights is None else ("--weights", weights))),
+            here=lambda: hub.here(where, pin, more),
+            fetch=lambda progress: hub.fetch(where, progress, pin, more),
+            remotes=lambda: hub.remotes(where, pin, more),
+        )
+    ]
+
+
+def fetch(needs: Sequence[Needed], progress: Progress | None = None) -> None:
+    """Fetch what is not here. UserError if it cannot be fetched: one for all (code "unreachable")."""
+    failed: list[tuple[Needed, str]] = []
+    for each in needs:
+        if each.here():
+            continue
+        try:
+            each.fetch(progress)
+        except UserError as error:
+            if error.code != "unreachable":
+                raise
+            failed.append((each, str(error.fields["problem"])))
+    if failed:
+        words = shlex.join([word for each, _ in failed for word in each.words])
+        raise UserError(
+            f"What is missing cannot be downloaded: {'; '.join(f'{each.of} ({why})' for each, why in failed)}.",
+            f"'dpfc fetch {words} --dry-run' lists addresses, bytes, SHA-256 and where to put the files.",
+            code="unreachable",
+            missing=[each.of for each, _ in failed],
+        )

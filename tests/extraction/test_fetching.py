@@ -1,0 +1,115 @@
+"""What an extraction needs of the network: named at once if it is missing, listed, fetched, or put in place by hand."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.vision_transformer.models import MODELS
+from dpfc_cli.downloads import Remote
+from dpfc_cli.errors import UserError
+from dpfc_cli.extraction import fetching
+from dpfc_cli.extraction.extract import extract
+from dpfc_cli.extraction.fetching import Needed
+from dpfc_cli.images.catalogue import CATALOGUE
+from tests.backbones.test_hub import Hub, home, model  # noqa: F401
+from tests.images.pictures import cifar10, pack
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """A CIFAR-10 that nobody serves, an empty cache, and no mirror."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DPFC_CACHE", str(tmp_path / "own"))
+    monkeypatch.delenv("DPFC_MIRROR", raising=False)
+    name = "cifar-10-python.tar.gz"
+    data = pack(cifar10(tmp_path / "there"), tmp_path / "mirror" / "cifar10" / name).read_bytes()
+    remote = Remote(f"cifar10/{name}", len(data), hashlib.sha256(data).hexdigest(), (f"http://127.0.0.1:1/{name}",))
+    monkeypatch.setitem(CATALOGUE, "cifar10", replace(CATALOGUE["cifar10"], remotes=(remote,)))
+    small = Geometry(resize=16, crop=16)
+    tiny = replace(MODELS["vit-ti16"], home="some/vit/model.safetensors", width=None, depth=None, patch=4, heads=2)
+    monkeypatch.setitem(MODELS, "vit-ti16", replace(tiny, native=small, recipe="native"))
+    return data
+
+
+def needs() -> list[Needed]:
+    return fetching.needed("cifar10", None, "vit-ti16")
+
+
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.mark.usefixtures("archive")
+def test_without_a_network_all_that_is_missing_is_named_at_once_with_the_line_that_lists_it(
+    monkeypatch: pytest.MonkeyPatch,
+    home: Hub,  # noqa: F811
+) -> None:
+    offline(monkeypatch)
+    with pytest.raises(UserError) as refused:
+        extract("cifar10", model="vit-ti16")
+    assert (refused.value.code, refused.value.fields["missing"]) == ("unreachable", ["cifar10", "vit-ti16"])
+    assert "dpfc fetch --dataset cifar10 --model vit-ti16 --dry-run" in refused.value.remedy
+    assert home.asked == []
+
+
+def test_files_that_are_put_where_the_list_says_are_taken(
+    archive: bytes,
+    model: bytes,  # noqa: F811
+    home: Hub,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed = {remote.place.name: remote for each in needs() for remote in each.remotes()}
+    assert listed["model.safetensors"][1:3] == (len(model), hashlib.sha256(model).hexdigest())
+    assert listed["config.json"].size == len(home.files["some/vit"]["config.json"])
+    offline(monkeypatch)
+    assert [each.here() for each in needs()] == [False, False]
+    held = {"cifar-10-python.tar.gz": archive, **home.files["some/vit"]}
+    for name, remote in listed.items():
+        remote.place.parent.mkdir(parents=True, exist_ok=True)
+        remote.place.write_bytes(held[name])
+    assert [each.here() for each in needs()] == [True, True]
+    asked = len(home.asked)
+    fetching.fetch(needs())
+    made = extract("cifar10", model="vit-ti16").features
+    assert made is not None
+    assert made.manifest.backbone["weights"]["id"] == "hf:some/vit/model.safetensors"
+    assert len(home.asked) == asked
+
+
+@pytest.mark.usefixtures("model")
+def test_what_was_fetched_is_here_and_a_mirror_is_asked_first_and_checked(
+    archive: bytes,
+    home: Hub,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    mirror = tmp_path / "mirror"
+    monkeypatch.setenv("DPFC_MIRROR", mirror.as_uri())
+    copy = mirror / "cifar10" / "cifar-10-python.tar.gz"
+    copy.write_bytes(archive[:-1] + bytes([archive[-1] ^ 1]))
+    with pytest.raises(UserError, match=r"^What is missing cannot be downloaded: cifar10") as refused:
+        fetching.fetch(needs())
+    assert refused.value.fields["missing"] == ["cifar10"]
+    copy.write_bytes(archive)
+    fetching.fetch(needs())
+    offline(monkeypatch)
+    monkeypatch.delenv("DPFC_MIRROR")
+    assert [each.here() for each in needs()] == [True, True]
+    fetching.fetch(needs())
+
+
+def test_half_a_repository_is_not_here(
+    model: bytes,  # noqa: F811
+    home: Hub,  # noqa: F811
+    archive: bytes,
+) -> None:
+    from huggingface_hub import hf_hub_download
+
+    hf_hub_download("some/vit", "model.safetensors")
+    assert not needs()[1].here()
+    fetching.fetch(needs()[1:])
+    assert needs()[1].here()
