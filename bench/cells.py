@@ -52,7 +52,7 @@ class Cell:
         options: the options that are given to the method.
         conversion: "exact", or "zcdp" for the paper's conversion. The product has "exact" only.
         noise: "independent", or "shared" (see `shared_noise`). The product has "independent" only.
-        variant: "" for the product; for dp-whitened also "simulated" (see `bench.simulation`).
+        variant: "" for the product; for dp-whitened and dp-fc also "simulated" (see `bench.simulation`).
         public: path of a set of which the mean is used, as with `--public-features`; "" for none.
         start: path of class vectors, m × d, that the descent starts from, as with `--public-head`; "" for none.
     """

@@ -117,6 +117,9 @@ def report(sets: list[str], results: dict[str, float], count: int, out: Path) ->
         "own curator and methods, with noise from a seed. An epoch is one step, and each step is a full pass over the",
         "records. – means: not run.",
         "",
+        "DP-FC is as in the paper here: these trainings were made before `dp-fc` shrunk the eigenvalues of its Gram",
+        "matrix. [Another page](accuracy.md) has what it does now.",
+        "",
         "The second table of each set has hyperparameters from a grid. In factors of the defaults the grid is: "
         + "; ".join(
             f"{m}: " + ", ".join(f"{o} × {{{', '.join(f'{v:g}' for v in f)}}}" for o, f in METHODS[m].grid.items())

@@ -1,13 +1,13 @@
-"""A fast simulation of dp-whitened: the method's own code, float32 sums, and normal noise that claims nothing.
+"""A fast simulation of dp-whitened and dp-fc: the methods' own code, float32 sums, noise that claims nothing.
 
-It answers the queries that `dp-whitened` asks. What it leaves out is the lattice, whose rounding is far below the
+It answers the queries that these methods ask. What it leaves out is the lattice, whose rounding is far below the
 noise. So its accuracies are those of the product within the noise, several times faster.
 """
 
 import numpy as np
 
 from bench.sets import Data
-from dpfc_cli.privacy.chain import Centre, Clip, Linear
+from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.privacy.oracle import Oracle, Plan
 from dpfc_cli.privacy.queries import Gradient, Gram, Mean, Query
 
@@ -15,49 +15,62 @@ BLOCK = 4096
 
 
 class Simulated(Oracle):
-    """Answers the queries of dp-whitened on records, or on persons with equally many records each."""
+    """Answers the queries of a training on records, or on persons with equally many records each."""
 
     def __init__(self, data: Data, plan: Plan, mu: float, seed: int) -> None:
-        self._x, self._y = unit(data.x.astype(np.float32)), data.y
+        self._x, self._y = data.x.astype(np.float32), data.y
         self._k = 1 if data.persons is None else len(data.x) // data.facts.n
         self._sigmas, self._rng = list(plan.sigmas(mu)), np.random.default_rng(seed)
-        self._z, self._centred = self._x, self._x
+        self._kept: dict[type[Query], np.ndarray] = {}
 
     def release(self, query: Query) -> np.ndarray:
         sigma = self._sigmas.pop(0)
+        assert isinstance(query, Mean | Gram | Gradient)
+        # All queries of one kind have the same chain in a training.
+        if type(query) not in self._kept:
+            self._kept[type(query)] = self._rows(query)
+        z = self._kept[type(query)]
         if isinstance(query, Mean):
-            total = self._x.sum(axis=0, dtype=np.float64)[None] / self._k
+            total = z.sum(axis=0, dtype=np.float64)[None] / self._k
             return np.asarray(total + sigma * self._rng.normal(size=total.shape))
         if isinstance(query, Gram):
-            _, centre, clip = query.chain
-            assert isinstance(centre, Centre)
-            assert isinstance(clip, Clip)
-            z = (self._x - centre.mean.astype(np.float32)) / np.float32(clip.norm)
-            self._centred = z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1)
-            gram = (self._bounded(self._centred, self._centred).T @ self._centred).astype(np.float64)
-            noise = self._rng.normal(size=gram.shape)
-            return np.asarray(gram + sigma * (noise + noise.T) / 2)
-        assert isinstance(query, Gradient)
-        assert query.radius is not None
-        if self._z is self._x:
-            linear = query.chain[-1]
-            assert isinstance(linear, Linear)
-            white = self._centred @ linear.matrix.astype(np.float32)
-            self._z = unit(np.hstack([white, np.full((len(white), 1), query.constant, np.float32)]))
+            longest = 1 + query.constant**2
+            z = z / np.float32(np.sqrt(longest))
+            noise = self._rng.normal(size=(z.shape[1], z.shape[1]))
+            gram = (self._bounded(z, z).T @ z).astype(np.float64)
+            return np.asarray(longest * (gram + sigma * (noise + noise.T) / 2))
         sums = np.zeros(query.theta.shape)
-        for start in range(0, len(self._z), BLOCK - BLOCK % self._k):
+        for start in range(0, len(z), BLOCK - BLOCK % self._k):
             part = slice(start, start + BLOCK - BLOCK % self._k)
-            sums += self._gradient(query, query.radius, self._z[part], self._y[part])
+            sums += self._gradient(query, z[part], self._y[part])
         return np.asarray((sums + sigma * self._rng.normal(size=sums.shape)) * query.clip)
 
-    def _gradient(self, query: Gradient, radius: float, z: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def _rows(self, query: Mean | Gram | Gradient) -> np.ndarray:
+        """The records as a query sees them."""
+        z = self._x
+        for step in query.chain:
+            if isinstance(step, Clip):
+                z = clipped(z, step.norm)
+            elif isinstance(step, Centre):
+                z = z - step.mean.astype(np.float32)
+            else:
+                z = z @ step.matrix.astype(np.float32)
+        if not isinstance(query, Mean) and query.constant:
+            z = np.hstack([z, np.full((len(z), 1), query.constant, np.float32)])
+        return clipped(z, 1e-30) if isinstance(query, Gradient) and query.radius is not None else z
+
+    def _gradient(self, query: Gradient, z: np.ndarray, y: np.ndarray) -> np.ndarray:
         """The sum of the clipped gradients of a block, in units of the clipping norm."""
+        radius = query.radius or 1.0
         scores = z @ (radius * query.theta).astype(np.float32)
-        p = np.exp(scores - scores.max(axis=1, keepdims=True))
-        p /= p.sum(axis=1, keepdims=True)
+        if query.loss == "softmax":
+            p = np.exp(scores - scores.max(axis=1, keepdims=True))
+            p /= p.sum(axis=1, keepdims=True)
+        else:
+            p = 1 / (1 + np.exp(-np.clip(scores, -80, 80)))
         p[np.arange(len(y)), y] -= 1
         p *= np.float32(radius / query.clip)
-        p /= np.maximum(np.linalg.norm(p, axis=1, keepdims=True), 1)
+        p /= np.maximum(np.linalg.norm(p, axis=1, keepdims=True) * np.linalg.norm(z, axis=1, keepdims=True), 1)
         return np.asarray(self._bounded(z, p).T @ p)
 
     def _bounded(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -69,6 +82,6 @@ class Simulated(Oracle):
         return np.asarray((a / np.sqrt(np.maximum(squares, 1))[:, None, None]).reshape(left.shape))
 
 
-def unit(x: np.ndarray) -> np.ndarray:
-    """Rows of length 1."""
-    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-30))
+def clipped(x: np.ndarray, norm: float) -> np.ndarray:
+    """Rows of length 1, or shorter ones if they are shorter than norm, in units of norm."""
+    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), norm))

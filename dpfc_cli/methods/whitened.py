@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.methods import options as declare
-from dpfc_cli.methods.linear import noise_edge
+from dpfc_cli.methods.linear import noise_edge, shrink
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.methods.public_head import JUDGED, PublicHead, start_of, verdict
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
@@ -283,19 +283,6 @@ def whitening(covariance: np.ndarray, facts: Facts, options: Options) -> tuple[n
     values = np.maximum(shrink(values, edge / 2), 0.0)
     damped = values + options.damping * min(edge, math.sqrt(DROWNED * edge)) + FLOOR
     return vectors * damped**-0.5, values / damped
-
-
-def shrink(values: np.ndarray, spread: float) -> np.ndarray:
-    """E[vᵀCv] for each eigenvector v of C + noise with these eigenvalues, in the limit of many dimensions.
-
-    The noise is a symmetric Gaussian matrix with a semicircle of radius 2·spread as its spectrum. Among the estimators
-    that keep the eigenvectors, the optimal one is λ − 2·spread²·h(λ). h is the Hilbert transform of the spectral
-    density (Bun, Allez, Bouchaud and Potters 2016, "Rotational invariant estimator for general noisy matrices"). Here h
-    is regularised at the width spread/√d.
-    """
-    width = spread / math.sqrt(len(values)) + np.finfo(float).tiny ** 0.25
-    apart = values[:, None] - values
-    return np.asarray(values - 2 * spread**2 * (apart / (apart**2 + width**2)).mean(axis=1))
 
 
 def total_step(dimension: float, facts: Facts, options: Options) -> float:

@@ -1,4 +1,4 @@
-"""The simulation of dp-whitened computes what the product computes."""
+"""The simulation of dp-whitened and dp-fc computes what the product computes."""
 
 import numpy as np
 import pytest
@@ -13,30 +13,33 @@ from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, Oracle
 from tests.support import accuracy, blobs, curator
 
-METHOD = METHODS["dp-whitened"]
 X, Y = blobs(600, 8, 3, apart=3.0)
 
 
+@pytest.mark.parametrize("name", ["dp-whitened", "dp-fc"])
 @pytest.mark.parametrize("persons", [None, np.arange(600) // 3])
-def test_a_simulated_head_is_that_of_the_curator_where_there_is_hardly_any_noise(persons: np.ndarray | None) -> None:
-    data = Data(X, Y, X, Y, 3, persons)
-    options = METHOD.defaults(data.facts, 1.0, {})
-    plan = METHOD.plan(data.facts, options)
+def test_a_simulated_head_is_that_of_the_curator_where_there_is_hardly_any_noise(
+    name: str, persons: np.ndarray | None
+) -> None:
+    data, method = Data(X, Y, X, Y, 3, persons), METHODS[name]
+    options = method.defaults(data.facts, 1.0, {})
+    plan = method.plan(data.facts, options)
     oracles: tuple[Oracle, Oracle] = (
         Simulated(data, plan, 1e6, 0),
         Curator(Mechanism(facts=data.facts, plan=plan, mu=1e6), Unprotected(stream_of(X, Y, persons)), SeededBits(0)),
     )
-    simulated, real = (METHOD.solve(oracle, data.facts, options) for oracle in oracles)
+    simulated, real = (method.solve(oracle, data.facts, options) for oracle in oracles)
     assert simulated.weight == pytest.approx(real.weight, abs=1e-3 * np.abs(real.weight).max())
 
 
-def test_the_noise_of_a_simulation_is_the_planned_one() -> None:
-    data = Data(X, Y, X, Y, 3)
-    options = METHOD.defaults(data.facts, 0.1, {})
-    plan = METHOD.plan(data.facts, options)
+@pytest.mark.parametrize("name", ["dp-whitened", "dp-fc"])
+def test_the_noise_of_a_simulation_is_the_planned_one(name: str) -> None:
+    data, method = Data(X, Y, X, Y, 3), METHODS[name]
+    options = method.defaults(data.facts, 0.1, {})
+    plan = method.plan(data.facts, options)
 
     def trained(oracle: Oracle) -> Solution:
-        return METHOD.solve(oracle, data.facts, options)
+        return method.solve(oracle, data.facts, options)
 
     found = [
         np.mean([accuracy(trained(made(seed)), X, Y) for seed in range(30)])

@@ -1,5 +1,6 @@
-"""Matrices are decomposed by several threads, and no head depends on how many there are."""
+"""Matrices are decomposed by several threads, and no head depends on how many. Their eigenvalues lose their noise."""
 
+import math
 import threading
 from collections.abc import Iterator
 
@@ -8,7 +9,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from dpfc_cli.methods import METHODS, linear
-from dpfc_cli.methods.linear import symmetric_psd, threads_for
+from dpfc_cli.methods.linear import damped_inverse, shrink, symmetric_psd, threads_for
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Oracle
 from dpfc_cli.privacy.queries import ClassGrams, Query
@@ -70,3 +71,36 @@ def test_what_threads_hold_fits_into_a_block() -> None:
 def test_a_stack_is_projected_as_its_matrices_are() -> None:
     stack = np.random.default_rng(0).normal(size=(3, 5, 5))
     assert np.array_equal(symmetric_psd(stack), [symmetric_psd(matrix) for matrix in stack])
+
+
+def noisy(values: np.ndarray, spread: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues and eigenvectors of diag(values) plus symmetric noise with a semicircle of radius 2·spread as its
+    spectrum.
+    """
+    d, rng = len(values), np.random.default_rng(seed)
+    noise = rng.normal(size=(d, d)) * spread * math.sqrt(2 / d)
+    return np.linalg.eigh(np.diag(values) + (noise + noise.T) / 2)
+
+
+def test_shrunken_eigenvalues_are_what_the_eigenvectors_explain() -> None:
+    truth = np.arange(1, 301) ** -1.0
+    for spread in (0.01, 0.1):
+        values, vectors = noisy(truth, spread, 3)
+        explained = (vectors**2 * truth[:, None]).sum(axis=0)
+        error = np.linalg.norm(shrink(values, spread) - explained)
+        assert error < 0.35 * np.linalg.norm(np.maximum(values, 0) - explained)
+
+
+def test_a_spectrum_of_noise_alone_shrinks_to_nothing_and_one_without_noise_stays() -> None:
+    values, _ = noisy(np.zeros(300), 1.0, 4)
+    assert np.abs(shrink(values, 1.0)).max() < 0.3 * values.max()
+    assert np.allclose(shrink(values, 0.0), values)
+
+
+def test_variance_that_is_noise_alone_does_not_precondition() -> None:
+    """Directions that noise fills are preconditioned alike, as if nothing had been released."""
+    values, vectors = noisy(np.zeros(300), 1.0, 4)
+    found = damped_inverse(vectors * values @ vectors.T, 2.0, edge=2.0)
+    assert np.linalg.norm(found - np.eye(300) / 2) < 0.3 * np.linalg.norm(
+        damped_inverse(vectors * values @ vectors.T, 2.0) - np.eye(300) / 2
+    )

@@ -12,7 +12,6 @@ from dpfc_cli.methods.whitened import (
     LONGEST,
     STABLE,
     schedule,
-    shrink,
     total_step,
     whitening,
 )
@@ -26,30 +25,6 @@ from tests.support import Watching, accuracy, blobs, curator, stream_of
 
 METHOD = METHODS["dp-whitened"]
 FACTS = Facts(n=4000, m=4, d=8)
-
-
-def noisy(values: np.ndarray, spread: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues and eigenvectors of diag(values) plus symmetric noise with a semicircle of radius 2·spread as its
-    spectrum.
-    """
-    d, rng = len(values), np.random.default_rng(seed)
-    noise = rng.normal(size=(d, d)) * spread * math.sqrt(2 / d)
-    return np.linalg.eigh(np.diag(values) + (noise + noise.T) / 2)
-
-
-def test_shrunken_eigenvalues_are_what_the_eigenvectors_explain() -> None:
-    truth = np.arange(1, 301) ** -1.0
-    for spread in (0.01, 0.1):
-        values, vectors = noisy(truth, spread, 3)
-        explained = (vectors**2 * truth[:, None]).sum(axis=0)
-        error = np.linalg.norm(shrink(values, spread) - explained)
-        assert error < 0.35 * np.linalg.norm(np.maximum(values, 0) - explained)
-
-
-def test_a_spectrum_of_noise_alone_shrinks_to_nothing_and_one_without_noise_stays() -> None:
-    values, _ = noisy(np.zeros(300), 1.0, 4)
-    assert np.abs(shrink(values, 1.0)).max() < 0.3 * values.max()
-    assert np.allclose(shrink(values, 0.0), values)
 
 
 def test_whitened_records_have_unit_variance_where_the_covariance_is_known() -> None:
