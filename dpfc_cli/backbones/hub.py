@@ -175,10 +175,10 @@ def here(weights: str, pin: Pin | None, more: Sequence[str] = ()) -> bool:
     """Whether weights, and more files beside them, are on this machine, so that the hub is not needed."""
     try:
         locate(weights, pin=pin, cached=True)
+        place = _Place(weights, pin=pin, cached=True)
+        return all(place.get(name) for name in more)
     except UserError:
         return False
-    place = _Place(weights, pin=pin)
-    return all(place.knows(name) for name in ("config.json", *more))
 
 
 def fetch(weights: str, progress: Progress | None, pin: Pin | None, more: Sequence[str] = ()) -> None:
@@ -279,14 +279,6 @@ class _Place:
         path = self._folder / self.ahead / name
         return path if path.is_file() else None
 
-    def knows(self, name: str) -> bool:
-        """Whether this machine knows if there is such a file: the cache remembers what the hub lacks."""
-        from huggingface_hub import try_to_load_from_cache
-
-        if self.repository is None or self._folder.is_dir():
-            return True
-        return try_to_load_from_cache(self.repository, self.ahead + name, revision=self.commit) is not None
-
     def need(self, name: str) -> Path:
         """As `get`. Raises UserError if there is none."""
         path = self.get(name)
@@ -353,9 +345,12 @@ def named_by(file: Path) -> str | None:
 
 
 def _in_cache(repository: str, file: str, commit: str | None) -> Path | None:
+    """A file of the cache, which also remembers what the hub lacks: None. UserError if it does not know the file."""
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(repository, file, revision=commit)
+    if found is None:
+        raise UserError(f"'{file}' of '{repository}' is not here.", "Fetch it: 'dpfc fetch'.", code="missing")
     return Path(found) if isinstance(found, str) else None
 
 
@@ -377,7 +372,7 @@ def download(repository: str, file: str, progress: Progress | None, commit: str 
 
     code: Code = "unreachable"
     try:
-        if _in_cache(repository, file, commit) is None:
+        if not isinstance(try_to_load_from_cache(repository, file, revision=commit), str):
             _reach(repository, file, commit)
         return Path(hf_hub_download(repository, file, revision=commit, tqdm_class=_meter(file, progress)))
     except hub.LocalEntryNotFoundError as error:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 import typer
@@ -128,14 +128,29 @@ def test_json_may_stand_before_the_command(tmp_path: object, monkeypatch: pytest
     assert json.loads(before.stdout)["heads"] == []
 
 
-def test_a_shell_completes_commands_and_options() -> None:
-    for typed, completions in (("dpfc z", ["zero-shot"]), ("dpfc extract --hold", ["--hold-out"])):
+def test_a_shell_completes_commands_options_and_names(tmp_path: Path) -> None:
+    for path in ("features/mine/manifest.json", "features/other/manifest.json", "heads/mine-eps1.safetensors"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    for typed, completions in (
+        ("dpfc z", ["zero-shot"]),
+        ("dpfc extract --hold", ["--hold-out"]),
+        ("dpfc train --method dp-n", ["dp-newton"]),
+        ("dpfc extract --model vit-b3", ["vit-b32"]),
+        ("dpfc extract cifar", ["cifar10", "cifar100"]),
+        ("dpfc extract imagefolder:fea", ["imagefolder:features"]),
+        ("dpfc train --features m", ["mine"]),
+        ("dpfc evaluate m", ["mine-eps1"]),
+        ("dpfc export --to s", ["sklearn"]),
+        # The shell completes files then.
+        ("dpfc extract digits --classes c", []),
+        ("dpfc train --out h", []),
+    ):
         env = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_DPFC_COMPLETE": "complete_bash"}
         program = f"import sys; sys.argv[0] = 'dpfc'; {MAIN}"
-        ended = subprocess.run(
-            [sys.executable, "-c", program], env=os.environ | env, capture_output=True, text=True, check=False
-        )
-        assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, completions, "")
+        given: dict[str, Any] = {"env": os.environ | env, "capture_output": True, "text": True, "cwd": tmp_path}
+        ended = subprocess.run([sys.executable, "-c", program], check=False, **given)
+        assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, completions, ""), typed
 
 
 def test_a_value_of_another_kind_is_refused_in_plain_words() -> None:
