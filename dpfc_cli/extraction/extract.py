@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -92,7 +92,7 @@ def extract(wanted: Extraction) -> Extracted:
     """
     source, model, pool, preprocess = wanted.source, wanted.model, wanted.pool, wanted.preprocess
     hold_out, limit, task, dtype = wanted.hold_out, wanted.limit, wanted.task, wanted.dtype
-    window, exif, label_column, tolerant = wanted.window, wanted.exif, wanted.label_column, wanted.tolerant
+    window, exif, tolerant, labels = wanted.window, wanted.exif, wanted.tolerant, _labels(wanted)
     network, named, folder_of_data, rule, whose, geometry, needs = _checked(wanted)
     task = task or _part()
     tell = wanted.progress or (lambda stage, done, total: None)
@@ -100,7 +100,7 @@ def extract(wanted: Extraction) -> Extracted:
     if images.files_of(source, folder_of_data)[1]:
         # What is missing is said at once.
         fetch(needs, _within(LOADING, tell))
-    dark = _Dark(wanted.warned)
+    noted = _Noted(wanted.warned)
     pictures = images.open_images(
         source,
         folder_of_data,
@@ -109,9 +109,9 @@ def extract(wanted: Extraction) -> Extracted:
         _within(OPENING, tell),
         window=window,
         exif=exif,
-        label_column=label_column,
-        notice=dark.add,
+        notice=noted.add,
         group_by=rule,
+        **labels,
     )
     for remark in pictures.remarks:
         wanted.warned(remark)
@@ -178,7 +178,7 @@ def extract(wanted: Extraction) -> Extracted:
         started = time.monotonic()
 
         def advance(done: int, total: int) -> None:
-            dark.check()
+            noted.check()
             tell(stage, done, total)
 
         count = make_shards(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
@@ -215,8 +215,7 @@ def _checked(wanted: Extraction) -> _Checked:
     data_dir = None if wanted.data_dir is None else Path(wanted.data_dir)
     rule = None if wanted.group_by is None else rule_of(wanted.group_by)
     refuse_both(wanted.each_record_is_a_person, rule is not None, "group_by")
-    how: dict[str, Any] = {"window": wanted.window, "exif": wanted.exif, "label_column": wanted.label_column}
-    images.check(source, data_dir, named, **how, group_by=rule)
+    images.check(source, data_dir, named, window=wanted.window, exif=wanted.exif, group_by=rule, **_labels(wanted))
     whose = _population_of(wanted.population, images.catalogued(source, data_dir))
     geometry = _geometry_of(source, model, preprocess, wanted.image_size)
     if wanted.tolerant and geometry is None and not images.small(source):
@@ -228,6 +227,12 @@ def _checked(wanted: Extraction) -> _Checked:
         )
     needs = needed(source, data_dir, model, wanted.weights)
     return _Checked(network, named, data_dir, rule, whose, geometry, needs)
+
+
+def _labels(wanted: Extraction) -> dict[str, Any]:
+    """Where the labels stand."""
+    table = None if wanted.table is None else Path(wanted.table).expanduser()
+    return {"label_column": wanted.label_column, "table": table, "file_column": wanted.file_column}
 
 
 def missing(wanted: Extraction) -> list[Needed]:
@@ -322,26 +327,30 @@ def _part() -> Task | None:
     return (number + 1, count) if count > 1 else None
 
 
-class _Dark:
-    """Pictures that use few of the values that their files can hold. The user is warned once, of one of them."""
+class _Noted:
+    """What was noticed of pictures while they were decoded. The user is warned once of each, and of one picture."""
+
+    SAID: ClassVar[dict[images.Notice, str]] = {
+        "dark": "uses less than a quarter of the grey values that its file can hold, so it becomes nearly one shade. "
+        f"If the device gives fewer bits, say so: {parameter('window')} 0,4095 for 12 bits. Take these numbers from "
+        "the device, not from the pictures.",
+        "turned": "has an EXIF orientation, and is read as its pixels lie. If pictures should be turned as cameras "
+        f"mean it: {parameter('exif')}.",
+    }
 
     def __init__(self, warn: Callable[[str], None]) -> None:
-        self._name: str | None = None
-        self._warn, self._warned = warn, False
+        self._names: dict[images.Notice, str] = {}
+        self._warn, self._warned = warn, set[images.Notice]()
 
-    def add(self, name: str) -> None:
+    def add(self, name: str, what: images.Notice) -> None:
         """Remember what messages call such a picture. Threads that decode call this."""
-        self._name = self._name or name
+        self._names.setdefault(what, name)
 
     def check(self) -> None:
-        """Warn, if there is anything to warn of and nobody was warned yet."""
-        if self._name and not self._warned:
-            self._warned = True
-            self._warn(
-                f"'{self._name}' uses less than a quarter of the grey values that its file can hold, so it becomes "
-                f"nearly one shade. If the device gives fewer bits, say so: {parameter('window')} 0,4095 for 12 bits. "
-                f"Take these numbers from the device, not from the pictures. {GUARDED}"
-            )
+        """Warn, if there is anything to warn of and nobody was warned of it yet."""
+        for what in self._names.keys() - self._warned:
+            self._warned.add(what)
+            self._warn(f"'{self._names[what]}' {self.SAID[what]} {GUARDED}")
 
 
 def _within(stage: str, tell: Progress) -> Progress:

@@ -44,6 +44,17 @@ class Making(Options):
         WHAT,
         metavar="NAME",
     )
+    table: Path | str | None = option(
+        "A CSV or JSON-lines file with the labels, wherever it lies: a line for each picture of an image folder, or "
+        "for each slide. Default, for pictures: metadata.csv or metadata.jsonl beside them.",
+        WHAT,
+        metavar="FILE",
+    )
+    file_column: str | None = option(
+        "The column of that table that names the picture or the slide, if it has no usual name.",
+        WHAT,
+        metavar="NAME",
+    )
     hold_out: float | None = option(
         "If there is no test split: make one of about this fraction of the training records, such as 0.1. Each "
         "record's own name decides, or its place if it has no name. If persons are known: a fraction of the persons.",
@@ -214,7 +225,7 @@ class Import(Making):
         kw_only=False,
         metadata=said(
             "A folder with {train,test}_{x,y}.npy; X.npy with y.npy beside it; an .npz, .safetensors or .h5 file with "
-            "those names, or with 'features' and 'labels'; a .parquet file, a folder of them, or a pattern; or "
+            "those names, or with 'features' and 'labels'; a .parquet or .csv file, a folder of them, or a pattern; or "
             "slides:FOLDER, with an .h5 file of patches for each slide. Labels are numbers or names of classes.",
             argument=True,
         ),
@@ -236,11 +247,6 @@ class Import(Making):
         "has it.",
         WHAT,
         metavar="NAME",
-    )
-    table: Path | str | None = option(
-        "For slides: a CSV file with a line for each slide: its name, its label, and whose it is.",
-        WHAT,
-        metavar="FILE",
     )
     pool_by: Literal["slide", "patient"] | None = option(
         "For slides: whose patches make a record. Default: slide.", HOW

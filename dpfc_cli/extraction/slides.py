@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import h5py
 import numpy as np
@@ -37,7 +36,7 @@ from dpfc_cli.features.tables import check_stored
 from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.sources import groups as persons
 from dpfc_cli.sources.classes import USUAL_NAMES, numbers_of_names
-from dpfc_cli.sources.metadata import Value, rows
+from dpfc_cli.sources.metadata import Value, column_in, rows, usual_column
 from dpfc_cli.sources.nulls import LISTED, listed
 from dpfc_cli.sources.person_hints import column_of, several_in_import
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
@@ -66,7 +65,7 @@ def folder_of(path: str | Path) -> Path | None:
 
 def refuse(wanted: Import) -> None:
     """Raise UserError if something was given that is for slides alone."""
-    given = (name for name in ("table", "pool_by", "most_null") if getattr(wanted, name) is not None)
+    given = (name for name in ("table", "file_column", "pool_by", "most_null") if getattr(wanted, name) is not None)
     name = next(given, "on_error" if wanted.tolerant else None)
     if name is not None:
         raise UserError(
@@ -310,9 +309,11 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
     """The slides of a table, and whose they are. Raises UserError if the table cannot be used."""
     by_patient = wanted.pool_by == "patient"
     columns = list(dict.fromkeys(column for _, line in lines for column in line))
-    slide_column = _column(table, columns, None, SLIDE_COLUMNS, "slides")
-    label_column = _column(table, columns, wanted.label_column, USUAL_NAMES, "label_column")
-    person = _column(table, columns, wanted.group_column, persons.USUAL_NAMES, "group_column", optional=True)
+    slide_column = column_in(table, columns, wanted.file_column, SLIDE_COLUMNS, "slides", "file_column")
+    label_column = column_in(table, columns, wanted.label_column, USUAL_NAMES, "labels", "label_column")
+    person = usual_column(columns, persons.USUAL_NAMES)
+    if wanted.group_column is not None:
+        person = column_in(table, columns, wanted.group_column, persons.USUAL_NAMES, "persons", "group_column")
     if by_patient and person is None:
         raise UserError(
             f"'{table}' does not say which slides are of one patient.",
@@ -365,34 +366,9 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
 def _noticed(lines: list[dict[str, Value]]) -> str | None:
     """A column that seems to name persons, though its name is not among the usual ones; None if there is none."""
     columns = dict.fromkeys(column for line in lines for column in line)
-    if any(column.lower() in persons.USUAL_NAMES for column in columns):
+    if usual_column(columns, persons.USUAL_NAMES) is not None:
         return None
     return column_of({column: [line.get(column) for line in lines] for column in columns})
-
-
-def _column(
-    table: Path, columns: Sequence[str], given: str | None, usual: Sequence[str], option: str, optional: bool = False
-) -> Any:
-    """The given column, or the first one of a usual name; None if it is optional and not there."""
-    if given is not None:
-        if given in columns:
-            return given
-    else:
-        for name in usual:
-            for column in columns:
-                if column.lower() == name:
-                    return column
-        if optional:
-            return None
-    what = f"'{given}'" if given is not None else "slides" if option == "slides" else "labels"
-    raise UserError(
-        f"'{table}' has no column {'' if given is not None else 'of '}{what}. It has: {', '.join(columns) or 'none'}.",
-        f"Give it one of these names: {', '.join(usual)}."
-        + (f" Or say its name: {parameter(option)}." if option != "slides" else ""),
-        code="missing",
-        path=str(table),
-        known=list(columns),
-    )
 
 
 def _of_splits(table: Path, lines: list[Line], column: str | None) -> tuple[list[Line], np.ndarray]:

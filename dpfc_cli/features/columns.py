@@ -1,9 +1,11 @@
-"""Parquet files as tables of features: one column of lists of floats, all of one length, or a column of floats for each
-feature; and one column of labels, integers or texts.
+"""Parquet and CSV files as tables of features: one column of lists of floats, all of one length, or a column of floats
+for each feature; and one column of labels, integers or texts. A CSV file is read as a whole.
 """
 
 import fnmatch
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
 from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.features.table import ROWS, Array, Table, Tables, checked, numbered, sliced
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources import columns, person_hints
-from dpfc_cli.sources.classes import hub_class_names
+from dpfc_cli.sources.classes import USUAL_NAMES, hub_class_names
 from dpfc_cli.sources.columns import is_key, is_text, parquet
-from dpfc_cli.sources.groups import GROUPS, Keys
+from dpfc_cli.sources.groups import GROUPS, Keys, names_persons
 from dpfc_cli.sources.groups import joined as joined_keys
+from dpfc_cli.sources.metadata import encoding_of, separator_of
+from dpfc_cli.sources.reading import readable
 from dpfc_cli.sources.split_files import files_by_split, splits_by_role
 
 BLOCK = 2**26
@@ -28,10 +33,10 @@ _FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.
 
 
 def open_columns(pattern: str, column: str | None, label_column: str | None, group_column: str | None = None) -> Tables:
-    """The tables of parquet files, by split. The name of a file says which split it belongs to.
+    """The tables of parquet or CSV files, by split. The name of a file says which split it belongs to.
 
     Args:
-        pattern: a file, a folder, or a pattern of names.
+        pattern: a file, a folder, or a pattern of names. In a folder, CSV files count if there are no others.
         column: the column of features, or a pattern such as 'f*' that fits the name of a column for each feature. By
             default the only one that holds lists of floats; or else all that hold floats, in their order.
         label_column: the column of labels; by default one of a usual name, or the only one of integers.
@@ -41,8 +46,13 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
         UserError: the files cannot be read, or have no such columns.
 
     """
-    found = files_by_split(pattern, ".parquet")
+    folder = Path(pattern)
+    csv = not any(folder.rglob("*.parquet")) if folder.is_dir() else pattern.lower().endswith(".csv")
+    found = files_by_split(pattern, ".csv" if csv else ".parquet")
     used = {role: found[split] for role, split in splits_by_role(found).items()}
+    if csv:
+        given = {label_column, group_column, GROUPS, *USUAL_NAMES}
+        used = {role: [_of_csv(path, given) for path in paths] for role, paths in used.items()}
     if "train" not in used:
         return Tables(splits={})
     with parquet(used["train"][0]) as file:
@@ -65,6 +75,38 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
         classes=hub_class_names(schema.metadata, y),
         noticed=lambda: person_hints.column_of({name: values(name) for name in seem}),
     )
+
+
+def _of_csv(path: Path, given: Collection[str | None]) -> Path:
+    """A CSV file as parquet in memory. All its numbers are features, but for integers in the given columns and in those
+    that seem to name persons. A column without a name (a number for each line) is left out.
+    """
+    with readable(path, "a CSV file", "Write it again.", pa.ArrowException):
+        check_fits(path, "the table", path.stat().st_size, copies=6)
+        encoding = encoding_of(path)
+        with path.open(encoding=encoding) as file:
+            first, second = file.readline(), file.readline()
+        separator = separator_of(first)
+        table = read_csv(
+            path,
+            ReadOptions(encoding=encoding.removesuffix("-sig")),
+            ParseOptions(delimiter=separator),
+            ConvertOptions(decimal_point="," if separator == ";" and "." not in second else "."),
+        )
+        if all(map(_is_number, table.column_names)):
+            raise ValueError(f"its first line has numbers, and must name the columns. {GUARDED}")
+        if "" in table.column_names:
+            table = table.drop_columns([""])
+        for i, field in enumerate(table.schema):
+            if pa.types.is_integer(field.type) and field.name not in given and not names_persons(field.name):
+                table = table.set_column(i, field.name, table.column(i).cast(pa.float64()))
+        return columns.Held(path, table)
+
+
+def _is_number(text: str) -> bool:
+    with suppress(ValueError):
+        return math.isfinite(float(text))
+    return False
 
 
 def _features(schema: Any, column: str | None, y: str, g: str | None, source: str) -> tuple[str, ...] | str:

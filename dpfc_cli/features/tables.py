@@ -5,7 +5,7 @@
 | a folder of .npy | `train_x.npy`, `train_y.npy`, perhaps `test_x.npy`, `test_y.npy` |
 | one .npy, with its labels beside it | `X.npy` and `y.npy`; or any name, and `y.npy` or `labels.npy` |
 | .npz, .safetensors, HDF5 (.h5, .hdf5) | these names, or `train/features`, `train/labels`, or `features`, `labels` |
-| .parquet: a file, a folder or a pattern | a column of lists of floats, or one of floats for each feature; labels |
+| .parquet, .csv: a file, a folder or a pattern | a column of lists of floats, or one for each feature; labels |
 
 `X_train`, `y_train` (scikit-learn's names), and `X`, `y` are also known. x is n × d, float16, 32 or 64. y is n or n × k
 integers, −1 for "no label"; or n texts, the names of classes. Beside them there may be groups:
@@ -37,7 +37,9 @@ from dpfc_cli.sources.reading import unread
 
 SPLITS = ("train", "test")
 NAMES = "{train,test}_{x,y}.npy"
-ACCEPTED = f"a folder with {NAMES}, or an .npy, .npz, .safetensors, .h5 or .parquet file"
+ACCEPTED = f"a folder with {NAMES}, or an .npy, .npz, .safetensors, .h5, .parquet or .csv file"
+COLUMNS = (".parquet", ".csv")
+"""How the names of files of columns end."""
 BUILT_IN = frozenset((1, 2, 3, 4, 5, 6, 32000))
 """HDF5's filters: deflate, shuffle, fletcher32, szip, nbit, scale-offset, and h5py's lzf."""
 COMPRESSING = frozenset((1, 4, 5, 6, 32000))
@@ -68,7 +70,7 @@ def opened(
     """
     with ExitStack() as stack:
         kind, splits = path.suffix.lower(), list(SPLITS)
-        if not path.exists() and kind != ".parquet":
+        if not path.exists() and kind not in COLUMNS:
             raise UserError(f"There is no '{path}'.", f"Name {ACCEPTED}.", code="missing", path=str(path))
         arrays = _arrays(path, kind, stack)
         if arrays is None:
@@ -112,16 +114,16 @@ def opened(
 
 
 def _arrays(path: Path, kind: str, stack: ExitStack) -> Arrays | None:
-    """The arrays of a source; None if they are columns of parquet files."""
+    """The arrays of a source; None if they are columns of parquet or CSV files."""
     if path.is_dir():
         arrays = _in_folder(path)
-        tables = any(path.rglob("*.parquet"))
+        tables = any(any(path.rglob(f"*{ending}")) for ending in COLUMNS)
         usual = any(name in arrays for split in SPLITS for labels in (False, True) for name in _usual(split, labels))
         if not arrays and not tables:
-            what = f"'{path}' has neither arrays nor .parquet files."
+            what = f"'{path}' has neither arrays nor files of columns."
             raise UserError(what, f"Give {ACCEPTED}.", code="missing", path=str(path))
         return arrays if usual or not tables else None
-    if kind == ".parquet":
+    if kind in COLUMNS:
         return None
     if kind not in ARRAYS:
         what = f"'{path}' is of no format that dpfc knows."

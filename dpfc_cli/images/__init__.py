@@ -12,7 +12,7 @@ from dpfc_cli.downloads import Progress
 from dpfc_cli.images.broken import Broken, said_of
 from dpfc_cli.images.catalogue import DATASETS, FORMATS, catalogued, check, files_of, open_images, small
 from dpfc_cli.images.prefetch import Batch, batches
-from dpfc_cli.images.sets import ImageSet, Preparation, Split, Window, by_person, held_out
+from dpfc_cli.images.sets import ImageSet, Notice, Preparation, Split, Window, by_person, held_out
 
 __all__ = [
     "DATASETS",
@@ -21,6 +21,7 @@ __all__ = [
     "Broken",
     "Geometry",
     "ImageSet",
+    "Notice",
     "Preparation",
     "Progress",
     "Split",

@@ -4,13 +4,14 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.downloads import Progress, Remote, fetch
 from dpfc_cli.errors import UserError, parameter, unknown
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.images import cifar, folder, hugging_face, idx, imagenet, webdataset
-from dpfc_cli.images.sets import DataSet, ImageSet, Preparation, Request, Window
+from dpfc_cli.images.sets import DataSet, ImageSet, Notice, Preparation, Request, Window
 from dpfc_cli.sources.groups import RULES, Rule
 
 _ALL: tuple[DataSet, ...] = (
@@ -39,6 +40,8 @@ def check(
     window: Window | None = None,
     exif: bool = False,
     label_column: str | None = None,
+    table: Path | None = None,
+    file_column: str | None = None,
     group_by: Rule | None = None,
 ) -> None:
     """Refuse what can be refused before any file is opened. For the arguments see `open_images`.
@@ -70,6 +73,8 @@ def check(
         ("data_dir", data_dir is not None, entry.location == "data_dir", "its name says where its files are"),
         ("classes", classes is not None, entry.asserted, "it names its classes itself"),
         ("label_column", label_column is not None, entry.asserted, "it has labels of its own"),
+        ("table", table is not None, "table" in entry.groups, "its labels stand elsewhere"),
+        ("file_column", file_column is not None, "table" in entry.groups, "its labels stand elsewhere"),
         ("group_by", group_by is not None, known, "it does not say which pictures are of one person"),
         ("window", window is not None, not entry.small, "its pictures are pixels of 8 bits already"),
         ("exif", exif, not entry.small, "its pictures are pixels of 8 bits already"),
@@ -132,7 +137,9 @@ def open_images(
     window: Window | None = None,
     exif: bool = False,
     label_column: str | None = None,
-    notice: Callable[[str], None] | None = None,
+    table: Path | None = None,
+    file_column: str | None = None,
+    notice: Callable[[str, Notice], None] | None = None,
     group_by: Rule | None = None,
 ) -> ImageSet:
     """Open a data set. Pictures are decoded later, when they are asked for. For the options see also `Preparation` and
@@ -149,7 +156,9 @@ def open_images(
         window: (low, high), the grey values that become black and white, for pictures of more than 8 bits.
         exif: whether pictures are turned as their EXIF orientation says.
         label_column: the column of a table, or the key of a record, that holds the label.
-        notice: told the name of a picture that uses few of the values that its file can hold.
+        table: the table of labels of an image folder; None: the one beside the pictures, if there is one.
+        file_column: the column of that table that names the picture.
+        notice: told the name of a picture that may look otherwise than its owner expects, and why.
         group_by: how the person of each picture is found, or None.
 
     Raises:
@@ -159,7 +168,8 @@ def open_images(
         open_images("digits").splits["train"].pixels(0, 10)  # uint8, (10, 8, 8, 1)
 
     """
-    check(dataset, data_dir, classes, window=window, exif=exif, label_column=label_column, group_by=group_by)
+    labels: dict[str, Any] = {"label_column": label_column, "table": table, "file_column": file_column}
+    check(dataset, data_dir, classes, window=window, exif=exif, group_by=group_by, **labels)
     place, remotes = files_of(dataset, data_dir)
     fetch(remotes, progress)
     return _entry(dataset)[0].open(
@@ -168,8 +178,8 @@ def open_images(
             preparation=Preparation(geometry=geometry, window=window, exif=exif, notice=notice),
             classes=classes,
             progress=progress,
-            label_column=label_column,
             group_by=group_by,
+            **labels,
         )
     )
 

@@ -38,7 +38,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images.dicom import Stored, check_installed, is_dicom, pixels_of, stored
-from dpfc_cli.images.sets import Pixels, Preparation, Window, check_size, unread, unreadable
+from dpfc_cli.images.sets import Notice, Pixels, Preparation, Window, check_size, unread, unreadable
 from dpfc_cli.memory import proved
 
 # Memory of decoders
@@ -224,6 +224,7 @@ TURNED = 4
 
 Within = Callable[[int], AbstractContextManager[None]]
 """within(bytes) is a context in which a decoder may take so much memory."""
+Told = Callable[[Notice], None]
 
 _room = Room(TOGETHER)
 
@@ -253,9 +254,9 @@ def decode(data: bytes, name: str, preparation: Preparation) -> Pixels:
     if is_dicom(data):
         check_installed()
 
-    def notice() -> None:
+    def notice(what: Notice) -> None:
         if preparation.notice is not None:
-            preparation.notice(name)
+            preparation.notice(name, what)
 
     # Decoders raise whatever a damaged file leads them into: not only OSError, but SyntaxError, struct.error and more.
     # At first it is not known whether the picture or a lack of memory is the reason.
@@ -268,7 +269,7 @@ def decode(data: bytes, name: str, preparation: Preparation) -> Pixels:
             raise refusal(error, name) from error
 
 
-def _decoded(data: bytes, preparation: Preparation, within: Within, notice: Callable[[], None]) -> Pixels:
+def _decoded(data: bytes, preparation: Preparation, within: Within, notice: Told) -> Pixels:
     check_size(len(data))
     if is_dicom(data):
         return _decoded_dicom(data, preparation, within, notice)
@@ -283,7 +284,7 @@ def _decoded(data: bytes, preparation: Preparation, within: Within, notice: Call
         return _finished(opened, preparation, notice)
 
 
-def _decoded_dicom(data: bytes, preparation: Preparation, within: Within, notice: Callable[[], None]) -> Pixels:
+def _decoded_dicom(data: bytes, preparation: Preparation, within: Within, notice: Told) -> Pixels:
     # Reading the elements takes the memory of a few copies of the file.
     with within(bound(len(data), 0)):
         whole = _bounded(pixels_of(data))
@@ -303,14 +304,14 @@ def _decoded_dicom(data: bytes, preparation: Preparation, within: Within, notice
         return _fitted(ImageOps.invert(image) if found.inverted else image, preparation)
 
 
-def _levels_of(values: Any, found: Stored, preparation: Preparation, notice: Callable[[], None]) -> Pixels:
+def _levels_of(values: Any, found: Stored, preparation: Preparation, notice: Told) -> Pixels:
     """The grey values of a DICOM file as levels."""
     count = 1 << found.bits
     if preparation.window is not None and found.bits > 8:
         shown = levels(values, preparation.window, found.slope, found.intercept)
     else:
         if found.bits > 8 and narrow(values, count):
-            notice()
+            notice("dark")
         shown = levels(values, (found.lowest, max(found.lowest + count - 1, 1)))
     return 255 - shown if found.inverted else shown
 
@@ -321,12 +322,22 @@ def _bounded(pixels: int) -> int:
     return pixels
 
 
-def _finished(opened: Image.Image, preparation: Preparation, notice: Callable[[], None]) -> Pixels:
+def _finished(opened: Image.Image, preparation: Preparation, notice: Told) -> Pixels:
     opened.load()
-    orientation = opened.getexif().get(ORIENTATION) if preparation.exif else None
-    turn = TURNS.get(orientation) if isinstance(orientation, int) else None
+    turn = _turn(opened) if preparation.exif else None
     image = _rgb(opened, preparation.window, notice)
+    if not preparation.exif and preparation.notice is not None:
+        # EXIF data that are not needed do no harm if they are damaged.
+        with suppress(Exception):
+            if _turn(opened) is not None:
+                notice("turned")
     return _fitted(image if turn is None else image.transpose(turn), preparation)
+
+
+def _turn(opened: Image.Image) -> Image.Transpose | None:
+    """How the EXIF orientation of a picture turns it; None if it does not."""
+    orientation = opened.getexif().get(ORIENTATION)
+    return TURNS.get(orientation) if isinstance(orientation, int) else None
 
 
 def _fitted(image: Image.Image, preparation: Preparation) -> Pixels:
@@ -364,13 +375,13 @@ def fitted(image: Image.Image, geometry: Geometry) -> Image.Image:
     return whole
 
 
-def _rgb(image: Image.Image, window: Window | None, notice: Callable[[], None]) -> Image.Image:
+def _rgb(image: Image.Image, window: Window | None, notice: Told) -> Image.Image:
     if image.mode[0] in "IF" and window is not None:
         return Image.fromarray(levels(np.asarray(image), window)).convert("RGB")
     if image.mode.startswith("I;16"):
         values = np.asarray(image)
         if narrow(values, 1 << 16):
-            notice()
+            notice("dark")
         return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
     if image.mode[0] in "IF":
         raise ValueError("its values have no stated range (32-bit grey); only a window states one")

@@ -12,9 +12,9 @@ In both cases the records are in the sorted order of the folders, and so is the 
 same listing. Images are listed when the set is opened and decoded when they are asked for, so a set may be larger than
 memory.
 
-The labels may also stand in a table beside the images, `metadata.csv` (see `sources.metadata`). It is read if the
-operator names its column of labels, or if there are no folders of classes. The images are then those of the table, in
-the sorted order of their names.
+The labels may also stand in a table: one that the operator names, or `metadata.csv` beside the images (see
+`sources.metadata`). The second is read if the operator names one of its columns, or if there are no folders of classes.
+The images are then those of the table, in the sorted order of their names.
 
 Persons are found by the folders below the class, by the name, by a column of that table, by a table of its own, or, for
 DICOM files without a table, by the element that the operator names.
@@ -23,9 +23,9 @@ DICOM files without a table, by the element that the operator names.
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
@@ -36,7 +36,7 @@ from dpfc_cli.images.splits import Files, Listed, image_set
 from dpfc_cli.sources.classes import USUAL_NAMES
 from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
 from dpfc_cli.sources.groups import Rule
-from dpfc_cli.sources.metadata import FILE_NAME, NAMES, Metadata, Value, metadata_of, read
+from dpfc_cli.sources.metadata import FILE_NAME, NAMES, Metadata, Value, column_in, metadata_of, read
 from dpfc_cli.sources.person_hints import column_of, level_of, repeat
 from dpfc_cli.sources.reading import readable
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, inside, is_clutter, refuse_twice
@@ -53,6 +53,8 @@ PATIENT = "PatientID"
 """The element of DICOM that names persons."""
 Labelled = list[tuple[Value, Entry]]
 """The label and the entry of every image of a split, in the order of the records."""
+TableAt = Callable[[Path], Metadata]
+"""Reads a table, once."""
 
 
 def open_folder(request: Request) -> ImageSet:
@@ -67,12 +69,21 @@ def _opened(request: Request) -> ImageSet:
     path, rule = request.place, request.group_by
     folders = _split_folders(path, request.classes or ())
     classes = sorted({name for folder in folders.values() for name in _folders_in(folder)})
-    tables = {split: metadata_of(folder) or metadata_of(path) for split, folder in folders.items()}
-    tabled = request.label_column is not None or (not classes and tables["train"] is not None)
+    named = request.table
+    tables = {split: named or metadata_of(folder) or metadata_of(path) for split, folder in folders.items()}
+    tabled = any((named, request.file_column, request.label_column)) or (not classes and tables["train"] is not None)
     skipped = Counter[str]()
+
+    @cache
+    def table_at(place: Path) -> Metadata:
+        # A table may lie anywhere. In the folder of the images it is like the one beside them.
+        top = None if inside(path, os.path.abspath(place)) else path
+        other = rule is not None and place == rule.table and place != named
+        return read(place, top, None if other else request.file_column, EXTENSIONS)
+
     if tabled:
-        classes, known = [], dict[Path, Metadata]()
-        found = {s: _in_table(tables[s], folder, request.label_column, known) for s, folder in folders.items()}
+        classes = []
+        found = {s: _in_table(tables[s], folder, request.label_column, table_at) for s, folder in folders.items()}
     elif not classes:
         raise ValueError(f"there are no class folders in {' or '.join(map(str, folders.values()))}")
     else:
@@ -82,7 +93,7 @@ def _opened(request: Request) -> ImageSet:
     names = {split: [entry.name for _, entry in each] for split, each in found.items()}
     if any(is_dicom(name) for own in names.values() for name in own):
         dicom.check_installed()
-    persons = {} if rule is None else _persons_of(path, folders, tables, names, rule, classes_above=not tabled)
+    persons = {} if rule is None else _persons_of(folders, tables, names, rule, table_at, classes_above=not tabled)
     listed = {
         split: Listed(
             labels=[label for label, _ in each],
@@ -94,7 +105,8 @@ def _opened(request: Request) -> ImageSet:
         )
         for split, each in found.items()
     }
-    noticed = partial(_noticed, folders, tables, names, {s: each.labels for s, each in listed.items()}, tabled=tabled)
+    labels = {split: each.labels for split, each in listed.items()}
+    noticed = partial(_noticed, folders, tables, names, labels, table_at, tabled=tabled)
     return image_set("imagefolder", listed, request, also=classes, remarks=left_out(skipped), noticed=noticed)
 
 
@@ -201,20 +213,21 @@ def _size(path: str | Path, facts: os.stat_result) -> int:
 # Labels in a table
 
 
-def _in_table(path: Path | None, folder: Path, label_column: str | None, known: dict[Path, Metadata]) -> Labelled:
+def _in_table(path: Path | None, folder: Path, label_column: str | None, table_at: TableAt) -> Labelled:
     """The images of a split that a table names, sorted by name. The label stands in the digest's place of each entry,
-    so the listing has it. known: the tables that were read before.
+    so the listing has it.
     """
     if path is None:
         raise UserError(
             f"There is no {' or '.join(NAMES)} in '{folder}'.",
-            f"Leave out {parameter('label_column')}, or put a table there with a column '{FILE_NAME}'.",
+            f"Name the table: {parameter('table')}.",
             code="missing",
-            parameter="label_column",
+            parameter="table",
             path=str(folder),
         )
-    table = known[path] = known.get(path) or read(path)
-    values = _column(table, label_column, USUAL_NAMES, "of labels", f"{parameter('label_column')}", "label_column")
+    table = table_at(path)
+    name = column_in(path, list(table.columns), label_column, USUAL_NAMES, "labels", "label_column")
+    values = table.columns[name]
     # CSV has no numbers, only texts.
     counts = all(value is None or isinstance(value, int) or (value.isdecimal() and len(value) < 10) for value in values)
     found, missing = Labelled(), list[str]()
@@ -230,8 +243,8 @@ def _in_table(path: Path | None, folder: Path, label_column: str | None, known: 
     if missing:
         raise UserError(
             f"'{path}' names {counted(len(missing), 'file')} that cannot be found, such as '{min(missing)}'. {GUARDED}",
-            f"Put them there, or take their lines out of the table. The names in '{FILE_NAME}' begin in the folder of "
-            "the table.",
+            "Put them there, or take their lines out of the table. Its names begin in its own folder, or in that of "
+            "the pictures if it lies elsewhere.",
             code="missing",
             path=str(folder / min(missing)),
             count=len(missing),
@@ -242,43 +255,26 @@ def _in_table(path: Path | None, folder: Path, label_column: str | None, known: 
     return sorted(found, key=lambda listed: listed[1].name)
 
 
-def _column(
-    table: Metadata, given: str | None, usual: Iterable[str], what: str, remedy: str, option: str
-) -> list[Value]:
-    """The values of the given column, or of the first one of a usual name."""
-    name = given or next((name for name in usual if name in table.columns), None)
-    if name is None or name not in table.columns:
-        raise UserError(
-            f"'{table.path}' has no column {what if name is None else repr(name)}. It has: "
-            f"{', '.join((FILE_NAME, *table.columns))}.",
-            f"Name the column: {remedy}.",
-            code="missing",
-            parameter=option,
-            path=str(table.path),
-        )
-    return table.columns[name]
-
-
 # Persons
 
 
 def _persons_of(
-    path: Path,
     folders: dict[str, Path],
     tables: dict[str, Path | None],
     names: dict[str, list[str]],
     rule: Rule,
+    table_at: TableAt,
     *,
     classes_above: bool,
 ) -> dict[str, Iterable[object]]:
     """What names the person of each image of each split.
 
     Args:
-        path: what the user named.
         folders: of the splits.
-        tables: beside the images of the splits.
+        tables: of the images of the splits.
         names: of the images of each split, from its folder on.
         rule: how a person is found.
+        table_at: reads a table.
         classes_above: whether the first folder of a name is that of the class.
 
     """
@@ -287,13 +283,14 @@ def _persons_of(
             split: [rule.of_name(name, name.partition("/")[2] if classes_above else name) for name in own]
             for split, own in names.items()
         }
-    known: dict[Path, dict[Path, Value]] = {}
     found = dict[str, Iterable[object]]()
     for split, own in names.items():
         folder, table = folders[split], rule.table or tables[split]
         if table is not None:
-            known[table] = known.get(table) or _persons_in(table, path, rule.column)
-            found[split] = [known[table].get(Path(os.path.normpath(folder.absolute() / name))) for name in own]
+            table_of, form = table_at(table), "column:" if rule.table is None else f"table:{table}:"
+            column = column_in(table, list(table_of.columns), rule.column, PERSONS, "persons", "group_by", form)
+            known = dict(zip(table_of.files, table_of.columns[column], strict=True))
+            found[split] = [known.get(Path(os.path.normpath(folder.absolute() / name))) for name in own]
         elif any(map(is_dicom, own)):
             element = rule.column or ""
             dicom.check_element(element)
@@ -310,20 +307,12 @@ def _persons_of(
     return found
 
 
-def _persons_in(path: Path, images: Path, column: str | None) -> dict[Path, Value]:
-    """What a table says of the person of each file. images: where its names begin if it does not lie there itself."""
-    # A table of its own may lie anywhere. In the folder of the images it is like the one beside them.
-    table = read(path, None if inside(images, os.path.abspath(path)) else images)
-    rule = "column:NAME" if path.name in NAMES else f"table:{path}:NAME"
-    values = _column(table, column, PERSONS, "of persons", f"{parameter('group_by')} {rule}", "group_by")
-    return dict(zip(table.files, values, strict=True))
-
-
 def _noticed(
     folders: dict[str, Path],
     tables: dict[str, Path | None],
     names: dict[str, list[str]],
     labels: Mapping[str, Iterable[object]],
+    table_at: TableAt,
     *,
     tabled: bool,
 ) -> str | None:
@@ -336,7 +325,7 @@ def _noticed(
     for table in dict.fromkeys(tables.values()):
         # Beside class folders there may be any table of this name.
         with suppress(UserError):
-            for name, values in ({} if table is None else read(table).columns).items():
+            for name, values in ({} if table is None else table_at(table).columns).items():
                 columns.setdefault(name, []).extend(values)
     if (column := column_of(columns)) is not None:
         return f"column:{column}"

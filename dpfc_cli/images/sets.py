@@ -38,6 +38,10 @@ Decode = Callable[[int, int], Pixels]
 Window = tuple[float, float]
 """The grey values that become black and white. Those between them become the levels between."""
 
+Notice = Literal["dark", "turned"]
+"""What is noticed of a picture. dark: it uses less than a quarter of the values that its file can hold, and there is no
+window. turned: its EXIF orientation is not that of its pixels, and it is not turned."""
+
 LARGEST = 1 << 30
 """Bytes of the largest file that is read into memory as a whole. The largest official one has 155 MB. This bounds what
 a damaged or hostile header can make dpfc allocate."""
@@ -136,9 +140,9 @@ class Preparation:
     window: Window | None = None
     """For grey values of more than 8 bits; None: all values that the file can hold are levels."""
     exif: bool = False  # whether a picture is turned as its EXIF orientation says
-    notice: Callable[[str], None] | None = field(default=None, compare=False)
-    """Told the name of a picture that uses less than a quarter of the values that its file can hold, if there is no
-    window. Several threads call it, while they decode."""
+    notice: Callable[[str, Notice], None] | None = field(default=None, compare=False)
+    """Told the name of a picture that may look otherwise than its owner expects. Several threads call it, while they
+    decode."""
 
     def describe(self) -> dict[str, Any] | None:
         """The choices as JSON values, as manifests state them; None if nothing is done."""
@@ -162,6 +166,8 @@ class Request:
     classes: tuple[str, ...] | None  # those that the operator asserts
     progress: Progress | None
     label_column: str | None = None  # the column, or the key, that holds the labels, if it is not a usual one
+    table: Path | None = None  # the table of labels, if it does not lie beside the pictures under its usual name
+    file_column: str | None = None  # the column of that table that names the picture, if it is not a usual one
     group_by: Rule | None = None  # how the person of a picture is found
 
 

@@ -5,9 +5,10 @@ process if that is damaged. Texts are read as the numbers that stand for them, b
 cost.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,24 @@ Fits = Callable[[Any], bool]
 """Whether a type of a column is one of those that are wanted."""
 
 
+class Held(PosixPath):
+    """The path of a file of another format, whose table is held in memory as parquet."""
+
+    parquet: pa.Buffer
+
+    def __new__(cls, path: Path, table: pa.Table) -> "Held":
+        """The path, with its table."""
+        held = super().__new__(cls, path)
+        out = pa.BufferOutputStream()
+        pq.write_table(table, out)
+        held.parquet = out.getvalue()
+        return held
+
+    def __init__(self, path: Path, table: pa.Table) -> None:
+        if sys.version_info >= (3, 12):
+            super().__init__(path)
+
+
 @contextmanager
 def parquet(path: Path) -> Iterator[Any]:
     """A parquet file, as long as the block lasts. UserError if it cannot be read, also in the block."""
@@ -39,7 +58,8 @@ def parquet(path: Path) -> Iterator[Any]:
 def _opened(path: Path, *texts: str) -> Any:
     """A parquet file. texts: columns that are read as the numbers of their different values."""
     # Without a buffer PyArrow reads whole columns of a row group, and a file may have only one.
-    return pq.ParquetFile(path, read_dictionary=texts, buffer_size=BUFFER, pre_buffer=False)
+    source = pa.BufferReader(path.parquet) if isinstance(path, Held) else path
+    return pq.ParquetFile(source, read_dictionary=texts, buffer_size=BUFFER, pre_buffer=False)
 
 
 def rows_of(file: Any) -> list[int]:

@@ -1,23 +1,24 @@
 """`metadata.csv` and `metadata.jsonl`: a table beside pictures, as the ImageFolder of Hugging Face reads it.
 
-A row is about one picture, which its column `file_name` names relative to the table's folder, or another column of
-`FILE_NAMES`. The other columns may hold anything: labels, or whom a picture shows.
+A row is about one picture, which one of its columns names, relative to the table's folder. The other columns may hold
+anything: labels, or whom a picture shows. A table may also have another name, and lie elsewhere.
 """
 
 import csv
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED
+from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.files import json_of
 from dpfc_cli.sources.reading import readable
 from dpfc_cli.sources.split_files import inside
 
 NAMES = ("metadata.csv", "metadata.jsonl")
-FILE_NAMES = ("file_name", "filename", "file", "path", "image")
-"""What the column of the pictures is called. The first one that is there is taken."""
+FILE_NAMES = ("file_name", "filename", "file", "path", "image", "image_id", "image_path", "file_path")
+"""What the column of the pictures is called, in any capitals. The first one that is there is taken."""
 FILE_NAME = FILE_NAMES[0]
 SEPARATORS = ",;\t"
 """What lies between the values of a CSV: the one of which its first line has most."""
@@ -44,12 +45,53 @@ def metadata_of(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def read(path: Path, folder: Path | None = None) -> Metadata:
+def column_in(
+    path: Path, columns: Sequence[str], given: str | None, usual: Sequence[str], what: str, option: str, form: str = ""
+) -> str:
+    """The given column of a table, or the first one of a usual name, in any capitals. UserError if there is none.
+
+    Args:
+        path: the table.
+        columns: those that it has.
+        given: the name that the user gives; None: he gives none.
+        usual: in small letters.
+        what: what the column holds, for messages.
+        option: the parameter that names it.
+        form: how its value is written, beside the name.
+
+    """
+    name = usual_column(columns, usual) if given is None else given
+    if name not in columns:
+        # Where not even this column is found, the first line may be about a record.
+        guarded = f" {GUARDED}" if option == "file_column" else ""
+        raise UserError(
+            f"'{path}' has no column {f'of {what}' if given is None else repr(given)}. It has: "
+            f"{', '.join(columns) or 'none'}.{guarded}",
+            f"Say which one it is: {parameter(option)} {form}NAME. Or give it a usual name: {', '.join(usual)}.",
+            code="missing",
+            parameter=option,
+            path=str(path),
+            known=list(columns),
+        )
+    return str(name)
+
+
+def usual_column(columns: Iterable[str], usual: Sequence[str]) -> str | None:
+    """The first column of a usual name; None if there is none."""
+    known = {column.lower(): column for column in columns}
+    return next((known[name] for name in usual if name in known), None)
+
+
+def read(
+    path: Path, folder: Path | None = None, file_column: str | None = None, endings: Collection[str] = ()
+) -> Metadata:
     """Read a table.
 
     Args:
         path: the table.
         folder: where its names begin. Default: in its own folder.
+        file_column: the column of these names, if it is not a usual one.
+        endings: what the names of files may end in where the table leaves it out.
 
     Raises:
         UserError: it cannot be read, has no column of pictures, or has a row that names no file of its folder, or a
@@ -60,11 +102,13 @@ def read(path: Path, folder: Path | None = None) -> Metadata:
     files: dict[Path, None] = {}
     columns: dict[str, list[Value]] = {}
     with _readable(path, "picture"):
-        for number, row in rows(path, "picture", FILE_NAMES):
-            name = row.pop(next((name for name in FILE_NAMES if name in row), FILE_NAME), None)
-            file = inside(top, name) if isinstance(name, str) else None
+        called: str | None = None
+        for number, row in rows(path, "picture"):
+            called = called or column_in(path, list(row), file_column, FILE_NAMES, "pictures", "file_column")
+            name = row.pop(called, None)
+            file = _file(top, name, endings)
             if file is None:
-                raise ValueError(f"line {number} names no file of '{top}' under '{FILE_NAME}'")
+                raise ValueError(f"line {number} names no file of '{top}' under '{called}'")
             if file in files:
                 raise ValueError(f"line {number} names '{name}' again, which would count as two records. {GUARDED}")
             for column, value in row.items():
@@ -77,41 +121,52 @@ def read(path: Path, folder: Path | None = None) -> Metadata:
     return Metadata(path=path, files=tuple(files), columns=columns)
 
 
-def rows(path: Path, what: str, needed: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Value]]]:
+def _file(top: Path, name: Value, endings: Collection[str]) -> Path | None:
+    """The file that a row names; None if it names none of this folder. Where its ending is left out, and nothing tells
+    which one it is, the name stays.
+    """
+    file = inside(top, name) if isinstance(name, str) else None
+    if file is None or file.suffix.lower() in endings or os.path.lexists(file):
+        return file
+    found = [each for ending in endings if (each := inside(top, f"{name}{ending}")) and os.path.lexists(each)]
+    return found[0] if len(found) == 1 else file
+
+
+def rows(path: Path, what: str) -> Iterator[tuple[int, dict[str, Value]]]:
     """The lines of a CSV or JSON-lines file: their numbers, and their values by column. UserError if it cannot be read.
-
-    Args:
-        path: the table.
-        what: what a line is about, for messages.
-        needed: one of these columns there must be.
-
+    what: what a line is about, for messages.
     """
     with _readable(path, what):
         if path.stat().st_size > LARGEST:
             raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
-        yield from _csv(path, needed) if path.suffix == ".csv" else _lines(path)
+        yield from _lines(path) if path.suffix.lower() in (".jsonl", ".ndjson") else _csv(path)
 
 
 def _readable(path: Path, what: str) -> AbstractContextManager[None]:
     return readable(path, "a table", f"Give a table with a line for each {what}.", csv.Error)
 
 
-def _csv(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, Value]]]:
-    with path.open(encoding=_encoding(path), newline="") as file:
-        separator = max(SEPARATORS, key=file.readline().count)
+def separator_of(line: str) -> str:
+    """What lies between the values of a CSV with this first line."""
+    return max(SEPARATORS, key=line.count)
+
+
+def _csv(path: Path) -> Iterator[tuple[int, dict[str, Value]]]:
+    with path.open(encoding=encoding_of(path), newline="") as file:
+        separator = separator_of(file.readline())
         file.seek(0)
         table = csv.DictReader(file, delimiter=separator, strict=True)
-        names = table.fieldnames or []
-        if (needed and not set(needed) & set(names)) or len(set(names)) < len(names):
-            also = f", and one of them '{needed[0]}'" if needed else ""
-            raise ValueError(f"its first line must name the columns, each once{also}")
+        table.fieldnames = [name.strip() for name in table.fieldnames or ()]
+        names = table.fieldnames
+        if not names or len(set(names)) < len(names):
+            raise ValueError("its first line must name the columns, each once")
         for row in table:
             if None in row:
                 raise ValueError(f"line {table.line_num} has more values than there are columns")
             yield table.line_num, {name: value or None for name, value in row.items()}
 
 
-def _encoding(path: Path) -> str:
+def encoding_of(path: Path) -> str:
     """UTF-8, or what spreadsheets on Windows write where the bytes are none."""
     with path.open(encoding="utf-8-sig") as file:
         try:

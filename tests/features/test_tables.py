@@ -414,6 +414,33 @@ def test_a_column_for_each_feature_in_the_order_of_the_file(tmp_path: Path) -> N
     assert refused.value.fields["parameter"] == "column"
 
 
+def test_a_csv_file_is_imported_as_the_same_columns_of_parquet_are(tmp_path: Path) -> None:
+    """As spreadsheets and pandas write it; integers are features, too, unless they are labels or name persons."""
+    x = np.column_stack([X, np.arange(len(X)) % 7])
+    names = [f"größe {i}" for i in range(x.shape[1])]
+    for folder in ("csv", "parquet"):
+        (tmp_path / folder).mkdir()
+    for labels in (Y.tolist(), NAMES[Y].tolist()):
+        held = dict(zip(names, x.T, strict=True)) | {"diagnosis": labels, "patient": np.arange(len(x)) // 2}
+        pq.write_table(pa.table(held), tmp_path / "parquet" / "train.parquet")
+        given: dict[str, Any] = {"label_column": "diagnosis", "group_column": "patient", "dtype": "float32"}
+        expected = import_features(tmp_path / "parquet", tmp_path / f"parquet {labels[0]}", **given).features
+        for separator, point, encoding in ((",", ".", "utf-8-sig"), (";", ",", "cp1252"), ("\t", ".", "utf-8")):
+            rows = [["", *names, "diagnosis", "patient"]]
+            for i, row in enumerate(x[:, :-1]):
+                floats = [f"{value!r}".replace(".", point) for value in row.tolist()]
+                rows.append([str(i), *floats, str(i % 7), str(labels[i]), str(i // 2)])
+            (tmp_path / "csv" / "train.csv").write_text("\n".join(map(separator.join, rows)), encoding=encoding)
+            found = import_features(tmp_path / "csv", tmp_path / f"{labels[0]} {encoding}", **given).features
+            for ours, theirs in zip(found.arrays("train"), expected.arrays("train"), strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+            assert found.manifest.grouped == expected.manifest.grouped
+    (tmp_path / "bare.csv").write_text("1.5,2,0\n2.5,3,1\n")
+    with pytest.raises(UserError, match="must name the columns") as error:
+        import_features(tmp_path / "bare.csv", tmp_path / "none", classes=2)
+    assert GUARDED in error.value.what
+
+
 def test_several_files_must_have_the_same_columns(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     wide(tmp_path / "in" / "train-0.parquet", X, NAMES[Y].tolist())
@@ -607,7 +634,7 @@ BAD: list[tuple[str, Callable[[Path], Path], str]] = [
     ("features alone", of_arrays(), "missing"),
     ("safetensors that end early", of_arrays(-3, labels=LABELS), "damaged"),
     ("text", lambda place: whole(place, "a.h5", b"text"), "damaged"),
-    ("a csv", lambda place: whole(place, "a.csv", b"1,2"), "unsupported"),
+    ("a text", lambda place: whole(place, "a.txt", b"1,2"), "unsupported"),
     ("an empty folder", lambda place: place, "missing"),
     ("encrypted", encrypted, "damaged"),
     ("two of one name", twice, "damaged"),

@@ -12,6 +12,7 @@ import pytest
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.extract import extract
 from dpfc_cli.images import Geometry, ImageSet, open_images
+from dpfc_cli.sources.groups import rule_of
 from tests.images.pictures import SQUARE, files, png, values
 
 
@@ -269,9 +270,30 @@ def test_a_table_that_does_not_fit_its_pictures_is_refused(tmp_path: Path) -> No
     files(tmp_path, "0.png")
     refused(tmp_path, "There is no metadata.csv or metadata.jsonl in", label_column="label")
     for text, label_column, says in (
-        ("file_name,kind\n0.png,1\n", None, "no column of labels. It has: file_name, kind"),
-        ("file_name,kind\n0.png,1\n", "label", "no column 'label'. It has: file_name, kind"),
+        ("file_name,kind\n0.png,1\n", None, "no column of labels. It has: kind"),
+        ("file_name,kind\n0.png,1\n", "label", "no column 'label'. It has: kind"),
         ("file_name,label\n0.png,1\n1.png,0\n2.png,0\n", None, "names 2 files that cannot be found, such as '1.png'"),
     ):
         (tmp_path / "metadata.csv").write_text(text)
         refused(tmp_path, says, label_column=label_column)
+
+
+def test_a_table_may_lie_anywhere_and_have_names_without_endings(tmp_path: Path) -> None:
+    """As people have them: of another name, with other columns, beside folders that are no classes."""
+    files(tmp_path / "pictures", "part 1/p17.png", "part 1/p18.png", "part 2/é.jpg")
+    rows = (
+        "id;Diagnosis;who",
+        "part 1/p17;flu;1",
+        "part 1/p18.png;cold;2",
+        f"part 2/{unicodedata.normalize('NFD', 'é')};flu;1",
+    )
+    for place in (tmp_path / "elsewhere.CSV", tmp_path / "pictures" / "labels.csv"):
+        place.write_text("\n".join(rows), encoding="utf-8-sig")
+        given = {"table": place, "label_column": "Diagnosis"}
+        error = refused(tmp_path / "pictures", "no column of pictures. It has: id, Diagnosis, who", **given)
+        assert (error.fields["parameter"], GUARDED in error.what) == ("file_column", True)
+        for rule in ("column:who", f"table:{tmp_path / 'persons.csv'}"):
+            (tmp_path / "persons.csv").write_text("image,patient\npart 1/p17,1\npart 1/p18,2\npart 2/é,1\n")
+            found = opened(tmp_path / "pictures", file_column="id", group_by=rule_of(rule), **given).splits["train"]
+            assert [found.name(i) for i in range(3)] == ["part 1/p17.png", "part 1/p18.png", "part 2/é.jpg"]
+            assert (found.labels.tolist(), found.keys and found.keys.codes.tolist()) == ([1, 0, 1], [0, 1, 0])
