@@ -19,6 +19,7 @@ import textwrap
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from importlib.metadata import EntryPoint, entry_points
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
@@ -284,6 +285,8 @@ def of_type(said: Option, hint: Any) -> Option:
     union = get_origin(hint) in (types.UnionType, Union)
     parts = [part for part in (get_args(hint) if union else (hint,)) if part is not types.NoneType]
     choices = tuple(name for part in parts if get_origin(part) is Literal for name in get_args(part))
+    if "dp-whitened" in choices:
+        choices = (*choices, *added_methods())
     kind: Kind = "other"
     if choices:
         kind = "choice"
@@ -294,6 +297,13 @@ def of_type(said: Option, hint: Any) -> Option:
     elif len(parts) == 1:
         kind = _KINDS.get(parts[0], "other")
     return replace(said, kind=kind, choices=choices or said.choices)
+
+
+@functools.cache
+def added_methods() -> dict[str, EntryPoint]:
+    """The methods of other packages (the group `dpfc.methods`), by name. None is imported."""
+    own = get_args(MethodName)
+    return {each.name: each for each in entry_points(group="dpfc.methods") if each.name not in own}
 
 
 _KINDS: dict[Any, Kind] = {bool: "switch", int: "integer", float: "number", Sequence[float]: "numbers"}

@@ -1,15 +1,20 @@
 """Training methods: from released sums to a head. Each method is one module.
 
 A method states its options and their defaults (functions of public facts), its plan, its memory and its solution. The
-command line reads the table `METHODS`. A new method is a module and an entry in this table.
+command line reads the table `METHODS`. A new method is a module and an entry in this table, or an entry point of
+another package (docs/method.md).
 """
 
+import functools
+from dataclasses import replace
 from typing import Any
 
-from dpfc_cli.errors import unknown
+from dpfc_cli.errors import UserError, unknown
 from dpfc_cli.methods import dp_fc, dp_ls, dp_newton, first_order, whitened
 from dpfc_cli.methods.method import Method
+from dpfc_cli.options import added_methods
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.version import code_digest
 
 AnyMethod = Method[Any, Any]
 _ALL: tuple[AnyMethod, ...] = (whitened.METHOD, dp_fc.METHOD, dp_ls.METHOD, dp_newton.METHOD, *first_order.METHODS)
@@ -37,7 +42,32 @@ def method_named(name: str, facts: Facts) -> AnyMethod:
     name = name.lower()
     if name == AUTO:
         return whitened.METHOD if facts.k == 1 else dp_fc.METHOD
+    found = known(name)
+    if found is None:
+        raise unknown("method", name, [AUTO, *METHODS, *added_methods()])
+    return found
+
+
+def known(name: str) -> AnyMethod | None:
+    """The method with exactly that name, if there is one. UserError: it is of a package that cannot be used."""
+    return _added(name) if name in added_methods() else METHODS.get(name)
+
+
+@functools.cache
+def _added(name: str) -> AnyMethod:
+    """A method of another package, with the digest of its source."""
+    entry = added_methods()[name]
+    package = "a package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
     try:
-        return METHODS[name]
-    except KeyError:
-        raise unknown("method", name, [AUTO, *METHODS]) from None
+        method = entry.load()
+        if not isinstance(method, Method) or method.name != name:
+            raise TypeError(f"{entry.value} is no Method of this name")
+        digest = code_digest(entry.module.partition(".")[0])
+    except Exception as error:
+        raise UserError(
+            f"The method '{name}' of {package} cannot be used: {type(error).__name__}: {error}.",
+            "Mend the package, or remove it.",
+            code="unsupported",
+            method=name,
+        ) from error
+    return replace(method, source={"package": package, "sha256": digest})

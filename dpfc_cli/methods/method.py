@@ -66,6 +66,7 @@ class Method(Generic[Planned, Options]):
         runs_to_optimum: whether it runs to the optimum of its loss if there is no noise and no number of steps is
             given.
         public: the fields of its options that hold public knowledge: arrays that no user types.
+        source: of a method of another package: that package, and the SHA-256 of its source.
 
     """
 
@@ -80,6 +81,7 @@ class Method(Generic[Planned, Options]):
     class_matrices: bool = False
     runs_to_optimum: bool = False
     public: tuple[str, ...] = ()
+    source: Mapping[str, str] | None = None
 
     @property
     def declared(self) -> dict[str, Option]:

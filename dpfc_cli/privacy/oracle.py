@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.forms import form, pieces
+from dpfc_cli.privacy.forms import OPEN, form, pieces
 from dpfc_cli.privacy.queries import ClassGrams, Query
 
 DIGEST = 32
@@ -96,6 +96,13 @@ def planned(query: Query, facts: Facts, share: float, rate: float = 1.0) -> Rele
 
     """
     return Release(form=form(query), shape=query.shape(facts), share=share, rate=rate)
+
+
+def _said(value: Any) -> str:
+    """A field of a form. Its numbers are not known yet."""
+    if isinstance(value, tuple):
+        return " → ".join(type(step).__name__ for step in value)
+    return "a number" if value is OPEN else str(value)
 
 
 def _is_piece(form: Query) -> bool:
@@ -180,10 +187,12 @@ class Plan:
             raise PlanError("the plan has no release left")
         due, shape = self.releases[released], query.shape(facts)
         if (form(query), shape) != (due.form, due.shape):
-            raise PlanError(
-                f"release {released} is planned as {due.kind} {due.shape}, asked for as {query.kind} {shape}"
-                f"{'' if (query.kind, shape) != (due.kind, due.shape) else ' of another form'}"
-            )
+            what = f"release {released} is planned as {due.kind} {due.shape}, asked for as {query.kind} {shape}"
+            if (query.kind, shape) != (due.kind, due.shape):
+                raise PlanError(what)
+            asked, held = vars(form(query)), vars(due.form)
+            other = [name for name in held if asked[name] != held[name]]
+            raise PlanError(f"{what} with {'; '.join(f'{n} {_said(asked[n])}, not {_said(held[n])}' for n in other)}")
         return due
 
     def described(self, sigmas: tuple[float, ...] | None) -> list[dict[str, Any]]:

@@ -81,7 +81,7 @@ def charge_of(
 def charge_of_training(calibrated: Calibrated, features: FeatureSet, head: str, by: str, purpose: str | None) -> Charge:
     """What a training charges. Trainings of one command have the same digest."""
     computed = (calibrated.options, calibrated.facts, calibrated.tuning, calibrated.before, calibrated.releases)
-    said = (calibrated.method.name, calibrated.claimed, by, purpose)
+    said = (calibrated.method.name, calibrated.method.source, calibrated.claimed, by, purpose)
     digest = digest_of(code_digest(), features.manifest.id, features.manifest.fingerprint, *computed, *said)
     return charge_of(calibrated, features, head, digest, by, purpose)
 
@@ -150,6 +150,7 @@ def card_of(
         },
         "versions": {"dpfc": __version__},
         **_seeded(calibrated),
+        **({} if calibrated.method.source is None else {"method_source": dict(calibrated.method.source)}),
         "ledger": dict(standing),
         **({} if public is None else {"public_features": dict(public.origin)}),
         **({} if start is None else {"public_head": _begun(start, solution.trusted, manifest.classes)}),

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.errors import GUARDED, UserError, parameter, sentence
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger import caps
@@ -198,8 +198,7 @@ def rehearse(calibrated: Calibrated, features: FeatureSet, standing: Mapping[str
     method may take as many passes as it needs, so only the card is tried. standing: what it will say of the ledger.
 
     Raises:
-        UserError: the card is too large for the file of a head.
-        PlanError, ValueError, TypeError: a defect of the method.
+        UserError: the card is too large for the file of a head, or the method does not follow its plan.
 
     """
     weight = np.zeros((calibrated.facts.d, calibrated.facts.m))
@@ -215,6 +214,14 @@ def rehearse(calibrated: Calibrated, features: FeatureSet, standing: Mapping[str
     facts = replace(calibrated.facts, n=REHEARSED, d=REHEARSED, m=min(REHEARSED, calibrated.facts.m))
     plan = method.plan(facts, options)
     oracle = _Rehearsal(plan, facts)
-    method.solve(oracle, facts, options)
-    if oracle.released != len(plan.releases):
-        raise PlanError(f"{method.name} asked for {oracle.released} of {len(plan.releases)} planned releases")
+    try:
+        method.solve(oracle, facts, options)
+        if oracle.released != len(plan.releases):
+            raise PlanError(f"{oracle.released} of {len(plan.releases)} planned releases were asked for")
+    except (PlanError, ValueError, TypeError) as error:
+        raise UserError(
+            f"The method {method.name} does not do what it has planned: {sentence(error)}",
+            "Mend the method: what `solve` asks for must be what `plan` states. Nothing was charged.",
+            code="unsupported",
+            method=method.name,
+        ) from error

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from dpfc_cli.backbones.geometry import Filter
 from dpfc_cli.errors import UserError, counted
-from dpfc_cli.methods import METHODS
+from dpfc_cli.methods import AnyMethod, known
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
 from dpfc_cli.privacy.chain import Chain, Clip
 from dpfc_cli.privacy.facts import Facts
@@ -83,6 +83,7 @@ _SOMETIMES: dict[str, Check] = {
         releases=whole(1),
         asserted=each(text),
     ),
+    "method_source": record({"package": text, "sha256": text}),
     "seeded": record(
         {"seed": whole(0), "epsilon": number(LEAST_EPSILON, LARGEST_EPSILON), "delta": number(LEAST_DELTA, 1)}
     ),
@@ -217,6 +218,9 @@ def _releases(card: Mapping[str, Any], chain: Chain | None) -> Finding:
         count = _check_releases(card, facts, chain)
     except ValueError as unlike:
         by, why = card["versions"]["dpfc"], str(unlike)
+        if "method_source" in card:
+            why = f"{why}; that of {card['method_source']['package']} may do so"
+            return Finding(what=what, result="unknown", why=why)
         if by == __version__:
             return Finding(what=what, result="contradicts", why=why)
         # A head of this version cannot have it, and one of another version may have it.
@@ -267,10 +271,13 @@ def _facts(card: Mapping[str, Any]) -> Facts:
 
 def _planned(card: Mapping[str, Any], facts: Facts, mu: float | None) -> Plan:
     """The plan that the method makes with the card's options. ValueError: it makes none with these."""
-    method, private = METHODS.get(card["method"]), mu is not None
-    if method is None:
-        raise ValueError(f"this dpfc has no method '{card['method'][:40]}'")
+    private = mu is not None
     given = {name: value for name, value in card["options"].items() if value is not None}
+    method, named = _method(card), card["method"][:40]
+    if method is None:
+        raise ValueError(f"this dpfc has no method '{named}'")
+    if (method.source or {}).get("sha256") != card.get("method_source", {}).get("sha256"):
+        raise ValueError(f"the source of the method '{named}' that is installed here is another one")
     try:
         shapes = {each.name for each in fields(method.planned(facts, {}, private))}
         # A number that a method computes may lie beyond the bounds for those that users give.
@@ -291,6 +298,14 @@ def _planned(card: Mapping[str, Any], facts: Facts, mu: float | None) -> Plan:
     if differ:
         raise ValueError(f"the option {differ[0][:40]} is missing, or has no effect in {method.name}")
     return plan
+
+
+def _method(card: Mapping[str, Any]) -> AnyMethod | None:
+    """The method that a card names, if it is here and can be used."""
+    try:
+        return known(card["method"])
+    except UserError:
+        return None
 
 
 def _same(release: Mapping[str, Any], wanted: Mapping[str, Any], part: float) -> bool:

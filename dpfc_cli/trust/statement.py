@@ -114,6 +114,10 @@ def trained(card: Mapping[str, Any], sha256: str) -> Section:
     """What was trained, and from which public facts."""
     facts = card["facts"]
     rows = method_rows(card["method"], card["options"])
+    if "method_source" in card:
+        source = card["method_source"]
+        said = f"{source['package']}, not of dpfc; SHA-256 of its source {source['sha256']}"
+        rows.append(("code of the method", said))
     counts = f"{counted(facts['m'], 'class')}, {counted(facts['k'], 'label')} per record"
     rows.append(("public facts", f"{counts}: {_origin(facts['origin'], card['claim'] == 'private')}"))
     if "public_features" in card:

@@ -22,7 +22,7 @@ from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.planning.forecast import forecast
 from dpfc_cli.privacy import forms, sums
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.oracle import Oracle, PlanError
+from dpfc_cli.privacy.oracle import Oracle
 from dpfc_cli.privacy.queries import Gradient, Query
 from dpfc_cli.training.answers import Unfinished
 from dpfc_cli.training.calibrate import calibrate
@@ -205,7 +205,7 @@ def test_a_method_that_does_not_follow_its_plan_is_found_out_before_the_charge(f
     ]
     for solve in solves:
         calibrated = calibrate(other_method(solve), facts_of(features), {"steps": 3}, Privacy(epsilon=1.0))
-        with pytest.raises((PlanError, ValueError)):
+        with pytest.raises(UserError, match="does not do what it has planned"):
             check(request(features), calibrated, Observer())
     assert charges(features) == ()
 

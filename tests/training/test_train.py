@@ -17,7 +17,6 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy.oracle import PlanError
 from dpfc_cli.training import charge as charges_module
 from dpfc_cli.training import public, tuning
 from dpfc_cli.training import train as trains
@@ -138,7 +137,7 @@ def test_what_was_chosen_is_rehearsed(sets: dict[str, FeatureSet], tuned: Callab
         return METHODS["dp-sgd"].solve(oracle, facts, replace(options, steps=1))
 
     tuned(lambda calibrated: replace(calibrated, method=replace(calibrated.method, solve=solve)))
-    with pytest.raises(PlanError, match="1 of 2 planned releases"):
+    with pytest.raises(UserError, match="1 of 2 planned releases"):
         plan(asked(sets["a"], tune_on=sets["b"]), Told())
 
 

@@ -1,0 +1,115 @@
+"""Methods of other packages: what docs/method.md says, word for word, and what a package that is broken says."""
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import dpfc_cli
+from dpfc_cli import options, version
+from dpfc_cli.cli.app import app
+from dpfc_cli.cli.help import COMMANDS
+from dpfc_cli.errors import UserError
+from dpfc_cli.methods import _added, known
+from dpfc_cli.trust import card
+
+PAGE = (Path(__file__).parents[2] / "docs/method.md").read_text("utf-8")
+CACHES = (options.added_methods, _added, version.code_digest)
+FILE, TOML, FIRST, SHOWN, AUDIT, ERROR = re.findall(r"^```\w+\n(.*?)^```$", PAGE, re.M | re.S)
+
+
+def installed(folder: Path, source: str) -> None:
+    """What pip leaves of a package with this file."""
+    entry = re.search(r"^prototypes = \"(.*)\"$", TOML, re.M)
+    assert entry is not None
+    (folder / "prototypes.py").write_text(source)
+    about = folder / "dpfc_prototypes-0.1.dist-info"
+    about.mkdir(exist_ok=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: dpfc-prototypes\nVersion: 0.1\n")
+    (about / "entry_points.txt").write_text(f"[dpfc.methods]\nprototypes = {entry[1]}\n")
+    sys.modules.pop("prototypes", None)
+    for cache in CACHES:
+        cache.cache_clear()
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of packages, in which the method of the page is installed."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    installed(folder, FILE)
+    yield folder
+    sys.modules.pop("prototypes", None)
+    for cache in CACHES:
+        cache.cache_clear()
+
+
+def dpfc(*words: str) -> tuple[int, str]:
+    for module in COMMANDS.values():
+        importlib.import_module(f"dpfc_cli.cli.{module}")
+    ended = CliRunner().invoke(app, words)
+    return ended.exit_code, " ".join(ended.output.split())
+
+
+def test_the_page_goes_from_a_file_to_an_audit(site: Path) -> None:
+    for line in [*FIRST.splitlines(), *AUDIT.splitlines()]:
+        code, said = dpfc(*line.split()[1:])
+        assert code == 0, (line, said)
+        if "statement" in line:
+            for part in SHOWN.split("…"):
+                assert " ".join(part.split()) in said
+    (head,) = Path("heads").iterdir()
+    found = dpfc_cli.evaluate(dpfc_cli.Head.load(head), dpfc_cli.open_features("digits-scattering"))
+    assert found.top1 > 0.6
+    assert (
+        "prototypes" in options.declared(options.MethodOptions | {})
+        if False
+        else "prototypes" in options.added_methods()
+    )
+
+
+def test_a_head_is_checked_where_the_same_source_is_installed_and_nothing_is_said_elsewhere(site: Path) -> None:
+    assert dpfc("extract", "digits")[0] == 0
+    assert dpfc("train", "--method", "prototypes", "--epsilon", "1")[0] == 0
+    (path,) = Path("heads").iterdir()
+
+    def releases() -> str:
+        (found,) = [each for each in card.findings(dpfc_cli.Head.load(path).card) if each.what == "releases"]
+        return found.result
+
+    assert releases() == "ok"
+    held = json.loads(json.dumps(dict(dpfc_cli.Head.load(path).card)))
+    assert held["method_source"] == {"package": "dpfc-prototypes 0.1", "sha256": version.code_digest("prototypes")}
+    installed(site, FILE.replace("(0.1, 0.9)", "(0.2, 0.8)"))
+    assert releases() == "unknown"
+    (site / "dpfc_prototypes-0.1.dist-info/entry_points.txt").unlink()
+    for cache in CACHES:
+        cache.cache_clear()
+    assert releases() == "unknown"
+
+
+def test_a_plan_that_is_not_followed_is_refused_before_the_charge_and_says_what_differs(site: Path) -> None:
+    installed(site, FILE.replace("chain = (UNIT, Centre(mean), UNIT)", "chain = (UNIT, Centre(mean))"))
+    assert dpfc("extract", "digits")[0] == 0
+    code, said = dpfc("train", "--method", "prototypes", "--epsilon", "1")
+    assert code != 0
+    assert " ".join(ERROR.split()) in said
+    assert "Nothing was charged" in said
+    assert dpfc("budget")[1].count("prototypes") == 0
+
+
+def test_a_package_that_cannot_be_used_says_why_and_hides_no_other_method(site: Path) -> None:
+    for source, why in (("import missing_module", "missing_module"), ("METHOD = 1", "no Method")):
+        installed(site, source)
+        with pytest.raises(UserError, match=why) as refused:
+            known("prototypes")
+        assert refused.value.fields["method"] == "prototypes"
+        assert known("dp-ls") is not None
