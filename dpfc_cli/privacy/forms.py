@@ -7,7 +7,7 @@ The proofs are about the classes of `queries`, with numbers and arrays in their 
 """
 
 import enum
-import math
+import sys
 from dataclasses import fields, replace
 from typing import Any, get_args
 
@@ -141,7 +141,8 @@ def check(query: Query, facts: Facts) -> None:
         loss: Any = query.loss
         if type(loss) is not str or loss not in get_args(Loss):
             raise ValueError(f"unknown loss {query.loss!r}")
-    if not all(type(v) in chains.NUMBERS and 0 < v < math.inf for v in numbers):
+    # An int beyond float64 is smaller than infinity.
+    if not all(type(v) in chains.NUMBERS and 0 < v <= sys.float_info.max for v in numbers):
         raise ValueError(f"{query.kind} was asked for with numbers that are not positive and finite")
     for name, shape in query.array_shapes(facts).items():
         array: Any = getattr(query, name)

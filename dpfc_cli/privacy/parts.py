@@ -10,14 +10,14 @@ What the processes tell one another depends on records: sums without noise. Whoe
 single records. So the network between the processes is trusted like the memory of one machine.
 
 A message is read without running code that came with it, and its query must be one that the proofs are about, in each
-process.
+process. Its arrays have the lengths that public facts say, so what is read is never larger than the message.
 """
 
 import hashlib
-import io
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +32,10 @@ from dpfc_cli.privacy.sums import Summed, partial_sum
 Sum = Callable[[Query, Summed, np.ndarray | None], np.ndarray]
 """A function such as `sums.exact_sum`."""
 KINDS: dict[str, Any] = {kind.kind: kind for kind in QUERIES}
+LARGEST_SAID = 2**16
+"""The most bytes of the values in a message. A chain of many steps makes them longer, and methods make short ones."""
+_LENGTH = 4
+"""Bytes that say how many these are."""
 
 
 class Channel(Protocol):
@@ -97,35 +101,68 @@ def _shared(channel: Channel, query: Query, over: Summed, sample: np.ndarray | N
     return channel.added(total)
 
 
+def framed(said: dict[str, Any], *bodies: bytes) -> bytes:
+    """A message: values for JSON, then bytes whose lengths its reader knows."""
+    text = json.dumps(said, sort_keys=True).encode()
+    return b"".join([len(text).to_bytes(_LENGTH, "big"), text, *bodies])
+
+
+def unframed(message: bytes) -> tuple[dict[str, Any], memoryview]:
+    """What `framed` has made a message of: the values, and all bytes behind them.
+
+    Raises:
+        ValueError: it holds something else, or its values take more than `LARGEST_SAID` bytes.
+
+    """
+    rest = memoryview(message)
+    length = int.from_bytes(rest[:_LENGTH], "big")
+    if length > min(LARGEST_SAID, len(rest) - _LENGTH):
+        raise ValueError("a message has no beginning")
+    try:
+        said = json.loads(bytes(rest[_LENGTH : _LENGTH + length]))
+    except RecursionError:
+        raise ValueError("a message is nested too deeply") from None
+    if type(said) is not dict:
+        raise ValueError("a message has no values")
+    return said, rest[_LENGTH + length :]
+
+
+def taken(rest: memoryview, shapes: Sequence[tuple[int, ...]]) -> tuple[list[np.ndarray], memoryview]:
+    """The first arrays of float64 in some bytes, by their shapes, and the bytes behind them. ValueError: too few."""
+    arrays = []
+    for shape in shapes:
+        size = 8 * math.prod(shape)
+        if len(rest) < size:
+            raise ValueError("a message ends early")
+        arrays.append(np.frombuffer(rest[:size], "<f8").reshape(shape).astype(np.float64))
+        rest = rest[size:]
+    return arrays, rest
+
+
+def bytes_of(array: np.ndarray) -> bytes:
+    """The bytes of an array, as `taken` reads them."""
+    return np.ascontiguousarray(array, "<f8").tobytes()
+
+
+def chain_shapes(steps: Any, d: int) -> list[tuple[int, ...]]:
+    """The shapes of the arrays of a chain, as `chain.to_json` has written it. `chain.from_json` checks the rest."""
+    kinds = {"centre": (d,), "linear": (d, d)}
+    return [kinds[step["step"]] for step in steps if step["step"] in kinds]
+
+
 def encoded(query: Query, sample: np.ndarray | None) -> bytes:
     """A query and the sample that it is about, as bytes."""
-    said, arrays = _said(query)
-    if sample is not None:
-        arrays["sample"] = np.packbits(sample)
-    buffer = io.BytesIO()
-    text = json.dumps({**said, "sampled": sample is not None}).encode()
-    np.savez(buffer, said=np.frombuffer(text, np.uint8), **arrays)
-    return buffer.getvalue()
+    known: Any = query
+    plain = {each.name: getattr(query, each.name) for each in fields(known)}
+    arrays = [*chains.arrays(plain.pop("chain")), *(plain.pop(name) for name in query.arrays)]
+    bodies = [*map(bytes_of, arrays), *([] if sample is None else [np.packbits(sample).tobytes()])]
+    said = {"kind": query.kind, "plain": plain, "chain": chains.to_json(query.chain), "sampled": sample is not None}
+    return framed(said, *bodies)
 
 
 def digest_of(query: Query) -> bytes:
-    """The SHA-256 of the values of a query. It does not depend on how a version of NumPy writes files."""
-    said, arrays = _said(query)
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
-    for name, array in sorted(arrays.items()):
-        values = np.ascontiguousarray(array, np.dtype(array.dtype).newbyteorder("<"))
-        digest.update(f";{name} {values.dtype.str} {values.shape};".encode() + values.tobytes())
-    return digest.digest()
-
-
-def _said(query: Query) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a query is, as values for JSON and as arrays."""
-    known: Any = query
-    held = {field.name: getattr(query, field.name) for field in fields(known) if field.name != "chain"}
-    arrays: dict[str, Any] = {name: value for name, value in held.items() if isinstance(value, np.ndarray)}
-    plain = {name: value for name, value in held.items() if name not in arrays}
-    arrays |= {f"chain.{i}": array for i, array in enumerate(chains.arrays(query.chain))}
-    return {"kind": query.kind, "plain": plain, "chain": chains.to_json(query.chain)}, arrays
+    """The SHA-256 of the values of a query."""
+    return hashlib.sha256(encoded(query, None)).digest()
 
 
 def decoded(message: bytes, facts: Facts) -> tuple[Query, np.ndarray | None]:
@@ -136,12 +173,16 @@ def decoded(message: bytes, facts: Facts) -> tuple[Query, np.ndarray | None]:
 
     """
     try:
-        with np.load(io.BytesIO(message), allow_pickle=False) as file:
-            arrays = dict(file)
-        said = json.loads(arrays.pop("said").tobytes())
-        steps = [arrays.pop(f"chain.{i}") for i in range(sum(name.startswith("chain.") for name in arrays))]
-        sample = np.unpackbits(arrays.pop("sample"), count=facts.n).astype(bool) if said["sampled"] else None
+        said, rest = unframed(message)
+        kind = KINDS[said["kind"]]
+        steps, rest = taken(rest, chain_shapes(said["chain"], facts.d))
         chain = chains.from_json(said["chain"], steps, facts.d)
-        return KINDS[said["kind"]](chain=chain, **said["plain"], **arrays), sample
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, EOFError) as error:
+        bare = kind(chain=chain, **said["plain"], **dict.fromkeys(kind.arrays))
+        shapes = bare.array_shapes(facts)
+        arrays, rest = taken(rest, list(shapes.values()))
+        if len(rest) != (-(-facts.n // 8) if said["sampled"] else 0):
+            raise ValueError("it has another length")
+        sample = np.unpackbits(np.frombuffer(rest, np.uint8), count=facts.n).astype(bool) if said["sampled"] else None
+        return replace(bare, **dict(zip(shapes, arrays, strict=True))), sample
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"a message from process 0 holds no query: {type(error).__name__}") from error

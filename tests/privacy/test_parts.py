@@ -1,6 +1,5 @@
 """Several processes make the sum of one. Here they are threads, which meet as processes do."""
 
-import io
 import json
 import pickle
 import threading
@@ -21,7 +20,7 @@ from dpfc_cli.privacy.forms import check
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
-from dpfc_cli.privacy.parts import Together, decoded, digest_of, encoded, follow
+from dpfc_cli.privacy.parts import Together, decoded, digest_of, encoded, follow, framed, unframed
 from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, part_of
 from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Query
 from dpfc_cli.privacy.sums import Summed
@@ -205,29 +204,27 @@ def test_a_query_has_one_digest_and_another_one_has_another() -> None:
 
 
 def with_said(**changed: Any) -> bytes:
-    with np.load(io.BytesIO(encoded(QUERIES[0], None))) as file:
-        arrays = dict(file)
-    said = json.loads(arrays.pop("said").tobytes()) | changed
-    buffer = io.BytesIO()
-    np.savez(buffer, said=np.frombuffer(json.dumps(said).encode(), np.uint8), **arrays)
-    return buffer.getvalue()
+    said, rest = unframed(encoded(QUERIES[0], None))
+    return framed(said | changed, bytes(rest))
 
 
-def pickled() -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, said=np.array([{"kind": "gram"}], object))
-    return buffer.getvalue()
-
-
+WHOLE = encoded(QUERIES[0], None)
 HOSTILE = {
-    "nothing that was made here": b"not an archive",
+    "nothing that was made here": b"not a message",
+    "nothing": b"",
     "a pickle": pickle.dumps({"kind": "gram"}),
-    "a pickle in an archive": pickled(),
+    "a length beyond its end": b"\xff" * 8,
+    "values that are nested too deeply": (60_000).to_bytes(4, "big") + b"[" * 60_000,
+    "values that are no object": framed([], b""),  # type: ignore[arg-type]
+    "too many values": with_said(more="a" * 2**16),
     "another kind": with_said(kind="everything"),
     "another step": with_said(chain=[{"step": "eval"}]),
+    "more steps than arrays": with_said(chain=[{"step": "linear"}] * 3000),
     "fields of another query": with_said(kind="gradient"),
     "a field too many": with_said(plain={"constant": 0.0, "scale": 1.0}),
     "a sample that is not there": with_said(sampled=True),
+    "bytes too few": WHOLE[:-1],
+    "bytes too many": WHOLE + b"\0",
 }
 
 
@@ -250,9 +247,10 @@ def unread(rows: int) -> Iterator[tuple[Any, ...]]:
 
 
 def test_values_that_break_a_proof_are_refused_in_each_process() -> None:
-    query, _ = decoded(with_said(plain={"constant": -1.0}), FACTS)
-    with pytest.raises(ValueError, match="not positive"):
-        check(query, FACTS)
+    for wrong in (-1.0, 10**400, float("nan"), True):
+        query, _ = decoded(with_said(plain={"constant": wrong}), FACTS)
+        with pytest.raises(ValueError, match="not positive"):
+            check(query, FACTS)
     # A process that follows reads no record for it.
     channel: Any = Asking([encoded(query, None)])
     with pytest.raises(ValueError, match="not positive"):
