@@ -266,7 +266,7 @@ def _helped(words: list[str]) -> bool:
 
 # What JAX compiles
 
-COMPUTING = ("audit", "evaluate", "extract", "forecast", "predict", "train", "zero-shot")
+COMPUTING = ("audit", "evaluate", "extract", "forecast", "predict", "site-serve", "train", "zero-shot")
 """The commands that compute with JAX."""
 LARGEST = 2**28
 """Bytes that are kept. What was not used for the longest time goes first."""

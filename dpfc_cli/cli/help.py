@@ -32,6 +32,11 @@ COMMANDS = {
     "list": "list_",
     "budget": "budget",
     "audit": "audit",
+    "site-invite": "federation",
+    "federation-new": "federation",
+    "site-check": "federation",
+    "site-serve": "federation",
+    "federation-run": "federation",
 }
 """The commands in the order in which they are used, each with its module in `dpfc_cli.cli`."""
 

@@ -1,8 +1,9 @@
 """Reading a feature set. Everything is checked before it is used: see `hdf5`."""
 
+import copy
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from dpfc_cli.show.document import Told
 if TYPE_CHECKING:
     import h5py
 
+NO_CLASS = np.iinfo(np.int32).max
+"""A label that is the number of no class."""
 _INDICES = 2**16
 """Record numbers that are compared at a time."""
 Blocks = Iterator[tuple[int, np.ndarray, np.ndarray]]
@@ -49,6 +52,7 @@ class FeatureSet(Told):
         self.folder = Path(folder)
         self._file = _file(self.folder)
         self.manifest: Manifest = load(self.folder)
+        self._numbers: np.ndarray | None = None
 
     def told(self) -> dict[str, str]:
         records = ", ".join(f"{name} {n:,}" for name, n in self.splits.items())
@@ -95,6 +99,26 @@ class FeatureSet(Told):
                 split=name,
                 known=known,
             ) from None
+
+    def with_classes(self, classes: Sequence[str]) -> "FeatureSet":
+        """The same records with labels that are numbers in another list of classes, which has all classes of the set.
+
+        A label that is no class of the set stays none. UserError where the list lacks a class.
+        """
+        own = self.manifest.classes
+        lacking = [name for name in own if name not in classes]
+        if lacking:
+            raise UserError(
+                f"'{self.folder}' has a class that is not among those that are wanted: '{printable(lacking[0])}'.",
+                "Make it again with the names of the classes that all agreed on.",
+                code="conflict",
+                path=str(self.folder),
+            )
+        found = copy.copy(self)
+        found.manifest = replace(self.manifest, classes=tuple(classes))
+        numbers = [classes.index(name) for name in own]
+        found._numbers = np.array([*numbers, NO_CLASS, -1], np.int32)
+        return found
 
     def is_same(self) -> bool:
         """Whether the folder still has the set that was opened. False: it was made anew, or is gone."""
@@ -232,7 +256,11 @@ class FeatureSet(Told):
         for shard, start, columns in self._opened(facts, _starts(facts, range(begin, facts.n))):
             for at in range(max(0, begin - start), shard.rows, rows):
                 x, y, *groups = (rows_of(column, self.folder / shard.file, at, rows) for column in columns)
-                yield x, y.reshape(len(x), -1), *groups
+                y = y.reshape(len(x), -1)
+                if self._numbers is not None:
+                    # −1 stays −1, and what was no class stays none.
+                    y = self._numbers[np.where((y >= -1) & (y < len(self._numbers) - 2), y, len(self._numbers) - 2)]
+                yield x, y, *groups
 
     def _opened(
         self, facts: SplitFacts, shards: list[tuple[Shard, int]]

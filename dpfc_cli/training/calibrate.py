@@ -64,7 +64,7 @@ class Calibrated(Planned):
 
     given: the options that the user set; options: all of them. tuning: what the card says of public records that
     options were chosen on. before: the card of the private head that the training starts from, if it does
-    (`head_claim`).
+    (`head_claim`). federation: what the card says of the plan, if other sites train the same head.
     """
 
     method: AnyMethod
@@ -72,6 +72,7 @@ class Calibrated(Planned):
     options: Any
     tuning: Mapping[str, Any] | None = None
     before: Mapping[str, Any] | None = None
+    federation: Mapping[str, Any] | None = None
 
     @property
     def head_claim(self) -> tuple[Guarantee | None, list[dict[str, Any]]]:

@@ -81,7 +81,7 @@ def charge_of(
 def charge_of_training(calibrated: Calibrated, features: FeatureSet, head: str, by: str, purpose: str | None) -> Charge:
     """What a training charges. Trainings of one command have the same digest."""
     computed = (calibrated.options, calibrated.facts, calibrated.tuning, calibrated.before, calibrated.releases)
-    said = (calibrated.method.name, calibrated.method.source, calibrated.claimed, by, purpose)
+    said = (calibrated.method.name, calibrated.method.source, calibrated.claimed, by, purpose, calibrated.federation)
     digest = digest_of(code_digest(), features.manifest.id, features.manifest.fingerprint, *computed, *said)
     return charge_of(calibrated, features, head, digest, by, purpose)
 
@@ -155,6 +155,7 @@ def card_of(
         **({} if public is None else {"public_features": dict(public.origin)}),
         **({} if start is None else {"public_head": _begun(start, solution.trusted, manifest.classes)}),
         **({} if calibrated.tuning is None else {"tuning": dict(calibrated.tuning)}),
+        **({} if calibrated.federation is None else {"federation": dict(calibrated.federation)}),
         **({} if solution.converged is None else {"converged": solution.converged}),
     }
 

@@ -35,7 +35,7 @@ from dpfc_cli.schema import (
     whole,
 )
 from dpfc_cli.sources.classes import Origin
-from dpfc_cli.trust.claims import claim_fault, figures_fault, is_sampled, mu_of, same_epsilon
+from dpfc_cli.trust.claims import EPSILON, claim_fault, figures_fault, is_sampled, mu_of, same_epsilon
 from dpfc_cli.version import __version__
 
 _UNIT = among(["record", "person"])
@@ -96,6 +96,13 @@ _SOMETIMES: dict[str, Check] = {
         }
     ),
     "converged": boolean,
+    "federation": record(
+        {
+            **{"plan": text, "trust": among(["own"])},
+            "sites": each(record({"name": text, "n": whole(1), "epsilon": EPSILON}, records=whole(1)), least=2),
+        },
+        site=text,
+    ),
 }
 _WHOLE = record(_CARD, **_SOMETIMES)
 
@@ -170,6 +177,8 @@ def _found(what: str, wrong: str | None, right: str) -> Finding:
 def _counts_fault(card: Mapping[str, Any]) -> str | None:
     """What contradicts in the counts and names of a card. None if nothing does."""
     classes, facts, start = card["classes"], card["facts"], card.get("public_head")
+    if "federation" in card and (wrong := _federation_fault(card)) is not None:
+        return wrong
     if not facts["m"] == len(classes) == len(set(classes)):
         return f"it names {len(set(classes)):,} classes, and its facts say {facts['m']:,}"
     if (card["unit"] == "person") != ("records" in facts) or facts.get("records", facts["n"]) < facts["n"]:
@@ -182,6 +191,17 @@ def _counts_fault(card: Mapping[str, Any]) -> str | None:
     if start["classes"] + len(start["without"]) != len(classes) or len(set(named)) != len(named):
         return "the counts of the classes of its start are not those of the card"
     return None if set(classes).issuperset(named) else "its start names other classes than the card"
+
+
+def _federation_fault(card: Mapping[str, Any]) -> str | None:
+    """What contradicts between a card and its list of sites: those whose records it is about. None if nothing does."""
+    known, facts = card["federation"], card["facts"]
+    if card["claim"] != "private" or len({each["name"] for each in known["sites"]}) < len(known["sites"]):
+        return "its sites have one name, or nothing is claimed"
+    own = [each for each in known["sites"] if known.get("site", each["name"]) == each["name"]]
+    if not own or facts["n"] != sum(each["n"] for each in own):
+        return "it has other records than the sites that it is about"
+    return None if card["epsilon"] == max(each["epsilon"] for each in own) else "epsilon is not that of its sites"
 
 
 def _cost(card: Mapping[str, Any]) -> str:

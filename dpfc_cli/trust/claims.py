@@ -19,8 +19,10 @@ _LEAST, _LARGEST = 1e-100, 1e100
 """No training has a σ or a μ beyond them. The sums of their squares are numbers of float64."""
 _SAMPLED = 32
 """Each kind of sampled releases takes time to compose: a hostile card must not take hours. A method has one kind."""
+EPSILON = number(LEAST_EPSILON, LARGEST_EPSILON)
+"""An ε that is claimed."""
 _CLAIMED: dict[str, Check] = {
-    "epsilon": number(LEAST_EPSILON, LARGEST_EPSILON),
+    "epsilon": EPSILON,
     "delta": number(LEAST_DELTA, 1 - 2**-53),
     "mu": number(_LEAST, _LARGEST),
     "eta": number(0, 1),

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpfc_cli.errors import counted
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, attack, epsilon_for, gaussian_attack
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, attack, epsilon_for, gaussian_attack, mu_for
 from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.rounding import at_most, cost, delta, epsilon, rounded_down
@@ -78,7 +78,7 @@ def document(
     given. named: the head's file. more: facts that the card does not have.
     """
     values = {"head": named, "sha256": sha256, "card": card, "means": meaning(card, groups)}
-    sections = [Section("", [Facts([*brief(card), *_means(card, groups), *more])]), *promised(card)]
+    sections = [Section("", [Facts([*brief(card), *_means(card, groups), *_sites(card), *more])]), *promised(card)]
     sections += [trained(card, sha256), *released(card["plan"], card), others(card)]
     return Document(title=f"Head {named}", sections=sections, values=values)
 
@@ -260,6 +260,29 @@ def _means(card: Mapping[str, Any], groups: Sequence[int]) -> list[tuple[str, st
     return [
         ("this means", f"Who sees the head and guesses {guessed} {odds}, whatever else is known."),
         ("several persons" if person else "several of one person", several),
+    ]
+
+
+def _sites(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Whose head it is, if several sites trained it, and what that means for who has records at some of them.
+
+    In j sites a person, or a record, is in the answers of each. They have independent noise, so μ² adds up.
+    """
+    if "federation" not in card:
+        return []
+    known, delta, eta = card["federation"], card["delta"], card["eta"]
+    said = ", ".join(f"{each['name']} ({each['n']:,}, epsilon = {each['epsilon']:g})" for each in known["sites"])
+    whose = f"the records of {known['site']}" if "site" in known else "each site, with the largest epsilon"
+    squares = sorted((mu_for(each["epsilon"], delta, eta) ** 2 for each in known["sites"]), reverse=True)
+    several = [
+        f"{j} sites: epsilon = {_figure(found if found <= LARGEST_EPSILON else None)}"
+        for j in range(2, min(len(squares), 3) + 1)
+        if (found := epsilon_for(math.sqrt(sum(squares[:j])), delta, eta))
+    ]
+    return [
+        ("trained by", f"{counted(len(squares), 'site')}: {said}; this says what is promised for {whose}"),
+        ("trust", "each site added the noise of its own claim: nobody has to be trusted"),
+        (f"a {card['unit']} of", f"{'; '.join(several)}; at most, at the same delta"),
     ]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.features import reader
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter
@@ -110,6 +111,18 @@ def test_blocks_are_the_same_whatever_the_shards(tmp_path: Path) -> None:
             assert starts == list(range(begin, 100, rows))
             assert np.concatenate(x).tolist() == [[i, -i] for i in range(begin, 100)]
             assert np.concatenate(y).tolist() == [[i % 2] for i in range(begin, 100)]
+
+
+def test_labels_become_numbers_in_another_list_of_classes(tmp_path: Path) -> None:
+    found = made(tmp_path / "set", 3).with_classes(("c", "b", "a"))
+    assert found.classes == ("c", "b", "a")
+    assert found.arrays("train")[1].ravel().tolist() == [2 - i % 2 for i in range(100)]
+    assert found.is_same()
+    # What was no class is none in the longer list, and what was no label stays none.
+    found._numbers = np.array([2, reader.NO_CLASS, -1], np.int32)
+    assert found.arrays("train")[1].ravel()[:2].tolist() == [2, reader.NO_CLASS]
+    with pytest.raises(UserError, match="not among those"):
+        found.with_classes(("a", "b"))
 
 
 def test_a_set_says_what_it_holds_and_hands_out_a_split_as_arrays(folder: Path) -> None:

@@ -15,6 +15,7 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.accounting import Claim, epsilon_for, mu_for
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.queries import Gradient, Gram
+from dpfc_cli.rounding import epsilon
 from dpfc_cli.show.markdown import markdown
 from dpfc_cli.training.card import card_of
 from dpfc_cli.trust import statement
@@ -91,6 +92,19 @@ def test_the_statement_says_what_several_records_of_one_person_have_spent() -> N
     far = {**card, "epsilon": 50.0, "mu": mu_for(50.0, 1e-5)}
     assert "10 records: epsilon = more than 100" in said_of(far)["several of one person"]
     assert json.loads(json.dumps(statement.meaning(far), allow_nan=False))["groups"]["10"] is None
+
+
+def test_a_head_of_several_sites_names_them_and_says_what_a_patient_of_some_has_spent() -> None:
+    sites = [{"name": name, "n": n, "epsilon": 1.0} for name, n in (("north", 80), ("south", 20), ("west", 5))]
+    card = make_card("private")
+    own = {**card, "federation": {"plan": "0" * 64, "trust": "own", "sites": sites, "site": "south"}}
+    said = said_of(own)
+    assert "promised for the records of south" in said["trained by"]
+    mu = mu_for(1.0, card["delta"], card["eta"])
+    for j in (2, 3):
+        spent = epsilon_for(j**0.5 * mu, card["delta"], card["eta"])
+        assert f"{j} sites: epsilon = {epsilon(spent)}" in said["a record of"]
+    assert "trained by" not in said_of(card)
 
 
 def test_for_sampled_trainings_the_statement_uses_epsilon_and_delta_alone() -> None:

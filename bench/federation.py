@@ -1,0 +1,95 @@
+"""How good a head of several sites is: own noise, on features that lie in NumPy files.
+
+    python -m bench.federation FOLDER --epsilon 1 --seeds 5 --sizes 0.2,0.2,0.2,0.2,0.2
+
+FOLDER has train_x.npy, train_y.npy, test_x.npy and test_y.npy. The noise comes from seeds: nothing here is private.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfc_cli.federation.coordinator import Sums
+from dpfc_cli.federation.plan import Federation, Part
+from dpfc_cli.ledger.facts import new_id
+from dpfc_cli.privacy.chain import run
+from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected
+from dpfc_cli.privacy.directions import InMemory
+from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.privacy.oracle import Oracle
+from dpfc_cli.privacy.passes import BlockStream
+from dpfc_cli.privacy.queries import Query
+
+
+class Local:
+    """A site of this process."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle = oracle
+
+    def part(self, number: int, part: int, query: Query) -> np.ndarray:
+        assert part == 0, "answers in pieces need sockets"
+        return self._oracle.release(query)
+
+
+def stream_of(x: np.ndarray, y: np.ndarray) -> BlockStream:
+    return lambda rows: ((at, x[at : at + rows], y[at : at + rows, None]) for at in range(0, len(x), rows))
+
+
+def plan_of(sizes: list[int], d: int, m: int, epsilons: list[float], method: str = "dp-whitened") -> Federation:
+    """A plan of sites of these sizes."""
+    features = {"backbone": {}, "dim": d, "dtype": "float32", "preparation": None}
+    sites = [Part(name=f"site-{i}", n=n, epsilon=e) for i, (n, e) in enumerate(zip(sizes, epsilons, strict=True))]
+    known: dict[str, Any] = {"id": new_id(), "method": method, "options": {}, "adjacency": "zero-out", "k": 1}
+    classes = tuple(f"class {j}" for j in range(m))
+    return Federation(**known, sites=tuple(sites), classes=classes, features=features, delta=1e-5)
+
+
+def accuracy(plan: Federation, parts: list[Any], test: Any, seed: int | None, weights: Any = None) -> float:
+    """The accuracy on `test` of the head of these parts. seed: of the noise; None: none."""
+    sites = []
+    for i, (claim, (x, y)) in enumerate(zip(plan.claims, parts, strict=True)):
+        records = Unprotected(stream_of(x, y))
+        assert claim.mechanism is not None
+        if seed is None:
+            sites.append(Local(NonPrivate(claim.facts, records, claim.plan, shelf=InMemory())))
+        else:
+            bits = SeededBits(1000 * seed + i)
+            sites.append(Local(Curator(claim.mechanism, records, bits, shelf=InMemory())))
+    solver = plan.solver
+    oracle = Sums(solver.plan, solver.facts, sites, weights or plan.weights)
+    head = solver.method.solve(oracle, solver.facts, solver.options)
+    scores = run(head.chain, test[0].astype(np.float32), np) @ head.weight + head.bias
+    return float(np.mean(scores.argmax(axis=1) == test[1]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--epsilon", default="1")
+    parser.add_argument("--sizes", default="0.2,0.2,0.2,0.2,0.2")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--by-class", action="store_true", help="each site has its own classes")
+    parser.add_argument("--method", default="dp-whitened")
+    given = parser.parse_args()
+    x, y, *test = (np.load(given.folder / f"{name}.npy") for name in ("train_x", "train_y", "test_x", "test_y"))
+    x, y, m = x.astype(np.float32), y.astype(np.int32), int(y.max()) + 1
+    fractions = np.cumsum([float(each) for each in given.sizes.split(",")])
+    epsilons = [float(each) for each in given.epsilon.split(",")]
+    epsilons = epsilons * len(fractions) if len(epsilons) == 1 else epsilons
+    found = []
+    for seed in range(given.seeds):
+        order = np.random.default_rng(seed).permutation(len(x))
+        order = order[np.argsort(y[order], kind="stable")] if given.by_class else order
+        cuts = np.split(order, np.rint(fractions[:-1] * len(x)).astype(int))
+        plan = plan_of([len(each) for each in cuts], x.shape[1], m, epsilons, given.method)
+        found.append(accuracy(plan, [(x[each], y[each]) for each in cuts], test, seed))
+        print(f"seed {seed}: {100 * found[-1]:.2f}", flush=True)
+    weights = ", ".join(f"{each:.3g}" for each in plan.weights)
+    print(f"mean {100 * np.mean(found):.2f}, weights {weights}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""`dpfc site-…` and `dpfc federation-…`: several sites train one head."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from dpfc_cli import rounding
+from dpfc_cli.cli import display, stop
+from dpfc_cli.cli.app import command
+from dpfc_cli.cli.typed import JSON, feature_set
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.options import MethodOptions, Option
+from dpfc_cli.show.document import Document, Facts, Section, Table
+from dpfc_cli.training.observer import Observer
+
+if TYPE_CHECKING:
+    from dpfc_cli.federation.plan import Federation
+    from dpfc_cli.federation.site import Site
+
+Plan = Annotated[Path, Option("The plan: a JSON file that all sites have.", argument=True)]
+Features = Annotated[str, Option("This site's feature set, by path or name.", metavar="SET")]
+Name = Annotated[str, Option("The name of this site in the plan.", metavar="NAME")]
+Out = Annotated[Path, Option("The file. It is never overwritten.", metavar="FILE")]
+
+
+@command("site-invite")
+def invite(
+    features: Features,
+    name: Annotated[str, Option("What this site is to be called: small letters, digits, dashes.", metavar="NAME")],
+    epsilon: Annotated[float, Option("The ε that this site would spend.")],
+    out: Out,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Write what this site would bring to a federation, for whoever makes its plan.
+
+    It says how many records (or persons) the set has, its classes, what made the features, and ε. Nothing else.
+    """
+    from dpfc_cli.federation import plan as plans
+
+    found, _ = feature_set(features)
+    data = plans.invitation(found, name, epsilon)
+    _write(out, data)
+    if as_json:
+        display.as_json({"file": str(out), "invitation": json.loads(data)})
+        return
+    display.facts(f"Invitation {out}", [("next", "Send it to the coordinator. 'dpfc federation-new' takes it.")])
+
+
+@command("federation-new", MethodOptions)
+def new(
+    invitations: Annotated[list[Path], Option("What the sites have sent, a file of each.", argument=True)],
+    out: Out,
+    method: Annotated[
+        Literal["auto", "dp-whitened", "dp-fc", "dp-ls"],
+        Option("auto is dp-whitened for records with one label, and dp-fc for records with several."),
+    ] = "auto",
+    delta: Annotated[float | None, Option("δ. Default: the smallest of min(1e-5, 1/n) of all sites.")] = None,
+    adjacency: Annotated[
+        Literal["zero-out", "replace-one"], Option("What the guarantees hide, see 'dpfc train'.")
+    ] = "zero-out",
+    as_json: Annotated[bool, JSON] = False,
+    **asked: Any,
+) -> None:
+    """Make the plan of a federation of all who are invited.
+
+    All operators then compare its digest, outside the network.
+    """
+    from dpfc_cli.federation import plan as plans
+
+    made = plans.agreed(invitations, method, MethodOptions(**asked).options, delta, adjacency)
+    _write(out, made.data)
+    if as_json:
+        display.as_json({"file": str(out), "digest": made.digest, "plan": json.loads(made.data)})
+        return
+    display.show(Document(title=f"Plan {out}", sections=[Section("", [Facts(_agreed(made)), _sites(made)])]))
+
+
+@command("site-check")
+def check(plan: Plan, features: Features, name: Name, as_json: Annotated[bool, JSON] = False) -> None:
+    """Say what this site would agree to, and check that nothing stands against it. Nothing is charged."""
+    from dpfc_cli.federation.site import ready
+    from dpfc_cli.report import account as shown
+    from dpfc_cli.training.train import account_with
+
+    with _Shown() as observer:
+        site = _site(plan, features, name)
+        checked = ready(site, observer)
+    claimed = checked.calibrated.claimed
+    assert claimed is not None
+    after = account_with(checked)
+    cost = rounding.cost(claimed.epsilon, claimed.delta)
+    rows = [
+        (
+            "this site",
+            f"{site.name}: would charge {cost} to {site.features.name}",
+        ),
+        ("then spent", after.summed(claimed.delta)),
+        *((("left", left),) if (left := shown.left(after, claimed.delta, checked.charge)) else ()),
+        ("leaves it", "sums with the whole noise of this claim; the head, which is made of them"),
+        *_agreed(site.plan),
+    ]
+    if as_json:
+        display.as_json({**dict(rows), "digest": site.plan.digest, "site": site.name})
+        return
+    display.show(Document(title=f"Plan {plan}", sections=[Section("", [Facts(rows), _sites(site.plan)])]))
+
+
+@command("site-serve", when_stopped="Nothing was charged.")
+def serve(
+    plan: Plan,
+    features: Features,
+    name: Name,
+    digest: Annotated[str, Option("The plan's SHA-256 that all operators have agreed on.", metavar="SHA256")],
+    socket: Annotated[Path, Option("The Unix socket at which the coordinator asks.", metavar="FILE")],
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Answer the queries of a plan, until this site has the head. It charges the ledger when all sites are ready."""
+    from dpfc_cli.federation.site import serve as answer
+
+    with _Shown() as observer:
+        site = _site(plan, features, name)
+        if site.plan.digest != digest.lower():
+            raise UserError(
+                f"'{plan}' has the digest {site.plan.digest}, and {parameter('digest')} is another one.",
+                "It is not the plan that was agreed on. Ask for that one.",
+                code="conflict",
+                parameter="digest",
+            )
+        stop.stands = "'dpfc budget' says whether the plan is charged. The same command goes on."
+        trained = answer(site, socket, observer)
+    head, sha256 = (None, None) if trained is None else (str(trained.path), trained.sha256)
+    if as_json:
+        display.as_json({"site": name, "head": head, "sha256": sha256})
+        return
+    display.facts(f"Site {name}", [("head", head or "was written before"), *([("SHA-256", sha256)] if sha256 else [])])
+
+
+@command("federation-run", when_stopped="The sites wait. The same command goes on.")
+def run(
+    plan: Plan,
+    sites: Annotated[str, Option("Where each site answers: NAME=SOCKET for each, between commas.", metavar="SITES")],
+    out: Out,
+    patience: Annotated[float, Option("Seconds for which a site may be away.", low=0.0, high=1e7)] = 600.0,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Train the head of a plan with all its sites, and give it to them."""
+    from dpfc_cli.federation.coordinator import run as train
+    from dpfc_cli.federation.plan import load
+    from dpfc_cli.trust import statement
+
+    named = [each.partition("=") for each in sites.split(",")]
+    places = {name.strip(): Path(place.strip()) for name, _, place in named}
+    with _Shown() as observer:
+        head = train(load(plan), places, out, observer, patience)
+    digest = head.statement()["SHA-256 of the file"]
+    if as_json:
+        display.as_json({"head": str(head.file), "sha256": digest, "card": head.card})
+        return
+    display.facts(f"Head {head.file}", [*statement.brief(head.card), ("SHA-256", digest)])
+
+
+class _Shown(Observer):
+    """Shows on stderr what a site or the coordinator says, while it is entered."""
+
+    def __enter__(self) -> "_Shown":
+        self._stack = contextlib.ExitStack()
+        self._advance: display.Stages | None = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def warn(self, text: str) -> None:
+        display.warn(text)
+
+    def say(self, text: str) -> None:
+        display.say(text)
+
+    def progress(self, stage: str, done: int, total: int | None) -> None:
+        if self._advance is None:
+            self._advance = self._stack.enter_context(display.stages(stage, lambda _: "records"))
+        self._advance(stage, done, total)
+
+
+def _write(out: Path, data: bytes) -> None:
+    from dpfc_cli import outputs
+
+    outputs.check(out, (".json",))
+    if not outputs.write(out, data):
+        raise outputs.taken(out)
+
+
+def _site(plan: Path, features: str, name: str) -> "Site":
+    from dpfc_cli.federation.plan import load
+    from dpfc_cli.federation.site import site_of
+
+    return site_of(load(plan), name, feature_set(features)[0])
+
+
+def _agreed(plan: "Federation") -> list[tuple[str, str]]:
+    """What all sites agree to."""
+    options = ", ".join(f"{name.replace('_', ' ')} = {value}" for name, value in plan.options.items()) or "the defaults"
+    facts = plan.solver.facts
+    return [
+        ("method", f"{plan.method}, options: {options}"),
+        ("protects", f"one {facts.unit}, {plan.adjacency} adjacency, delta = {plan.delta:g}"),
+        ("classes", f"{len(plan.classes):,}: {', '.join(plan.classes[:5])}{' …' if len(plan.classes) > 5 else ''}"),
+        ("trust", "each site adds the noise of its own claim: nobody has to be trusted"),
+        ("digest", f"{plan.digest} (compare it with all operators, outside the network)"),
+    ]
+
+
+def _sites(plan: "Federation") -> Table:
+    columns = ["site", f"{plan.solver.facts.unit}s", "epsilon", "weight"]
+    rows = [
+        (each.name, f"{each.n:,}", f"{each.epsilon:g}", rounding.rounded_down(weight, 3))
+        for each, weight in zip(plan.sites, plan.weights, strict=True)
+    ]
+    return Table(columns, rows, left=1)

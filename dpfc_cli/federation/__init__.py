@@ -1,0 +1,6 @@
+"""Several sites train one head, and no record leaves its site. To be read in this order: `plan`, `messages`, `site`,
+`coordinator`.
+
+Each site adds the whole noise of its own claim, so nobody has to be trusted (*own noise*). A site answers the queries
+of one agreed plan, with its own curator, ledger and caps. The coordinator runs the method on weighted sums of answers.
+"""

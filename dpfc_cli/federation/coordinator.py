@@ -1,0 +1,287 @@
+"""The coordinator: it asks all sites the queries of a plan, and computes the head from weighted sums of their answers.
+
+It has no record, and nobody needs to trust it. It keeps nothing until it has the head: a coordinator that is started
+again asks from the beginning, gets the same answers, and computes the same head.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from dpfc_cli.errors import UserError, printable
+from dpfc_cli.federation.messages import SHORT, LostError, Refusal, ask_patiently
+from dpfc_cli.federation.plan import Federation
+from dpfc_cli.heads import head as heads
+from dpfc_cli.heads.head import Head
+from dpfc_cli.methods.method import Solution
+from dpfc_cli.privacy.chain import arrays, to_json
+from dpfc_cli.privacy.curator import lattice_of
+from dpfc_cli.privacy.forms import unpacked
+from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, Release
+from dpfc_cli.privacy.parts import bytes_of, encoded, framed, taken
+from dpfc_cli.privacy.queries import Query, sensitivity
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.version import __version__
+
+PATIENCE, GIVING = 600.0, 30.0
+"""Seconds for which a site that does not answer is asked again: for answers, and when there is a head for it."""
+_WORDS: dict[Refusal, str] = {
+    "unreadable": "it cannot read the message: it may have another version of dpfc",
+    "other-plan": "it has pinned another plan",
+    "refused": "its own check says no; its operator sees why",
+    "not-charged": "it was not charged",
+    "out-of-order": "it expects another query of the plan",
+    "other-query": "this release was begun with another query",
+    "failed": "something went wrong there; its operator sees what",
+}
+
+
+class AwayError(UserError):
+    """Nobody answers for a site."""
+
+
+class RefusedError(UserError):
+    """A site said no. said: its word."""
+
+    def __init__(self, name: str, said: str) -> None:
+        why = _WORDS.get(said, "it gives no reason that is known")  # type: ignore[call-overload]
+        super().__init__(
+            f"Site '{name}' refuses: {why}.",
+            "Speak to its operator. The same command goes on: what was charged is not charged again.",
+            code="conflict",
+            site=name,
+        )
+        self.said = said
+
+
+class Answers(Protocol):
+    """Where the answers of one site come from."""
+
+    def part(self, number: int, part: int, query: Query) -> np.ndarray:
+        """A part of the answer to release `number` of the plan, in the shape in which it is kept (`Release.parts`)."""
+        ...
+
+
+class Sums(Oracle):
+    """The oracle of a federation: weighted sums of what the sites answer."""
+
+    def __init__(self, plan: Plan, facts: Any, sites: Sequence[Answers], weights: Sequence[float]) -> None:
+        """Make it. plan, facts: of the sums. weights: what each site's answers are multiplied by."""
+        self._plan, self._facts, self._sites, self._weights = plan, facts, sites, weights
+        self._released = 0
+        self._threads = ThreadPoolExecutor(len(sites))
+
+    def release(self, query: Query) -> np.ndarray:
+        return np.concatenate(list(self.pieces(query)))
+
+    def pieces(self, query: Query) -> Iterator[np.ndarray]:
+        number, self._released = self._released, self._released + 1
+        due = self._plan.due(number, query, self._facts)
+        # All sites have released it when this returns.
+        first = self._sum(number, 0, query, due)
+        return self._rest(number, query, due, first)
+
+    def _rest(self, number: int, query: Query, due: Release, first: np.ndarray) -> Iterator[np.ndarray]:
+        yield first
+        for part in range(1, len(due.pieces)):
+            yield self._sum(number, part, query, due)
+
+    def _sum(self, number: int, part: int, query: Query, due: Release) -> np.ndarray:
+        asked = [self._threads.submit(site.part, number, part, query) for site in self._sites]
+        found = [each.result() for each in asked]
+        total = np.zeros_like(found[0])
+        for weight, answer in zip(self._weights, found, strict=True):
+            total += weight * answer
+        return total if len(due.pieces) == 1 else unpacked(total, due.shape[-1])
+
+
+@dataclass
+class Remote:
+    """A site at a socket. mechanism: its plan and noise. patience: for how many seconds it may be away."""
+
+    name: str
+    socket: Path
+    digest: str
+    mechanism: Mechanism
+    patience: float = PATIENCE
+
+    def __post_init__(self) -> None:
+        self._asked: list[Query] = []
+
+    def say(self, asked: str, body: bytes = b"", limit: int = SHORT, **said: Any) -> tuple[str, memoryview]:
+        """The state in which the site is, and what it sends. RefusedError, or UserError where it is away."""
+        message = framed({"ask": asked, "plan": self.digest, **said}, body)
+        try:
+            reply, rest = ask_patiently(self.socket, message, limit, self.patience)
+        except (LostError, ValueError) as error:
+            raise AwayError(
+                f"Site '{self.name}' does not answer at '{self.socket}'.",
+                "Start it there, and type the same command again: it goes on.",
+                code="missing",
+                site=self.name,
+            ) from error
+        if reply.get("error") == "not-charged":
+            # It was started again since. It finds its charge, and goes on.
+            self.say("charge")
+            return self.say(asked, body, limit, **said)
+        if "state" not in reply:
+            raise RefusedError(self.name, str(reply.get("error")))
+        return str(reply["state"]), rest
+
+    def give(self, head: Head) -> None:
+        """Give it the head. It returns when the head is written there."""
+        body, chain = b"".join(map(bytes_of, (head.weight, head.bias, *arrays(head.chain)))), to_json(head.chain)
+        self.say("head", body, chain=chain)
+
+    def part(self, number: int, part: int, query: Query) -> np.ndarray:
+        if number == len(self._asked):
+            self._asked.append(query)
+        try:
+            return self._part(number, part, query)
+        except RefusedError as error:
+            if error.said != "out-of-order":
+                raise
+        # It was started again, and its curator begins with the first release. All of these have their answers.
+        for before in range(number):
+            self._part(before, 0, self._asked[before])
+        return self._part(number, part, query)
+
+    def _part(self, number: int, part: int, query: Query) -> np.ndarray:
+        release = self.mechanism.plan.releases[number]
+        shape = release.parts[part + (len(release.parts) > len(release.pieces))]
+        size = 8 * math.prod(shape)
+        _, body = self.say("release", encoded(query, None), SHORT + size, number=number, part=part)
+        try:
+            (answer,), rest = taken(body, [shape])
+        except ValueError:
+            rest = memoryview(b"?")
+        if len(rest) or not self._can_be(answer, number, release, query):
+            raise UserError(
+                f"Site '{self.name}' sent an answer that its records and its noise cannot give.",
+                "Speak to its operator. Nothing was computed with it.",
+                code="damaged",
+                site=self.name,
+            )
+        return answer
+
+    def _can_be(self, answer: np.ndarray, number: int, release: Release, query: Query) -> bool:
+        """Whether an answer is as long as n units, and noise, can make it: n·4ᵇ + σ·4ᵇ·(√D + 6), in natural units.
+
+        The length of D Gaussian numbers exceeds √D + 6 with a probability below e⁻¹⁸.
+        """
+        facts, lattice = self.mechanism.facts, lattice_of(self.mechanism)
+        sigma = self.mechanism.sigmas[number] * sensitivity(query, facts)
+        most = lattice.unit * query.scale(facts, lattice) * (facts.n + sigma * (math.sqrt(release.held) + 6))
+        whole = answer if answer.shape == release.shape else unpacked(answer, release.shape[-1])
+        # The largest number first: squares of larger ones may not be numbers.
+        return bool(np.abs(whole).max() <= most and np.linalg.norm(whole) <= most)
+
+
+def run(
+    plan: Federation, sockets: Mapping[str, Path], out: Path, observer: Observer, patience: float = PATIENCE
+) -> Head:
+    """Train the head of a plan, write it, and give it to all sites.
+
+    Args:
+        plan: what all sites have agreed on.
+        sockets: where each of them answers.
+        out: the file of the head. If it has the head of this plan, the sites get it, and nothing is asked.
+        observer: told of progress.
+        patience: for how many seconds a site may be away.
+
+    Raises:
+        UserError: a socket is missing, a site refuses, does not answer before there is a head, or the head cannot be
+            written.
+
+    """
+    lacking = sorted({each.name for each in plan.sites} ^ sockets.keys())
+    if lacking:
+        raise UserError(
+            f"The plan and the sockets do not have the same sites: '{printable(lacking[0])}' is only in one of them.",
+            "Give NAME=SOCKET for each site of the plan.",
+            code="conflict",
+        )
+    sites = [
+        Remote(each.name, sockets[each.name], plan.digest, _noise(claim), patience)
+        for each, claim in zip(plan.sites, plan.claims, strict=True)
+    ]
+    path = out
+    if not out.exists():
+        heads.try_place(out)
+        path = heads.save(heads.encoded(_trained(plan, sites, observer)), out)
+    head = Head.load(path)
+    if head.card.get("federation", {}).get("plan") != plan.digest:
+        raise UserError(f"'{out}' exists.", "A head is never overwritten. Choose another name.", code="exists")
+
+    def given(site: Remote) -> str:
+        try:
+            # One that has its head does not wait for us.
+            replace(site, patience=min(patience, GIVING)).give(head)
+        except AwayError:
+            return f"{site.name} does not answer. If it does not have its head yet, the same command gives it the head."
+        return f"{site.name} has its head."
+
+    with ThreadPoolExecutor(len(sites)) as threads:
+        for said in threads.map(given, sites):
+            observer.say(said)
+    return head
+
+
+def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer) -> Head:
+    """Ask whether all are ready, then for all charges, then the queries."""
+    for asked in ("ready", "charge"):
+        for site in sites:
+            state, _ = site.say(asked)
+            observer.say(f"{site.name}: {state}")
+    solver = plan.solver
+    oracle = Sums(solver.plan, solver.facts, sites, plan.weights)
+    solution = solver.method.solve(oracle, solver.facts, solver.options)
+    return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card_of(plan, solution))
+
+
+def card_of(plan: Federation, solution: Solution) -> dict[str, Any]:
+    """The card of the coordinator's head: of the records of all sites, with the largest claim of them.
+
+    It has no ledger. It counts this training alone, under the plan's id.
+    """
+    solver, known = plan.solver, plan.features
+    claimed = solver.claimed
+    assert claimed is not None
+    counts = [each.records for each in plan.sites if each.records is not None]
+    facts = solver.facts
+    return {
+        "method": solver.method.name,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "options": solver.method.in_force(solver.options, private=True),
+        "claim": "private",
+        **{name: getattr(claimed, name) for name in ("epsilon", "delta", "mu", "eta")},
+        "adjacency": plan.adjacency,
+        "unit": facts.unit,
+        "facts": {
+            **{"n": sum(each.n for each in plan.sites), "m": facts.m, "d": facts.d, "k": facts.k, "origin": "asserted"},
+            **({"records": sum(counts)} if counts else {}),
+        },
+        "plan": solver.plan.described(solver.plan.sigmas(claimed.mu)),
+        "classes": list(plan.classes),
+        "features": {
+            **{"name": "federation", "split": "train", "fingerprint": plan.fingerprint, "hold_out": 0.0},
+            **{name: known[name] for name in ("backbone", "preparation", "dtype")},
+        },
+        "versions": {"dpfc": __version__},
+        "ledger": {
+            **{"charge": plan.id, "private": 1, "unprotected": 0, "epsilon": claimed.epsilon, "exact": True},
+            "unit": facts.unit,
+        },
+        "federation": plan.described(),
+    }
+
+
+def _noise(claim: Any) -> Mechanism:
+    assert claim.mechanism is not None
+    return claim.mechanism  # type: ignore[no-any-return]

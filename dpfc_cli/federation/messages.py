@@ -1,0 +1,164 @@
+"""What coordinator and site tell each other: one message and one reply over a Unix socket, then it is closed.
+
+A message and a reply are `privacy.parts.framed`: values, and bytes behind them. Before each stands its length. Whoever
+reads it knows from public facts how long it can be, and takes no more. A carrier that is not a socket relays both as
+they are.
+"""
+
+import contextlib
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.privacy.parts import LARGEST_SAID, framed, unframed
+
+Refusal = Literal["unreadable", "other-plan", "refused", "not-charged", "out-of-order", "other-query", "failed"]
+"""All that a site says of what is wrong. Texts could tell what is inside."""
+_LENGTH = 8
+STALLED = 60.0
+"""Seconds after which a site no longer waits for a message that was begun."""
+SHORT = LARGEST_SAID + 8
+"""Bytes of a message, or of a reply, that has values alone."""
+
+
+class LostError(ConnectionError):
+    """The other side has gone, or is not there."""
+
+
+def query_bytes(d: int, m: int) -> int:
+    """The most bytes of a message to a site: the chain of a query (means and a matrix) and θ; or a whole head."""
+    return 2 * SHORT + 8 * (d * d + 4 * d + (d + 2) * m)
+
+
+@dataclass
+class Exchange:
+    """A message that has come to a site, and the way of its reply.
+
+    said: the values of the message. body: the bytes behind them.
+    """
+
+    said: dict[str, Any]
+    body: memoryview
+    connection: socket.socket
+
+    def reply(self, said: dict[str, Any], body: bytes = b"") -> None:
+        """Send the reply and close. Whoever asked may have gone: it will ask again."""
+        with contextlib.suppress(OSError), self.connection:
+            _send(self.connection, framed(said, body))
+
+    def refuse(self, code: Refusal) -> None:
+        """Reply that it cannot be, with a fixed word."""
+        self.reply({"error": code})
+
+
+class Door:
+    """The socket of a site, for one message at a time. Only the own user can reach it.
+
+    path: of the socket. limit: the most bytes of a message.
+    """
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self._path, self._limit = path, limit
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                # What a killed process left.
+                if stat.S_ISSOCK(path.lstat().st_mode) and not _answers(path):
+                    path.unlink()
+            before = os.umask(0o177)
+            try:
+                self._socket.bind(str(path))
+            finally:
+                os.umask(before)
+            self._socket.listen()
+        except OSError as error:
+            self._socket.close()
+            raise UserError(
+                f"Nobody can listen at '{path}': {error.strerror or error}.",
+                "Name another place for the socket. Its path has 100 letters at most.",
+                code="unwritable",
+                path=str(path),
+            ) from error
+
+    def __enter__(self) -> "Door":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+
+    def exchanges(self) -> Iterator[Exchange]:
+        """Messages as they come. What is none is refused, and not seen here."""
+        while True:
+            connection, _ = self._socket.accept()
+            connection.settimeout(STALLED)
+            try:
+                said, body = unframed(_receive(connection, self._limit))
+                found = Exchange(said, body, connection)
+            except ValueError:
+                Exchange({}, memoryview(b""), connection).refuse("unreadable")
+                continue
+            except OSError:
+                connection.close()
+                continue
+            yield found
+
+
+def ask(path: Path, message: bytes, limit: int) -> tuple[dict[str, Any], memoryview]:
+    """What a site replies to a message.
+
+    Raises:
+        LostError: nobody listens, or whoever listened has gone.
+        ValueError: the reply is longer than `limit`, or none.
+
+    """
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(str(path))
+            _send(connection, message)
+            reply = _receive(connection, limit)
+        except OSError as error:
+            raise LostError(str(error)) from error
+    return unframed(reply)
+
+
+def ask_patiently(path: Path, message: bytes, limit: int, patience: float) -> tuple[dict[str, Any], memoryview]:
+    """The same. Where nobody is there, it tries again for so many seconds."""
+    end, pause = time.monotonic() + patience, 0.1
+    while True:
+        try:
+            return ask(path, message, limit)
+        except LostError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, 5.0)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as tried:
+        return tried.connect_ex(str(path)) == 0
+
+
+def _send(connection: socket.socket, data: bytes) -> None:
+    connection.sendall(len(data).to_bytes(_LENGTH, "big"))
+    connection.sendall(data)
+
+
+def _receive(connection: socket.socket, limit: int) -> bytes:
+    """The next message. ValueError: it would be longer than `limit`. OSError: it ends early."""
+    with connection.makefile("rb") as file:
+        begun = file.read(_LENGTH)
+        length = int.from_bytes(begun, "big")
+        if length > limit:
+            raise ValueError("a message is too long")
+        data = file.read(length)
+    if len(begun) + len(data) < _LENGTH + length:
+        raise LostError("the connection has ended")
+    return data

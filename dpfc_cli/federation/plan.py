@@ -1,0 +1,336 @@
+"""The plan of a federation: one JSON file that all sites have agreed on, and all that follows from it.
+
+The plan has public facts alone. Its SHA-256 is what operators compare. What each site releases, with how much noise,
+and how the answers are added, are functions of it.
+
+**Weights.** Site h has n_h units, and its answers have noise of μ_h. If units are alike, the best estimate of a mean of
+means A_h/n_h weighs them by the reciprocals of their variances, n_h²·μ_h². So the answers A_h themselves get weights
+a_h ∝ n_h·μ_h². The sum of a_h·A_h then is an answer about n = Σ a_h·n_h units, with noise of 1/μ² = Σ a_h²/μ_h².
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+from dpfc_cli.errors import UserError, parameter, printable
+from dpfc_cli.features.manifest import Manifest, fingerprint_of
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import bytes_in, json_of
+from dpfc_cli.ledger.facts import new_id
+from dpfc_cli.methods import METHODS, AnyMethod
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, default_delta
+from dpfc_cli.privacy.facts import Adjacency, Facts
+from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.schema import (
+    Check,
+    among,
+    anything,
+    closed,
+    each,
+    either,
+    fault,
+    mapping,
+    null,
+    number,
+    scalar,
+    test,
+    text,
+    whole,
+)
+from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.request import Privacy, facts_of
+
+FORMAT, INVITATION = "dpfc-federation-1", "dpfc-invitation-1"
+FEDERATED = ("dp-whitened", "dp-fc", "dp-ls")
+"""The methods that a federation can have: their plans do not depend on how many records there are."""
+_NAME = test(lambda value: type(value) is str and bool(re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", value)))
+_HEX = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{32}", value)))
+_EPSILON = number(LEAST_EPSILON, LARGEST_EPSILON)
+_PART: dict[str, Check] = {
+    "name": _NAME,
+    "n": whole(1),
+    "records": either(null, whole(1)),
+    "epsilon": _EPSILON,
+}
+_COMMON: dict[str, Check] = {
+    "k": whole(1),
+    "classes": each(text, least=1),
+    "features": closed(
+        {"backbone": mapping(anything), "dim": whole(1), "dtype": text, "preparation": either(null, mapping(anything))}
+    ),
+}
+_PLAN = closed(
+    {
+        **{"format": among([FORMAT]), "id": _HEX, "trust": among(["own"]), "method": among(FEDERATED)},
+        **{"options": mapping(either(scalar, each(scalar))), "adjacency": among(get_args(Adjacency))},
+        **{"delta": number(LEAST_DELTA, 1), "sites": each(closed(_PART), least=2), **_COMMON},
+    }
+)
+_INVITATION = closed({"format": among([INVITATION]), **_PART, **_COMMON})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one site brings: its name, its number of units, of records if units are persons, and its ε."""
+
+    name: str
+    n: int
+    epsilon: float
+    records: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federation:
+    """A plan. Its fields are those of the file.
+
+    Attributes:
+        id: random.
+        sites: what each of them brings.
+        method: a name of `FEDERATED`.
+        options: those that were given.
+        classes: their names, in the order of the head.
+        k: the labels of a record at most.
+        features: what makes the features: backbone, dim, dtype, preparation.
+        adjacency, delta: of all claims.
+        trust: "own": each site adds the noise of its claim.
+
+    """
+
+    id: str
+    sites: tuple[Part, ...]
+    method: str
+    options: Mapping[str, Any]
+    classes: tuple[str, ...]
+    k: int
+    features: Mapping[str, Any]
+    adjacency: Adjacency
+    delta: float
+    trust: str = "own"
+    format: str = FORMAT
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of the file."""
+        return _bytes(asdict(self))
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the file."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the features of all sites."""
+        known = self.features
+        return fingerprint_of(known["backbone"], self.classes, known["dim"], known["dtype"], known["preparation"])
+
+    @property
+    def chosen(self) -> AnyMethod:
+        """The method."""
+        return METHODS[self.method]
+
+    def part(self, name: str) -> Part:
+        """What a site brings. UserError if it is none of the sites."""
+        found = next((each for each in self.sites if each.name == name), None)
+        if found is None:
+            known = ", ".join(each.name for each in self.sites)
+            raise UserError(f"'{name}' is no site of this plan.", f"It has: {known}.", code="missing", known=known)
+        return found
+
+    def facts(self, n: int, records: int | None) -> Facts:
+        """The public facts of so many units."""
+        unit = "record" if self.sites[0].records is None else "person"
+        counts = {"n": n, "rows": records, "m": len(self.classes), "d": self.features["dim"], "k": self.k}
+        return Facts(**counts, adjacency=self.adjacency, unit=unit)
+
+    @cached_property
+    def claims(self) -> tuple[Calibrated, ...]:
+        """What each site releases and claims, in the order of `sites`."""
+        return tuple(
+            calibrate(
+                self.chosen,
+                self.facts(each.n, each.records),
+                self.options,
+                Privacy(epsilon=each.epsilon, delta=self.delta),
+            )
+            for each in self.sites
+        )
+
+    @cached_property
+    def weights(self) -> tuple[float, ...]:
+        """What the answers of each site are multiplied by; the largest is 1."""
+        raw = [each.n * _mu(claim) ** 2 for each, claim in zip(self.sites, self.claims, strict=True)]
+        return tuple(each / max(raw) for each in raw)
+
+    @cached_property
+    def solver(self) -> Calibrated:
+        """What the coordinator solves: facts and noise of the weighted sums. Its guarantee is that of the site with the
+        largest μ.
+        """
+        weights, parts = self.weights, self.sites
+        n, rows = (
+            round(math.fsum(a * (count or 0) for a, count in zip(weights, counts, strict=True)))
+            for counts in ([each.n for each in parts], [each.records for each in parts])
+        )
+        mu = math.fsum((a / _mu(claim)) ** 2 for a, claim in zip(weights, self.claims, strict=True)) ** -0.5
+        facts, method = self.facts(n, rows or None), self.chosen
+        most = max(self.claims, key=_mu)
+        planned = method.planned(facts, most.given, True)
+        mechanism = Mechanism(facts=facts, plan=method.plan(facts, planned), mu=mu)
+        if any(claim.plan != mechanism.plan for claim in self.claims):
+            raise ValueError(f"the plan of {method.name} depends on the number of records")
+        options = method.complete(facts, planned, mechanism, most.given)
+        return replace(most, facts=facts, mechanism=mechanism, options=options)
+
+    def claim(self, name: str) -> Calibrated:
+        """The training of a site: its own plan, noise and claim, with the options of the head that all of them make."""
+        own = self.claims[self.sites.index(self.part(name))]
+        return replace(own, options=self.solver.options, federation=self.described(name))
+
+    def described(self, name: str | None = None) -> dict[str, Any]:
+        """What a card says of the plan. name: of the site whose card it is; None: the coordinator's."""
+        sites = [{key: value for key, value in asdict(each).items() if value is not None} for each in self.sites]
+        return {"plan": self.digest, "trust": self.trust, "sites": sites, **({} if name is None else {"site": name})}
+
+
+def _mu(claim: Calibrated) -> float:
+    assert claim.guarantee is not None
+    return claim.guarantee.mu
+
+
+def _bytes(values: Mapping[str, Any]) -> bytes:
+    return (json.dumps(values, indent=1, sort_keys=True) + "\n").encode()
+
+
+def load(path: Path) -> Federation:
+    """The plan in a file.
+
+    Raises:
+        UserError: it cannot be read, it is no plan, or its noise or δ is out of range.
+
+    """
+    raw = _read(path, _PLAN, "a plan")
+    sites = tuple(Part(**each) for each in raw["sites"])
+    plan = Federation(**{**raw, "sites": sites, "classes": tuple(raw["classes"])})
+    if bytes_in(path) != plan.data:
+        raise _damaged(path, "a plan", "it is not as dpfc writes it, so equal plans may have other digests")
+    if len({each.name for each in sites}) < len(sites) or len(set(plan.classes)) < len(plan.classes):
+        raise _damaged(path, "a plan", "two of its sites, or two of its classes, have one name")
+    if len({each.records is None for each in sites}) > 1 or any(each.n > (each.records or each.n) for each in sites):
+        raise _damaged(path, "a plan", "its sites do not protect the same unit")
+    try:
+        assert plan.solver
+    except ValueError as error:
+        raise _damaged(path, "a plan", str(error)) from error
+    return plan
+
+
+def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
+    """What a site brings, for whoever makes the plan. UserError for a name or an ε that no plan can have."""
+    facts, manifest = facts_of(features), features.manifest
+    part = {"name": name, "n": facts.n, "records": facts.rows, "epsilon": epsilon}
+    values = {
+        "format": INVITATION,
+        **part,
+        "k": facts.k,
+        "classes": list(manifest.classes),
+        "features": recipe(manifest),
+    }
+    wrong = fault(json.loads(json.dumps(values)), _INVITATION)
+    if wrong is not None:
+        raise UserError(
+            f"'{wrong}' of this invitation makes no sense.",
+            f"{parameter('name')} has small letters, digits and dashes; {parameter('epsilon')} lies in "
+            f"{LEAST_EPSILON:g} to {LARGEST_EPSILON:g}.",
+        )
+    return _bytes(values)
+
+
+def recipe(manifest: Manifest) -> dict[str, Any]:
+    """What makes features: public facts that all sites must share."""
+    # The file that imported features came in does not matter.
+    backbone = {name: value for name, value in manifest.backbone.items() if name != "from"}
+    preparation = manifest.source["identity"].get("preparation")
+    return {"backbone": backbone, "dim": manifest.dim, "dtype": manifest.dtype, "preparation": preparation}
+
+
+def agreed(
+    invitations: Sequence[Path],
+    method: str = "auto",
+    options: Mapping[str, Any] | None = None,
+    delta: float | None = None,
+    adjacency: Adjacency = "zero-out",
+) -> Federation:
+    """The plan of all who are invited. Its classes are those of all sites, in the order in which they come.
+
+    Args:
+        invitations: the files that the sites have sent.
+        method: "auto" is dp-whitened for one label per record, and dp-fc for several.
+        options: of the method.
+        delta: δ; None: the smallest of the sites' defaults.
+        adjacency: what neighbours are.
+
+    Raises:
+        UserError: the sites do not fit together, or the method is none of `FEDERATED`.
+
+    """
+    found = [_read(path, _INVITATION, "an invitation") for path in invitations]
+    names = [each["name"] for each in found]
+    if len(found) < 2 or len(set(names)) < len(names):
+        raise UserError("A federation needs two sites, each with a name of its own.", "Give an invitation of each.")
+    first = found[0]
+    for what, of in (
+        ("labels per record", lambda one: one["k"]),
+        ("unit", lambda one: one["records"] is None),
+        ("backbone", lambda one: fingerprint_of(classes=(), **one["features"])),
+    ):
+        other = next((each["name"] for each in found if of(each) != of(first)), None)
+        if other is not None:
+            raise UserError(
+                f"'{other}' has another {what} than '{first['name']}'.",
+                "All sites make their features in the same way, with the same backbone, and protect the same unit.",
+                code="conflict",
+            )
+    method = (FEDERATED[0] if first["k"] == 1 else FEDERATED[1]) if method == "auto" else method
+    if method not in FEDERATED:
+        raise UserError(f"A federation cannot train {method}.", f"Choose {', '.join(FEDERATED)}.", code="unsupported")
+    given = METHODS[method].taken(options or {})
+    made = Federation(
+        id=new_id(),
+        sites=tuple(Part(**{key: each[key] for key in _PART}) for each in found),
+        method=method,
+        options={name: list(value) if isinstance(value, tuple) else value for name, value in given.items()},
+        classes=tuple(dict.fromkeys(name for each in found for name in each["classes"])),
+        k=first["k"],
+        features=first["features"],
+        adjacency=adjacency,
+        delta=min(default_delta(each["n"]) for each in found) if delta is None else delta,
+    )
+    assert made.solver
+    return made
+
+
+def _read(path: Path, check: Check, what: str) -> dict[str, Any]:
+    try:
+        raw = json_of(bytes_in(path))
+        wrong = fault(raw, check)
+        if wrong is not None:
+            raise ValueError(f"'{wrong[:80]}' in it makes no sense")
+        return dict(raw)
+    except (OSError, ValueError) as error:
+        raise _damaged(path, what, str(error)) from error
+
+
+def _damaged(path: Path, what: str, why: str) -> UserError:
+    return UserError(
+        f"'{path}' cannot be read as {what}: {printable(why)}.",
+        "Ask for it again.",
+        code="damaged",
+        path=str(path),
+    )

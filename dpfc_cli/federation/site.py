@@ -1,0 +1,325 @@
+"""A site: it has the records, and answers the queries of one agreed plan.
+
+It goes the way of any training: calibrate, check, charge, run. Only the method's `solve` is another one: it hands the
+coordinator's queries to the curator, and returns the head that the coordinator sends. So all promises of a training
+hold here: the charge is on disk before the first record is read, the curator answers only its plan, and an answer is on
+disk before it leaves.
+
+**What arrives is data.** It is of bounded length, its query is one that the proofs are about (`forms.check`), and the
+next one of the plan (`Plan.due`). All else is refused with a fixed word.
+
+**A release has one query and one answer.** Before a query is answered, its digest is written into a log and synced. A
+message about a release that was begun gets the kept answer if its query is the same, and is refused if it is another
+one. After a restart the curator hands out the answers that are kept, and draws the others (`training.answers`).
+"""
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.federation.messages import Door, Exchange, query_bytes
+from dpfc_cli.federation.plan import Federation
+from dpfc_cli.files import sync
+from dpfc_cli.folders import LEDGER_QUERIES, heads_folder
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.methods.method import Solution
+from dpfc_cli.privacy import chain as chains
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.forms import check as check_query
+from dpfc_cli.privacy.oracle import Oracle, PlanError
+from dpfc_cli.privacy.parts import bytes_of, chain_shapes, decoded, digest_of, taken
+from dpfc_cli.training.charge import Charged, charge
+from dpfc_cli.training.check import Checked, check, check_charge
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.request import Request, facts_of
+from dpfc_cli.training.run import Trained, let_go, run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """One site of a plan, with its records.
+
+    plan: what was agreed. name: of this site. features: its records, with the classes of the plan. folder: for heads.
+    """
+
+    plan: Federation
+    name: str
+    features: FeatureSet
+    folder: Path
+
+    @property
+    def purpose(self) -> str:
+        """What its charge is for: the ledger has it once for a plan."""
+        return f"federation {self.plan.digest}"
+
+    @property
+    def ended(self) -> bool:
+        """Whether its head was written."""
+        book = read(ledger_path(self.features.folder))
+        last = [book.outcome(each.id) for each in book.charges if each.purpose == self.purpose]
+        return any(each is not None and each.state == "written" for each in last)
+
+
+def site_of(plan: Federation, name: str, features: FeatureSet, folder: Path | None = None) -> Site:
+    """The site of that name, if these are its records.
+
+    Raises:
+        UserError: the plan has no such site, or says something else of the records.
+
+    """
+    part = plan.part(name)
+    found = features.with_classes(plan.classes)
+    facts = facts_of(found, plan.adjacency)
+    wrong = [
+        *(["the counts or the unit"] if facts != plan.facts(part.n, part.records) else []),
+        *(["the recipe of the features"] if found.manifest.fingerprint != plan.fingerprint else []),
+    ]
+    if wrong:
+        raise UserError(
+            f"The plan says something else of '{features.name}': {' and '.join(wrong)}.",
+            "Name the feature set that the invitation was made of, or ask for a plan of a new invitation.",
+            code="conflict",
+        )
+    return Site(plan=plan, name=name, features=found, folder=heads_folder() if folder is None else folder)
+
+
+def ready(site: Site, observer: Observer) -> Checked:
+    """Everything that can be refused. Nothing is charged.
+
+    Raises:
+        UserError: as `training.check.check`; or the plan was charged before, and its answers are gone.
+
+    """
+    plan, claim = site.plan, site.plan.claim(site.name)
+    request = Request(
+        site.features,
+        folder=site.folder,
+        method=claim.method.name,  # type: ignore[arg-type]
+        epsilon=claim.privacy.epsilon,
+        delta=plan.delta,
+        adjacency=plan.adjacency,
+        by=site.name,
+        purpose=site.purpose,
+    )
+    checked = check(request, claim, observer)
+    book = read(ledger_path(site.features.folder))
+    if checked.unfinished is None and any(each.purpose == site.purpose for each in book.charges):
+        raise UserError(
+            "This plan was charged before, and it cannot go on: another process serves it, its answers are gone, or "
+            "dpfc is another version now.",
+            "A plan is charged once. If it can go on nowhere, ask for a new plan.",
+            code="conflict",
+        )
+    return checked
+
+
+def serve(site: Site, socket: Path, observer: Observer) -> Trained | None:
+    """Answer at a socket until the head of the plan is written. None: it was written before.
+
+    Raises:
+        UserError: it is not ready; or it stopped. Then the same command goes on.
+
+    """
+    if site.ended:
+        return None
+    checked = ready(site, observer)
+    with Door(socket, query_bytes(site.features.dim, len(site.plan.classes))) as door:
+        observer.say(f"Answers at {socket}.")
+        charged = _charged(site, checked, door, observer)
+        last: list[Exchange] = []
+        try:
+            with Answering(site, charged, door, last.append) as answering:
+                method = replace(checked.calibrated.method, solve=answering.solve)
+                calibrated = replace(checked.calibrated, method=method)
+                trained = run(replace(charged, checked=replace(checked, calibrated=calibrated)), observer)
+        except BaseException:
+            for each in last:
+                each.refuse("failed")
+            raise
+        finally:
+            let_go(charged)
+        last[0].reply({"state": "ended"})
+        return trained
+
+
+def _charged(site: Site, checked: Checked, door: Door, observer: Observer) -> Charged:
+    """Wait until the coordinator asks for the charge."""
+    for each in _of_plan(site, door):
+        asked = each.said.get("ask")
+        if asked in ("ready", "charge"):
+            try:
+                if checked.unfinished is None:
+                    site.features.check_same()
+                    check_charge(read(checked.account.ledger), site.features, checked.charge)
+                if asked == "ready":
+                    each.reply({"state": "ready" if checked.unfinished is None else "charged"})
+                    continue
+                charged = charge(checked)
+            except UserError as error:
+                each.refuse("refused")
+                if asked == "charge":
+                    raise
+                observer.warn(f"The coordinator was told no: {error.what}")
+                continue
+            except BaseException:
+                each.refuse("failed")
+                raise
+            observer.say(f"Charged: {charged.receipt.charge.id}. The coordinator may ask now.")
+            each.reply({"state": "charged"})
+            return charged
+        each.refuse("not-charged" if asked in ("release", "head") else "unreadable")
+    raise AssertionError("a door has no end")
+
+
+def _of_plan(site: Site, door: Door) -> Iterator[Exchange]:
+    """The messages that are about this plan."""
+    for each in door.exchanges():
+        if each.said.get("plan") == site.plan.digest:
+            yield each
+        else:
+            each.refuse("other-plan")
+
+
+class Answering:
+    """Answers the queries of a charged plan."""
+
+    def __init__(self, site: Site, charged: Charged, door: Door, ended: Callable[[Exchange], None]) -> None:
+        """Make it. ended: told of the message with the head, whose reply waits until the head is written."""
+        self._site, self._charged, self._door, self._ended = site, charged, door, ended
+        self._plan, self._facts = charged.checked.calibrated.plan, charged.checked.calibrated.facts
+        ends = itertools.accumulate(len(release.parts) for release in self._plan.releases)
+        self._starts = [0, *ends]
+        self._log = _Log(ledger_path(site.features.folder).parent / LEDGER_QUERIES / f"{site.plan.digest}.jsonl")
+        self._begun = 0
+
+    def __enter__(self) -> "Answering":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log.close()
+
+    def solve(self, oracle: Oracle, facts: Facts, options: Any) -> Solution:
+        """Answer until the head comes. It takes the place of the method's own `solve`."""
+        for each in _of_plan(self._site, self._door):
+            asked = each.said.get("ask")
+            if asked in ("ready", "charge"):
+                each.reply({"state": "charged"})
+            elif asked == "release":
+                self._release(each, oracle)
+            elif asked == "head" and self._answered:
+                try:
+                    solution = self._head(each)
+                except (ValueError, KeyError, TypeError):
+                    each.refuse("unreadable")
+                    continue
+                self._ended(each)
+                return solution
+            else:
+                each.refuse("out-of-order" if asked == "head" else "unreadable")
+        raise AssertionError("a door has no end")
+
+    @property
+    def _answered(self) -> bool:
+        """Whether all answers of the plan are kept."""
+        answers = self._charged.answers
+        return answers is not None and answers.held and answers.answered == self._starts[-1]
+
+    def _release(self, each: Exchange, oracle: Oracle) -> None:
+        """Answer one query, or send what it was answered."""
+        number, part = each.said.get("number"), each.said.get("part")
+        if type(number) is not int or not 0 <= number <= min(self._begun, len(self._plan.releases) - 1):
+            each.refuse("out-of-order")
+            return
+        try:
+            query, sample = decoded(bytes(each.body), self._facts)
+            check_query(query, self._facts)
+            release = self._plan.due(number, query, self._facts)
+            if sample is not None or type(part) is not int or not 0 <= part < len(release.pieces):
+                raise ValueError("it has a sample, or there is no such part")
+        except PlanError:
+            each.refuse("out-of-order")
+            return
+        except ValueError:
+            each.refuse("unreadable")
+            return
+        if not self._log.is_new(number, digest_of(query).hex()):
+            each.refuse("other-query")
+            return
+        try:
+            if number == self._begun:
+                self._begun += 1
+                oracle.pieces(query)
+            # The first part of an answer in pieces says which query it is of.
+            at = part + (len(release.parts) > len(release.pieces))
+            answer = self._kept(self._starts[number] + at, release.parts[at])
+        except BaseException:
+            each.refuse("failed")
+            raise
+        each.reply({"state": "answered"}, bytes_of(answer))
+
+    def _kept(self, number: int, shape: tuple[int, ...]) -> np.ndarray:
+        answers = self._charged.answers
+        found = answers.recall(number, shape) if answers is not None and answers.held else None
+        if found is None:
+            raise UserError(
+                "The answers cannot be kept beside the ledger.",
+                "Make room there. This plan stays charged, and cannot go on. Ask for a new one.",
+                code="unwritable",
+            )
+        return found
+
+    def _head(self, each: Exchange) -> Solution:
+        """The head that the coordinator sends. ValueError and others: it is none of this plan."""
+        d, m = self._facts.d, self._facts.m
+        (weight, bias), rest = taken(each.body, [(d, m), (m,)])
+        steps = each.said["chain"]
+        arrays, rest = taken(rest, chain_shapes(steps, d))
+        chain = chains.from_json(steps, arrays, d)
+        kinds = [type(step) for step in chain]
+        if len(rest) or kinds not in [[type(step) for step in one.form.chain] for one in self._plan.releases]:
+            raise ValueError("it has other preprocessing than the plan")
+        if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+            raise ValueError("its numbers are not finite")
+        return Solution(chain=chain, weight=weight, bias=bias)
+
+
+class _Log:
+    """The queries that were answered, a line for each: what the operator reads, and what a restart goes on from."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        sync(path.parent)
+        lines = path.read_bytes().split(b"\n")
+        # A line that a kill cut off was not synced, so nothing was answered for it.
+        self._known: dict[int, str] = {}
+        for line in lines[:-1]:
+            try:
+                said = json.loads(line)
+                self._known.setdefault(said["release"], said["query"])
+            except (ValueError, KeyError, TypeError):
+                continue
+        if lines[-1]:
+            os.write(self._file, b"\n")
+
+    def is_new(self, number: int, query: str) -> bool:
+        """Whether a release may have this query: it has none yet, or the same one. It is on disk when this returns."""
+        if number not in self._known:
+            said = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "release": number, "query": query}
+            os.write(self._file, json.dumps(said).encode() + b"\n")
+            os.fsync(self._file)
+            self._known[number] = query
+        return self._known[number] == query
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)

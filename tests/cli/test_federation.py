@@ -1,0 +1,67 @@
+"""Several sites train one head, as their operators type it."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from dpfc_cli.federation import coordinator
+from dpfc_cli.federation.plan import load
+from dpfc_cli.ledger.caps import set_cap
+from dpfc_cli.training.observer import Observer
+from tests.cli.conftest import Dpfc
+from tests.federation.sites import JOINT, NAMES, Serving, made_set, sockets
+from tests.training.requests import charges
+
+
+def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = {name: made_set(name) for name in NAMES}
+
+    def done(*line: str) -> dict[str, object]:
+        ended = dpfc(*line, "--json")
+        assert ended.exit_code == 0, ended.output
+        return dict(json.loads(ended.stdout))
+
+    for name in NAMES:
+        done("site-invite", "--features", f"{name}/set", "--name", name, "--epsilon", "2", "--out", f"{name}.json")
+    made = done("federation-new", "north.json", "south.json", "--steps", "3", "--out", "plan.json")
+    own = ("--features", "south/set", "--name", "south")
+    assert done("site-check", "plan.json", *own)["digest"] == made["digest"]
+    shown = dpfc("site-check", "plan.json", *own).stdout
+    assert "would charge epsilon = 2 at delta = 1e-05" in shown
+    assert str(made["digest"]) in shown
+    assert not charges(sets["south"])
+
+    where = ("--digest", "0" * 64, "--socket", "south.sock")
+    refused = dpfc("site-serve", "plan.json", *own, *where)
+    assert refused.exit_code == 2
+    assert not Path("south.sock").exists()
+
+    serving = Serving(load(Path("plan.json")), sets, ("north",))
+    other = threading.Thread(
+        target=coordinator.run, args=(load(Path("plan.json")), sockets(), JOINT, Observer(), 20.0), daemon=True
+    )
+    other.start()
+    monkeypatch.setenv("DPFC_HEADS", "south/heads")
+    served = done("site-serve", "plan.json", *own, "--digest", str(made["digest"]), "--socket", "south.sock")
+    other.join()
+    serving.heads()
+    assert Path(str(served["head"])).exists()
+    assert dpfc("verify", str(served["head"])).exit_code == 0
+    # Both have it. So there is nobody who answers, and nothing to do.
+    monkeypatch.setattr(coordinator, "GIVING", 0.0)
+    line = ("federation-run", "plan.json", "--sites", "north=north.sock,south=south.sock", "--out", str(JOINT))
+    assert done(*line)["head"] == str(JOINT)
+
+
+def test_a_check_says_what_a_cap_does_not_allow(dpfc: Dpfc) -> None:
+    sets = {name: made_set(name) for name in NAMES}
+    for name in NAMES:
+        line = ("site-invite", "--features", f"{name}/set", "--name", name, "--epsilon", "2", "--out", f"{name}.json")
+        assert dpfc(*line).exit_code == 0
+    assert dpfc("federation-new", "north.json", "south.json", "--out", "plan.json").exit_code == 0
+    set_cap(sets["south"], 1.0, delta=1e-5)
+    ended = dpfc("site-check", "plan.json", "--features", "south/set", "--name", "south")
+    assert ended.exit_code == 3
+    assert "cap" in ended.stderr

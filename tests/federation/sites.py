@@ -1,0 +1,101 @@
+"""Small sites, their plan, and threads in which they serve."""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.federation import plan as plans
+from dpfc_cli.federation.messages import ask
+from dpfc_cli.federation.plan import Federation
+from dpfc_cli.federation.site import Site, serve, site_of
+from dpfc_cli.privacy.parts import framed
+from tests.support import blobs
+from tests.training.stopped import Listener
+
+CLASSES = ("a", "b", "c")
+X, Y = blobs(900, 8, 3)
+PARTS = {"north": slice(0, 600), "south": slice(600, 900)}
+NAMES = tuple(PARTS)
+JOINT = Path("joint.safetensors")
+
+
+def made_set(name: str, persons: bool = False, classes: tuple[str, ...] = CLASSES) -> FeatureSet:
+    """A site's features, in a folder with a ledger of its own. classes: the names of the numbers in `Y`."""
+    x, y = X[PARTS[name]], Y[PARTS[name]]
+    order = tuple(sorted(classes))
+    arrays = {"train_x": x, "train_y": np.array([order.index(classes[label]) for label in y])}
+    arrays |= {"train_groups": np.arange(len(x)) // 2} if persons else {}
+    np.savez(f"{name}.npz", **arrays)  # type: ignore[arg-type]
+    return import_features(f"{name}.npz", Path(name, "set"), classes=order).features
+
+
+def agreed(sets: Mapping[str, FeatureSet], epsilon: float = 2.0, **given: Any) -> Federation:
+    """The plan of these sets, written and read."""
+    for name, each in sets.items():
+        Path(f"{name}.json").write_bytes(plans.invitation(each, name, epsilon))
+    made = plans.agreed([Path(f"{name}.json") for name in sets], **given)
+    Path("plan.json").write_bytes(made.data)
+    return plans.load(Path("plan.json"))
+
+
+def sockets() -> dict[str, Path]:
+    return {name: Path(f"{name}.sock") for name in NAMES}
+
+
+def say(name: str, plan: Federation, asked: str, body: bytes = b"", **said: Any) -> str:
+    """What a site says to a message: its state, or the word of its refusal."""
+    return word(name, framed({"ask": asked, "plan": plan.digest, **said}, body))
+
+
+def word(name: str, message: bytes) -> str:
+    reply, _ = ask(sockets()[name], message, 2**24)
+    return str(reply.get("state") or reply["error"])
+
+
+class Serving:
+    """Sites that serve in threads, until they have their heads.
+
+    again: they are started again when they stop. at: the socket, if it is not the usual one.
+    """
+
+    def __init__(
+        self,
+        plan: Federation,
+        sets: Mapping[str, FeatureSet],
+        names: tuple[str, ...] = NAMES,
+        again: bool = False,
+        at: str | None = None,
+    ) -> None:
+        self.again, self.at = again, at
+        self.sites = {name: site_of(plan, name, sets[name], Path(name, "heads")) for name in names}
+        self.ended: dict[str, Any] = {}
+        self.threads = {name: threading.Thread(target=self._serve, args=(name,), daemon=True) for name in names}
+        for each in self.threads.values():
+            each.start()
+        for name in names:
+            while not self._socket(name).exists() and self.threads[name].is_alive():
+                self.threads[name].join(0.01)
+
+    def _serve(self, name: str) -> None:
+        site: Site = self.sites[name]
+        while True:
+            try:
+                self.ended[name] = serve(site, self._socket(name), Listener())
+            except BaseException as error:
+                self.ended[name] = error
+            if not (self.again and isinstance(self.ended[name], BaseException)):
+                return
+
+    def _socket(self, name: str) -> Path:
+        return sockets()[name] if self.at is None else Path(self.at)
+
+    def heads(self) -> dict[str, Any]:
+        """What became of each, when all have ended."""
+        for each in self.threads.values():
+            each.join()
+        return self.ended

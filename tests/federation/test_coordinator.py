@@ -1,0 +1,148 @@
+"""A head of several sites is that of one place, and what a site sends is looked at before it counts."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.federation import Local, plan_of
+from dpfc_cli.errors import UserError
+from dpfc_cli.federation import coordinator
+from dpfc_cli.federation import plan as plans
+from dpfc_cli.federation.coordinator import Remote, Sums
+from dpfc_cli.heads.head import Head
+from dpfc_cli.ledger.caps import set_cap
+from dpfc_cli.methods.method import Solution
+from dpfc_cli.privacy import forms
+from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.privacy.curator import NonPrivate, Unprotected
+from dpfc_cli.privacy.queries import Gram
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.verification import verify
+from tests.federation.sites import JOINT, NAMES, Serving, X, Y, agreed, made_set, sockets
+from tests.support import curator, stream_of
+from tests.training.requests import charges, states
+
+
+def trained(plan: plans.Federation) -> Head:
+    return coordinator.run(plan, sockets(), JOINT, Observer(), 20.0)
+
+
+@pytest.mark.parametrize("method", plans.FEDERATED)
+def test_without_noise_several_sites_give_the_head_of_one_place(method: str) -> None:
+    def head(sizes: list[int]) -> Solution:
+        plan = plan_of(sizes, 8, 3, [2.0] * len(sizes), method)
+        cuts = np.split(np.arange(len(X)), np.cumsum(sizes)[:-1])
+        sites = [
+            Local(NonPrivate(claim.facts, Unprotected(stream_of(X[cut], Y[cut]))))
+            for claim, cut in zip(plan.claims, cuts, strict=True)
+        ]
+        # The noise is what shapes the options, so all have those of one place.
+        solver = plan_of([len(X)], 8, 3, [2.0], method).solver
+        sums = Sums(solver.plan, solver.facts, sites, [1.0] * len(sizes))
+        return solver.method.solve(sums, solver.facts, solver.options)
+
+    alone, joint = head([len(X)]), head([500, 300, 99, 1])
+    assert np.allclose(joint.weight, alone.weight, rtol=0, atol=1e-5 * np.abs(alone.weight).max())
+    assert np.allclose(joint.bias, alone.bias, rtol=0, atol=1e-5 * max(1.0, float(np.abs(alone.bias).max())))
+
+
+def test_the_noise_of_a_sum_is_what_the_solver_is_told() -> None:
+    """Its weights are the best ones: others make more noise for the same number of records."""
+    plan = plan_of([800, 150, 50], 8, 3, [1.0, 4.0, 0.5])
+    mus = [claim.guarantee.mu for claim in plan.claims if claim.guarantee is not None]
+
+    def noise_of_mean(weights: Any) -> float:
+        total = sum(a * each.n for a, each in zip(weights, plan.sites, strict=True))
+        return float(np.sqrt(sum((a / mu) ** 2 for a, mu in zip(weights, mus, strict=True))) / total)
+
+    best = noise_of_mean(plan.weights)
+    solver = plan.solver
+    assert solver.mechanism is not None
+    assert max(plan.weights) == 1
+    assert 1 / (solver.mechanism.mu * solver.facts.n) == pytest.approx(best, rel=1e-3)
+    for i in range(3):
+        for factor in (0.8, 1.2):
+            assert noise_of_mean([a * (factor if j == i else 1) for j, a in enumerate(plan.weights)]) > best
+
+
+def test_the_weighted_sum_has_the_noise_that_the_solver_is_told() -> None:
+    plan = plan_of([80, 15, 5], 64, 3, [1.0, 4.0, 0.5], "dp-fc")
+    sites = []
+    for i, claim in enumerate(plan.claims):
+        assert claim.mechanism is not None
+        nulls = np.zeros((claim.facts.n, 64), np.float32), np.full(claim.facts.n, -1)
+        sites.append(Local(curator(claim.facts, claim.plan, claim.mechanism.mu, *nulls, seed=i)))
+    solver, query = plan.solver, Gram((Clip(1.0),), 0.2)
+    found = Sums(solver.plan, solver.facts, sites, plan.weights).release(query)
+    assert solver.mechanism is not None
+    # Beside the diagonal it is σ/√2, in units of 1 + 0.2².
+    beside = found[np.triu_indices(65, 1)].std() / 1.04 * np.sqrt(2)
+    assert beside == pytest.approx(solver.mechanism.sigmas[0], rel=0.06)
+
+
+@pytest.mark.parametrize("persons", [False, True])
+@pytest.mark.parametrize("method", plans.FEDERATED)
+def test_sites_train_one_head_over_sockets(method: str, persons: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their classes have other numbers, and answers of dp-ls come in pieces."""
+    monkeypatch.setattr(forms, "PIECE_BYTES", 8 * 8 * 8)
+    sets = {"north": made_set("north", persons), "south": made_set("south", persons, ("c", "b", "a"))}
+    plan = agreed(sets, epsilon=20.0, method=method)
+    serving = Serving(plan, sets)
+    joint = trained(plan)
+    ended = serving.heads()
+    for name in NAMES:
+        own = Head.load(ended[name].path)
+        assert np.array_equal(own.weight, joint.weight)
+        assert np.array_equal(own.bias, joint.bias)
+        assert own.card["federation"] == joint.card["federation"] | {"site": name}
+        assert own.card["options"] == joint.card["options"]
+        assert not verify(ended[name].path, ledger=Path(name, "ledger.sqlite")).contradictions
+        assert [each.mu for each in charges(sets[name])] == [own.card["mu"]]
+        assert not list(Path(name, "ledger.answers").iterdir())
+    assert not verify(JOINT).contradictions
+    # The south calls class a what the north calls c.
+    y = np.concatenate([Y[:600], 2 - Y[600:]])
+    assert np.mean(joint.scores(X[:600]).argmax(axis=1) == y[:600]) > 0.6
+
+
+def test_where_one_site_is_not_ready_none_is_charged() -> None:
+    sets = {name: made_set(name) for name in NAMES}
+    plan = agreed(sets)
+    serving = Serving(plan, sets)
+    # The cap comes after the site was checked.
+    set_cap(sets["south"], 1.0, delta=1e-5)
+    with pytest.raises(UserError, match="its own check says no"):
+        trained(plan)
+    assert not any(map(charges, sets.values()))
+    set_cap(sets["south"], 3.0, delta=1e-5)
+    trained(plan)
+    serving.heads()
+    assert all(states(each) == ["written"] for each in sets.values())
+
+
+def test_a_site_that_is_not_ready_serves_nothing() -> None:
+    sets = {name: made_set(name) for name in NAMES}
+    plan = agreed(sets)
+    set_cap(sets["south"], 1.0, delta=1e-5)
+    serving = Serving(plan, sets, ("south",))
+    assert isinstance(serving.heads()["south"], UserError)
+    assert not charges(sets["south"])
+
+
+def test_an_answer_that_records_and_noise_cannot_give_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of([600, 300], 8, 3, [2.0, 2.0], "dp-fc")
+    claim = plan.claims[0]
+    assert claim.mechanism is not None
+    remote = Remote("north", Path("none"), plan.digest, claim.mechanism)
+    query = Gram((Clip(1.0),), 0.2)
+    honest = curator(claim.facts, claim.plan, claim.mechanism.mu, X[:600], Y[:600]).release(query)
+    sent: list[bytes] = [b"", honest.tobytes()[:-8], honest.tobytes() + b"\0", (3 * honest).tobytes()]
+    sent += [np.full_like(honest, wrong).tobytes() for wrong in (np.nan, np.inf, 1e300)]
+    for body in sent:
+        monkeypatch.setattr(Remote, "say", lambda *_, body=body, **__: ("answered", memoryview(body)))
+        with pytest.raises(UserError, match="cannot give"):
+            remote.part(0, 0, query)
+    monkeypatch.setattr(Remote, "say", lambda *_, **__: ("answered", memoryview(honest.tobytes())))
+    assert np.array_equal(remote.part(0, 0, query), honest)

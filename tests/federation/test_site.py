@@ -1,0 +1,272 @@
+"""A site answers the queries of its plan, each with one answer, whatever else it is asked."""
+
+import json
+import socket
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.federation import coordinator
+from dpfc_cli.federation import site as sites
+from dpfc_cli.federation.messages import Door
+from dpfc_cli.federation.plan import Federation, load
+from dpfc_cli.federation.site import site_of
+from dpfc_cli.heads import head as heads
+from dpfc_cli.heads.head import Head
+from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.privacy.parts import bytes_of, encoded, framed
+from dpfc_cli.privacy.queries import ClassSums, Gradient, Gram, Mean
+from dpfc_cli.training.observer import Observer
+from tests.federation.sites import JOINT, NAMES, Serving, agreed, made_set, say, sockets, word
+from tests.support import drawn_sigmas
+from tests.training.requests import charges, states
+
+FIRST = encoded(Gram((Clip(0.005),), 0.2), None)
+"""The first query of dp-fc."""
+
+
+@pytest.fixture
+def sets() -> dict[str, FeatureSet]:
+    return {name: made_set(name) for name in NAMES}
+
+
+def trained(plan: Federation) -> Head:
+    return coordinator.run(plan, sockets(), JOINT, Observer(), 20.0)
+
+
+def test_what_is_not_asked_as_the_plan_says_is_refused_and_changes_nothing(
+    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = drawn_sigmas(monkeypatch)
+    plan = agreed(sets, method="dp-fc", options={"steps": 2})
+    other = replace(plan, id="0" * 32)
+    serving = Serving(plan, sets)
+    assert say("north", plan, "release", FIRST, number=0, part=0) == "not-charged"
+    assert say("north", plan, "head") == "not-charged"
+    for asked in ("ready", "charge", "release", "head"):
+        assert say("north", other, asked) == "other-plan"
+    assert say("north", plan, "everything") == "unreadable"
+    assert not charges(sets["north"])
+    for name in NAMES:
+        assert say(name, plan, "ready") == "ready"
+        assert say(name, plan, "charge") == say(name, plan, "charge") == "charged"
+
+    theta = np.zeros((9, 3))
+    gradient = Gradient((Clip(0.005),), theta, clip=0.36, constant=0.2)
+    hostile: list[tuple[str, bytes, Any, Any]] = [
+        ("out-of-order", encoded(gradient, None), 1, 0),
+        ("out-of-order", FIRST, -1, 0),
+        ("out-of-order", FIRST, 10**30, 0),
+        ("out-of-order", FIRST, "0", 0),
+        ("out-of-order", FIRST, None, 0),
+        ("out-of-order", encoded(ClassSums((Clip(1.0),)), None), 0, 0),
+        ("out-of-order", encoded(Mean((Clip(1.0),)), None), 0, 0),
+        ("unreadable", FIRST, 0, 1),
+        ("unreadable", FIRST, 0, -1),
+        ("unreadable", FIRST, 0, 0.0),
+        ("unreadable", FIRST + b"\0", 0, 0),
+        ("unreadable", FIRST[:-1], 0, 0),
+        ("unreadable", b"", 0, 0),
+        ("unreadable", encoded(Gram((Clip(0.005),), 0.2), np.ones(600, bool)), 0, 0),
+        ("unreadable", framed({"kind": "gram", "plain": {"constant": 10**400}, "chain": [], "sampled": False}), 0, 0),
+    ]
+    for wanted, body, number, part in hostile:
+        assert say("north", plan, "release", body, number=number, part=part) == wanted
+    assert say("north", plan, "head", b"") == "out-of-order"
+    for raw in (b"", b"\xff" * 20, framed({"ask": "release"}, b"x")[:-3]):
+        assert word("north", raw) == "unreadable"
+    # One that claims to be endless, and one that ends early.
+    for begun, code in ((b"\x7f" + b"\xff" * 7, b"unreadable"), (b"\0" * 7 + b"\x50" + b"a", b"")):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect("north.sock")
+            connection.sendall(begun)
+            connection.shutdown(socket.SHUT_WR)
+            assert code in connection.makefile("rb").read()
+    assert not drawn, "noise was drawn for none of these"
+
+    assert say("north", plan, "release", FIRST, number=0, part=0) == "answered"
+    once = len(drawn)
+    second = encoded(Gram((Clip(0.005),), 0.3), None)
+    assert say("north", plan, "release", second, number=0, part=0) == "other-query"
+    assert say("north", plan, "release", FIRST, number=0, part=0) == "answered"
+    assert len(drawn) == once, "the second time the kept answer is sent"
+
+    joint = trained(plan)
+    serving.heads()
+    assert all(states(each) == ["written"] for each in sets.values())
+    assert np.isfinite(joint.weight).all()
+    assert len(drawn) == 2 * 3, "one answer of each site to each of three releases"
+
+
+def test_a_head_that_is_none_of_the_plan_is_refused(
+    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = agreed(sets, method="dp-fc", options={"steps": 1})
+    serving = Serving(plan, sets)
+    said: list[str] = []
+
+    def give(self: coordinator.Remote, head: Head) -> None:
+        whole = b"".join(map(bytes_of, (head.weight, head.bias)))
+        wrong: list[tuple[bytes, Any]] = [(whole[:-8], [{"step": "clip", "norm": 0.005}])]
+        wrong += [(whole, steps) for steps in ([], [{"step": "linear"}], "clip", None, [{"step": "clip", "norm": "a"}])]
+        wrong += [(np.full(27, np.nan).tobytes(), [{"step": "clip", "norm": 0.005}])]
+        said.extend(say(self.name, plan, "head", body, chain=steps) for body, steps in wrong)
+        real(self, head)
+
+    real = coordinator.Remote.give
+    monkeypatch.setattr(coordinator.Remote, "give", give)
+    trained(plan)
+    assert said == ["unreadable"] * 14
+    assert all(Head.load(each.path) for each in serving.heads().values())
+
+
+class Killed(BaseException):
+    """Stops a site where nothing else does."""
+
+
+@pytest.mark.parametrize("method", ["dp-fc", "dp-ls"])
+def test_a_site_that_was_killed_goes_on_and_draws_no_answer_again(
+    sets: dict[str, FeatureSet], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each point: before an answer, after it was kept, and before the head was written. So does the coordinator."""
+    from dpfc_cli.privacy import curator
+    from dpfc_cli.training import run as training
+
+    plan = agreed(sets, method=method)
+    got: dict[tuple[Any, ...], bytes] = {}
+    real_part = coordinator.Remote._part
+
+    def part(self: coordinator.Remote, number: int, part: int, query: Any) -> np.ndarray:
+        answer = real_part(self, number, part, query)
+        assert got.setdefault((self.name, number, part), answer.tobytes()) == answer.tobytes()
+        return answer
+
+    monkeypatch.setattr(coordinator.Remote, "_part", part)
+    monkeypatch.setattr(training, "_settled", lambda *given: None)
+    monkeypatch.setattr(coordinator, "GIVING", 3.0)
+    left = {"draw_noise": 3, "_kept": 2, "save": 2}
+
+    def dying(name: str, real: Any) -> Any:
+        def called(*given: Any) -> Any:
+            done = real(*given)
+            left[name] -= 1
+            if not left[name]:
+                raise Killed
+            return done
+
+        return called
+
+    with monkeypatch.context() as patch:
+        patch.setattr(curator, "draw_noise", dying("draw_noise", curator.draw_noise))
+        patch.setattr(sites.Answering, "_kept", dying("_kept", sites.Answering._kept))
+        patch.setattr(heads, "save", dying("save", heads.save))
+        serving = Serving(plan, sets, again=True)
+        while not JOINT.exists():
+            with suppress(UserError):
+                trained(plan)
+        joint = trained(plan)
+        ended = serving.heads()
+    assert not any(count > 0 for count in left.values()), "each of them was reached"
+    for name in NAMES:
+        assert len(charges(sets[name])) == 1
+        assert np.array_equal(Head.load(ended[name].path).weight, joint.weight)
+    numbers = {"north": 0, "south": 0} | {name: sum(of[0] == name for of in got) for name in NAMES}
+    assert len(set(numbers.values())) == 1
+
+
+def test_a_site_that_has_its_head_serves_the_plan_no_more(sets: dict[str, FeatureSet]) -> None:
+    plan = agreed(sets, method="dp-fc", options={"steps": 1})
+    serving = Serving(plan, sets)
+    joint = trained(plan)
+    serving.heads()
+    assert Serving(plan, sets).heads() == {"north": None, "south": None}
+    # The coordinator has the head, and nobody needs it.
+    again = coordinator.run(plan, sockets(), JOINT, Observer(), 0.0)
+    assert np.array_equal(again.weight, joint.weight)
+    JOINT.unlink()
+    with pytest.raises(UserError, match="does not answer"):
+        coordinator.run(plan, sockets(), JOINT, Observer(), 0.0)
+    assert all(states(each) == ["written"] for each in sets.values())
+
+
+def test_a_plan_whose_answers_are_gone_is_not_charged_again(
+    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = agreed(sets, method="dp-fc")
+    Serving(plan, sets, ("north",))
+    assert say("north", plan, "charge") == "charged"
+    for path in Path("north", "ledger.answers").iterdir():
+        path.unlink()
+    other = Serving(plan, sets, ("north",), at="second.sock")
+    assert isinstance(other.heads()["north"], UserError)
+    assert len(charges(sets["north"])) == 1
+
+
+def test_the_log_has_each_query_that_was_answered_once(sets: dict[str, FeatureSet]) -> None:
+    plan = agreed(sets, method="dp-fc", options={"steps": 2})
+    serving = Serving(plan, sets)
+    trained(plan)
+    serving.heads()
+    lines = Path("north", "ledger.federation", f"{plan.digest}.jsonl").read_text().splitlines()
+    assert [json.loads(line)["release"] for line in lines] == [0, 1, 2]
+
+
+def test_other_features_or_another_name_are_refused(sets: dict[str, FeatureSet]) -> None:
+    plan = agreed(sets)
+    with pytest.raises(UserError, match="counts"):
+        site_of(plan, "north", sets["south"])
+    with pytest.raises(UserError, match="no site"):
+        site_of(plan, "west", sets["north"])
+    strange = replace(plan, features={**plan.features, "backbone": {"name": "another"}})
+    with pytest.raises(UserError, match="recipe"):
+        site_of(strange, "north", sets["north"])
+    few = replace(plan, classes=("a", "b", "d"))
+    with pytest.raises(UserError, match="class"):
+        site_of(few, "north", sets["north"])
+
+
+def test_only_the_own_user_reaches_a_socket_and_what_a_killed_site_left_is_replaced() -> None:
+    left = socket.socket(socket.AF_UNIX)
+    left.bind("door.sock")
+    left.close()
+    with Door(Path("door.sock"), 100):
+        assert Path("door.sock").stat().st_mode & 0o777 == 0o600
+        with pytest.raises(UserError, match="listen"):
+            Door(Path("door.sock"), 100)
+    Path("door.sock").write_text("a file")
+    with pytest.raises(UserError, match="listen"):
+        Door(Path("door.sock"), 100)
+    assert Path("door.sock").read_text() == "a file"
+
+
+def test_a_plan_that_was_changed_is_another_plan_or_none(sets: dict[str, FeatureSet]) -> None:
+    plan = agreed(sets)
+    text = Path("plan.json").read_text()
+    for old, new in (
+        ('"epsilon": 2.0', '"epsilon": 2.5'),
+        ('"n": 600', '"n": 601'),
+        ('"id": "', '"id": "0'),
+        ('"trust": "own"', '"trust": "shared"'),
+        ('"name": "south"', '"name": "north"'),
+        ('"name": "south"', '"name": "../south"'),
+        ('"method": "dp-whitened"', '"method": "dp-sgd"'),
+        ('"delta": 1e-05', '"delta": 0.1'),
+        ('"options": {}', '"options": {"sampling_rate": 0.5}'),
+        ('"options": {}', '"options": {"steps": -1}'),
+        ('"classes": [', '"classes": ["a",'),
+        ("{", "{ "),
+        ('"records": null', '"records": 5'),
+    ):
+        changed = Path("changed.json")
+        assert old in text
+        changed.write_text(text.replace(old, new, 1))
+        try:
+            assert load(changed).digest != plan.digest
+        except UserError:
+            continue
