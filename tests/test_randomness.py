@@ -233,7 +233,7 @@ def test_each_word_of_the_estimators_fit_comes_from_the_system_once(
     monkeypatch.chdir(tmp_path)
     x, y = blobs(N, D, M)
     system = System(3, monkeypatch)
-    model = PrivateClassifier(classes=M, method="dp-fc", options={"steps": 2}).fit(x, y)
+    model = PrivateClassifier(classes=M, method="dp-fc", steps=2).fit(x, y)
     made = calibrate(METHODS["dp-fc"], Facts(n=N, m=M, d=D), {"steps": 2}, Privacy(epsilon=1.0))
     solution, _ = replayed(made, Unprotected(stream_of(x, y)), system.handed)
     assert model.head_.weight.tobytes() == solution.weight.astype(model.head_.weight.dtype).tobytes()

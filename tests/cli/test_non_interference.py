@@ -253,6 +253,7 @@ CARD = {
     "facts.origin": "who asserts them",
     "facts.records": "the number of records is public",
     **{f"plan[].{name}": why for name, why in PLANNED.items()},
+    **{f"seeded.{name}": STATED for name in ("seed", "epsilon", "delta")},
     "classes": "their names are asserted",
     "features.name": "the name of a folder",
     "features.split": "a word",
