@@ -70,7 +70,8 @@ def of(
     if features is not None and SPLIT in features.splits:
         found = evaluate(head, features, SPLIT, progress=progress)
     total = rounding.cost(account.epsilon(delta), delta) if account.private else "nothing"
-    short = [("spent by all trainings of these people", total), *_room(account, delta)]
+    short = [(what, said) for what, said in (("trained by", charge.by), ("purpose", charge.purpose)) if said]
+    short += [("spent by all trainings of these people", total), *_room(account, delta)]
     if found is not None:
         said = f"{with_interval(found.top1, found.interval, found.n)}, exact, of {found.n:,} records"
         short.append(("accuracy on the test split", said))

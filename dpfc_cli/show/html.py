@@ -40,10 +40,12 @@ figure { margin: 1rem 0; } svg { max-width: 100%; height: auto; font-size: 11px;
 path { fill: none; stroke: var(--line); } .curve, circle { stroke: #0072b2; stroke-width: 2; }
 .chance { stroke: var(--faint); stroke-dasharray: 5 4; } circle { fill: var(--page); }
 .sign td { height: 2.6rem; vertical-align: bottom; width: 27%; }
-@page { size: A4; margin: 18mm 16mm 20mm;
+@page { size: A4; margin: 15mm 16mm 16mm;
   @bottom-right { content: counter(page) " / " counter(pages); font: 8pt sans-serif; }
   @bottom-left { content: "KIND"; font: 8pt sans-serif; } }
-@media print { body { font-size: 10pt; max-width: none; margin: 0; padding: 0; } .wide { font-size: 7.5pt; }
+@media print { body { font-size: 9.5pt; line-height: 1.3; max-width: none; margin: 0; padding: 0; }
+  h1 { font-size: 15pt; } h2 { font-size: 12pt; margin-top: .9rem; } svg { max-width: 62mm; }
+  dl { gap: .15rem 1rem; } .wide { font-size: 7.5pt; } table, figure { margin: .5rem 0; }
   h2, caption { break-after: avoid; } tr, figure, dd, pre, .kept { break-inside: avoid; }
   thead { display: table-header-group; } }
 @media (max-width: 36rem) {

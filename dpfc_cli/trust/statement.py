@@ -101,10 +101,10 @@ def promised(card: Mapping[str, Any]) -> list[Section]:
         curve(card),
         (FALSE_ALARMS, at, f"{100 * FALSE_ALARMS:g} % false alarms: at most {at_most(at)}"),
         ("false alarms, % of those that were not used", "found, % of those that were used"),
-        "False alarms against power",
+        "Found against false alarms",
         "The curve goes through the points of this table.",
     )
-    rates = [(f"{100 * rate:g} %", at_most(power(card, rate), 2), f"{100 * rate:g} %") for rate in RATES]
+    rates = [(f"{100 * rate:g} %", at_most(power(card, rate)), f"{100 * rate:g} %") for rate in RATES]
     table = Table(("false alarms", "found, at most", "by chance"), rates, left=0)
     rows = [("compared", _adjacency(card)), ("accounting", accounting), ("sampler", said)]
     return [Section("What is promised", [Facts(rows), Words(words), drawn, table], full=True)]

@@ -22,7 +22,7 @@ from dpfc_cli.errors import UserError, printable
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.file import ledger_path, read
-from dpfc_cli.report import write
+from dpfc_cli.report import contents, write
 from dpfc_cli.report.contents import document
 from dpfc_cli.show.document import Document, Table
 from dpfc_cli.show.html import html_of
@@ -113,13 +113,22 @@ def test_it_says_all_that_the_statement_says(ward: Ward) -> None:
     assert [row[0] for row in grid(document(head), "release").rows] == [each["kind"] for each in head.card["plan"]]
 
 
+def test_a_report_says_what_published_practice_calls_its_epsilon(ward: Ward) -> None:
+    head = Head.load(ward.second)
+    for epsilon, said in ((1, "this is strong"), (1.01, "this is reasonable"), (10.01, "this is weak")):
+        [(_, words)] = contents._strength({"claim": "private", "epsilon": epsilon})
+        assert said in words
+    assert "Ponomareva" in fact(document(head), "beside others")
+    assert contents._strength({"claim": "research"}) == []
+
+
 def test_a_page_draws_the_curve_and_has_the_figures_beside_it(ward: Ward) -> None:
     page = html_of(document(Head.load(ward.second)))
     said = statement.meaning(Head.load(ward.second).card)
     assert said is not None
     texts = Read(page).texts
     assert f"5 % false alarms: at most {rounding.at_most(said['power'])}" in texts
-    assert rounding.at_most(said["power"], 2) in texts
+    assert rounding.at_most(said["power"]) in texts
     assert "figure" in Read(page).tags
 
 
@@ -197,7 +206,7 @@ def test_what_only_the_holder_may_know_is_in_an_internal_report_alone(
     for listing in identity["listing"].values():
         assert listing not in internal
     assert [part.title for part in report.sections if part.internal] == [
-        *("In short", "The ledger", "How good it is", "What was checked", "Digests"),
+        *("In short", "The ledger", "How good it is", "What was checked", "Appendix: backbone and digests"),
     ]
     assert "Internal: for the holder of the records only" in report.notice
     assert not report.header
