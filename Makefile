@@ -110,6 +110,7 @@ torture: .venv/.torture ## Equal trainings, failing system calls, races, damaged
 	@broke=0; for campaign in twins faults caps; do \
 	$(BIN)/python -m tests.torture.$$campaign --workers $(or $(WORKERS),2) || broke=1; done; \
 	$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) --hypothesis-profile=torture tests/torture/test_f*.py || broke=1; \
+	$(BIN)/python -m tests.torture.sites --kills 100 || broke=1; \
 	$(BIN)/mutmut run --max-children $(or $(WORKERS),2); $(BIN)/mutmut results; exit $$broke
 
 clean: ## Remove what make made

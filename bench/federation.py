@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.federation.coordinator import Sums
-from dpfc_cli.federation.plan import Federation, Part
+from dpfc_cli.federation import plan as plans
+from dpfc_cli.federation.coordinator import Part, Sums
+from dpfc_cli.federation.plan import Federation
 from dpfc_cli.ledger.facts import new_id
 from dpfc_cli.privacy.chain import run
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected
@@ -23,15 +24,14 @@ from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import Query
 
 
-class Local:
+def local(oracle: Oracle) -> Part:
     """A site of this process."""
 
-    def __init__(self, oracle: Oracle) -> None:
-        self._oracle = oracle
-
-    def part(self, number: int, part: int, query: Query) -> np.ndarray:
+    def part(number: int, part: int, query: Query) -> np.ndarray:
         assert part == 0, "answers in pieces need sockets"
-        return self._oracle.release(query)
+        return oracle.release(query)
+
+    return part
 
 
 def stream_of(x: np.ndarray, y: np.ndarray) -> BlockStream:
@@ -41,7 +41,7 @@ def stream_of(x: np.ndarray, y: np.ndarray) -> BlockStream:
 def plan_of(sizes: list[int], d: int, m: int, epsilons: list[float], method: str = "dp-whitened") -> Federation:
     """A plan of sites of these sizes."""
     features = {"backbone": {}, "dim": d, "dtype": "float32", "preparation": None}
-    sites = [Part(name=f"site-{i}", n=n, epsilon=e) for i, (n, e) in enumerate(zip(sizes, epsilons, strict=True))]
+    sites = [plans.Part(name=f"site-{i}", n=n, epsilon=e) for i, (n, e) in enumerate(zip(sizes, epsilons, strict=True))]
     known: dict[str, Any] = {"id": new_id(), "method": method, "options": {}, "adjacency": "zero-out", "k": 1}
     classes = tuple(f"class {j}" for j in range(m))
     return Federation(**known, sites=tuple(sites), classes=classes, features=features, delta=1e-5)
@@ -49,15 +49,15 @@ def plan_of(sizes: list[int], d: int, m: int, epsilons: list[float], method: str
 
 def accuracy(plan: Federation, parts: list[Any], test: Any, seed: int | None, weights: Any = None) -> float:
     """The accuracy on `test` of the head of these parts. seed: of the noise; None: none."""
-    sites = []
+    sites: list[Part] = []
     for i, (claim, (x, y)) in enumerate(zip(plan.claims, parts, strict=True)):
         records = Unprotected(stream_of(x, y))
         assert claim.mechanism is not None
         if seed is None:
-            sites.append(Local(NonPrivate(claim.facts, records, claim.plan, shelf=InMemory())))
+            sites.append(local(NonPrivate(claim.facts, records, claim.plan, shelf=InMemory())))
         else:
             bits = SeededBits(1000 * seed + i)
-            sites.append(Local(Curator(claim.mechanism, records, bits, shelf=InMemory())))
+            sites.append(local(Curator(claim.mechanism, records, bits, shelf=InMemory())))
     solver = plan.solver
     oracle = Sums(solver.plan, solver.facts, sites, weights or plan.weights)
     head = solver.method.solve(oracle, solver.facts, solver.options)

@@ -5,12 +5,12 @@ again asks from the beginning, gets the same answers, and computes the same head
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -60,18 +60,16 @@ class RefusedError(UserError):
         self.said = said
 
 
-class Answers(Protocol):
-    """Where the answers of one site come from."""
-
-    def part(self, number: int, part: int, query: Query) -> np.ndarray:
-        """A part of the answer to release `number` of the plan, in the shape in which it is kept (`Release.parts`)."""
-        ...
+Part = Callable[[int, int, Query], np.ndarray]
+"""part(number, i, query): piece i of a site's answer to release `number`, in the shape in which it is kept
+(`Release.parts`).
+"""
 
 
 class Sums(Oracle):
     """The oracle of a federation: weighted sums of what the sites answer."""
 
-    def __init__(self, plan: Plan, facts: Any, sites: Sequence[Answers], weights: Sequence[float]) -> None:
+    def __init__(self, plan: Plan, facts: Any, sites: Sequence[Part], weights: Sequence[float]) -> None:
         """Make it. plan, facts: of the sums. weights: what each site's answers are multiplied by."""
         self._plan, self._facts, self._sites, self._weights = plan, facts, sites, weights
         self._released = 0
@@ -93,7 +91,7 @@ class Sums(Oracle):
             yield self._sum(number, part, query, due)
 
     def _sum(self, number: int, part: int, query: Query, due: Release) -> np.ndarray:
-        asked = [self._threads.submit(site.part, number, part, query) for site in self._sites]
+        asked = [self._threads.submit(site, number, part, query) for site in self._sites]
         found = [each.result() for each in asked]
         total = np.zeros_like(found[0])
         for weight, answer in zip(self._weights, found, strict=True):
@@ -119,6 +117,10 @@ class Remote:
         message = framed({"ask": asked, "plan": self.digest, **said}, body)
         try:
             reply, rest = ask_patiently(self.socket, message, limit, self.patience)
+            if reply.get("error") == "not-charged" and asked != "charge":
+                # It was started again since. It finds its charge, and goes on.
+                self.say("charge")
+                reply, rest = ask_patiently(self.socket, message, limit, self.patience)
         except (LostError, ValueError) as error:
             raise AwayError(
                 f"Site '{self.name}' does not answer at '{self.socket}'.",
@@ -126,10 +128,6 @@ class Remote:
                 code="missing",
                 site=self.name,
             ) from error
-        if reply.get("error") == "not-charged":
-            # It was started again since. It finds its charge, and goes on.
-            self.say("charge")
-            return self.say(asked, body, limit, **said)
         if "state" not in reply:
             raise RefusedError(self.name, str(reply.get("error")))
         return str(reply["state"]), rest
@@ -240,7 +238,7 @@ def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer) -> H
             state, _ = site.say(asked)
             observer.say(f"{site.name}: {state}")
     solver = plan.solver
-    oracle = Sums(solver.plan, solver.facts, sites, plan.weights)
+    oracle = Sums(solver.plan, solver.facts, [site.part for site in sites], plan.weights)
     solution = solver.method.solve(oracle, solver.facts, solver.options)
     return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card_of(plan, solution))
 

@@ -147,8 +147,7 @@ def _answers(path: Path) -> bool:
 
 
 def _send(connection: socket.socket, data: bytes) -> None:
-    connection.sendall(len(data).to_bytes(_LENGTH, "big"))
-    connection.sendall(data)
+    connection.sendall(len(data).to_bytes(_LENGTH, "big") + data)
 
 
 def _receive(connection: socket.socket, limit: int) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.federation import Local, plan_of
+from bench.federation import local, plan_of
 from dpfc_cli.errors import UserError
 from dpfc_cli.federation import coordinator
 from dpfc_cli.federation import plan as plans
@@ -35,7 +35,7 @@ def test_without_noise_several_sites_give_the_head_of_one_place(method: str) -> 
         plan = plan_of(sizes, 8, 3, [2.0] * len(sizes), method)
         cuts = np.split(np.arange(len(X)), np.cumsum(sizes)[:-1])
         sites = [
-            Local(NonPrivate(claim.facts, Unprotected(stream_of(X[cut], Y[cut]))))
+            local(NonPrivate(claim.facts, Unprotected(stream_of(X[cut], Y[cut]))))
             for claim, cut in zip(plan.claims, cuts, strict=True)
         ]
         # The noise is what shapes the options, so all have those of one place.
@@ -73,7 +73,7 @@ def test_the_weighted_sum_has_the_noise_that_the_solver_is_told() -> None:
     for i, claim in enumerate(plan.claims):
         assert claim.mechanism is not None
         nulls = np.zeros((claim.facts.n, 64), np.float32), np.full(claim.facts.n, -1)
-        sites.append(Local(curator(claim.facts, claim.plan, claim.mechanism.mu, *nulls, seed=i)))
+        sites.append(local(curator(claim.facts, claim.plan, claim.mechanism.mu, *nulls, seed=i)))
     solver, query = plan.solver, Gram((Clip(1.0),), 0.2)
     found = Sums(solver.plan, solver.facts, sites, plan.weights).release(query)
     assert solver.mechanism is not None
