@@ -25,13 +25,12 @@ JOINT = Path("joint.safetensors")
 
 
 def made_set(name: str, persons: bool = False, classes: tuple[str, ...] = CLASSES) -> FeatureSet:
-    """A site's features, in a folder with a ledger of its own. classes: the names of the numbers in `Y`."""
+    """A site's features, in a folder with a ledger of its own. classes: in the order in which the site has them."""
     x, y = X[PARTS[name]], Y[PARTS[name]]
-    order = tuple(sorted(classes))
-    arrays = {"train_x": x, "train_y": np.array([order.index(classes[label]) for label in y])}
+    arrays = {"train_x": x, "train_y": np.array([classes.index(CLASSES[label]) for label in y])}
     arrays |= {"train_groups": np.arange(len(x)) // 2} if persons else {}
     np.savez(f"{name}.npz", **arrays)  # type: ignore[arg-type]
-    return import_features(f"{name}.npz", Path(name, "set"), classes=order).features
+    return import_features(f"{name}.npz", Path(name, "set"), classes=classes).features
 
 
 def agreed(sets: Mapping[str, FeatureSet], epsilon: float = 2.0, **given: Any) -> Federation:
@@ -97,5 +96,6 @@ class Serving:
     def heads(self) -> dict[str, Any]:
         """What became of each, when all have ended."""
         for each in self.threads.values():
-            each.join()
+            each.join(60)
+            assert not each.is_alive(), "it waits"
         return self.ended
