@@ -280,7 +280,11 @@ def save(data: bytes, path: Path) -> Path:
         # The budget is spent, so another place is better than none.
         try:
             rescued = Path(tempfile.mkdtemp(prefix="dpfc-")) / path.name
-            write_synced(rescued, data)
+            try:
+                write_synced(rescued, data)
+            except BaseException:
+                shutil.rmtree(rescued.parent, ignore_errors=True)
+                raise
             return rescued
         except OSError:
             raise _unwritable(path, error) from error

@@ -15,17 +15,18 @@ its lock. So:
   merged.
 
 **Never two answers to one release.** A second answer, with other noise, would tell more than was paid for. An answer is
-written and synced to disk, then the file gets the name with the next count, and only then it is handed out. What is
-written behind the answers that the name counts was seen by nobody: it is drawn anew and overwritten. The pieces of a
-large answer are kept one by one, and the method sees the first when all are there. A piece that counts is not drawn
-again, although nobody has seen it. If the file has fewer answers than its name says, or others, it was changed, or an
+written and synced to disk, then the file gets the name with the next count, and only then it is handed out. One answer
+may lie behind those that the name counts. If it is whole, it counts from now on: somebody may have renamed the file.
+If it is not, it was seen by nobody, and is drawn anew and overwritten. The pieces of a large answer are kept one by
+one, and the method sees the first when all are there. A piece that is there is not drawn again, although nobody has
+seen it. If the file has fewer answers than its name says, or others, it was changed, or an
 older copy was put over it: the training cannot go on. The ledger says how many answers there were when a training was
 stopped or went on, and the header which file it is. If an answer cannot be kept, the file is emptied or removed before
 the answer is handed out.
 
-Its owner alone may read the file. What no rule here sees, after a kill: the file is renamed by hand, a whole disk is
-put back, or an older copy gets the number of a file that was deleted, where the file system has no generations (NFS).
-Then answers are drawn again. It needs the same protection as the ledger.
+Its owner alone may read the file. What no rule here sees, after a kill: the file is cut and renamed by hand, a whole
+disk is put back, or an older copy gets the number of a file that was deleted, where the file system has no generations
+(NFS). Then answers are drawn again. It needs the same protection as the ledger.
 """
 
 import fcntl
@@ -111,14 +112,31 @@ class Answers:
         assert self._file is not None
         lengths = [8 * math.prod(shape) for release in plan.releases for shape in release.parts]
         for number, length in enumerate(lengths[: self.answered]):
-            digest, answer = _read(self._file, self._end, _DIGEST), _read(self._file, self._end + _DIGEST, length)
-            if hashlib.sha256(answer).digest() != digest:
+            if not self._is_whole(length):
                 raise DamagedError(f"answer {number} has changed")
             self._follows(length)
         # One more may have been written, whole or in part.
-        begun = sum(_DIGEST + length for length in lengths[self.answered : self.answered + 1])
-        if self.answered > len(lengths) or os.fstat(self._file).st_size > self._end + begun:
+        rest, left = os.fstat(self._file).st_size - self._end, lengths[self.answered :]
+        begun = sum(_DIGEST + length for length in left[:1])
+        if self.answered > len(lengths) or rest > begun:
             raise DamagedError("it has other answers than its name says")
+        if left and rest == begun and self._is_whole(left[0]):
+            self._count(left[0])
+
+    def _is_whole(self, length: int) -> bool:
+        """Whether the bytes that follow are an answer of so many bytes."""
+        assert self._file is not None
+        digest, answer = _read(self._file, self._end, _DIGEST), _read(self._file, self._end + _DIGEST, length)
+        return hashlib.sha256(answer).digest() == digest
+
+    def _count(self, length: int) -> None:
+        """From now on the answer counts that was written behind the others. OSError."""
+        assert self._file is not None
+        os.fsync(self._file)
+        self.path = self.path.rename(_path_of(self.path.parent, self.charge, self.answered + 1))
+        sync(self.path.parent)
+        self.answered += 1
+        self._follows(length)
 
     def _follows(self, length: int) -> None:
         """One more answer of so many bytes is there."""
@@ -152,14 +170,9 @@ class Answers:
         try:
             write_at(self._file, hashlib.sha256(data).digest(), self._end)
             write_at(self._file, data, self._end + _DIGEST)
-            os.fsync(self._file)
-            self.path = self.path.rename(_path_of(self.path.parent, self.charge, number + 1))
-            sync(self.path.parent)
+            self._count(len(data))
         except OSError as error:
             self._give_up(error)
-            return
-        self.answered += 1
-        self._follows(len(data))
 
     def _give_up(self, error: OSError) -> None:
         """Make sure that nobody can go on with what is there: later answers are handed out and not kept.

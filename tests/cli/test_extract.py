@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 from PIL import Image
 
 from dpfc_cli.features.manifest import load
+from dpfc_cli.folders import LEDGER
+from dpfc_cli.ledger.facts import Set
+from dpfc_cli.ledger.file import read
 from tests.cli.conftest import SCATTER, Dpfc, labels_of, one_line
 
 
@@ -140,6 +144,20 @@ def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, pictures: Path) -> No
     assert found == made | {"made": False}
     part = dpfc(*line, "--out", "shared", "--shards", "4", "--task", "1/2")
     assert json.loads(part.stdout) == {"path": "features/shared", "name": "shared", "complete": False, "made": True}
+
+
+def test_a_picture_of_another_population_is_refused(dpfc: Dpfc, pictures: Path) -> None:
+    """What --population says is whose the set is, and nobody is in two."""
+    shutil.copytree(pictures, "others")
+    for path in [*Path("others").rglob("*.png")][1:]:
+        Image.new("RGB", (9, 9)).save(path)
+    assert dpfc("extract", "imagefolder:pictures", *SCATTER, "--population", "a").exit_code == 0
+    line = ("extract", "imagefolder:others", *SCATTER, "--population")
+    refused = dpfc(*line, "b")
+    assert "1 record" in one_line(refused.stderr)
+    assert (refused.exit_code, Path("features/others-scattering-mean").exists()) == (2, False)
+    assert dpfc(*line, "a").exit_code == 0
+    assert [each.population for each in read(Path("features", LEDGER)).all(Set)] == ["a", "a"]
 
 
 class Squares:

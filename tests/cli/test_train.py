@@ -1,5 +1,6 @@
 """`dpfc train`: what is asked, shown and refused before a charge, and what programs get."""
 
+import errno
 import json
 import os
 import pty
@@ -18,7 +19,7 @@ from dpfc_cli.features.lookup import open_features
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import optimum
 from dpfc_cli.rounding import rounded_up
-from tests.cli.conftest import Dpfc, charges, heads
+from tests.cli.conftest import Dpfc, charges, heads, one_line
 
 LINE = ("train", "--epsilon", "1", "--method", "dp-ls")
 
@@ -282,20 +283,36 @@ def test_a_twin_that_does_not_reach_its_optimum_says_so(
     assert "the optimum" not in dpfc("train", "--non-private", "--method", "dp-newton", "--steps", "2").stderr
 
 
-def test_a_head_that_cannot_be_saved_in_its_place_is_saved_elsewhere(
+def test_on_a_full_disk_a_head_is_saved_elsewhere_or_later_and_nothing_of_it_is_left(
     dpfc: Dpfc, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The disk is full when half of the head is written: in both places, or in its own."""
     from dpfc_cli.heads import head
 
-    def full(*args: object) -> Path:
-        raise OSError(28, "No space left on device")
+    real, elsewhere = head.write_synced, tmp_path / "elsewhere"
+    full = [Path("heads"), elsewhere]
 
-    monkeypatch.setattr(head, "_publish", full)
-    monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: str(tmp_path))
+    def filling(path: Path, data: bytes) -> None:
+        fails = any(path.is_relative_to(each) for each in full)
+        real(path, data[: len(data) // 2] if fails else data)
+        if fails:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    elsewhere.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+    monkeypatch.setattr(head, "write_synced", filling)
+    refused = dpfc("train", "--epsilon", "1")
+    assert (refused.exit_code, len(charges())) == (2, 1)
+    assert "No space left" in refused.stderr
+    assert [*Path("heads").iterdir(), *elsewhere.iterdir()] == []
+
+    full.pop()
     trained = dpfc("train", "--epsilon", "1")
-    assert trained.exit_code == 0
-    assert str(tmp_path / "blobs-dp-whitened-eps1.safetensors") in trained.stdout
-    assert Head.load(tmp_path / "blobs-dp-whitened-eps1.safetensors").card["epsilon"] == 1
+    assert (trained.exit_code, len(charges())) == (0, 1)
+    assert list(Path("heads").iterdir()) == []
+    (saved,) = elsewhere.rglob("*.safetensors")
+    assert str(saved) in one_line(trained.stdout)
+    assert Head.load(saved).card["epsilon"] == 1
 
 
 def test_a_name_taken_meanwhile_gets_a_number(dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch) -> None:

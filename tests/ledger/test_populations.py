@@ -57,7 +57,7 @@ def names(place: Path) -> list[str | None]:
 # Records that would be in two populations
 
 
-def test_a_record_of_another_population_is_refused_when_a_set_is_made(place: Path) -> None:
+def test_a_record_of_another_population_is_refused_when_it_is_imported(place: Path) -> None:
     before = book(place)
     error = refused("conflict", lambda: made_set(place / "second", range(9, 20), "b"))
     assert error.fields["count"] == 1

@@ -16,7 +16,7 @@ from tests.torture.witness import Seen
 ROOT = Path(__file__).parents[2]
 
 
-def finds_nothing(tmp_path: Path, name: str, *options: str) -> None:
+def assert_nothing_breaks(tmp_path: Path, name: str, *options: str) -> None:
     if machine.compiler() is None:
         pytest.skip("needs Linux and a C compiler")
     line = [sys.executable, "-m", f"tests.torture.{name}", "--results", str(tmp_path / "results.jsonl"), *options]
@@ -27,15 +27,15 @@ def finds_nothing(tmp_path: Path, name: str, *options: str) -> None:
 
 
 def test_what_is_killed_or_fails_breaks_nothing_and_the_next_run_goes_on(tmp_path: Path) -> None:
-    finds_nothing(tmp_path, "faults", "--count", "8", "--jobs", "import", "train", "budget")
+    assert_nothing_breaks(tmp_path, "faults", "--count", "8", "--jobs", "import", "train", "budget")
 
 
 def test_equal_trainings_at_once_charge_nothing_twice(tmp_path: Path) -> None:
-    finds_nothing(tmp_path, "twins", "--count", "6")
+    assert_nothing_breaks(tmp_path, "twins", "--count", "6")
 
 
-def test_no_cap_is_passed_by_processes_at_once(tmp_path: Path) -> None:
-    finds_nothing(tmp_path, "caps", "--count", "1", "--processes", "8", "--attempts", "80")
+def test_processes_that_charge_at_once_pass_no_cap_and_lose_no_charge(tmp_path: Path) -> None:
+    assert_nothing_breaks(tmp_path, "caps", "--count", "1", "--processes", "8", "--attempts", "80")
 
 
 def test_a_campaign_goes_on_where_it_stopped_and_counts_what_broke(

@@ -675,22 +675,23 @@ def test_a_file_that_is_cut_while_it_is_made_keeps_no_answers(tmp_path: Path, mo
     assert not list((tmp_path / LEDGER_ANSWERS).iterdir())
 
 
-def test_a_file_has_the_answers_that_its_name_counts_wherever_the_next_one_was_cut(
+def test_a_file_has_the_answers_that_are_whole_whatever_its_name_and_wherever_the_next_one_was_cut(
     filled: tuple[Path, list[int]],
 ) -> None:
     (path, ends) = filled
     data = path.read_bytes()
     for end in range(ends[0], len(data) + 1):
         whole = sum(end >= each for each in ends[1:])
-        # The last answer may be there, and its name not yet.
+        # The last answer may be there, and its name not yet. Or the file was renamed after the answer was seen.
         for count in {whole, max(whole - (end in ends), 0)}:
             path = path.rename(path.with_suffix(f".{count}"))
             path.write_bytes(data[:end])
             with opened(path) as again:
                 again.find(PLAN)
+                assert again.path.suffix == f".{whole}"
                 for number, answer in enumerate(ANSWERS):
                     found = again.recall(number, answer.shape)
-                    assert (found is None) == (number >= count)
+                    assert (found is None) == (number >= whole)
                     if found is None:
                         again.keep(number, answer)
                     else:
