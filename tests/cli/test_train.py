@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import dpfc_cli
-from dpfc_cli import rounding
+from dpfc_cli import files, rounding
 from dpfc_cli.features.lookup import open_features
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import optimum
@@ -289,7 +289,7 @@ def test_on_a_full_disk_a_head_is_saved_elsewhere_or_later_and_nothing_of_it_is_
     """The disk is full when half of the head is written: in both places, or in its own."""
     from dpfc_cli.heads import head
 
-    real, elsewhere = head.write_synced, tmp_path / "elsewhere"
+    real, elsewhere = files.write_synced, tmp_path / "elsewhere"
     full = [Path("heads"), elsewhere]
 
     def filling(path: Path, data: bytes) -> None:
