@@ -58,7 +58,6 @@ def fetch(remotes: Sequence[Remote], progress: Progress | None = None) -> None:
                 "Set DPFC_CACHE to a folder that can be written to, or name the folder that holds the data set: "
                 f"{parameter('data_dir')}.",
                 code="unwritable",
-                parameter="data_dir",
                 path=str(folder),
             ) from error
 
@@ -90,7 +89,6 @@ def _ensure(remote: Remote, target: Path, progress: Progress | None) -> None:
         "Check the network and try again, or get the file by other means and name the folder that holds it: "
         f"{parameter('data_dir')}.",
         code="unreachable",
-        parameter="data_dir",
         name=target.name,
         urls=list(remote.urls),
         problem=f"{target.name}: {problem}",

@@ -74,7 +74,8 @@ class UserError(Exception):
         what: what is wrong and why, one or two sentences.
         remedy: what to do about it.
         code: the kind of error, for programs.
-        fields: what the message is about, as JSON-able values (`parameter`, `path`, `known` …), for programs.
+        fields: what the message is about, as JSON-able values (`path`, `known` …), for programs. `parameter` is the
+            one that the message names first, unless it is said.
 
     `str(error)` is both texts, a line each and `printable`, with parameters named as Python names them.
 
@@ -82,7 +83,9 @@ class UserError(Exception):
 
     def __init__(self, what: str, remedy: str, *, code: Code = "bad-value", **fields: object) -> None:
         super().__init__(what, remedy)
-        self.what, self.remedy, self.code, self.fields = what, remedy, code, fields
+        named = _PARAMETER.search(f"{what} {remedy}")
+        self.what, self.remedy, self.code = what, remedy, code
+        self.fields = ({"parameter": named[1]} if named else {}) | fields
 
     @property
     def exit_code(self) -> int:
@@ -202,7 +205,6 @@ def check_new_name(name: str) -> None:
         raise UserError(
             f"'{name}' has characters that cannot be seen, or that a terminal obeys.",
             f"Give it another name: {parameter('out')}.",
-            parameter="out",
             name=name,
         )
 

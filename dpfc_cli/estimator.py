@@ -205,7 +205,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "private records, and no noise hides them.",
                 f"List all labels. Or, if everybody may know which occur: {parameter('classes')}='{INFER}'.",
                 code="conflict",
-                parameter="classes",
             )
         return self.classes
 
@@ -280,7 +279,6 @@ def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.n
                 f"Some labels in y are not among {parameter('classes')}. {GUARDED}",
                 "Name all labels that may occur.",
                 code="bad-record",
-                parameter="classes",
             )
     if len(classes) < 2:
         said = f" {GUARDED}" if asserted is None else ""
@@ -288,7 +286,6 @@ def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.n
             f"There is one class only. A head for one class always gives the same answer.{said}",
             f"Name all labels that may occur: {parameter('classes')}.",
             code="conflict",
-            parameter="classes",
         )
     return classes, labels.astype(np.int64)
 
@@ -302,7 +299,6 @@ def _keep_cap(features: FeatureSet, cap: float, delta: float | None) -> None:
             "before.",
             f"Leave out {parameter('cap')}: the ledger's own holds for this fit, too.",
             code="conflict",
-            parameter="cap",
         )
     if not own:
         set_cap(features, cap, delta=delta, note="PrivateClassifier")
@@ -325,7 +321,6 @@ def _ledger_folder(given: str | Path | None) -> Path:
             f"The ledger cannot be kept in '{folder}': {error.strerror or error}.",
             f"Name another folder: {parameter('ledger')}.",
             code="unwritable",
-            parameter="ledger",
             path=str(folder),
         ) from error
     return folder
@@ -365,7 +360,6 @@ def _refuse_strange(place: Path) -> None:
             f"'{place}' is a feature set of its own.",
             f"Name another folder for the ledger: {parameter('ledger')}.",
             code="exists",
-            parameter="ledger",
             path=str(place),
         )
 

@@ -91,13 +91,13 @@ class Option:
         if self.kind == "choice":
             known = {each.lower(): each for each in self.choices}
             if not isinstance(value, str) or value.lower() not in known:
-                raise unknown(said, str(value), self.choices, parameter=name)
+                raise unknown(said, str(value), self.choices)
             return known[value.lower()]
         if self.kind in ("integer", "number"):
             return self._number(said, name, value)
         if self.kind == "numbers":
             if not (found := floats(value)):
-                raise UserError(f"{said} {value!r} is no list of numbers.", "Give one, such as 1,2.", parameter=name)
+                raise UserError(f"{said} {value!r} is no list of numbers.", "Give one, such as 1,2.")
             return found
         wrong = {
             "switch": not isinstance(value, bool) and "true or false",
@@ -109,24 +109,24 @@ class Option:
         }.get(self.kind, False)
         if wrong:
             remedy = "Open it with open_features." if self.kind == "set" else f"Give {wrong}."
-            raise UserError(f"{said} is a {type(value).__name__}, not {wrong}.", remedy, parameter=name)
+            raise UserError(f"{said} is a {type(value).__name__}, not {wrong}.", remedy)
         return {"path": Path, "text": str}.get(self.kind, lambda given: given)(value)
 
     def _number(self, said: str, name: str, value: Any) -> float:
         """The value as an int or a float, because that is what a ledger keeps."""
         what = "a whole number" if self.kind == "integer" else "a number"
         if isinstance(value, bool) or not isinstance(value, Real):
-            raise UserError(f"{said} must be {what}, not {value!r}.", "Give a number.", parameter=name)
+            raise UserError(f"{said} must be {what}, not {value!r}.", "Give a number.")
         try:
             number = float(value)
         except OverflowError as error:
             what = f"{said} is beyond the numbers of this machine."
-            raise UserError(what, "Give a smaller one.", parameter=name) from error
+            raise UserError(what, "Give a smaller one.") from error
         within = self.low < number < self.high if self.open else self.low <= number <= self.high
         if self.kind == "integer":
             within = within and number.is_integer()
         if not within:
-            raise UserError(f"{said} must be {what}{self._range}, not {value}.", "Give another one.", parameter=name)
+            raise UserError(f"{said} must be {what}{self._range}, not {value}.", "Give another one.")
         # An int beyond 2⁵³ is no float.
         return (int(value) if isinstance(value, Integral) else int(number)) if self.kind == "integer" else number
 

@@ -17,10 +17,7 @@ def check(path: Path, endings: Collection[str]) -> None:
     check_new_name(path.name)
     if path.suffix.lower() not in endings:
         raise UserError(
-            f"{parameter('out')} '{path}' must end in {' or '.join(endings)}.",
-            "Change the name.",
-            parameter="out",
-            path=str(path),
+            f"{parameter('out')} '{path}' must end in {' or '.join(endings)}.", "Change the name.", path=str(path)
         )
 
 
@@ -50,7 +47,6 @@ def unwritable(path: Path, error: OSError) -> UserError:
         f"'{path}' cannot be written: {error.strerror or error}.",
         f"Choose a writable place, with room left: {parameter('out')}.",
         code="unwritable",
-        parameter="out",
         path=str(path),
     )
 
@@ -61,6 +57,5 @@ def taken(path: Path) -> UserError:
         f"There is another file '{path}' already.",
         f"Nothing is overwritten. Choose another name, {parameter('out')}, or move it away.",
         code="exists",
-        parameter="out",
         path=str(path),
     )

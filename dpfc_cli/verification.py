@@ -171,7 +171,6 @@ def _ledger_in(place: Path) -> Ledger:
             f"There is no ledger '{place}'{' (it is a folder)' if place.is_dir() else ''}.",
             f"Name the file that lies beside the feature set: {parameter('ledger')}.",
             code="missing",
-            parameter="ledger",
             path=str(place),
         )
     return read(place)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfc_cli.errors import UserError, check_installed
+from dpfc_cli.errors import UserError, check_installed, parameter
 
 
 def test_a_missing_package_is_installed_from_the_source_code() -> None:
@@ -18,3 +18,11 @@ def test_a_missing_package_is_installed_from_the_source_code() -> None:
             check_installed("no_such_package", extra, "For this")
         assert f"pip install '.[{extra}]'" in refused.value.remedy
         assert (refused.value.code, refused.value.fields["extra"]) == ("unsupported", extra)
+
+
+def test_programs_read_which_parameter_a_message_is_about() -> None:
+    """It is the first that the message names, unless the error says another one."""
+    said = "Too many.", f"Lower {parameter('steps')}, or raise {parameter('epsilon')}."
+    assert UserError(*said).fields == {"parameter": "steps"}
+    assert UserError(*said, parameter="epsilon", path="x").fields == {"parameter": "epsilon", "path": "x"}
+    assert UserError("Too many.", "Take fewer.").fields == {}

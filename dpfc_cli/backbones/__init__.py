@@ -140,7 +140,6 @@ def _checked(wanted: Wanted) -> Family:
                 f"The model {wanted.name} has no {kind} '{value}'.",
                 f"Leave out {parameter(option)}, or use one that it has: {', '.join(own)}.",
                 code="conflict",
-                parameter=option,
                 known=list(own),
             )
     family.check(wanted)

@@ -210,5 +210,4 @@ class Family(ABC):
             f"dpfc knows no classifier of the model {wanted.name}.",
             f"Choose another {parameter('model')}, or a start of your own.",
             code="unsupported",
-            parameter="model",
         )

@@ -120,7 +120,6 @@ class Published:
                 f"not {expected}.",
                 f"Name the weights of the features: {parameter('weights')}.",
                 code="conflict",
-                parameter="weights",
             )
         return located, found
 
@@ -287,7 +286,6 @@ class _Place:
                 f"'{self.where}' has no file {self.ahead}{name}.",
                 f"Get it, or name another file with {parameter('weights')}. Pickles (.bin, .pt) are not opened.",
                 code="missing",
-                parameter="weights",
             )
         return path
 
@@ -305,7 +303,6 @@ def _file_in(folder: Path) -> str:
         f"The folder '{folder}' holds {len(files)} files of weights ({', '.join(_KNOWN)}).",
         f"Name one file with {parameter('weights')}.",
         code="missing" if not files else "conflict",
-        parameter="weights",
         path=str(folder),
     )
 
@@ -396,7 +393,6 @@ def download(repository: str, file: str, progress: Progress | None, commit: str 
         "Check the name and the network and try again. Or get all files in another way ('dpfc fetch --dry-run' lists "
         f"them), put them into a folder of your own, and name it with {parameter('weights')}.",
         code=code,
-        parameter="weights",
         repository=repository,
         file=file,
         problem=f"{file}: {problem}",
@@ -448,7 +444,6 @@ def _gated(repository: str, file: str) -> UserError:
         f"{_accept(repository)} If you did both, the page says whether the publisher still has to agree. Or get the "
         f"file in another way and name it with {parameter('weights')}.",
         code="unreadable",
-        parameter="weights",
         repository=repository,
         file=file,
         gated=True,
@@ -474,7 +469,6 @@ def _pickle(what: str, first: str = "", **fields: Any) -> UserError:
         f"{first}Convert it where that code can do no harm: tensors = torch.load(FILE, weights_only=True), then "
         f"safetensors.torch.save_file(tensors, 'model.safetensors'). Name the new file: {parameter('weights')}.",
         code="unsupported",
-        parameter="weights",
         **fields,
     )
 

@@ -162,7 +162,7 @@ def _check(given: set[str], deltas: int) -> None:
 
 
 def _conflict(name: str, what: str, remedy: str) -> UserError:
-    return UserError(f"{parameter(name)} {what}", remedy, code="conflict", parameter=name)
+    return UserError(f"{parameter(name)} {what}", remedy, code="conflict")
 
 
 def _deltas(delta: list[float] | None, epsilon: float | None) -> tuple[float, ...]:
@@ -181,9 +181,7 @@ def _cap(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise UserError(
-            f"{parameter('cap')} '{text}' is no ε.", "Give a number such as 3, or 'none'.", parameter="cap"
-        ) from None
+        raise UserError(f"{parameter('cap')} '{text}' is no ε.", "Give a number such as 3, or 'none'.") from None
 
 
 def _pairs(same: Sequence[str]) -> dict[str, str]:

@@ -99,10 +99,7 @@ def confirm_again(what: str, charge: str, ask: Callable[[str], bool] | None) -> 
     said = f"The same {what} was charged before, and ended."
     if ask is None:
         raise UserError(
-            f"{said} Again it charges {charge}.",
-            f"Give {parameter('again')} if you want another one.",
-            code="exists",
-            parameter="again",
+            f"{said} Again it charges {charge}.", f"Give {parameter('again')} if you want another one.", code="exists"
         )
     if not ask(f"{said} Charge {charge} again?"):
         raise UserError("Nothing was charged.", "Nothing was made.", code="declined")

@@ -186,7 +186,7 @@ def _check_options(ways: Sequence[str], heads: Sequence[Path], epsilon: float | 
 
 
 def _conflict(name: str, what: str, remedy: str) -> UserError:
-    return UserError(f"{parameter(name)} {what}", remedy, code="conflict", parameter=name)
+    return UserError(f"{parameter(name)} {what}", remedy, code="conflict")
 
 
 def _check_plot(
@@ -206,9 +206,7 @@ def _check_plot(
     elif len(cards) == 1 and features.manifest.labels_per_record > 1:
         why = "confusions and the reliability of one head are known for records with one label"
     if why is not None:
-        raise UserError(
-            f"There is nothing to draw: {why}.", f"Leave out {parameter('plot')}.", code="conflict", parameter="plot"
-        )
+        raise UserError(f"There is nothing to draw: {why}.", f"Leave out {parameter('plot')}.", code="conflict")
 
 
 def _drawn_one(path: Path, features: "FeatureSet", found: "Evaluation") -> "Drawing":

@@ -125,7 +125,6 @@ def serve(
                 f"'{plan}' has the digest {site.plan.digest}, and {parameter('digest')} is another one.",
                 "It is not the plan that was agreed on. Ask for that one.",
                 code="conflict",
-                parameter="digest",
             )
         stop.stands = "'dpfc budget' says whether the plan is charged. The same command goes on."
         trained = answer(site, socket, observer)

@@ -41,7 +41,6 @@ def forecast(
                 f"{parameter('plot')} needs {parameter('on')}: without public records no accuracy is expected.",
                 "Name a public feature set of the same backbone.",
                 code="conflict",
-                parameter="plot",
             )
         canvas.check(plot)
     with display.stages("Calibrating the noise", "trainings") as progress:

@@ -79,10 +79,7 @@ def predict(
     kind = format_of(out, form) if out is None else check_place(out, form)
     if out is None and kind not in LINES:
         raise UserError(
-            f"{parameter('form')} {kind} is no text.",
-            f"Name a file: {parameter('out')} FILE.{kind}.",
-            code="conflict",
-            parameter="form",
+            f"{parameter('form')} {kind} is no text.", f"Name a file: {parameter('out')} FILE.{kind}.", code="conflict"
         )
     if as_json and out is None:
         raise UserError(
@@ -90,7 +87,6 @@ def predict(
             f"Name a file with {parameter('out')}. For rows in JSON leave {parameter('as_json')} out: "
             f"{parameter('form')} jsonl.",
             code="conflict",
-            parameter="as_json",
         )
     from dpfc_cli.prediction import predict as prediction
 

@@ -30,7 +30,6 @@ def statement(
             f"{parameter('records_per_person')} has no effect: this head protects persons with all their records.",
             "Leave it out.",
             code="conflict",
-            parameter="records_per_person",
         )
     groups = statements.GROUPS if records_per_person is None else (records_per_person,)
     document = statements.document(found.card, sha256_of(path), groups, shown(path))

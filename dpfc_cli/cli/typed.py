@@ -221,7 +221,7 @@ def _bytes(name: str, text: str) -> float:
 
 
 def _unread(name: str, text: str, what: str, remedy: str) -> UserError:
-    return UserError(f"{parameter(name)} '{text}' is not {what}.", remedy, parameter=name)
+    return UserError(f"{parameter(name)} '{text}' is not {what}.", remedy)
 
 
 READERS: dict[str, Callable[[str, str], Any]] = {

@@ -291,7 +291,6 @@ def _refuse_leaking(head: Head, digest: str, features: FeatureSet, split: str, b
             f"Evaluate it on other records, or without {parameter('epsilon')}. If nobody is in both sets, say whose "
             f"records they are: {parameter('population')}.",
             code="conflict",
-            parameter="epsilon",
         )
 
 

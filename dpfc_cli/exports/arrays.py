@@ -86,7 +86,5 @@ def check_head(head: object) -> None:
     """Raise UserError for what is no head."""
     if not isinstance(head, Head):
         raise UserError(
-            f"{parameter('head')} is a {type(head).__name__}, not a Head.",
-            "Use Head.load to open what is on disk.",
-            parameter="head",
+            f"{parameter('head')} is a {type(head).__name__}, not a Head.", "Use Head.load to open what is on disk."
         )

@@ -80,14 +80,12 @@ def export(
             f"{parameter('weights')} has no meaning without {parameter('with_backbone')}: a head has no other weights.",
             "Leave it out.",
             code="conflict",
-            parameter="weights",
         )
     if with_backbone and to != "onnx":
         raise UserError(
             f"The format {to} holds a head alone.",
             f"Leave out {parameter('with_backbone')}, or choose onnx.",
             code="conflict",
-            parameter="with_backbone",
         )
     texts = notes(head, to)
     if to == "onnx":
@@ -110,7 +108,6 @@ def _check_place(path: Path, suffix: str) -> None:
             f"'{path}' would lie among the heads, and it would look like one.",
             f"Choose another folder: {parameter('out')}.",
             code="conflict",
-            parameter="out",
             path=str(path),
         )
 

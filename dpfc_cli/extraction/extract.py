@@ -223,7 +223,6 @@ def _checked(wanted: Extraction) -> _Checked:
             "Pictures that have another size than the first one would become null records.",
             f"Give {parameter('image_size')}, or leave out {parameter('on_error')}.",
             code="conflict",
-            parameter="image_size",
         )
     needs = needed(source, data_dir, model, wanted.weights)
     return _Checked(network, named, data_dir, rule, whose, geometry, needs)
@@ -291,7 +290,6 @@ def _geometry_of(source: str, model: str, preprocess: str | None, image_size: in
         f"Leave out {parameter('image_size')}: it is for pictures of many sizes, and models that take any size. Or "
         f"choose another {parameter('preprocess')}.",
         code="conflict",
-        parameter="image_size",
     )
 
 

@@ -105,7 +105,6 @@ def import_features(wanted: Import) -> Imported:
                 f"{parameter('labels_per_record')} {k}.{f' {GUARDED}' if by_list else ''}",
                 "Assert the larger number, or drop columns.",
                 code="conflict",
-                parameter="labels_per_record",
                 path=str(path),
                 value=k,
             )
@@ -253,7 +252,6 @@ def _check_room(path: Path, out: Path, tables: dict[str, Table], k: int, dtype: 
             f"{needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free in '{place}'.",
             f"Check the file. If it is right, choose another {parameter('out')}, or make room.",
             code="unwritable",
-            parameter="out",
             path=str(path),
             needed=needed,
             allowed=free,
@@ -270,7 +268,6 @@ def _check_nulls(tables: dict[str, Table], most_null: float | None, nulls: dict[
                 f"most {allowed:,} may become null records ({parameter('most_null')}). {GUARDED}",
                 f"If the features are merely large, set {parameter('dtype')} to float32.",
                 code="bad-record",
-                parameter="most_null",
                 split=split,
             )
 
@@ -284,7 +281,6 @@ def _check_labels(tables: dict[str, Table], m: int | None) -> None:
                 f"The {split} labels are out of range for some records. {GUARDED}",
                 f"Labels are {high} (−1 for none). Check {parameter('classes')}.",
                 code="bad-record",
-                parameter="classes",
                 split=split,
             )
         if table.y.shape[1] > 1 and _one_hot(table.y):

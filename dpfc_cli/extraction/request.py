@@ -117,7 +117,6 @@ class Making(Options):
                 f"{parameter('most_null')} is for null records, and none are made here.",
                 f"Leave it out, or add {parameter('on_error')} null.",
                 code="conflict",
-                parameter="most_null",
             )
 
 
@@ -213,7 +212,6 @@ class Extraction(Making):
             raise UserError(
                 f"{parameter('task')} '{self.task[0]}/{self.task[1]}' is not i/N with i from 1 to N.",
                 "Give for instance 1/4, 2/4, 3/4 and 4/4 to four processes.",
-                parameter="task",
             )
 
 

@@ -72,7 +72,6 @@ def refuse(wanted: Import) -> None:
             f"{parameter(name)} is for slides.",
             f"Leave it out, or name a folder of slides: {PREFIX}FOLDER.",
             code="conflict",
-            parameter=name,
         )
 
 
@@ -94,7 +93,6 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, out: P
             "Nothing says which slides there are, and what their labels are.",
             f"Name a CSV file with a line for each slide: {parameter('table')}.",
             code="missing",
-            parameter="table",
         )
     table = Path(wanted.table).expanduser()
     lines = list(rows(table, "slide"))
@@ -319,7 +317,6 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
             f"'{table}' does not say which slides are of one patient.",
             f"Name the column that does: {parameter('group_column')}.",
             code="missing",
-            parameter="group_column",
             path=str(table),
             known=columns,
         )

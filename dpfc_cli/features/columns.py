@@ -124,7 +124,6 @@ def _features(schema: Any, column: str | None, y: str, g: str | None, source: st
             f"'{source}' has {'two columns of one name' if fitting else f'no column of floats named {pattern!r}'}.",
             f"Name the columns of features: {parameter('column')} 'f*'. It has: {', '.join(schema.names[:20])}.",
             code="missing",
-            parameter="column",
             path=source,
         )
     return tuple(fitting)

@@ -83,14 +83,13 @@ def new_folder(name: str | Path) -> Path:
 
     """
     if not str(name).strip():
-        raise UserError(f"{parameter('out')} is empty.", "Give the feature set a name.", parameter="out")
+        raise UserError(f"{parameter('out')} is empty.", "Give the feature set a name.")
     check_new_name(Path(name).name)
     end = Path(name).name
     if end in (LEDGER, LEDGER_ANSWERS, LEDGER_DIGESTS) or end.endswith(PARTIAL):
         raise UserError(
             f"'{name}' is a name that dpfc uses itself.",
             f"Give the feature set another name: {parameter('out')}.",
-            parameter="out",
             path=str(name),
         )
     return placed(name)

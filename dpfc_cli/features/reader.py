@@ -323,9 +323,7 @@ def check_sets(**named: object) -> None:
     for name, value in named.items():
         if value is not None and not isinstance(value, FeatureSet):
             raise UserError(
-                f"{parameter(name)} is a {type(value).__name__}, not a feature set.",
-                "Open it with open_features.",
-                parameter=name,
+                f"{parameter(name)} is a {type(value).__name__}, not a feature set.", "Open it with open_features."
             )
 
 

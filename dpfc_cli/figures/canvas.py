@@ -183,7 +183,6 @@ def _kind(path: Path) -> str:
         raise UserError(
             f"{parameter('plot')} '{path}' does not end in .{', .'.join(KINDS[:-1])} or .{KINDS[-1]}.",
             "The ending says what kind of file is written.",
-            parameter="plot",
             path=str(path),
         )
     return kind

@@ -82,14 +82,12 @@ class Stated:
                 f"The backbone of the head, {stated['name']}, has no weights.",
                 f"Leave out {parameter('weights')}.",
                 code="conflict",
-                parameter="weights",
             )
         if known and weights is None and not known["id"].startswith("hf:"):
             raise UserError(
                 f"The backbone of the head has weights from the file '{known['id']}' (SHA-256 {known['sha256']}).",
                 f"Say where that file is: {parameter('weights')}.",
                 code="missing",
-                parameter="weights",
             )
         if precision is not None and "precision" in stated:
             stated["precision"] = precision

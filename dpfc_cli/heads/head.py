@@ -139,7 +139,6 @@ class Head(Told):
             raise UserError(
                 f"{parameter('temperature')} must be a positive number, not {temperature:g}.",
                 "Give another one, or leave it out.",
-                parameter="temperature",
             )
         return as_probabilities(self.scores(x) / temperature, self.several_labels)
 
@@ -327,7 +326,6 @@ def check_card(card: Mapping[str, Any]) -> None:
             f"hold {LARGEST_HEADER / 1e6:.0f} MB.",
             f"Give the classes shorter names: {parameter('classes')} of 'dpfc extract' and 'dpfc import'.",
             code="unsupported",
-            parameter="classes",
         )
     card_values.check(json_of(text))
 

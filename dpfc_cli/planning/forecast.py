@@ -129,7 +129,6 @@ def forecast(wanted: Forecasting) -> Forecast:
             f"{parameter('records_per_person')} has no effect: persons are protected with all their records.",
             "Leave it out.",
             code="conflict",
-            parameter="records_per_person",
         )
     chosen = method_named(wanted.method, facts)
     asked = [Privacy(epsilon=each, delta=wanted.delta) for each in sorted(set(wanted.epsilons))]
@@ -264,7 +263,6 @@ def stated_facts(wanted: Forecasting) -> Facts:
             f"'{on.folder}' has {on.dim} dimensions, not {width}: its features are of another backbone.",
             f"Name features of the same backbone, or leave out {parameter('dimensions')}.",
             code="conflict",
-            parameter="dimensions",
             path=str(on.folder),
         )
     k = 1 if on is None else on.manifest.labels_per_record

@@ -58,7 +58,6 @@ def fit(head: Head, on: FeatureSet) -> Calibration:
             f"No record of the split '{split}' of '{on.folder}' has a label.",
             f"Name a set of public records with labels: {parameter('calibrate_on')}.",
             code="missing",
-            parameter="calibrate_on",
         )
     scores, right = (np.concatenate(parts) for parts in zip(*kept, strict=True))
     return Calibration(
@@ -99,7 +98,6 @@ def _check(head: Head, on: FeatureSet) -> tuple[str, ...]:
             f"the head has {head.dim} and {len(head.classes)}. The classes must be the same, in the same order.",
             f"Extract public pictures with the backbone of the head and its classes: {parameter('calibrate_on')}.",
             code="conflict",
-            parameter="calibrate_on",
             path=str(on.folder),
         )
     if head.card["features"]["fingerprint"] != on.manifest.fingerprint:

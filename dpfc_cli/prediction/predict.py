@@ -167,7 +167,7 @@ def predict(
 
     """
     if top < 1:
-        raise UserError(f"{parameter('top')} must be 1 or more, not {top}.", "Give another number.", parameter="top")
+        raise UserError(f"{parameter('top')} must be 1 or more, not {top}.", "Give another number.")
     loaded = head if isinstance(head, Head) else Head.load(head)
     on = calibrate_on if calibrate_on is None or isinstance(calibrate_on, FeatureSet) else open_features(calibrate_on)
     found = _source(loaded, source, weights, batch, progress)
@@ -204,10 +204,7 @@ def _source(
         if weights is not None or batch is not None:
             name = "batch" if weights is None else "weights"
             raise UserError(
-                f"{parameter(name)} is for pictures, and these are features already.",
-                "Leave it out.",
-                code="conflict",
-                parameter=name,
+                f"{parameter(name)} is for pictures, and these are features already.", "Leave it out.", code="conflict"
             )
         return features
     recipe = recipe_of(head)

@@ -184,7 +184,6 @@ def of_array(x: np.ndarray, head: Head) -> Matrix:
         raise UserError(
             f"{parameter('source')} is an array of shape {x.shape} and dtype {x.dtype}.",
             f"Give n × {head.dim} numbers, or the path of pictures.",
-            parameter="source",
         )
     _check_width(x.shape[1], head, "The array")
 

@@ -69,7 +69,6 @@ def lines_in(path: Path, name: str) -> list[str]:
             f"'{path}' cannot be read as text: {getattr(error, 'strerror', None) or error}.",
             f"Name a text file in UTF-8, with one entry on each line: {parameter(name)}.",
             code="missing" if isinstance(error, FileNotFoundError) else "unreadable",
-            parameter=name,
             path=str(path),
         ) from error
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")

@@ -97,7 +97,6 @@ class ClassVectors(Options):
                     f"{parameter(name)} has no effect with {parameter('source')} {self.source}.",
                     f"Leave it out, or use {parameter('source')} {OF[name]}.",
                     code="conflict",
-                    parameter=name,
                 )
         if "rows" in given and len(given) > 1:
             raise UserError(

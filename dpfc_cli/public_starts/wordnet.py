@@ -109,6 +109,5 @@ def _damaged(path: Path) -> UserError:
         f"'{path}' is not a file of WordNet's database, or it is damaged.",
         f"Name another folder: {parameter('wordnet')}.",
         code="damaged",
-        parameter="wordnet",
         path=str(path),
     )

@@ -122,7 +122,6 @@ def zero_shot(wanted: ClassVectors) -> ZeroShot:
             f"The vectors of {network.name} have {vectors.shape[1]} dimensions, the features have {features.dim}.",
             f"Name the backbone of the features: {parameter('model')}.{before}",
             code="conflict",
-            parameter="model",
         )
     origin = {"source": source, "model": network.name, **origin, "without": sorted(set(own) - set(known))}
     if any(names[name] != name for name in own):
@@ -153,7 +152,6 @@ def _network(features: FeatureSet | None, model: str | None, weights: str | None
                 f"{said}, so it is not known what the vectors are to fit.",
                 f"Name the backbone of the features: {parameter('model')}.",
                 code="missing",
-                parameter="model",
             )
         return Wanted(name=model, weights=weights)
     stated = features.manifest.backbone
@@ -163,7 +161,6 @@ def _network(features: FeatureSet | None, model: str | None, weights: str | None
             f"The features of '{features.folder}' are from {name}, not from {model}.",
             f"Leave out {parameter('model')}.",
             code="conflict",
-            parameter="model",
         )
     known = stated.get("weights") or {}
     at = str(known.get("id", ""))
@@ -172,7 +169,6 @@ def _network(features: FeatureSet | None, model: str | None, weights: str | None
             f"The features of '{features.folder}' were computed with weights from the file '{at}'.",
             f"Name that file: {parameter('weights')}.",
             code="missing",
-            parameter="weights",
         )
     return Wanted(name=name, pool=stated.get("pooling"), weights=weights or at or None, expected=known.get("sha256"))
 
@@ -186,7 +182,6 @@ def _names(features: FeatureSet | None, classes: int | Sequence[str] | Path | No
                 "No classes are named.",
                 f"Name a feature set, or a file with a name on each line: {parameter('classes')}.",
                 code="missing",
-                parameter="classes",
             )
         return {name: name for name in called}
     if called is not None and len(called) != len(features.classes):
@@ -194,7 +189,6 @@ def _names(features: FeatureSet | None, classes: int | Sequence[str] | Path | No
             f"{len(called)} names are given for the {len(features.classes)} classes of '{features.folder}'.",
             f"Name each class, in the order of the set: {parameter('classes')}.",
             code="conflict",
-            parameter="classes",
         )
     return dict(zip(features.classes, called or features.classes, strict=True))
 
@@ -253,7 +247,6 @@ def _of_classifier(
                 f"The weights '{found.id}' do not say what the {len(found.rows):,} rows of their classifier stand for.",
                 f"Say it with {parameter('labels')}, or say which rows the classes have: {parameter('rows')}.",
                 code="missing",
-                parameter="labels",
             )
         said = said or tuple(map(label_of, found.labels or ()))
         if len(said) != len(found.rows):
@@ -334,7 +327,6 @@ def _scored(
             f"{len(matched)} of the classes of '{on.folder}' have a vector, so nothing can be told apart.",
             f"Score on a set with the same classes: {parameter('on')}.",
             code="conflict",
-            parameter="on",
             path=str(on.folder),
         )
     units = vectors[list(matched.values())].astype(np.float64)
@@ -354,7 +346,6 @@ def _refuse(on: FeatureSet, differ: list[str]) -> None:
             f"'{on.folder}' has features of another backbone. They differ in {', '.join(differ)}.",
             f"Score on features that were made as those to be trained on: {parameter('on')}.",
             code="conflict",
-            parameter="on",
             path=str(on.folder),
             differ=differ,
         )

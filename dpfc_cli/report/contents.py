@@ -51,7 +51,6 @@ def document(
             "ledger say is for the holder of the records.",
             f"Give {parameter('internal')}, or leave it out.",
             code="conflict",
-            parameter="features",
         )
     card, digest, name = head.card, sha256_of(head.file), name or head.file.name
     findings = cards.findings(card, head.chain)

@@ -103,7 +103,6 @@ def _place(head: Head, given: str | Path | None) -> tuple[Path, Path]:
             f"ledger in '{features_folder()}'.",
             f"Name the set: {parameter('features')}. Without {parameter('internal')} the head's file is enough.",
             code="missing",
-            parameter="features",
             path=str(name),
         ) from error
     ledger = ledger_path(folder)
@@ -112,7 +111,6 @@ def _place(head: Head, given: str | Path | None) -> tuple[Path, Path]:
             f"The feature set '{folder}' has no ledger: nothing was charged to it.",
             f"Name the set that the head was trained on: {parameter('features')}.",
             code="missing",
-            parameter="features",
             path=str(ledger),
         )
     return folder, ledger

@@ -75,7 +75,6 @@ def push(wanted: Pushing) -> Pushed:
         raise UserError(
             f"{parameter('license')} '{license}' is not the identifier of a licence.",
             "Give one as the hub lists them, such as apache-2.0 or cc-by-4.0.",
-            parameter="license",
         )
     path = located(wanted.head)
     loaded = Head.load(path)
@@ -93,7 +92,6 @@ def push(wanted: Pushing) -> Pushed:
             f"Name the public key, and it is checked before it is sent: {parameter('public_key')}. Or remove "
             f"'{path.name}{SUFFIX}'.",
             code="missing",
-            parameter="public_key",
             path=str(path),
         )
     files[README] = markdown(card).encode()

@@ -168,7 +168,6 @@ def noised(
             "There is no accounting for sampling under replace-one adjacency.",
             f"Leave out {parameter('sampling_rate')} or {parameter('adjacency')}.",
             code="conflict",
-            parameter="sampling_rate",
         )
     try:
         accounting.check_privacy(1.0 if asked is None else asked, delta)
@@ -222,7 +221,6 @@ def check_delta(delta: float, facts: Facts, remedy: str) -> None:
             f"of one {facts.unit} at random would satisfy it.",
             remedy,
             code="bad-value",
-            parameter="delta",
         )
 
 
@@ -236,7 +234,6 @@ def _refuse_idle(method: AnyMethod, given: Mapping[str, Any], options: Any) -> N
             f"Without noise{until} {parameter(idle[0])} has no effect.",
             f"Leave it out, or give {parameter('epsilon')}.",
             code="conflict",
-            parameter=idle[0],
         )
 
 

@@ -199,7 +199,6 @@ def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, fold
         raise UserError(
             f"{parameter('out')} '{out}' must end in {suffix}, because the head will be {claim}.",
             "Change the name.",
-            parameter="out",
             path=str(out),
         )
     if out.exists():
@@ -207,7 +206,6 @@ def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, fold
             f"'{out}' exists. A head is never overwritten: its privacy was paid for.",
             f"Choose another {parameter('out')}, or move it away.",
             code="exists",
-            parameter="out",
             path=str(out),
         )
     return out

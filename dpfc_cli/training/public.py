@@ -76,14 +76,10 @@ def check_method(calibrated: Calibrated, name: str, option: str, why: str) -> No
             f"{parameter(name)} is no option of {calibrated.method.name}. {why}",
             one if calibrated.facts.k == 1 else many,
             code="conflict",
-            parameter=name,
         )
     if calibrated.mechanism is None:
         raise UserError(
-            f"{parameter(name)} has no effect with {parameter('non_private')}.",
-            "Leave it out.",
-            code="conflict",
-            parameter=name,
+            f"{parameter(name)} has no effect with {parameter('non_private')}.", "Leave it out.", code="conflict"
         )
 
 
@@ -188,7 +184,6 @@ def check_public(
         "guarantee is a promise that stays. To practise on public records, train on them with "
         f"{parameter('seed')} or {parameter('non_private')}: then they stay public.",
         code="private-records",
-        parameter=option,
         path=str(on.folder),
         **({} if split is None else {"split": split}),
     )

@@ -145,10 +145,7 @@ class Training(Noisy):
         idle += ["allow_large_delta"] * self.allow_large_delta
         if self.non_private and idle:
             raise UserError(
-                f"{parameter(idle[0])} has no effect with {parameter('non_private')}.",
-                "Leave it out.",
-                code="conflict",
-                parameter=idle[0],
+                f"{parameter(idle[0])} has no effect with {parameter('non_private')}.", "Leave it out.", code="conflict"
             )
 
     @property

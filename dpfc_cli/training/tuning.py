@@ -186,10 +186,7 @@ def prepare(calibrated: Calibrated, private: FeatureSet, known: FeatureSet, memo
     method = calibrated.method
     if calibrated.mechanism is None:
         raise UserError(
-            f"{parameter('tune_on')} has no effect with {parameter('non_private')}.",
-            "Leave it out.",
-            code="conflict",
-            parameter="tune_on",
+            f"{parameter('tune_on')} has no effect with {parameter('non_private')}.", "Leave it out.", code="conflict"
         )
     if set(method.grid) <= set(calibrated.given):
         names = ", ".join(map(parameter, method.grid))
@@ -197,7 +194,6 @@ def prepare(calibrated: Calibrated, private: FeatureSet, known: FeatureSet, memo
             f"{parameter('tune_on')} has nothing to choose: {names} are given.",
             "Leave it out, or one of them.",
             code="conflict",
-            parameter="tune_on",
         )
     check_memory(method, calibrated.plan, calibrated.facts, memory)
     check_stand_in(private, known, calibrated.facts.k, "tune_on")

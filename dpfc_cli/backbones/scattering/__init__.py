@@ -23,7 +23,6 @@ class ScatteringFamily(Family):
                     f"The model {wanted.name} {why}.",
                     f"Leave out {parameter(option)}, or choose another {parameter('model')}.",
                     code="conflict",
-                    parameter=option,
                 )
 
     def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str:

@@ -88,7 +88,6 @@ def class_vectors(wanted: Wanted, names: Sequence[str], prompts: Sequence[str] =
             "does not lie in their joint space.",
             f"Use features with {parameter('pool')} '{model.pool}'.",
             code="conflict",
-            parameter="pool",
             model=name,
             known=[model.pool],
         )

@@ -25,7 +25,6 @@ class VisionTransformerFamily(Family):
                 f"The weights of {name} were never published.",
                 f"Name a file of your own with {parameter('weights')}.",
                 code="missing",
-                parameter="weights",
                 model=name,
             )
 

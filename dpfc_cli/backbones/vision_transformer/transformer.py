@@ -74,10 +74,7 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located, poo
     if lacks.get(pool, False):
         what = "attention pooling" if pool == "map" else "class token"
         raise UserError(
-            f"'{located.id}' has no {what}.",
-            f"Leave out {parameter('pool')} to get '{trained}'.",
-            code="conflict",
-            parameter="pool",
+            f"'{located.id}' has no {what}.", f"Leave out {parameter('pool')} to get '{trained}'.", code="conflict"
         )
     return vit.Architecture(heads=heads, epsilon=epsilon, activation=activation, pool=pool)
 
