@@ -11,16 +11,15 @@ DPFC_MIRROR names a copy of the cache: https://…, or file:///… It is asked f
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.files import opened, publish, sha256_of, sync
 from dpfc_cli.folders import cache_folder
+from dpfc_cli.progress import Progress
 
-Progress = Callable[[str, int, int | None], None]
-"""Called as progress(file name, bytes so far, bytes in all)."""
 CHUNK = 1 << 20
 TIMEOUT_S = 30
 PARTIAL_CONTENT = 206

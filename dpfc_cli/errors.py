@@ -85,7 +85,7 @@ class UserError(Exception):
         super().__init__(what, remedy)
         named = _PARAMETER.search(f"{what} {remedy}")
         self.what, self.remedy, self.code = what, remedy, code
-        self.fields = ({"parameter": named[1]} if named else {}) | fields
+        self.fields: dict[str, object] = ({"parameter": named[1]} if named else {}) | fields
 
     @property
     def exit_code(self) -> int:

@@ -1,11 +1,15 @@
 """Progress that nobody asked for: a bar where somebody looks, in a terminal or in a notebook.
 
-Functions take `progress`, which is called as progress(stage, done, total). `show` is what they call if it is not given.
+Functions take `progress`. `show` is what they call if it is not given.
 """
 
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
+
+Progress = Callable[[str, int, int | None], None]
+"""Called as progress(stage, done, total). The stage may be the name of a file, and what is done bytes of it."""
 
 DELAY = 0.5
 """Seconds. What ends earlier has no bar."""

@@ -1,15 +1,14 @@
 """What is wanted of an audit."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from dpfc_cli.options import MethodName, Options, option, progress_option
 from dpfc_cli.privacy.facts import Adjacency
+from dpfc_cli.progress import Progress
 
 MOST_RUNS = 10_000_000
 MOST_LABELS, MOST_RECORDS = 32, 1024
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, kw_only=True)

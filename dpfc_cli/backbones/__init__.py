@@ -17,7 +17,6 @@ from dpfc_cli.backbones.family import Backbone, Classifier, Family, Wanted, comp
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.hub import Pin
 from dpfc_cli.backbones.scattering import UNPOOLED
-from dpfc_cli.downloads import Progress
 from dpfc_cli.errors import UserError, parameter, unknown
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "Classifier",
     "Family",
     "Geometry",
-    "Progress",
     "Wanted",
     "check",
     "classifier",

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.downloads import Progress
 from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.progress import Progress
 
 if TYPE_CHECKING:
     import jax

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dpfc_cli.downloads import Progress, Remote
+from dpfc_cli.downloads import Remote
 from dpfc_cli.errors import Code, UserError, parameter, sentence
 from dpfc_cli.files import json_in, sha256_of
 from dpfc_cli.folders import cache_folder
+from dpfc_cli.progress import Progress
 
 INDEX = "model.safetensors.index.json"
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".tar")

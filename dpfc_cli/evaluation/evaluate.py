@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.evaluation.exact import Comparison, Evaluation, figures
-from dpfc_cli.evaluation.request import PrivateScoring, Progress, Scoring
+from dpfc_cli.evaluation.request import PrivateScoring, Scoring
 from dpfc_cli.features.reader import FeatureSet, check_sets
 from dpfc_cli.heads.head import Head
 from dpfc_cli.options import takes
-from dpfc_cli.progress import show
+from dpfc_cli.progress import Progress, show
 
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.private import PrivateEvaluation, Ready

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, printable
-from dpfc_cli.evaluation.request import Progress
 from dpfc_cli.evaluation.statistics import Calibration, Difference, calibration, difference
 from dpfc_cli.features.reader import Blocks, FeatureSet
 from dpfc_cli.heads.head import Head, as_probabilities
 from dpfc_cli.heads.metrics import BEST, Interval, Scores, average_precisions, labelled, wilson
+from dpfc_cli.progress import Progress
 from dpfc_cli.rounding import percentage
 from dpfc_cli.show.document import Told
 

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import Note, UserError, notes, parameter, printable
-from dpfc_cli.evaluation.request import PrivateScoring, Progress
+from dpfc_cli.evaluation.request import PrivateScoring
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
@@ -53,6 +53,7 @@ from dpfc_cli.privacy.lattice import LONGEST
 from dpfc_cli.privacy.noise import SystemBits
 from dpfc_cli.privacy.oracle import Mechanism, Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
+from dpfc_cli.progress import Progress
 from dpfc_cli.training.calibrate import Planned, check_delta, noised
 from dpfc_cli.training.card import charge_of
 from dpfc_cli.training.charge import Paid, pay, repeats, settle

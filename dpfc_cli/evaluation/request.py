@@ -1,17 +1,16 @@
 """What is wanted of an evaluation."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dpfc_cli.options import Options, option, progress_option, said
+from dpfc_cli.progress import Progress
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.heads.head import Head
 
 PRIVATE = "Private records"
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpfc_cli import outputs
-from dpfc_cli.backbones import Progress
 from dpfc_cli.errors import UserError, check_installed, parameter, unknown
 from dpfc_cli.exports import arrays, onnx
 from dpfc_cli.exports.arrays import check_head
@@ -14,7 +13,7 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.privacy.chain import to_json
-from dpfc_cli.progress import show
+from dpfc_cli.progress import Progress, show
 from dpfc_cli.trust.statement import brief
 from dpfc_cli.version import __version__
 

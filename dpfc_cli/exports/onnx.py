@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.backbones import Backbone, Progress
+from dpfc_cli.backbones import Backbone
 from dpfc_cli.exports.arrays import Files
 from dpfc_cli.exports.graph import OPSET, Graph, Values
 from dpfc_cli.heads.backbone import stated_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import NORM_BITS, Centre, Clip
+from dpfc_cli.progress import Progress
 
 _LARGEST = 4096
 """The longest side of a picture whose graph is made."""

@@ -21,7 +21,7 @@ import numpy as np
 from dpfc_cli import backbones, images
 from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter
 from dpfc_cli.extraction.fetching import Needed, fetch, needed
-from dpfc_cli.extraction.request import Extraction, Progress
+from dpfc_cli.extraction.request import Extraction
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
@@ -32,6 +32,7 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import check_begin, check_name, check_same, register
 from dpfc_cli.options import takes
 from dpfc_cli.processes import part_of
+from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import check_classes, class_names
 from dpfc_cli.sources.groups import Rule, rule_of
 from dpfc_cli.sources.nulls import LISTED, most_allowed

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from dpfc_cli import backbones, downloads, images
 from dpfc_cli.backbones import hub
-from dpfc_cli.downloads import Progress, Remote
+from dpfc_cli.downloads import Remote
 from dpfc_cli.errors import UserError
+from dpfc_cli.progress import Progress
 
 PATTERN = "*?[{"
 """Characters of a source that names several files."""

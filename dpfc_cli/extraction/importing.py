@@ -17,7 +17,7 @@ import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.extraction import slides
-from dpfc_cli.extraction.request import Import, Progress
+from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
@@ -29,6 +29,7 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import check_begin, check_name, check_same, register
 from dpfc_cli.memory import check_fits
 from dpfc_cli.options import takes
+from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes, numbers_of_names
 from dpfc_cli.sources.digests import NONE, digests_of_rows
 from dpfc_cli.sources.groups import GROUPS, check_apart, grouped

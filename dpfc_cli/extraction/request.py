@@ -8,6 +8,7 @@ from typing import Literal
 from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS
 from dpfc_cli.errors import UserError, parameter, spelled, warned
 from dpfc_cli.options import Classes, Options, listed, option, progress_option, said
+from dpfc_cli.progress import Progress
 
 WHAT, HOW, WORK = "Records", "Features", "Work"
 """Panels of the help."""
@@ -16,8 +17,6 @@ SOURCES = (
     *("imagefolder:", "parquet:", "arrow:", "webdataset:"),
 )
 """The data sets, and the formats before a path. (`images.DATASETS` takes long to import.)"""
-Progress = Callable[[str, int, int | None], None]
-"""Called as progress(stage, done, total)."""
 MOST_HELD_OUT, MOST_SHARDS, SMALLEST_SIDE = 0.9, 99_999, 8
 
 

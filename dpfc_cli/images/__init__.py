@@ -8,7 +8,6 @@ table.
 """
 
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.downloads import Progress
 from dpfc_cli.images.broken import Broken, said_of
 from dpfc_cli.images.catalogue import DATASETS, FORMATS, catalogued, check, files_of, open_images, small
 from dpfc_cli.images.prefetch import Batch, batches
@@ -23,7 +22,6 @@ __all__ = [
     "ImageSet",
     "Notice",
     "Preparation",
-    "Progress",
     "Split",
     "Window",
     "batches",

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.downloads import Progress, Remote, fetch
+from dpfc_cli.downloads import Remote, fetch
 from dpfc_cli.errors import UserError, parameter, unknown
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.images import cifar, folder, hugging_face, idx, imagenet, webdataset
 from dpfc_cli.images.sets import DataSet, ImageSet, Notice, Preparation, Request, Window
+from dpfc_cli.progress import Progress
 from dpfc_cli.sources.groups import RULES, Rule
 
 _ALL: tuple[DataSet, ...] = (

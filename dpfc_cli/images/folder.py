@@ -61,7 +61,7 @@ def open_folder(request: Request) -> ImageSet:
     """Open a folder of image files. Raises UserError if it has another layout, holds a class that is not asserted, or
     cannot be read.
     """
-    with readable(request.place, "a folder of images", EXPECTED, plain=False):
+    with readable(request.place, "a folder of images", EXPECTED, plain=False, wrong="bad-value"):
         return _opened(request)
 
 

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.downloads import Progress, Remote
+from dpfc_cli.downloads import Remote
 from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import Origin
 from dpfc_cli.sources.digests import Digests, Kind
 from dpfc_cli.sources.groups import By, Grouping, Keys, Rule, check_apart, grouped

@@ -104,5 +104,4 @@ METHOD = Method(
     plan=plan,
     complete=complete,
     solve=solve,
-    class_matrices=True,
 )

@@ -118,6 +118,5 @@ METHOD = Method(
     plan=plan,
     complete=complete,
     solve=solve,
-    class_matrices=True,
     runs_to_optimum=True,
 )

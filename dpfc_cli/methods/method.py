@@ -62,7 +62,6 @@ class Method(Generic[Planned, Options]):
         complete: step 3.
         solve: step 4.
         copies: how many arrays of the shape of each answer `solve` keeps at once.
-        class_matrices: whether its memory grows with the number of classes times d².
         runs_to_optimum: whether it runs to the optimum of its loss if there is no noise and no number of steps is
             given.
         public: the fields of its options that hold public knowledge: arrays that no user types.
@@ -78,7 +77,6 @@ class Method(Generic[Planned, Options]):
     complete: Callable[[Facts, Planned, Mechanism | None, Given], Options]
     solve: Callable[[Oracle, Facts, Options], Solution]
     copies: int = 1
-    class_matrices: bool = False
     runs_to_optimum: bool = False
     public: tuple[str, ...] = ()
     source: Mapping[str, str] | None = None

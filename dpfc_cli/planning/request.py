@@ -1,11 +1,12 @@
 """What is wanted of a forecast."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dpfc_cli.backbones import BACKBONES
 from dpfc_cli.options import Classes, option, progress_option, said
+from dpfc_cli.progress import Progress
 from dpfc_cli.training.request import PRIVACY, Noisy
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 FACTS = "Public facts"
 MOST = 10**12
 """The most records, classes or dimensions that can be stated."""
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,14 @@ factor, so the ratio still stays. What no stand-in can match is how hard the pri
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.progress import Progress
 from dpfc_cli.training import public
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.machine import check_devices, check_memory
@@ -23,7 +24,6 @@ from dpfc_cli.training.tuning import Trials, check_stand_in, labels_of
 
 RUNS = 5
 """Trainings on the stand-in for each ε."""
-Progress = Callable[[str, int, int | None], None]
 Scores = list[tuple[float, ...]]
 
 

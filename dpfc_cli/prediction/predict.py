@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.backbones import Progress
 from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.features.lookup import open_features, placed
 from dpfc_cli.features.manifest import MANIFEST
@@ -18,7 +17,7 @@ from dpfc_cli.heads.head import Head, as_probabilities, encoded
 from dpfc_cli.prediction import calibration, output, sources
 from dpfc_cli.prediction.calibration import Calibration
 from dpfc_cli.prediction.output import Row, Saved
-from dpfc_cli.progress import show
+from dpfc_cli.progress import Progress, show
 
 LOADING, PREDICTING = "Loading the model", "Predicting"
 """The stages that progress is told. More words may follow after a colon."""

@@ -1,6 +1,6 @@
 """What is wanted of class vectors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from dpfc_cli.backbones import BACKBONES
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.options import Classes, Options, listed, option, progress_option, said
+from dpfc_cli.progress import Progress
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 CLASSIFIER, TEXT, SCORE = "From the classifier", "From text", "Score"
 OF = {"prompts": "text", "rows": "classifier", "labels": "classifier", "wordnet": "classifier"}
 """Options that one source alone has."""
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, kw_only=True)

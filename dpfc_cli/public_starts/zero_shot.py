@@ -18,12 +18,12 @@ from dpfc_cli import backbones, outputs
 from dpfc_cli.backbones import BACKBONES, Wanted, text
 from dpfc_cli.errors import UserError, counted, parameter, printable
 from dpfc_cli.evaluation.exact import Evaluation, figures
-from dpfc_cli.evaluation.request import Progress
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head, ordered
 from dpfc_cli.methods.whitened import unit_chain
 from dpfc_cli.options import takes
+from dpfc_cli.progress import Progress
 from dpfc_cli.public_starts.classifier_rows import (
     Chosen,
     below,

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import UserError, counted, parameter
-from dpfc_cli.evaluation.request import Progress
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import to_json
+from dpfc_cli.progress import Progress
 from dpfc_cli.report import holder, released
 from dpfc_cli.report.evaluated import released as released_blocks
 from dpfc_cli.show.document import Block, Code, Document, Facts, Points, Section, SignOff, Table, Words

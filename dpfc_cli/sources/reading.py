@@ -29,15 +29,18 @@ def remedy_for(error: Exception, damaged: str) -> str:
     return damaged if code == "damaged" else INNOCENT
 
 
-def unread(path: Path, kind: str, error: Exception, remedy: str) -> UserError:
-    """The error for a file that cannot be read as what it should be."""
+def unread(path: Path, kind: str, error: Exception, remedy: str, wrong: Code = "damaged") -> UserError:
+    """The error for a file that cannot be read as what it should be. wrong: its code if the contents are."""
     # Not every error says something. Some end their sentence.
     what = f"'{path}' cannot be read as {kind}: {(str(error) or type(error).__name__).removesuffix('.')}."
-    return UserError(what, remedy_for(error, remedy), code=reading_code(error), path=str(path))
+    code = reading_code(error)
+    return UserError(what, remedy_for(error, remedy), code=wrong if code == "damaged" else code, path=str(path))
 
 
 @contextmanager
-def readable(path: Path, kind: str, remedy: str, *others: type[Exception], plain: bool = True) -> Iterator[None]:
+def readable(
+    path: Path, kind: str, remedy: str, *others: type[Exception], plain: bool = True, wrong: Code = "damaged"
+) -> Iterator[None]:
     """Turn the errors of reading a file into a UserError that names it.
 
     Args:
@@ -46,6 +49,7 @@ def readable(path: Path, kind: str, remedy: str, *others: type[Exception], plain
         remedy: what to do if it is damaged.
         others: what the library that reads it raises beside Python's own errors.
         plain: False: it may be a folder.
+        wrong: the code if its contents are wrong.
 
     """
     expected: tuple[type[Exception], ...] = (OSError, LookupError, ValueError, TypeError, *others)
@@ -54,4 +58,4 @@ def readable(path: Path, kind: str, remedy: str, *others: type[Exception], plain
             check_plain(path)
         yield
     except expected as error:
-        raise unread(path, kind, error, remedy) from error
+        raise unread(path, kind, error, remedy, wrong) from error

@@ -84,7 +84,8 @@ def check_memory(method: AnyMethod, plan: Plan, facts: Facts, memory: float | No
     allowed = free_memory() if memory is None else memory
     needed = training_bytes(method, plan, facts)
     if needed > allowed:
-        other = f"{parameter('method')} dp-fc (its state does not grow with m·d²), " if method.class_matrices else ""
+        matrices = any(len(release.shape) > 2 for release in plan.releases)
+        other = f"{parameter('method')} dp-fc (its state does not grow with m·d²), " if matrices else ""
         raise UserError(
             f"This training needs about {needed / 1e6:,.0f} MB ({facts.m} classes, {facts.d} dimensions); "
             f"the limit is {allowed / 1e6:,.0f} MB.",

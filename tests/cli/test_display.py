@@ -52,9 +52,6 @@ def test_the_rate_is_that_of_the_last_half_minute(clock: list[float], capsys: py
     assert shown[8] == "Training: 450 of 1,050 (10 records/s, 60 s left)"
 
 
-"""What the work of a made-up training takes. Nothing of it is in proportion to the records that were read."""
-
-
 def test_what_an_earlier_run_has_done_is_in_no_rate(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     with display.stages("Loading", "pictures") as advance:
         advance("Predicting", 5_000, 10_000)

@@ -143,7 +143,8 @@ def test_another_layout_is_an_error_that_names_the_right_ones_and_nothing_is_ign
         ("testing", "testing' holds a folder, 'a'"),
         ("unsorted", r"no images in the class folders of .*val"),
     ):
-        assert "PATH/train/<class>/" in refused(tmp_path / place, says).remedy
+        wrong = refused(tmp_path / place, says)
+        assert ("PATH/train/<class>/" in wrong.remedy, wrong.exit_code) == (True, 2)
     assert refused(tmp_path / "nowhere", "nowhere").code == "missing"
 
 
@@ -176,8 +177,8 @@ def test_what_is_no_file_or_cannot_be_read_is_refused_without_waiting_for_it(tmp
     (tmp_path / "a").mkdir()
     place = tmp_path / "a" / "1.png"
     os.mkfifo(place)
-    assert refused(tmp_path, r"1\.png' is no regular file").code == "damaged"
-    for target, code in (("/dev/zero", "damaged"), ("nowhere", "missing"), ("1.png", "unreadable")):
+    assert refused(tmp_path, r"1\.png' is no regular file").code == "bad-value"
+    for target, code in (("/dev/zero", "bad-value"), ("nowhere", "missing"), ("1.png", "unreadable")):
         place.unlink()
         place.symlink_to(target)
         assert refused(tmp_path, r"1\.png").code == code

@@ -21,9 +21,9 @@ import numpy as np
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.vision_transformer.models import Model
-from dpfc_cli.downloads import Progress
 from dpfc_cli.errors import UserError
 from dpfc_cli.files import bytes_in
+from dpfc_cli.progress import Progress
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Search

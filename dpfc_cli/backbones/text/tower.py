@@ -29,8 +29,8 @@ from dpfc_cli.backbones.vision_transformer import transformer, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters, checked
 from dpfc_cli.backbones.vision_transformer.dialects import OPENAI, TRANSFORMERS
 from dpfc_cli.backbones.vision_transformer.models import MODELS, Model
-from dpfc_cli.downloads import Progress
 from dpfc_cli.errors import UserError
+from dpfc_cli.progress import Progress
 
 _HEAD = 64
 """Dimensions of a head in all text towers that OpenAI and OpenCLIP trained."""
