@@ -16,7 +16,7 @@ from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.evaluation.exact import Comparison, Evaluation, figures
 from dpfc_cli.evaluation.request import PrivateScoring, Scoring
 from dpfc_cli.features.reader import FeatureSet, check_sets
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.head import Head, check_heads
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress, show
 
@@ -83,7 +83,7 @@ def prepared(wanted: PrivateScoring) -> "Ready":
 def _checked(wanted: Scoring, noisy: bool) -> tuple[tuple[str, ...], bool]:
     """Warnings, and whether the split has the name of the one that the head was trained on."""
     head, features, split = wanted.head, wanted.features, wanted.split
-    _check_heads((head,))
+    check_heads(head)
     _check_fit((head,), features, split)
     private_split = _private(head, split)
     warnings = _warnings(head, features, split, private_split, noisy=noisy)
@@ -117,7 +117,7 @@ def compare(
 
     """
     heads = tuple(heads)
-    _check_heads(heads)
+    check_heads(*heads)
     check_sets(features=features)
     if len(heads) < 2:
         raise UserError("There are not two heads to compare.", "Give two or more.", parameter="heads")
@@ -137,13 +137,6 @@ def compare(
     found, differences = figures(heads, features, split, False, progress, detailed=True)
     evaluations = tuple(replace(each, warnings=said) for each, said in zip(found, warnings, strict=True))
     return Comparison(evaluations=evaluations, differences=differences)
-
-
-def _check_heads(heads: Sequence[object]) -> None:
-    for head in heads:
-        if not isinstance(head, Head):
-            what = f"{parameter('head')} is a {type(head).__name__}, not a Head."
-            raise UserError(what, "Open it with Head.load.", parameter="head")
 
 
 def _check_fit(heads: Sequence[Head], features: FeatureSet, split: str) -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, check_installed, parameter
+from dpfc_cli.errors import check_installed
 from dpfc_cli.exports.beside import source
-from dpfc_cli.heads.head import Head, ordered
+from dpfc_cli.heads.head import Head, check_heads, ordered
 from dpfc_cli.privacy.chain import arrays, to_json, values
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def to_sklearn(head: Head) -> "HeadClassifier":
         >>> classifier.score(x, names)
 
     """
-    check_head(head)
+    check_heads(head)
     check_installed("sklearn", "sklearn", "For this")
     from dpfc_cli.exports.beside.dpfc_head_sklearn import HeadClassifier
 
@@ -80,11 +80,3 @@ def to_sklearn(head: Head) -> "HeadClassifier":
         chain, head.weight, head.bias, list(head.classes), head.several_labels, dict(head.card)
     )
     return made
-
-
-def check_head(head: object) -> None:
-    """Raise UserError for what is no head."""
-    if not isinstance(head, Head):
-        raise UserError(
-            f"{parameter('head')} is a {type(head).__name__}, not a Head.", "Use Head.load to open what is on disk."
-        )

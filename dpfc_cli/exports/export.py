@@ -8,10 +8,9 @@ from pathlib import Path
 from dpfc_cli import outputs
 from dpfc_cli.errors import UserError, check_installed, parameter, unknown
 from dpfc_cli.exports import arrays, onnx
-from dpfc_cli.exports.arrays import check_head
 from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import heads_folder
-from dpfc_cli.heads.head import Head, encoded
+from dpfc_cli.heads.head import Head, check_heads, encoded
 from dpfc_cli.privacy.chain import to_json
 from dpfc_cli.progress import Progress, show
 from dpfc_cli.trust.statement import brief
@@ -72,7 +71,7 @@ def export(
     if to not in TARGETS:
         raise unknown("format", to, list(TARGETS))
     path = Path(out)
-    check_head(head)
+    check_heads(head)
     _check_place(path, TARGETS[to])
     if weights is not None and not with_backbone:
         raise UserError(

@@ -408,6 +408,13 @@ def _numbers(file: Any, name: str, axes: int) -> np.ndarray:
     return found
 
 
+def check_heads(*heads: object) -> None:
+    """UserError where one of these is no `Head`."""
+    for head in heads:
+        if not isinstance(head, Head):
+            raise UserError(f"{parameter('head')} is a {type(head).__name__}, not a Head.", "Open it with Head.load.")
+
+
 def cards(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """The cards of the heads in a folder, with their files. No weight is read. What is no head is left out."""
     for path in sorted(folder.glob(f"*{PRIVATE}")):

@@ -18,6 +18,7 @@ from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.files import bytes_in, json_in
 from dpfc_cli.public_starts.wordnet import WordNet
 from dpfc_cli.sources.classes import by_name
+from dpfc_cli.sources.reading import readable
 
 _LABEL = re.compile(r"n(?P<synset>\d{8})(?:\s+(?P<names>.*))?")
 
@@ -61,16 +62,10 @@ def labels_in(path: Path) -> tuple[Label, ...]:
 
 def lines_in(path: Path, name: str) -> list[str]:
     """The lines of a text file. name: of the parameter. Raises UserError where it cannot be read as UTF-8."""
-    try:
+    remedy = f"Name a text file in UTF-8, with one entry on each line: {parameter(name)}."
+    with readable(path, "text", remedy, wrong="unreadable"):
         # Some editors put a mark ahead that "utf-8-sig" removes.
         text = bytes_in(path).decode("utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"'{path}' cannot be read as text: {getattr(error, 'strerror', None) or error}.",
-            f"Name a text file in UTF-8, with one entry on each line: {parameter(name)}.",
-            code="missing" if isinstance(error, FileNotFoundError) else "unreadable",
-            path=str(path),
-        ) from error
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 

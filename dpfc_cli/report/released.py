@@ -40,13 +40,6 @@ def load(path: Path, digest: str) -> Mapping[str, Any]:
     about: dict[str, Any] = {"parameter": "evaluation", "path": str(path)}
     try:
         found = json_in(path)
-    except FileNotFoundError as error:
-        raise UserError(
-            f"There is no file '{path}'.",
-            "Write one with 'dpfc evaluate --epsilon', and --json.",
-            code="missing",
-            **about,
-        ) from error
     except (OSError, ValueError) as error:
         raise UserError(
             f"'{path}' cannot be read as the output of 'dpfc evaluate --json': {error}.",

@@ -1,11 +1,10 @@
 """Writing a report to a file."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 from dpfc_cli import outputs
-from dpfc_cli.errors import UserError, installing
+from dpfc_cli.errors import UserError, installing, sentence
 from dpfc_cli.heads.head import Head
 from dpfc_cli.options import takes
 from dpfc_cli.report.contents import document
@@ -52,22 +51,17 @@ def write_report(wanted: Reporting) -> Path:
 def _check_pdf() -> None:
     """UserError where the package that writes PDF, or the library that it needs, is missing."""
     try:
-        if find_spec("weasyprint") is not None:
-            import weasyprint  # noqa: F401
-
-            return
-        why = "WeasyPrint, which is not installed"
-    except OSError:
-        why = "the library Pango, which is not installed"
-    raise UserError(
-        f"To write PDF, dpfc needs {why}.",
-        f"Write .html and print it from a browser to a file. Or install both: {installing('pdf')}, and Pango from the "
-        "system (Debian: apt-get install libpangoft2-1.0-0).",
-        code="unsupported",
-        parameter="out",
-        package="weasyprint",
-        extra="pdf",
-    )
+        import weasyprint  # noqa: F401
+    except (ImportError, OSError) as error:
+        raise UserError(
+            f"To write PDF, dpfc needs WeasyPrint and its library Pango: {sentence(error)}",
+            f"Write .html and print it from a browser to a file. Or install both: {installing('pdf')}, and Pango from "
+            "the system (Debian: apt-get install libpangoft2-1.0-0).",
+            code="unsupported",
+            parameter="out",
+            package="weasyprint",
+            extra="pdf",
+        ) from error
 
 
 def _pdf(document: Document) -> bytes:

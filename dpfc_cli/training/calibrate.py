@@ -234,6 +234,7 @@ def _refuse_idle(method: AnyMethod, given: Mapping[str, Any], options: Any) -> N
             f"Without noise{until} {parameter(idle[0])} has no effect.",
             f"Leave it out, or give {parameter('epsilon')}.",
             code="conflict",
+            parameter=idle[0],
         )
 
 

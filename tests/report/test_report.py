@@ -361,8 +361,8 @@ def test_a_name_that_cannot_be_is_refused_before_any_work(
 def test_without_packages_beyond_our_own_all_but_pdf_is_written(
     ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (write, errors):
-        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "weasyprint", None)
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="needs WeasyPrint") as error:
         dpfc.write_report("first", tmp_path / "a.pdf")
     assert (error.value.fields["package"], error.value.fields["extra"]) == ("weasyprint", "pdf")
@@ -379,7 +379,6 @@ def test_pdf_is_the_page_as_the_package_prints_it(ward: Ward, tmp_path: Path, mo
         return SimpleNamespace(write_pdf=lambda: b"%PDF")
 
     monkeypatch.setitem(sys.modules, "weasyprint", SimpleNamespace(HTML=page))
-    monkeypatch.setattr(write, "find_spec", lambda name: True)
     assert dpfc.write_report("first", tmp_path / "a.pdf").read_bytes() == b"%PDF"
     assert printed == [html_of(document(Head.load(ward.first)))]
 

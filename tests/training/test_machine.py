@@ -376,7 +376,10 @@ def test_answers_lie_in_memory_if_there_is_room_and_else_in_a_file(
     assert pieces(tmp_path, 10) == "Stack"
     with pytest.raises(UserError, match=r"has room for 0\.0 GB") as refused:
         pieces(tmp_path, 11)
-    assert (refused.value.code, refused.value.fields) == ("memory", {"needed": size + 11, "allowed": size + 10})
+    assert (refused.value.code, refused.value.fields) == (
+        "memory",
+        {"parameter": "memory", "needed": size + 11, "allowed": size + 10},
+    )
     free = free._replace(free=size)
     assert pieces(tmp_path) == "Stack"
     gradients = METHODS["dp-fc"].plan(FACTS, METHODS["dp-fc"].planned(FACTS, {}, True))

@@ -58,10 +58,10 @@ def test_what_was_not_asked_for_is_as_it_is_said(one: FeatureSet, given: dict[st
 @pytest.mark.parametrize(
     ("given", "says", "which"),
     [
-        ({}, "State the privacy once", None),
-        ({"epsilon": 1, "noise_multiplier": 1}, "State the privacy once", None),
-        ({"epsilon": 1, "non_private": True}, "State the privacy once", None),
-        ({"noise_multiplier": 1, "non_private": True}, "State the privacy once", None),
+        ({}, "State the privacy once", "epsilon"),
+        ({"epsilon": 1, "noise_multiplier": 1}, "State the privacy once", "epsilon"),
+        ({"epsilon": 1, "non_private": True}, "State the privacy once", "epsilon"),
+        ({"noise_multiplier": 1, "non_private": True}, "State the privacy once", "epsilon"),
         *(
             ({"non_private": True, name: value}, f"{name} has no effect with non_private", name)
             for name, value in {"delta": 1e-3, "allow_large_delta": True, "seed": 0, "adjacency": "zero-out"}.items()
