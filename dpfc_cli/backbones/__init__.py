@@ -52,11 +52,6 @@ PREPROCESS = tuple(dict.fromkeys(name for family in FAMILIES for name in family.
 PRECISIONS = tuple(dict.fromkeys(name for family in FAMILIES for name in family.precisions))
 
 
-def check(wanted: Wanted) -> None:
-    """Raise UserError for all that is seen to be wrong without fetching or loading anything."""
-    _checked(wanted)
-
-
 def own_pool(name: str, image_shape: tuple[int, int, int]) -> str | None:
     """The pooling that a model uses for pictures (H, W, C) if the user names none; None if the weights decide."""
     return _family_of(name).own_pool(name, image_shape)
@@ -83,7 +78,7 @@ def classifier(wanted: Wanted) -> Classifier:
     wanted: without a pooling, it is the one that the classifier was trained on. Raises UserError if the model is
     unknown or has no classifier of this feature, or the weights cannot be used.
     """
-    return _checked(wanted).classifier(wanted)
+    return check(wanted).classifier(wanted)
 
 
 def published(name: str, weights: str | None) -> tuple[str, Pin | None, tuple[str, ...]] | None:
@@ -91,7 +86,7 @@ def published(name: str, weights: str | None) -> tuple[str, Pin | None, tuple[st
 
     weights: as for `Wanted`. None if nothing is fetched. Raises UserError as `check`.
     """
-    known = _checked(Wanted(name=name, weights=weights)).published.get(name)
+    known = check(Wanted(name=name, weights=weights)).published.get(name)
     if known is None:
         return None
     where, pin = known.place(weights)
@@ -111,7 +106,7 @@ def load(wanted: Wanted) -> Backbone:
 
     """
     recipe = wanted.preprocess or own_recipe(wanted.name)
-    return _checked(wanted).load(replace(wanted, preprocess=recipe, geometry=geometry_of(wanted.name, recipe)))
+    return check(wanted).load(replace(wanted, preprocess=recipe, geometry=geometry_of(wanted.name, recipe)))
 
 
 def _family_of(name: str) -> Family:
@@ -120,8 +115,8 @@ def _family_of(name: str) -> Family:
     return _FAMILY_OF[name]
 
 
-def _checked(wanted: Wanted) -> Family:
-    """The family of a model. What is wanted was compared with the tables, and the family has checked the rest."""
+def check(wanted: Wanted) -> Family:
+    """The family of a model. UserError for all that is seen to be wrong without fetching or loading anything."""
     family = _family_of(wanted.name)
     _check_repository(wanted.name, wanted.weights)
     chosen = (

@@ -24,7 +24,8 @@ import ml_dtypes
 import numpy as np
 
 from dpfc_cli import npz
-from dpfc_cli.errors import Code, UserError
+from dpfc_cli.backbones.hub import unread
+from dpfc_cli.errors import UserError
 from dpfc_cli.files import check_plain
 from dpfc_cli.memory import check_fits
 
@@ -263,7 +264,7 @@ def _opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
         try:
             return _plain(read(name), file, name)
         except broken as error:
-            raise _damaged(file, error) from error
+            raise unread(file, file.suffix, error) from error
 
     try:
         if file.suffix == ".npz":
@@ -281,7 +282,7 @@ def _opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
 
             names = stored.keys()
     except broken as error:
-        raise _damaged(file, error) from error
+        raise unread(file, file.suffix, error) from error
     for name in names:
         yield name, partial(careful, read, name)
 
@@ -320,11 +321,4 @@ def _foreign(source: str, name: str, dialect: Dialect, kind: str) -> UserError:
         f"'{source}' holds a tensor that a {dialect.name} checkpoint of a {kind} does not have: '{name}'.",
         "Choose the model that the weights belong to. This checkpoint may be of an architecture that dpfc cannot run.",
         code="unsupported",
-    )
-
-
-def _damaged(file: Path, error: Exception) -> UserError:
-    code: Code = "unreadable" if isinstance(error, OSError) else "damaged"
-    return UserError(
-        f"'{file}' is not a complete {file.suffix} file: {error}.", "Get the file again.", code=code, path=str(file)
     )

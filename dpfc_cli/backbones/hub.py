@@ -273,9 +273,7 @@ class _Place:
     def get(self, name: str) -> Path | None:
         """A file of the folder, fetched if it is not on this machine; None if there is none."""
         if self.repository is not None and not self._folder.is_dir():
-            if self._cached:
-                return _in_cache(self.repository, self.ahead + name, self.commit)
-            return download(self.repository, self.ahead + name, self._progress, self.commit)
+            return download(self.repository, self.ahead + name, self._progress, self.commit, self._cached)
         path = self._folder / self.ahead / name
         return path if path.is_file() else None
 
@@ -324,11 +322,14 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         content = json_in(path)
     except (OSError, ValueError) as error:
-        code: Code = "unreadable" if isinstance(error, OSError) else "damaged"
-        raise UserError(
-            f"'{path}' cannot be read as JSON: {error}.", "Get the file again.", code=code, path=str(path)
-        ) from error
+        raise unread(path, "JSON", error) from error
     return content if isinstance(content, dict) else {}
+
+
+def unread(path: Path, kind: str, error: Exception) -> UserError:
+    """The error for a file that cannot be read as what it should be."""
+    code: Code = "unreadable" if isinstance(error, OSError) else "damaged"
+    return UserError(f"'{path}' cannot be read as {kind}: {error}.", "Get the file again.", code=code, path=str(path))
 
 
 # On the hub
@@ -342,17 +343,9 @@ def named_by(file: Path) -> str | None:
     return name if re.fullmatch("[0-9a-f]{64}", name) else None
 
 
-def _in_cache(repository: str, file: str, commit: str | None) -> Path | None:
-    """A file of the cache, which also remembers what the hub lacks: None. UserError if it does not know the file."""
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(repository, file, revision=commit)
-    if found is None:
-        raise UserError(f"'{file}' of '{repository}' is not here.", "Fetch it: 'dpfc fetch'.", code="missing")
-    return Path(found) if isinstance(found, str) else None
-
-
-def download(repository: str, file: str, progress: Progress | None, commit: str | None) -> Path | None:
+def download(
+    repository: str, file: str, progress: Progress | None, commit: str | None, cached: bool = False
+) -> Path | None:
     """A file of the hub in the cache, fetched if it is not there; None if it is not in the repository.
 
     Args:
@@ -360,6 +353,7 @@ def download(repository: str, file: str, progress: Progress | None, commit: str 
         file: its path there.
         progress: it is told how many bytes were downloaded.
         commit: the revision: a commit, a branch or a tag. None: the newest.
+        cached: whether only the cache is asked.
 
     Raises:
         UserError: for everything else that goes wrong.
@@ -370,9 +364,10 @@ def download(repository: str, file: str, progress: Progress | None, commit: str 
 
     code: Code = "unreachable"
     try:
-        if not isinstance(try_to_load_from_cache(repository, file, revision=commit), str):
+        if not cached and not isinstance(try_to_load_from_cache(repository, file, revision=commit), str):
             _reach(repository, file, commit)
-        return Path(hf_hub_download(repository, file, revision=commit, tqdm_class=_meter(file, progress)))
+        meter = _meter(file, progress)
+        return Path(hf_hub_download(repository, file, revision=commit, tqdm_class=meter, local_files_only=cached))
     except hub.LocalEntryNotFoundError as error:
         # The hub answered, and not from a repository that it calls gated.
         if getattr(getattr(error.__cause__, "response", None), "status_code", None) in (401, 403):

@@ -8,7 +8,7 @@ from dpfc_cli import rounding
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import JSON, feature_set
+from dpfc_cli.cli.typed import JSON, conflict, feature_set
 from dpfc_cli.errors import UserError, parameter, sentence
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 from dpfc_cli.options import Option
@@ -151,18 +151,14 @@ def _check(given: set[str], deltas: int) -> None:
     """UserError for options that do not go together. Nothing is written before all of them were looked at."""
     for name, needed in _NEEDS.items():
         if name in given and not given & set(needed):
-            raise _conflict(name, f"needs {' or '.join(map(parameter, needed))}.", "Give it too, or leave this out.")
+            raise conflict(name, f"needs {' or '.join(map(parameter, needed))}.", "Give it too, or leave this out.")
     alone = [name for name in _ALONE if name in given or (name == "population" and "adopt" in given)]
     if len(alone) > 1:
-        raise _conflict(alone[1], f"does not go with {parameter(alone[0])}.", "Do one after the other.")
+        raise conflict(alone[1], f"does not go with {parameter(alone[0])}.", "Do one after the other.")
     if "as_csv" in given and ("as_json" in given or ("features" in given and given & {"sigma", "epsilon"})):
-        raise _conflict("as_csv", "prints one table.", "Ask for one thing, in one form.")
+        raise conflict("as_csv", "prints one table.", "Ask for one thing, in one form.")
     if "cap" in given and deltas > 1:
-        raise _conflict("delta", "may be given once with a cap.", "Leave out the others.")
-
-
-def _conflict(name: str, what: str, remedy: str) -> UserError:
-    return UserError(f"{parameter(name)} {what}", remedy, code="conflict")
+        raise conflict("delta", "may be given once with a cap.", "Leave out the others.")
 
 
 def _deltas(delta: list[float] | None, epsilon: float | None) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import feature_set, head_or_newest
+from dpfc_cli.cli.typed import conflict, feature_set, head_or_newest
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.evaluation.request import PRIVATE, PrivateScoring
 from dpfc_cli.folders import features_folder
@@ -171,10 +171,10 @@ def _features(given: str | None, own: str, charged: bool) -> "FeatureSet":
 def _check_options(ways: Sequence[str], heads: Sequence[Path], epsilon: float | None, asked: Mapping[str, Any]) -> None:
     """UserError for options that do not go together. ways: to print."""
     if len(ways) > 1:
-        raise _conflict(ways[0], f"and {parameter(ways[1])} are two ways to print the same.", "Give one of them.")
+        raise conflict(ways[0], f"and {parameter(ways[1])} are two ways to print the same.", "Give one of them.")
     idle = next((name for name in ("delta", "by", "purpose") if asked[name] is not None), None)
     if epsilon is None and idle is not None:
-        raise _conflict(
+        raise conflict(
             idle,
             f"has no meaning without {parameter('epsilon')}: exact figures spend nothing and are not charged to the "
             "ledger.",
@@ -182,11 +182,7 @@ def _check_options(ways: Sequence[str], heads: Sequence[Path], epsilon: float | 
         )
     if epsilon is not None and len(heads) > 1:
         what = "is spent on one head at a time: each evaluation costs it anew."
-        raise _conflict("epsilon", what, "Evaluate the heads one by one, or name one.")
-
-
-def _conflict(name: str, what: str, remedy: str) -> UserError:
-    return UserError(f"{parameter(name)} {what}", remedy, code="conflict")
+        raise conflict("epsilon", what, "Evaluate the heads one by one, or name one.")
 
 
 def _check_plot(

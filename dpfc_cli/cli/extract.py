@@ -39,14 +39,17 @@ def extract(
     if dry_run:
         from dpfc_cli.cli.fetch import show_needed
 
-        show_needed(extraction.missing(Extraction(wanted, **asked)), as_json)
+        show_needed(extraction.checked(Extraction(wanted, **asked)).needs, as_json)
         return
     units = {extraction.OPENING: "B" if images.small(wanted) else "files", extraction.LOADING: "B"}
     units[extraction.EXTRACTING] = units[extraction.LOOKING] = "images"
 
+    def warn(said: str) -> None:
+        display.warn(spelled(said, flag_named))
+
     def make(**more: bool) -> extraction.Extracted:
         with display.stages(extraction.OPENING, lambda stage: units[stage.partition(":")[0]]) as progress:
-            return extraction.extract(wanted, **asked | more, progress=progress, warn=_warn)
+            return extraction.extract(wanted, **asked | more, progress=progress, warn=warn)
 
     made = _unless_persons(make)
     _remark(made)
@@ -80,10 +83,6 @@ def _the_source(source: str | None, dataset: str | None) -> str:
         remedy = "Write dpfc extract SOURCE, such as digits or imagefolder:PATH."
         raise UserError("No pictures are named.", remedy, code="missing", parameter="source")
     return found
-
-
-def _warn(text: str) -> None:
-    display.warn(spelled(text, flag_named))
 
 
 def _remark(made: "Extracted") -> None:

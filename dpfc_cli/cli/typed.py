@@ -113,6 +113,11 @@ def typed(function: Callable[..., None], call: type[Options] | None) -> dict[str
     return {**found, **own}
 
 
+def conflict(name: str, what: str, remedy: str) -> UserError:
+    """The error for an option that does not fit the others. what: is wrong with it, the end of a sentence."""
+    return UserError(f"{parameter(name)} {what}", remedy, code="conflict")
+
+
 def with_sets(asked: dict[str, Any], call: type[Options]) -> dict[str, Any]:
     """What was typed, with the feature sets that it names opened: a command says when."""
     named = [name for name, said in declared(call).items() if said.kind == "set" and asked.get(name) is not None]

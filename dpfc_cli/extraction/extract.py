@@ -94,7 +94,7 @@ def extract(wanted: Extraction) -> Extracted:
     source, model, pool, preprocess = wanted.source, wanted.model, wanted.pool, wanted.preprocess
     hold_out, limit, task, dtype = wanted.hold_out, wanted.limit, wanted.task, wanted.dtype
     window, exif, tolerant, labels = wanted.window, wanted.exif, wanted.tolerant, _labels(wanted)
-    network, named, folder_of_data, rule, whose, geometry, needs = _checked(wanted)
+    network, named, folder_of_data, rule, whose, geometry, needs = checked(wanted)
     task = task or _part()
     tell = wanted.progress or (lambda stage, done, total: None)
     tell(OPENING, 0, None)
@@ -190,7 +190,9 @@ def extract(wanted: Extraction) -> Extracted:
     return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left, null=null)
 
 
-class _Checked(NamedTuple):
+class Checked(NamedTuple):
+    """An extraction that may be possible, and what it needs on this machine."""
+
     network: backbones.Wanted
     classes: tuple[str, ...] | None
     data_dir: Path | None
@@ -200,7 +202,7 @@ class _Checked(NamedTuple):
     needs: list[Needed]
 
 
-def _checked(wanted: Extraction) -> _Checked:
+def checked(wanted: Extraction) -> Checked:
     """What is wanted. What can be refused before a single byte is fetched or read is refused here."""
     source, model, preprocess = wanted.source, wanted.model, wanted.preprocess
     network = backbones.Wanted(
@@ -226,18 +228,13 @@ def _checked(wanted: Extraction) -> _Checked:
             code="conflict",
         )
     needs = needed(source, data_dir, model, wanted.weights)
-    return _Checked(network, named, data_dir, rule, whose, geometry, needs)
+    return Checked(network, named, data_dir, rule, whose, geometry, needs)
 
 
 def _labels(wanted: Extraction) -> dict[str, Any]:
     """Where the labels stand."""
     table = None if wanted.table is None else Path(wanted.table).expanduser()
     return {"label_column": wanted.label_column, "table": table, "file_column": wanted.file_column}
-
-
-def missing(wanted: Extraction) -> list[Needed]:
-    """What an extraction needs on this machine. UserError as `extract`, for what is wrong with the call itself."""
-    return _checked(wanted).needs
 
 
 def identity_of(

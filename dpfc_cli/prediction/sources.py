@@ -26,7 +26,7 @@ from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.table import FLOATS, Array
 from dpfc_cli.features.tables import ARRAYS, arrays_in
-from dpfc_cli.files import check_plain, sha256_of
+from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.backbone import Recipe
 from dpfc_cli.heads.head import Head
 from dpfc_cli.images import FORMATS, batches
@@ -43,6 +43,7 @@ from dpfc_cli.images.unlabelled import (
     in_list,
     in_parquet,
 )
+from dpfc_cli.sources.reading import readable
 
 STDIN = "-"
 ROWS = 4096
@@ -281,18 +282,8 @@ def pictures_at(given: str) -> Unlabelled:
         raise UserError(f"There is no '{given}'.", f"Name {ACCEPTED}.", code="missing", parameter="source", path=given)
     if ending in EXTENSIONS:
         return in_list([given])
-    try:
-        check_plain(path)
-        with path.open("rb") as file:
-            return in_list(_names(file.read(LARGEST_LIST + 1), given))
-    except OSError as error:
-        raise UserError(
-            f"'{given}' cannot be read: {error.strerror or error}.",
-            f"Name {ACCEPTED}.",
-            code="unreadable",
-            parameter="source",
-            path=given,
-        ) from error
+    with readable(path, "a list of files", f"Name {ACCEPTED}.", wrong="unreadable"), path.open("rb") as file:
+        return in_list(_names(file.read(LARGEST_LIST + 1), given))
 
 
 def _names(data: bytes, source: str) -> list[str]:

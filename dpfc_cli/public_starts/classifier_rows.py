@@ -10,7 +10,7 @@ the 1,000 rows of ImageNet it is as good (CIFAR-10: 75.6 % against 75.1 %, CIFAR
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -161,7 +161,10 @@ def below(names: Sequence[str], labels: Sequence[Label], wordnet: WordNet) -> Ch
     for name in names:
         id = label_of(name).synset
         senses = wordnet.senses(name) if id is None else filter(wordnet.has, (id,))
-        by_sense = {sense: _among(wordnet.below(sense), placed) for sense in senses}
+        by_sense = {
+            sense: sorted(row for synset in wordnet.below(sense) & placed.keys() for row in placed[synset])
+            for sense in senses
+        }
         hit = {sense: found for sense, found in by_sense.items() if found}
         rows[name] = sorted({row for found in (*hit.values(), by_label[name]) for row in found})
         if len(hit) > 1:
@@ -174,7 +177,3 @@ def _meant(label: Label, wordnet: WordNet) -> int | None:
     senses = [set(wordnet.senses(name)) for name in label.names]
     common = set.intersection(*senses) if senses else set()
     return common.pop() if len(common) == 1 else None
-
-
-def _among(synsets: set[int], placed: Mapping[int, list[int]]) -> list[int]:
-    return sorted(row for synset in synsets & placed.keys() for row in placed[synset])

@@ -135,7 +135,10 @@ def _totals(account: Account, deltas: Sequence[float]) -> list[Block]:
 
 def _changed(account: Account, ledger: Ledger) -> Table:
     changes = [
-        (cap.note or "–", cap.at[:10], cap.population or "each", cap.unit, cap.by, *_figures(cap))
+        (
+            *(cap.note or "–", cap.at[:10], cap.population or "each", cap.unit, cap.by),
+            *(("–", "none") if cap.delta is None else (rounding.delta(cap.delta), f"{cap.epsilon:.6g}")),
+        )
         for cap in _changes(account, ledger)
     ]
     columns = ("note", "made", "population", "for one", "by", "delta", "epsilon")
@@ -147,16 +150,12 @@ def _changes(account: Account, ledger: Ledger) -> list[Cap]:
     return [cap for cap in ledger.all(Cap) if ledger.named(cap.population) in (None, account.population)]
 
 
-def _figures(cap: Cap) -> tuple[str, str]:
-    return ("–", "none") if cap.delta is None else (rounding.delta(cap.delta), f"{cap.epsilon:.6g}")
-
-
 def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[str, Any]:
     """An account for programs."""
     named = {of: facts[-1].name for of, facts in ledger.sets.items()}
     shown = ("id", "at", "by", "purpose", "split", "method", "claim", "epsilon", "delta", "adjacency", "unit", "head")
     said = ("id", "at", "by", "note", "population", "unit", "epsilon", "delta")
-    in_force = {cap.id for cap in account.caps}
+    in_force, total = {cap.id for cap in account.caps}, {delta: account.epsilon(delta) for delta in deltas}
 
     def charged(charge: Charge) -> dict[str, Any]:
         last = ledger.outcome(charge.id)
@@ -170,7 +169,7 @@ def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[st
         "unit": account.unit,
         "exact": account.exact,
         "at_least": account.at_least,
-        "epsilon": {f"{delta:g}": _number(account.epsilon(delta)) for delta in deltas},
+        "epsilon": {f"{delta:g}": spent if math.isfinite(spent) else None for delta, spent in total.items()},
         "unprotected": account.unprotected,
         "charges": [charged(charge) for charge in account.charges],
         "caps": [
@@ -195,7 +194,3 @@ def rows(populations: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         for charge in each["charges"]:
             row = {"population": each["population"], **charge, "spent_epsilon": spent, "spent_delta": delta}
             yield row | {name: math.inf if row[name] is None else row[name] for name in ("epsilon", "spent_epsilon")}
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -139,7 +139,10 @@ def _trained_on(head: Head) -> list[tuple[str, str]]:
     if features.get("hold_out"):
         held = "persons" if card["unit"] == "person" else "training pictures"
         rows.append(("test split", f"{features['hold_out']:g} of the {held} were held out"))
-    steps = [_step(step) for step in to_json(head.chain)]
+    steps = [
+        f"{step['step']} (norm {step['norm']:.4g})" if "norm" in step else str(step["step"])
+        for step in to_json(head.chain)
+    ]
     return [
         *rows,
         ("backbone", _backbone(card)),
@@ -149,13 +152,8 @@ def _trained_on(head: Head) -> list[tuple[str, str]]:
     ]
 
 
-def _step(step: Mapping[str, Any]) -> str:
-    return f"{step['step']} (norm {step['norm']:.4g})" if "norm" in step else str(step["step"])
-
-
 def _backbone(card: Mapping[str, Any]) -> str:
-    found = card["features"].get("backbone")
-    name = found.get("name") if isinstance(found, dict) else None
+    name = card["features"]["backbone"].get("name")
     return f"'{name}'" if isinstance(name, str) else "an unknown backbone"
 
 
@@ -172,15 +170,12 @@ def _flat(value: Any, name: str = "") -> list[str]:
 def _evaluated(figures: Mapping[str, Any], trained_on: str) -> list[Block]:
     """What is said of released figures. trained_on: the split of the training."""
     words = "These figures were released with noise. The intervals are for the choice of the records and the noise."
-    found: list[Block] = [Words(words), *released_blocks(figures, [("scored on", _scored_on(figures))])]
+    on = f"the {figures['split']} split of '{figures['features']}'"
+    found: list[Block] = [Words(words), *released_blocks(figures, [("scored on", on)])]
     if figures["split"] == trained_on:
         said = "The head was trained on a split of this name. These figures say how well it fits."
         found.insert(1, Words(said, strong=True))
     return found
-
-
-def _scored_on(figures: Mapping[str, Any]) -> str:
-    return f"the {figures['split']} split of '{figures['features']}'"
 
 
 def _used(head: Head, name: str) -> list[Block]:
@@ -201,9 +196,9 @@ def _checked(findings: list[Finding], unproved: tuple[str, ...]) -> list[Block]:
 
 def _digests(card: Mapping[str, Any], own: "holder.Holder | None") -> list[tuple[str, str]]:
     features = card["features"]
-    backbone = features.get("backbone")
-    rows = [("backbone", "; ".join(_flat(backbone)) or "unknown"), ("recipe of the features", features["fingerprint"])]
-    weights = backbone.get("weights") if isinstance(backbone, dict) else None
+    rows = [("backbone", "; ".join(_flat(features["backbone"])) or "unknown")]
+    rows.append(("recipe of the features", features["fingerprint"]))
+    weights = features["backbone"].get("weights")
     if isinstance(weights, dict) and isinstance(weights.get("sha256"), str):
         rows.append(("weights of the backbone", weights["sha256"]))
     if "public_head" in card:
@@ -215,8 +210,7 @@ def _header(
     card: Mapping[str, Any], name: str, license: str | None, figures: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The header of a model card, as the Hugging Face hub reads it."""
-    backbone = card["features"].get("backbone")
-    weights = backbone.get("weights") if isinstance(backbone, dict) else None
+    weights = card["features"]["backbone"].get("weights")
     tags = ["dpfc", "differential-privacy" if card["claim"] == "private" else "no-privacy-guarantee"]
     found: dict[str, Any] = {"library_name": "dpfc", "tags": tags} | ({} if license is None else {"license": license})
     if _backbone(card) != "'imported'":

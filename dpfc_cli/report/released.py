@@ -13,7 +13,7 @@ from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.files import json_in
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON
 from dpfc_cli.schema import Check, among, each, either, fault, null, number, record, text, whole
-from dpfc_cli.sources.reading import reading_code, remedy_for
+from dpfc_cli.sources.reading import readable
 
 _FRACTION = either(null, number(0, 1))
 _INTERVAL = each(number(0, 1), least=2)
@@ -38,15 +38,8 @@ def load(path: Path, digest: str) -> Mapping[str, Any]:
     this SHA-256.
     """
     about: dict[str, Any] = {"parameter": "evaluation", "path": str(path)}
-    try:
+    with readable(path, "the output of 'dpfc evaluate --json'", "Write it again."):
         found = json_in(path)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"'{path}' cannot be read as the output of 'dpfc evaluate --json': {error}.",
-            remedy_for(error, "Write it again."),
-            code=reading_code(error),
-            **about,
-        ) from error
     if isinstance(found, dict) and "figures" not in found and "top1" in found:
         raise UserError(
             f"The figures in '{path}' are exact: they protect no record of the split.",

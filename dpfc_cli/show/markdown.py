@@ -23,7 +23,8 @@ def markdown(document: Document) -> str:
     """The text. One with a header has no places to sign."""
     header = f"---\n{_yaml(document.header)}---\n\n" if document.header else ""
     notice = [f"> {escaped(document.notice)}"] if document.notice else []
-    sections = [_section(each) for each in document.sections if not (document.header and _only_to_sign(each))]
+    signed = [each for each in document.sections if all(isinstance(block, SignOff) for block in each.blocks)]
+    sections = [_section(each) for each in document.sections if not (document.header and each in signed)]
     return "\n\n".join([f"{header}# {escaped(document.title)}{_tag(document)}", *notice, *sections]) + "\n"
 
 
@@ -33,10 +34,6 @@ def escaped(text: str) -> str:
     safe = _LINKS.sub(lambda match: "\\" + "\\".join(match[0]), safe)
     begins = _BEGINS.match(safe)
     return f"{begins[0]}\\{safe[begins.end() :]}" if begins else safe
-
-
-def _only_to_sign(section: Section) -> bool:
-    return all(isinstance(block, SignOff) for block in section.blocks)
 
 
 def _tag(part: Section | Document) -> str:
