@@ -282,7 +282,8 @@ def pictures_at(given: str) -> Unlabelled:
         raise UserError(f"There is no '{given}'.", f"Name {ACCEPTED}.", code="missing", parameter="source", path=given)
     if ending in EXTENSIONS:
         return in_list([given])
-    with readable(path, "a list of files", f"Name {ACCEPTED}.", wrong="unreadable"), path.open("rb") as file:
+    kind = f"a list of files ({parameter('source')})"
+    with readable(path, kind, f"Name {ACCEPTED}.", wrong="unreadable"), path.open("rb") as file:
         return in_list(_names(file.read(LARGEST_LIST + 1), given))
 
 

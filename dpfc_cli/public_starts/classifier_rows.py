@@ -63,7 +63,7 @@ def labels_in(path: Path) -> tuple[Label, ...]:
 def lines_in(path: Path, name: str) -> list[str]:
     """The lines of a text file. name: of the parameter. Raises UserError where it cannot be read as UTF-8."""
     remedy = f"Name a text file in UTF-8, with one entry on each line: {parameter(name)}."
-    with readable(path, "text", remedy, wrong="unreadable"):
+    with readable(path, f"the text file of {parameter(name)}", remedy, wrong="unreadable"):
         # Some editors put a mark ahead that "utf-8-sig" removes.
         text = bytes_in(path).decode("utf-8-sig")
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
