@@ -195,11 +195,8 @@ def installing(extra: str) -> str:
 
 
 def check_new_name(name: str) -> None:
-    """Refuse the name of a file or folder that is to be made, if a listing or a log could not show it.
-
-    Raises:
-        UserError: it has characters that are not `printable`.
-
+    """Refuse the name of a file or folder that is to be made, if a listing or a log could not show it. UserError: it
+    has characters that are not `printable`.
     """
     if printable(name) != name:
         raise UserError(

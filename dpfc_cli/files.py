@@ -93,11 +93,8 @@ def bytes_in(path: Path) -> bytes:
 
 
 def json_of(text: str | bytes) -> Any:
-    """The values of a JSON text from a file.
-
-    Raises:
-        ValueError: it is no JSON, it is nested too deeply, or it has a number that no float64 is (NaN, 1e400).
-
+    """The values of a JSON text from a file. ValueError: it is no JSON, it is nested too deeply, or it has a number
+    that no float64 is (NaN, 1e400).
     """
     try:
         value = json.loads(text, parse_float=_finite, parse_constant=_no_number)

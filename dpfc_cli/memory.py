@@ -61,10 +61,7 @@ def check_fits(path: Path, what: str, needed: int, copies: int = 1) -> None:
 @contextmanager
 def proved(wanted: int) -> Iterator[None]:
     """Do something whose failure says nothing about memory: the system would have given `wanted` bytes, and some.
-
-    Raises:
-        MemoryError: it failed, and the system would not have given them. The failure may have been a lack of memory.
-
+    MemoryError: it failed, and the system would not have given them. The failure may have been a lack of memory.
     """
     try:
         # The pages are not touched: this asks for the memory as the readers' own requests do.

@@ -81,11 +81,8 @@ class Option:
         return self.help if named else f"{self.help} One of {listed(self.choices)}."
 
     def taken(self, name: str, value: Any) -> Any:
-        """A value as plain Python: an int, a float, a str, a bool, a Path or a tuple of floats.
-
-        Raises:
-            UserError: the value is not valid.
-
+        """A value as plain Python: an int, a float, a str, a bool, a Path or a tuple of floats. UserError: the value is
+        not valid.
         """
         said = parameter(name)
         if self.kind == "choice":

@@ -8,11 +8,8 @@ from dpfc_cli.files import make
 
 
 def check(path: Path, endings: Collection[str]) -> None:
-    """Refuse a name that a new file cannot have. endings: those that it may have.
-
-    Raises:
-        UserError: it ends in something else, or has characters that cannot be seen.
-
+    """Refuse a name that a new file cannot have. endings: those that it may have. UserError: it ends in something else,
+    or has characters that cannot be seen.
     """
     check_new_name(path.name)
     if path.suffix.lower() not in endings:

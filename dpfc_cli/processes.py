@@ -144,11 +144,8 @@ class Processes:
         return self._added(padded).tobytes()[:length]
 
     def gathered(self, value: str) -> list[str]:
-        """The values of all processes, in order. It returns when all have come here.
-
-        Raises:
-            LostError: a process has failed or is gone.
-
+        """The values of all processes, in order. It returns when all have come here. LostError: a process has failed or
+        is gone.
         """
         self._met += 1
         self._service.put(f"met/{self._met}/{self.number}", value)

@@ -246,11 +246,8 @@ def _join(arrays: Arrays, source: str) -> None:
 
 
 def tensors(files: tuple[Path, ...], stack: ExitStack) -> dict[str, Read]:
-    """All tensors of some `.safetensors` or `.npz` files by name, not yet read. stack: it closes the files.
-
-    Raises:
-        UserError: a file is damaged, or holds something else than numbers. Reading a tensor raises it, too.
-
+    """All tensors of some `.safetensors` or `.npz` files by name, not yet read. stack: it closes the files. UserError:
+    a file is damaged, or holds something else than numbers. Reading a tensor raises it, too.
     """
     return {name: read for file in files for name, read in _opened(file, stack)}
 

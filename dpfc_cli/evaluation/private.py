@@ -144,10 +144,7 @@ class Ready:
 
 def prepare(wanted: PrivateScoring, warnings: tuple[str, ...] = ()) -> Ready:
     """Everything of an evaluation that costs no privacy. The head fits the features, and the split was verified.
-
-    Raises:
-        UserError: whatever can be refused.
-
+    UserError: whatever can be refused.
     """
     head, features, split, delta = wanted.head, wanted.features, wanted.split, wanted.delta
     by, purpose = noted("by", wanted.by) or account_name(), noted("purpose", wanted.purpose)

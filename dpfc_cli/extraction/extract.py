@@ -305,10 +305,7 @@ def _named_after(source: str) -> str:
 
 def _population_of(given: str | None, catalogued: str | None) -> str | None:
     """The population of a set that is to be made. catalogued: the name of the public data set that it is made of.
-
-    Raises:
-        UserError: the name cannot be that of a population, or the data set has one of its own.
-
+    UserError: the name cannot be that of a population, or the data set has one of its own.
     """
     check_name(given)
     if given is not None and catalogued is not None:

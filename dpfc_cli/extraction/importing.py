@@ -183,11 +183,8 @@ def _held_out(tables: dict[str, Table], fraction: float, source: str) -> dict[st
 def _by_names(
     tables: dict[str, Table], classes: tuple[str, ...] | None
 ) -> tuple[dict[str, Table], tuple[str, ...] | None]:
-    """The tables with numbers of classes, if their labels are texts; and then all names that occur, sorted.
-
-    Raises:
-        UserError: some splits have texts and others numbers, or a text is not among the classes.
-
+    """The tables with numbers of classes, if their labels are texts; and then all names that occur, sorted. UserError:
+    some splits have texts and others numbers, or a text is not among the classes.
     """
     texts = [table.names for table in tables.values() if table.names is not None]
     if not texts:

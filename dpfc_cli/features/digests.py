@@ -44,11 +44,8 @@ def write(path: Path, kind: Kind, digests: Digests) -> None:
 
 
 def read(path: Path) -> tuple[str, Digests] | None:
-    """The kind of the digests in a file, and the digests, in ascending order. None if there is no file.
-
-    Raises:
-        UserError: the file cannot be read, or it is damaged.
-
+    """The kind of the digests in a file, and the digests, in ascending order. None if there is no file. UserError: the
+    file cannot be read, or it is damaged.
     """
     try:
         files.check_plain(path)
@@ -74,11 +71,8 @@ def copy(source: Path, path: Path) -> None:
 
 
 def common(one: Path, other: Path) -> int:
-    """How many different records two files of digests have in common; 0 where nothing can be told.
-
-    Raises:
-        UserError: a file cannot be read, or it is damaged.
-
+    """How many different records two files of digests have in common; 0 where nothing can be told. UserError: a file
+    cannot be read, or it is damaged.
     """
     found = [read(path) for path in (one, other)]
     (first, second) = found

@@ -50,11 +50,8 @@ class _Whole(io.FileIO):
 
 @contextmanager
 def opened_hdf5(path: Path) -> Iterator["h5py.File"]:
-    """The HDF5 file, open for reading until the end of the block. Nobody may write to it meanwhile.
-
-    Raises:
-        UserError: it cannot be opened. The message tells a damaged file from one that we may not read now.
-
+    """The HDF5 file, open for reading until the end of the block. Nobody may write to it meanwhile. UserError: it
+    cannot be opened. The message tells a damaged file from one that we may not read now.
     """
     import h5py
 

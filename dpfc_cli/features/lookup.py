@@ -76,11 +76,8 @@ def placed(name: str | Path) -> Path:
 
 
 def new_folder(name: str | Path) -> Path:
-    """The folder of a set that is to be made: as `placed`, if the name can be that of a set.
-
-    Raises:
-        UserError: the name is empty or not printable, or dpfc uses it itself.
-
+    """The folder of a set that is to be made: as `placed`, if the name can be that of a set. UserError: the name is
+    empty or not printable, or dpfc uses it itself.
     """
     if not str(name).strip():
         raise UserError(f"{parameter('out')} is empty.", "Give the feature set a name.")

@@ -381,11 +381,7 @@ def _tidy(folder: Path) -> None:
 
 def complete(folder: Path, wanted: Manifest) -> FeatureSet | None:
     """The finished set in `folder`, if it has the identity of `wanted`; None if nothing lies there. Classes that
-    `wanted` asserts replace inferred ones.
-
-    Raises:
-        UserError: the folder is a set of another identity, or something else.
-
+    `wanted` asserts replace inferred ones. UserError: the folder is a set of another identity, or something else.
     """
     if not folder.exists():
         return None

@@ -103,11 +103,8 @@ class Drawing:
         return buffer.getvalue()
 
     def save(self, path: Path) -> None:
-        """Write the file, of the kind that its name ends in. A file of that name is replaced.
-
-        Raises:
-            UserError: it ends in something else, or it cannot be written. Then an older file is as it was.
-
+        """Write the file, of the kind that its name ends in. A file of that name is replaced. UserError: it ends in
+        something else, or it cannot be written. Then an older file is as it was.
         """
         try:
             files.replace(path, self.bytes_of(_kind(path)))
@@ -121,11 +118,8 @@ class Drawing:
 
 
 def check(path: Path | None = None) -> None:
-    """Refuse what would fail later: call it before any work. path: the file that is to be written, if any.
-
-    Raises:
-        UserError: matplotlib is missing, the file ends in something else than `KINDS`, or its folder is not there.
-
+    """Refuse what would fail later: call it before any work. path: the file that is to be written, if any. UserError:
+    matplotlib is missing, the file ends in something else than `KINDS`, or its folder is not there.
     """
     if path is not None:
         _kind(path)

@@ -123,11 +123,8 @@ class Stated:
 
 
 def stated_of(head: Head, about: str, instead: str) -> Stated:
-    """What the card of a head says of its backbone. `about` and `instead`: see `Stated`.
-
-    Raises:
-        UserError: the head was trained on imported features, or its card describes no backbone.
-
+    """What the card of a head says of its backbone. `about` and `instead`: see `Stated`. UserError: the head was
+    trained on imported features, or its card describes no backbone.
     """
     found = Stated(head.card["features"]["backbone"], head.dim, about, instead)
     if found.values.get("name") == "imported":
@@ -165,11 +162,8 @@ class Recipe:
 
 
 def recipe_of(head: Head) -> Recipe:
-    """What the card of a head says of its features. Nothing is loaded.
-
-    Raises:
-        UserError: the head was trained on imported features, or its card does not say how pictures were prepared.
-
+    """What the card of a head says of its features. Nothing is loaded. UserError: the head was trained on imported
+    features, or its card does not say how pictures were prepared.
     """
     own = head.card["features"]
     given = stated_of(head, "head", "Predict on features: a feature set, or an .npy file.")

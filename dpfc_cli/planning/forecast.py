@@ -220,11 +220,8 @@ _COUNT = Option("", kind="integer", low=2, high=MOST)
 
 
 def stated_facts(wanted: Forecasting) -> Facts:
-    """The public facts, of the manifest or as they are stated.
-
-    Raises:
-        UserError: something is missing or makes no sense, or two of them contradict.
-
+    """The public facts, of the manifest or as they are stated. UserError: something is missing or makes no sense, or
+    two of them contradict.
     """
     features, on, records, persons = wanted.features, wanted.on, wanted.records, wanted.persons
     classes, dimensions = wanted.classes, wanted.dimensions

@@ -111,11 +111,8 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
 
 
 def check_charge(ledger: Ledger, features: FeatureSet, charge: Charge) -> None:
-    """Refuse what may not be charged.
-
-    Raises:
-        UserError: the ledger lacks the set, or is too old a copy, or a cap does not allow the charge.
-
+    """Refuse what may not be charged. UserError: the ledger lacks the set, or is too old a copy, or a cap does not
+    allow the charge.
     """
     known_set(ledger, features)
     refuse_old(ledger)

@@ -35,12 +35,7 @@ class Leader:
     processes: Processes
 
     def verify(self, features: FeatureSet, split: str, facts: Facts, progress: Progress | None = None) -> None:
-        """All processes have the same set, and each of them finds its part unchanged.
-
-        Raises:
-            UserError: they do not.
-
-        """
+        """All processes have the same set, and each of them finds its part unchanged. UserError: they do not."""
         self._ask("verify", manifest=digest_of(features), split=split, facts=dataclasses.asdict(facts))
         verify_part(self.processes, features, split, facts, progress)
 
@@ -96,11 +91,8 @@ def verify_part(
 
 
 def serve(processes: Processes, features: FeatureSet) -> None:
-    """Do what process 0 asks (`Leader`), until the training ends.
-
-    Raises:
-        UserError: this process cannot do it, or process 0 has ended. The others are told.
-
+    """Do what process 0 asks (`Leader`), until the training ends. UserError: this process cannot do it, or process 0
+    has ended. The others are told.
     """
     try:
         while (asked := json.loads(processes.told()))["ask"] != "end":

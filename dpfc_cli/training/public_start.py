@@ -142,10 +142,7 @@ def _check_together(begun: Calibrated) -> None:
 
 def vectors_of(private: FeatureSet, given: Path | str, book: Ledger) -> tuple[PublicHead, Mapping[str, Any] | None]:
     """Class vectors for the classes of a feature set. If they are a private head of the same records, its card, too.
-
-    Raises:
-        UserError: see `begin`.
-
+    UserError: see `begin`.
     """
     path = located(given)
     if not path.is_file():

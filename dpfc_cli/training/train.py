@@ -69,12 +69,9 @@ def plan(request: Request, observer: Observer) -> Checked:
 
 
 def finish(checked: Checked, observer: Observer) -> Trained:
-    """Charge a training and run it, if the observer says yes.
-
-    Raises:
-        UserError: the observer said no, the place or the ledger cannot be written, or the head nowhere.
-        KeyboardInterrupt, Exception: it was stopped. A note of the exception says whether it was charged.
-
+    """Charge a training and run it, if the observer says yes. UserError: the observer said no, the place or the ledger
+    cannot be written, or the head nowhere. KeyboardInterrupt, Exception: it was stopped. A note of the exception says
+    whether it was charged.
     """
     note, charged = Note("Nothing was charged, and no head was written."), None
     try:

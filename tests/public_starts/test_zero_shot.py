@@ -190,6 +190,7 @@ def test_vectors_of_text_are_those_of_the_tower_in_the_order_of_the_classes(
             prompts=given,
             weights="w",
             out=f"{len(used)}.safetensors",
+            progress=None,
         )
         wanted = backbones.Wanted(name="vit-g14", pool="cls", weights="w", expected=sha256_of(Path("private.npz")))
         assert asked == [wanted, CLASSES, used]

@@ -122,11 +122,8 @@ def class_vectors(wanted: Wanted, names: Sequence[str], prompts: Sequence[str] =
 
 
 def texts_of(names: Sequence[str], prompts: Sequence[str]) -> list[str]:
-    """Each name in each prompt: all texts of the first class, then those of the second one, and so on.
-
-    Raises:
-        UserError: there is no prompt, one has no place for the name, or a name has no letter, digit or sign.
-
+    """Each name in each prompt: all texts of the first class, then those of the second one, and so on. UserError: there
+    is no prompt, one has no place for the name, or a name has no letter, digit or sign.
     """
     for prompt in prompts or [""]:
         if "{}" not in prompt:

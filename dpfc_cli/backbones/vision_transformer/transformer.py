@@ -49,11 +49,8 @@ def load(wanted: Wanted) -> "Transformer":
 
 def architecture(model: Model, parameters: Parameters, located: hub.Located, pool: str | None) -> vit.Architecture:
     """The architecture: from the shapes of the checkpoint first, then its config.json, then the table. pool: None is
-    the pooling that the checkpoint was trained with.
-
-    Raises:
-        UserError: config.json has values that cannot be used, or the checkpoint cannot give this pooling.
-
+    the pooling that the checkpoint was trained with. UserError: config.json has values that cannot be used, or the
+    checkpoint cannot give this pooling.
     """
     inner = located.config.get("vision_config")
     config = inner if isinstance(inner, dict) and inner else located.config
@@ -81,10 +78,7 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located, poo
 
 def statistics(model: Model, located: hub.Located) -> tuple[Triple, Triple]:
     """Mean and standard deviation of the preprocessing: from a config.json of timm first, then from the table.
-
-    Raises:
-        UserError: config.json has values that cannot be used.
-
+    UserError: config.json has values that cannot be used.
     """
     known = located.config.get("pretrained_cfg")
     known = known if isinstance(known, dict) else located.config
@@ -112,11 +106,8 @@ def unseen(
     model: Model, located: hub.Located, *, width: int, heads: Any, epsilon: Any, stated: Any
 ) -> tuple[int, float, Activation]:
     """What the shapes of a checkpoint do not show: heads and epsilon, as config.json or the table states them, and the
-    activation. width: of a token. stated: the activation in config.json; None if it has none.
-
-    Raises:
-        UserError: config.json has values that cannot be used, or the activation cannot be known.
-
+    activation. width: of a token. stated: the activation in config.json; None if it has none. UserError: config.json
+    has values that cannot be used, or the activation cannot be known.
     """
     possible = type(heads) is int and heads > 0 and not width % heads and stated in (None, *_ACTIVATIONS)
     if not possible or type(epsilon) not in (int, float) or not 0 < epsilon < 1:
