@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dpfc_cli.errors import UserError, check_new_name, parameter
 from dpfc_cli.files import make
+from dpfc_cli.folders import moved_by
 
 
 def check(path: Path, endings: Collection[str]) -> None:
@@ -42,7 +43,7 @@ def unwritable(path: Path, error: OSError) -> UserError:
     """The error where a file cannot be written."""
     return UserError(
         f"'{path}' cannot be written: {error.strerror or error}.",
-        f"Choose a writable place, with room left: {parameter('out')}.",
+        f"Choose a writable place, with room left: {moved_by(path.parent) or parameter('out')}.",
         code="unwritable",
         path=str(path),
     )

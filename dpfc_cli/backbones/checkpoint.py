@@ -261,7 +261,7 @@ def _opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
         try:
             return _plain(read(name), file, name)
         except broken as error:
-            raise unread(file, file.suffix, error) from error
+            raise unread(file, f"a complete {file.suffix} file", error) from error
 
     try:
         if file.suffix == ".npz":
@@ -279,7 +279,7 @@ def _opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
 
             names = stored.keys()
     except broken as error:
-        raise unread(file, file.suffix, error) from error
+        raise unread(file, f"a complete {file.suffix} file", error) from error
     for name in names:
         yield name, partial(careful, read, name)
 

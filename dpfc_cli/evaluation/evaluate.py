@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.evaluation.exact import Comparison, Evaluation, figures
 from dpfc_cli.evaluation.request import PrivateScoring, Scoring
-from dpfc_cli.features.reader import FeatureSet, check_sets
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, check_heads
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress, show
@@ -118,9 +118,9 @@ def compare(
     """
     heads = tuple(heads)
     check_heads(*heads)
-    check_sets(features=features)
     if len(heads) < 2:
         raise UserError("There are not two heads to compare.", "Give two or more.", parameter="heads")
+    Scoring(heads[0], features, split)
     _check_fit(heads, features, split)
     trained = next((head for head in heads if _private(head, split)), None)
     if trained is not None:

@@ -318,15 +318,6 @@ def _last_group(groups: "h5py.Dataset", path: Path, rows: int, before: int | Non
     return -1 if before is None else before
 
 
-def check_sets(**named: object) -> None:
-    """UserError where a parameter of that name is given and is no feature set."""
-    for name, value in named.items():
-        if value is not None and not isinstance(value, FeatureSet):
-            raise UserError(
-                f"{parameter(name)} is a {type(value).__name__}, not a feature set.", "Open it with open_features."
-            )
-
-
 def cut(pieces: Iterable[tuple[np.ndarray, np.ndarray]], rows: int) -> Blocks:
     """Pieces (features, labels) of any lengths as blocks (start, features, labels) of `rows`; the last is shorter."""
     return ((start, x, y) for start, (x, y) in _cut(pieces, rows))

@@ -20,9 +20,10 @@ import numpy as np
 
 from dpfc_cli.errors import UserError, counted, near, parameter, printable
 from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_beside, write_synced, written_at
-from dpfc_cli.folders import heads_folder, moved_by
+from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads import hub
 from dpfc_cli.memory import check_fits
+from dpfc_cli.outputs import unwritable
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.show.document import Told
 from dpfc_cli.sources.reading import unread
@@ -230,7 +231,7 @@ def try_place(path: Path) -> None:
             raise IsADirectoryError(21, "it is a folder")
         temporary.touch(exist_ok=False)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -286,7 +287,7 @@ def save(data: bytes, path: Path) -> Path:
                 raise
             return rescued
         except OSError:
-            raise _unwritable(path, error) from error
+            raise unwritable(path, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -298,16 +299,6 @@ def _publish(temporary: Path, path: Path) -> Path:
     while not publish(temporary, path):
         path = free_name(path.parent, stem, suffix)
     return path
-
-
-def _unwritable(path: Path, error: OSError) -> UserError:
-    variable = moved_by(path.parent)
-    return UserError(
-        f"The head cannot be written to '{path}': {error.strerror or error}.",
-        f"Choose a writable place with {variable or parameter('out')}.",
-        code="unwritable",
-        path=str(path),
-    )
 
 
 def check_card(card: Mapping[str, Any]) -> None:

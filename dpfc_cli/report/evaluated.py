@@ -238,7 +238,7 @@ def _records(result: "Evaluation", features: "FeatureSet") -> list[tuple[str, st
     return rows
 
 
-def _calibrated(result: "Evaluation") -> str:
+def _reliability(result: "Evaluation") -> list[Block]:
     found = result.calibration
     assert found is not None
     mean, right, error, chance = (
@@ -246,24 +246,19 @@ def _calibrated(result: "Evaluation") -> str:
         for each in (found.probability, result.top1, found.error, found.by_chance)
     )
     bins = f"expected calibration error in {len(found.bins)} bins of one width {error}, by chance alone {chance}"
-    return f"{mean} on average, where {right} are right; {bins}"
-
-
-def _reliability(result: "Evaluation") -> list[Block]:
-    found = result.calibration
-    assert found is not None
+    facts = Facts([("probabilities", f"{mean} on average, where {right} are right; {bins}")])
     rows, parts = [], []
     for each in found.bins:
         if each.right is None or each.probability is None:
             continue
         name = f"{100 * each.low:.0f}–{100 * each.high:.0f} %"
-        right = rounding.accuracy(each.right, each.interval, each.n)
-        rows.append((name, f"{each.n:,}", rounding.percentage(each.probability, 100), *right))
+        figures = rounding.accuracy(each.right, each.interval, each.n)
+        rows.append((name, f"{each.n:,}", rounding.percentage(each.probability, 100), *figures))
         parts.append(each.right)
     columns = ("probability", "records", "mean", "right", "95 % interval")
     title = "How often the best class is right, by its probability (softmax of the scores)"
     table = Table(columns, rows, title=title, bar=lambda i, width: bar(parts[i], width))
-    return [Facts([("probabilities", _calibrated(result))]), table]
+    return [facts, table]
 
 
 def _confusions(result: "Evaluation") -> Table:

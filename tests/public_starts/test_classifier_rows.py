@@ -221,5 +221,5 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"labels\.txt'.*No such file"):
         labels_in(tmp_path / "labels.txt")
     (tmp_path / "labels.txt").write_bytes(b"\xff")
-    with pytest.raises(UserError, match="cannot be read as text"):
+    with pytest.raises(UserError, match="cannot be read as the text file of"):
         labels_in(tmp_path / "labels.txt")
