@@ -66,7 +66,6 @@ def check(
             f"dpfc cannot download '{entry.name}'.",
             f"{entry.obtain} Then name the folder that holds it: {parameter('data_dir')}.",
             code="missing",
-            parameter="data_dir",
             name=entry.name,
         )
     known = [form for form in RULES if form.partition(":")[0] in entry.groups]
@@ -85,7 +84,6 @@ def check(
                 f"'{entry.name}' takes no {parameter(name)}: {why}.",
                 f"Leave out {parameter(name)}.",
                 code="conflict",
-                parameter=name,
                 name=entry.name,
             )
     if group_by is not None and group_by.by not in entry.groups:
@@ -101,7 +99,6 @@ def check(
             f"{parameter('window')} {','.join(f'{value:g}' for value in window)} is not LOW,HIGH with LOW below HIGH.",
             "Give the grey values that are black and white, such as 0,4095 for values of 12 bits.",
             code="bad-value",
-            parameter="window",
         )
 
 

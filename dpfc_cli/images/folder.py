@@ -222,7 +222,6 @@ def _in_table(path: Path | None, folder: Path, label_column: str | None, table_a
             f"There is no {' or '.join(NAMES)} in '{folder}'.",
             f"Name the table: {parameter('table')}.",
             code="missing",
-            parameter="table",
             path=str(folder),
         )
     table = table_at(path)
@@ -301,7 +300,6 @@ def _persons_of(
                 f"Put a table there with the columns '{FILE_NAME}' and '{rule.column}', or name another one: "
                 f"{parameter('group_by')} table:FILE.",
                 code="missing",
-                parameter="group_by",
                 path=str(folder),
             )
     return found

@@ -49,7 +49,6 @@ def open_imagenet(request: Request) -> ImageSet:
             f"'{folder}' holds neither '{TRAIN}' nor 'train/' with a folder for each class.",
             f"{OBTAIN} Then name the folder that holds it: {parameter('data_dir')}.",
             code="missing",
-            parameter="data_dir",
             path=str(folder),
         )
     found: dict[str, list[Member]] = {}

@@ -205,7 +205,6 @@ def missing(dataset: str, what: str, folder: Path) -> UserError:
         f"Name the folder that holds the files of {dataset} with {parameter('data_dir')}, or leave it out to download "
         "them.",
         code="missing",
-        parameter="data_dir",
         path=str(folder),
     )
 
@@ -270,7 +269,6 @@ def unreadable(title: str, reason: str) -> UnreadableError:
         "Remove it, replace it by an 8-bit PNG or JPEG, or keep it as a record without content: "
         f"{parameter('on_error')} null.",
         code="bad-record",
-        parameter="on_error",
         path=title,
         reason=reason,
     )

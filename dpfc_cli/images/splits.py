@@ -232,7 +232,6 @@ class Decoder:
                     f"'{title}' has another size than the first image. {GUARDED}",
                     f"Give a size that all images are resized and cropped to: {parameter('image_size')}.",
                     code="bad-record",
-                    parameter="image_size",
                     path=title,
                 )
             batch[row] = picture

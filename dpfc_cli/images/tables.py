@@ -407,7 +407,6 @@ def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) ->
             f"The files of '{source}' name their classes themselves.",
             f"Leave out {parameter('classes')}.",
             code="conflict",
-            parameter="classes",
             path=source,
         )
 

@@ -111,7 +111,6 @@ class Method(Generic[Planned, Options]):
                     f"{parameter(name)} is no option of {self.name}.",
                     f"{self.name} has: {', '.join(parameter(n) for n, o in known.items() if o.typed)}.",
                     code="conflict",
-                    parameter=name,
                     method=self.name,
                 )
         return {name: known[name].taken(name, value) for name, value in given.items()}

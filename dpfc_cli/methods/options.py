@@ -43,7 +43,6 @@ class Option(options.Option):
             raise UserError(
                 f"{parameter(name)} {shown} is not {len(self.parts)} positive fractions that add up to 1.",
                 f"Give one fraction for each kind of release, in this order: {', '.join(self.parts)}.",
-                parameter=name,
             )
         return found
 

@@ -44,7 +44,6 @@ def _check_inferred(count: int) -> None:
             f"The labels seem to name {count:,} classes. {GUARDED}",
             f"Say which classes there are: {parameter('classes')}.",
             code="bad-record",
-            parameter="classes",
         )
 
 
@@ -68,7 +67,6 @@ def numbers_of_names(found: Sequence[str], classes: tuple[str, ...] | None) -> d
             "The labels are names. Give the names of all classes: there may be more classes than labels. Or take other "
             f"labels: {parameter('label_column')}.",
             code="conflict",
-            parameter="classes",
         )
     return number
 
@@ -95,7 +93,6 @@ def check_classes(classes: tuple[str, ...], inferred: bool) -> None:
             if inferred
             else "Add another class.",
             code="bad-value",
-            parameter="classes",
         )
 
 
@@ -228,7 +225,6 @@ def labelled(labels: Mapping[str, Given], classes: tuple[str, ...] | None, names
                 f"The {split} images have labels outside 0..{len(found) - 1}. {GUARDED}",
                 f"Check the labels, and the number of classes: {parameter('classes')}.",
                 code="bad-record",
-                parameter="classes",
                 split=split,
             )
     return Labelled(found, origin, used, numbers)

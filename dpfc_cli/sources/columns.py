@@ -134,7 +134,6 @@ def chosen(schema: Any, given: str | None, fits: Fits, what: str, option: str, s
         f"'{source}' has {problem}.",
         f"Name one with {parameter(option)}. Columns of {what}: {', '.join(fitting) or 'none'}.",
         code="missing",
-        parameter=option,
         path=source,
         known=fitting,
     )
@@ -157,7 +156,6 @@ def label_column(schema: Any, given: str | None, fits: Fits, what: str, source: 
         f"'{source}' has {has}",
         f"Name it with {parameter('label_column')}, or give it one of these names: {', '.join(USUAL_NAMES)}.",
         code="conflict" if numbers else "missing",
-        parameter="label_column",
         source=source,
         known=numbers,
     )

@@ -69,7 +69,6 @@ def column_in(
             f"{', '.join(columns) or 'none'}.{guarded}",
             f"Say which one it is: {parameter(option)} {form}NAME. Or give it a usual name: {', '.join(usual)}.",
             code="missing",
-            parameter=option,
             path=str(path),
             known=list(columns),
         )

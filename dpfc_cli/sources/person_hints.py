@@ -117,7 +117,6 @@ def refuse_both(each_record_is_a_person: bool, persons: bool, by: str) -> None:
             f"Persons are known here, and with {parameter('each_record_is_a_person')} each record would be one.",
             f"Leave it out, or {parameter(by)}.",
             code="conflict",
-            parameter="each_record_is_a_person",
         )
 
 

@@ -182,7 +182,6 @@ def held_out(
             f"'{source}' has a test split already, of {counted(splits['test'], noun)}.",
             f"Leave out {parameter('hold_out')}.",
             code="conflict",
-            parameter="hold_out",
             name=source,
         )
     n = splits["train"]
@@ -195,7 +194,6 @@ def held_out(
             f"{parameter('hold_out')} {fraction:g} of {counted(n, noun)} leaves one of the two splits empty.",
             "Give another fraction, or a test split of your own.",
             code="bad-value",
-            parameter="hold_out",
             value=fraction,
         )
     return {"train": np.flatnonzero(~out), "test": np.flatnonzero(out)}
