@@ -38,7 +38,8 @@ def load(path: Path, digest: str) -> Mapping[str, Any]:
     this SHA-256.
     """
     about: dict[str, Any] = {"parameter": "evaluation", "path": str(path)}
-    with readable(path, f"{parameter('evaluation')}, the output of 'dpfc evaluate --json'", "Write it again."):
+    kind = f"the output of 'dpfc evaluate --json' ({parameter('evaluation')})"
+    with readable(path, kind, "Write it again.", plain=False):
         found = json_in(path)
     if isinstance(found, dict) and "figures" not in found and "top1" in found:
         raise UserError(
