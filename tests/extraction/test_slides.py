@@ -4,11 +4,10 @@ import errno
 import fcntl
 import itertools
 import os
-import resource
 import stat
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -335,17 +334,25 @@ LARGE = 2**20
 """Patches of one slide: 40 MiB in one chunk, which zeros compress to a hundredth."""
 
 
-@contextmanager
-def little_memory(extra: int) -> Iterator[None]:
-    """So many bytes more, and none beyond."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    now = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmSize"))
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (now + extra, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+# The first import loads what is loaded when it is first used. The second one fits into the memory, the third does not.
+TRIAL = """
+import resource, sys
+from pathlib import Path
+sys.path.insert(0, ".")
+from tests.extraction.test_slides import imported, written
+
+large, extra = Path(sys.argv[1]), int(sys.argv[2])
+small = [large / "first", large / "second"]
+places = [written(folder) for folder in small]
+imported(small[0], places[0])
+now = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmSize"))
+resource.setrlimit(resource.RLIMIT_AS, (now + extra, resource.RLIM_INFINITY))
+imported(small[1], places[1])
+try:
+    imported(large, large / "slides", on_error="null", most_null=0.2)
+except MemoryError:
+    print("too little")
+"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS has no effect elsewhere")
@@ -355,9 +362,10 @@ def test_a_slide_that_memory_cannot_hold_is_not_damaged(tmp_path: Path) -> None:
     with h5py.File(place / "slide_3.h5", "w") as file:
         x = np.zeros((LARGE, D))
         file.create_dataset("features", data=x, chunks=x.shape, compression="gzip", compression_opts=1)
-    # Enough for a block of patches, and not for the chunk.
-    with little_memory(LARGE * 30), pytest.raises(MemoryError):
-        imported(tmp_path, place, on_error="null", most_null=0.2)
+    # Enough for a block of patches, and not for the chunk. This process may have memory that it used before, where the
+    # chunk would fit.
+    command = [sys.executable, "-c", TRIAL, str(tmp_path), str(LARGE * 30)]
+    assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout == "too little\n"
     assert not (tmp_path / "set").exists()
     assert imported(tmp_path, place, on_error="null", most_null=0.2, warn=pytest.fail).splits == {"train": 6}
 
