@@ -181,11 +181,14 @@ class Answers:
         """
         assert self._file is not None
         emptied = gone = False
+        # What was not synced comes back after a power cut. So nothing is destroyed where nothing can be synced.
         with suppress(OSError):
+            os.fsync(self._file)
             os.ftruncate(self._file, 0)
             os.fsync(self._file)
             emptied = True
         with suppress(OSError):
+            sync(self.path.parent)
             self.path.unlink()
             sync(self.path.parent)
             gone = True

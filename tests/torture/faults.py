@@ -20,13 +20,15 @@ from tests.torture.machine import FAULTS
 from tests.torture.scenes import JOBS, Scenes
 
 
-def cases(scene: Scenes, jobs: list[str], faults: list[str]) -> Iterator[Case]:
-    """All faults of all calls of the jobs."""
+def cases(scene: Scenes, jobs: list[str], faults: list[str], count: int | None) -> Iterator[Case]:
+    """All faults of all calls of the jobs. count: so many in all, at calls that lie far apart."""
+    each = None if count is None else max(1, count // (len(jobs) * len(faults)))
     for job in jobs:
         calls = scene.reference(job).ended.calls
         for name in faults:
             number = sum(kind in FAULTS[name].kinds for kind in calls)
-            yield from ({"job": job, "what": name, "at": at} for at in range(1, number + 1))
+            parts = 2 * (each or number)
+            yield from ({"job": job, "what": name, "at": 1 + odd * number // parts} for odd in range(1, parts, 2))
 
 
 def attempt(scene: Scenes, case: Case, place: Path) -> list[str]:
@@ -36,7 +38,7 @@ def attempt(scene: Scenes, case: Case, place: Path) -> list[str]:
     scene.fresh(job, place)
     ended = machine.run(place, scene.line(job), fault=fault, at=case["at"], plant=scene.plant(job, place))
     killed = ended.signal is not None
-    wrong = scenes.judged(job, reference, place, ended, fault=fault.fails and not killed, killed=killed)
+    wrong = scenes.judged(job, reference, place, ended, fault=fault.fails and not killed, leaves=killed or fault.leaves)
     return wrong if JOBS[job].reads else wrong + scenes.second(scene, job, place)
 
 
@@ -49,7 +51,7 @@ def main() -> int:
     campaign.begun()
     with machine.scratch() as root:
         scene = scenes.made(root)
-        found = list(cases(scene, options.jobs, options.faults))
+        found = list(cases(scene, options.jobs, options.faults, options.count))
         random.Random(options.seed).shuffle(found)
         path = options.results or campaign.RESULTS / "faults.jsonl"
         return campaign.carry_out(found[: options.count], partial(attempt, scene), options, path, root)

@@ -61,6 +61,11 @@ class Fault:
         """Whether the call itself fails. Otherwise the process gets a signal."""
         return self.what > -3
 
+    @property
+    def leaves(self) -> bool:
+        """Whether the call may be one that tidies up."""
+        return self.fails and (self.lasting or not {"open", "list", "unlink"}.isdisjoint(self.kinds))
+
 
 def _signal(number: int) -> Fault:
     return Fault(what=-100 - number)

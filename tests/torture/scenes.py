@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image
 from safetensors.numpy import save_file
 
+from dpfc_cli.errors import ENDINGS
 from tests.backbones.tiny import random_weights, references
 from tests.support import blobs
 from tests.torture import machine, witness
@@ -213,23 +214,25 @@ def several_answers(place: Path) -> list[str]:
     return [f"{len(each)} answers of {release}" for release, each in seen.items() if len(each) > 1]
 
 
-def judged(name: str, reference: Reference, place: Path, ended: Ended, *, fault: bool, killed: bool) -> list[str]:
-    """What is broken after a run. fault: whether a system call failed. killed: whether it could not tidy up."""
+def judged(name: str, reference: Reference, place: Path, ended: Ended, *, fault: bool, leaves: bool) -> list[str]:
+    """What is broken after a run. fault: whether a system call failed. leaves: whether it could not tidy up."""
     job, seen = JOBS[name], witness.look(place / "work")
     wrong = list(seen.wrong)
     wrong += ending(ended, fault)
     wrong += _kept(job, reference, seen, ended)
     if job.charges:
         wrong += _charged(reference, seen, place, ended)
-    left = [path for path in seen.strange if not (killed and LEFT_BY_KILLS.fullmatch(path))]
-    if ended.code != 0:
+    left = [path for path in seen.strange if not (leaves and LEFT_BY_KILLS.fullmatch(path))]
+    if ended.code != 0 or fault:
+        # They stay until it is certain that the ledger has the head.
         left = [path for path in left if not ANSWERS.fullmatch(path)]
-    if not killed and ended.code not in (None, 0) and name in ("extract", "import"):
-        # What is finished stays on purpose: shards, and the digests of a set whose manifest is there.
-        stays = "features/(set.partial|ledger.digests)/" if BEGUN in seen.files else "features/set.partial/"
-        left = [path for path in left if not re.match(stays, path)]
-    # The disk may not let the run tidy up.
-    wrong += [f"left behind: {re.sub('[0-9a-f]{16}', 'HEX', path)}" for path in left if not fault]
+    if ended.code not in (None, 0) and name in ("extract", "import"):
+        # What is finished stays on purpose: shards, their notes, and the digests of a set whose manifest is there.
+        stays = r"features/(set\.partial/.*|set/(settings\.json|.*\.digests))"
+        left = [path for path in left if not re.fullmatch(stays, path)]
+        if BEGUN in seen.files:
+            left = [path for path in left if not path.startswith("features/ledger.digests/")]
+    wrong += [f"left behind: {re.sub('[0-9a-f]{16}', 'HEX', path)}" for path in left]
     if ended.code == 0:
         wrong += _same(job, reference, seen, place, ended)
     return wrong
@@ -238,7 +241,7 @@ def judged(name: str, reference: Reference, place: Path, ended: Ended, *, fault:
 def ending(ended: Ended, fault: bool) -> list[str]:
     """What is wrong with the way a run ended. fault: a message must name a file."""
     wrong = []
-    if ended.code not in (None, 0, 2, 130):
+    if ended.code is not None and (ended.code == 1 or ended.code not in ENDINGS):
         wrong.append(f"exit code {ended.code}: {_origin(ended.err)}")
     elif "Traceback" in ended.err:
         wrong.append(f"a traceback: {_origin(ended.err)}")
@@ -246,7 +249,7 @@ def ending(ended: Ended, fault: bool) -> list[str]:
         wrong.append(f"ended by signal {ended.signal}")
     if (
         fault
-        and ended.code == 2
+        and ended.code not in (None, 0, 130)
         and not re.search(
             r"'[^']*(features|heads|pictures|arrays|blobs|tiny|starts|c0,c1,c2|\.partial)[^']*'", ended.err
         )
@@ -315,7 +318,7 @@ def _charged(reference: Reference, seen: Seen, place: Path, ended: Ended) -> lis
     if (place / "read").exists() and not new:
         wrong.append("records were read, and nothing was charged")
     told = re.search("charged|The charge (may be|was) written", ended.err) or "spent so far" in ended.out
-    if new and ended.code in (2, 130) and not told:
+    if new and ended.code not in (None, 0) and not told:
         wrong.append(f"it is charged, and the user is not told: {first_lines(ended.err)}")
     if ended.code == 0 and not (new and (heads or rescued)):
         wrong.append("exit code 0 without a charge and a head")

@@ -27,7 +27,9 @@ def assert_nothing_breaks(tmp_path: Path, name: str, *options: str) -> None:
 
 
 def test_what_is_killed_or_fails_breaks_nothing_and_the_next_run_goes_on(tmp_path: Path) -> None:
-    assert_nothing_breaks(tmp_path, "faults", "--count", "8", "--jobs", "import", "train", "budget")
+    assert_nothing_breaks(
+        tmp_path, "faults", "--count", "20", "--jobs", "import", "train", "--faults", "ENOSPC", "kill"
+    )
 
 
 def test_equal_trainings_at_once_charge_nothing_twice(tmp_path: Path) -> None:
@@ -96,7 +98,7 @@ def test_each_promise_that_is_broken_is_seen(
     before = Seen({}, [], [])
     reference = Reference(ended=done(0), before=before, after=Seen(HEAD, [CHARGE, WRITTEN], []))
     assert JOBS["train"].charges
-    wrong = scenes.judged("train", reference, tmp_path, done(code, said), fault=True, killed=False)
+    wrong = scenes.judged("train", reference, tmp_path, done(code, said), fault=True, leaves=False)
     assert any(broken in each for each in wrong), wrong
 
 

@@ -760,7 +760,8 @@ def test_what_cannot_be_kept_is_given_up_on_disk_before_it_is_seen(
         )
         monkeypatch.setattr(Path, "unlink", lambda self, **more: (done.append("unlink"), unlink(self, **more))[1])
         again.keep(len(ANSWERS), ANSWERS[0])
-        assert done == ["cut at 0", "sync the file", "unlink", f"sync {LEDGER_ANSWERS}"]
+        folder = f"sync {LEDGER_ANSWERS}"
+        assert done == ["sync the file", "cut at 0", "sync the file", folder, "unlink", folder]
         assert not again.held
 
 
@@ -777,12 +778,18 @@ def test_a_full_disk_costs_the_way_back_and_not_the_training(
     assert states(features) == ["written", "written"]
 
 
+@pytest.mark.parametrize(
+    "fails", [((os, "pwrite"), (os, "ftruncate"), (Path, "unlink")), ((os, "fsync"), (answers_module, "sync"))]
+)
 def test_an_answer_that_cannot_be_kept_is_not_seen_if_others_are_on_disk(
-    features: FeatureSet, seen: list[tuple[int, np.ndarray]], monkeypatch: pytest.MonkeyPatch
+    fails: tuple[tuple[Any, str], ...],
+    features: FeatureSet,
+    seen: list[tuple[int, np.ndarray]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The file stays, and the same command goes on with it. So the answers that it does not have must stay unseen."""
     with (
-        failing_from(2, monkeypatch, (os, "pwrite"), (os, "ftruncate"), (Path, "unlink")),
+        failing_from(2, monkeypatch, *fails),
         pytest.raises(dpfc.UserError, match="can neither be written nor removed") as refused,
     ):
         train(features)
