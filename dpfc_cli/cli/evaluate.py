@@ -97,6 +97,8 @@ def evaluate(
     ready = None
     if epsilon is not None:
         ready = evaluation.prepared(PrivateScoring(loaded[0], found, **asked, epsilon=epsilon))
+        if lost := ready.account.loses(ready.charge):
+            display.warn(lost)
         if ready.repeats and not again:
             from dpfc_cli.training.charge import question
 

@@ -64,6 +64,8 @@ def _document(found: "Inventory") -> Document:
         warnings.append(
             f"{names}: some trainings had no guarantee (epsilon = ∞). No sum covers them: see 'dpfc budget'."
         )
+    if names := ", ".join(each.name for each in found.sets if each.persons and each.unit == "record" and each.epsilon):
+        warnings.append(f"{names}: the sum is for one record, because some charges on these people protect records.")
     of_sets = [Table(columns, sets, left=4, more=more)] if sets else [no_sets]
     of_heads = [Table(head_columns, heads, left=4, more=("set", "method"))] if heads else [no_heads]
     return Document(

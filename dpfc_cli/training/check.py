@@ -86,6 +86,9 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
         observer.warn(lost)
     if found is None and (final or not any_kept(book)):
         check_charge(book, features, charge)
+    said = account.loses(charge) if found is None and final else None
+    if said is not None:
+        observer.warn(said)
     method, plan, facts = calibrated.method, calibrated.plan, calibrated.facts
     check_memory(method, plan, facts, request.memory)
     beside = answers_beside(calibrated, found)

@@ -324,3 +324,33 @@ def test_on_a_terminal_of_80_columns_tables_are_tables(
             shown = dpfc(*words_).stdout
             assert max(map(len, shown.splitlines())) <= 80, shown
             assert len(re.findall(r"\bepsilon$", shown, re.M)) == {"budget": 1, "list": 2}[words_[0]], (count, shown)
+
+
+def test_it_is_said_before_a_charge_and_after_it_that_there_is_no_total_for_a_person_any_more(dpfc: Dpfc) -> None:
+    made(dpfc, "persons", "--population", "ward", persons=True)
+    # Nothing is said of the others, so they count in the ward.
+    made(dpfc, "records", seed=4)
+    makes_none = "will be for one record only"
+    for line in ((*LS, "1", "--features", "persons"), (*LS, "1", "--features", "persons", "--dry-run")):
+        assert makes_none not in one_line(dpfc(*line).stderr)
+    assert told(dpfc)[0]["unit"] == "person"
+    for line in ((*LS, "1", "--features", "records", "--dry-run"), (*LS, "1", "--features", "records")):
+        said = one_line(dpfc(*line).stderr)
+        assert said.count(makes_none) == 1
+        assert "population ward" in said
+        assert "--group-by" in said
+        assert "--population" in said
+    assert told(dpfc)[0]["unit"] == "record"
+    # It is lost, and this is not told again before each charge.
+    assert makes_none not in one_line(dpfc(*LS, "1", "--features", "records").stderr)
+    for line in (("list",), ("budget",)):
+        assert "protect records" in one_line(dpfc(*line).output)
+
+
+def test_an_evaluation_of_records_says_what_it_takes_from_the_persons(dpfc: Dpfc) -> None:
+    made(dpfc, "persons", "--population", "ward", persons=True)
+    made(dpfc, "records", seed=4)
+    assert dpfc(*LS, "1", "--features", "persons").exit_code == 0
+    done = dpfc("evaluate", "--features", "records", "--split", "train", "--epsilon", "1")
+    assert done.exit_code == 0, done.output
+    assert one_line(done.stderr).count("will be for one record only") == 1
