@@ -13,6 +13,9 @@ BESIDES = 128 << 20
 """Bytes that a reader of files takes whatever it reads: the list of strips of a TIFF, the filled-up blocks of a narrow
 JPEG, the metadata of HDF5, tables, stacks."""
 
+WIDE = 8_192
+"""Dimensions from which decomposing a Gram matrix takes minutes to hours."""
+
 
 def free_memory() -> float:
     """Bytes that this process may still take: what the machine has available, or less where a control group says so."""

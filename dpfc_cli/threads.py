@@ -26,29 +26,41 @@ def cores() -> int:
 
 
 def in_threads(
-    work: Callable[[Given], Made], items: Iterable[Given], most: int, waiting: int | None = None
+    work: Callable[[Given], Made],
+    items: Iterable[Given],
+    most: int,
+    waiting: int | None = None,
+    blas: int | None = 1,
 ) -> Iterator[Made]:
-    """`work` of each item, in order.
+    """`work` of each item, in order. Ctrl-C does not wait for what is computed.
 
     Args:
         work: computes. What it raises is raised here.
         items: what it is called with. They are asked for in this thread.
         most: how many threads there may be. 0: this thread does the work of an item when its result is asked for.
         waiting: how many items there may be whose result was not taken. None: two for each thread.
+        blas: how many threads BLAS and LAPACK have in each. None: as many as they have.
 
     """
     threads, made = max(1, min(cores(), MOST, most)), deque[Future[Made]]()
-    with _blas().limit(limits=1, user_api="blas"):
+    with _blas().limit(limits=blas, user_api="blas"):
         if most == 0:
             yield from map(work, items)
             return
-        with ThreadPoolExecutor(threads) as pool:
+        pool, wait = ThreadPoolExecutor(threads), True
+        try:
             for item in items:
                 made.append(pool.submit(work, item))
                 if len(made) >= (2 * threads if waiting is None else waiting):
                     yield made.popleft().result()
             while made:
                 yield made.popleft().result()
+        except (KeyboardInterrupt, GeneratorExit):
+            # LAPACK may compute for an hour, and nobody takes what it makes.
+            wait = False
+            raise
+        finally:
+            pool.shutdown(wait, cancel_futures=not wait)
 
 
 @functools.cache

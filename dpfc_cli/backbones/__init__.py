@@ -16,7 +16,6 @@ from dpfc_cli.backbones.family import DEFAULT_RECIPE as _DEFAULT_RECIPE
 from dpfc_cli.backbones.family import Backbone, Classifier, Family, Wanted, computed
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.hub import Pin
-from dpfc_cli.backbones.scattering import UNPOOLED
 from dpfc_cli.errors import UserError, parameter, unknown
 
 __all__ = [
@@ -25,7 +24,6 @@ __all__ = [
     "POOLINGS",
     "PRECISIONS",
     "PREPROCESS",
-    "UNPOOLED",
     "Backbone",
     "Classifier",
     "Family",
@@ -102,7 +100,7 @@ def load(wanted: Wanted) -> Backbone:
     Examples:
         >>> backbone = load(Wanted(name="scattering", image_shape=(32, 32, 3)))
         >>> backbone(pixels).shape  # pixels: uint8 (100, 32, 32, 3)
-        (100, 15552)
+        (100, 243)
 
     """
     recipe = wanted.preprocess or own_recipe(wanted.name)

@@ -161,8 +161,8 @@ class Extraction(Making):
         metavar="CHECKPOINT",
     )
     pool: str | None = option(
-        f"Which vector is the feature: {listed(POOLINGS)}. Default: the model's own. For scattering: none for small "
-        "pictures, mean for larger ones.",
+        f"Which vector is the feature: {listed(POOLINGS)}. Default: the model's own. For scattering: none if "
+        "that is at most 8,192 dimensions, mean if it is more.",
         HOW,
         metavar="NAME",
         choices=POOLINGS,

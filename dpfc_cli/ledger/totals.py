@@ -145,7 +145,8 @@ class Account(Told):
 
     def loses(self, charge: Charge) -> str | None:
         """What to tell before a charge after which there is no total for one person any more; None if one stays."""
-        lost = [printable(each.population or "unsaid") for each in self.meant if replace(each, also=()).unit == "person"]
+        of_persons = [each for each in self.meant if replace(each, also=()).unit == "person"]
+        lost = [printable(each.population or "unsaid") for each in of_persons]
         if not (lost and charge.private and charge.unit == "record"):
             return None
         return (

@@ -23,6 +23,7 @@ from dpfc_cli.privacy.forms import OPEN
 from dpfc_cli.privacy.inputs import Loss
 from dpfc_cli.privacy.oracle import Oracle, Plan, planned
 from dpfc_cli.privacy.queries import Gradient, Gram
+from dpfc_cli.threads import in_threads
 
 STEPS, HALVINGS, PAIRS = 1000, 20, 10
 """The most steps; how often one is halved; how many steps L-BFGS remembers."""
@@ -60,7 +61,8 @@ def solve(oracle: Oracle, facts: Facts, chain: Chain, constant: float, loss: Los
 
     """
     ridge = np.diag([RIDGE] * facts.d + [0.0])
-    values, vectors = np.linalg.eigh(oracle.release(Gram(chain, constant)) / (facts.n * facts.m) + ridge)
+    gram = oracle.release(Gram(chain, constant)) / (facts.n * facts.m) + ridge
+    ((values, vectors),) = in_threads(np.linalg.eigh, [gram], 1, blas=None)
     # In the coordinates u = root⁻¹·θ the Hessian at the start is about the identity.
     root = vectors / np.sqrt(np.maximum(values, 0.0) + FLOOR * values.sum())
 

@@ -27,6 +27,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import OPEN
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
 from dpfc_cli.privacy.queries import Gradient, Gram, Mean, Query, sensitivity
+from dpfc_cli.threads import in_threads
 
 NORMALISE = Clip(1e-30)
 """Scales every record to norm 1, because every record is longer than this norm."""
@@ -279,7 +280,8 @@ def whitening(covariance: np.ndarray, facts: Facts, options: Options) -> tuple[n
 
     """
     edge = _edge(facts, options)
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    # In a thread of its own: the main one hears Ctrl-C meanwhile.
+    ((values, vectors),) = in_threads(np.linalg.eigh, [(covariance + covariance.T) / 2], 1, blas=None)
     values = np.maximum(shrink(values, edge / 2), 0.0)
     damped = values + options.damping * min(edge, math.sqrt(DROWNED * edge)) + FLOOR
     return vectors * damped**-0.5, values / damped

@@ -343,8 +343,8 @@ def test_it_is_said_before_a_charge_and_after_it_that_there_is_no_total_for_a_pe
     assert told(dpfc)[0]["unit"] == "record"
     # It is lost, and this is not told again before each charge.
     assert makes_none not in one_line(dpfc(*LS, "1", "--features", "records").stderr)
-    for line in (("list",), ("budget",)):
-        assert "protect records" in one_line(dpfc(*line).output)
+    for command in ("list", "budget"):
+        assert "protect records" in one_line(dpfc(command).output)
 
 
 def test_an_evaluation_of_records_says_what_it_takes_from_the_persons(dpfc: Dpfc) -> None:

@@ -1,6 +1,8 @@
 """Matrices are decomposed by several threads, and no head depends on how many. Their eigenvalues lose their noise."""
 
 import math
+import os
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -59,6 +61,23 @@ def test_items_come_in_order_and_few_are_asked_for_ahead(monkeypatch: pytest.Mon
         assert len(asked) <= number + 6
     assert len(asked) == 20
     assert threading.current_thread().name not in names
+
+
+def test_ctrl_c_does_not_wait_for_a_decomposition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2), raising=False)
+    for name in ("dp-whitened", "dp-ls"):
+        method, end, ended = METHODS[name], threading.Event(), threading.Event()
+
+        def decompose(matrix: np.ndarray, end: threading.Event = end, ended: threading.Event = ended) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            end.wait(20)
+            ended.set()
+
+        monkeypatch.setattr(np.linalg, "eigh", decompose)
+        with pytest.raises(KeyboardInterrupt):
+            method.solve(Drawn(), FACTS, method.defaults(FACTS, 1.0, {}))
+        assert not ended.is_set()
+        end.set()
 
 
 def test_what_threads_hold_fits_into_a_block() -> None:

@@ -213,6 +213,8 @@ def test_wide_features_are_told_from_the_first_that_take_minutes() -> None:
     assert len(warnings_of_width(8_193)) == 1
     (said,) = warnings_of_width(10_000)
     assert "10,000 dimensions make a Gram matrix of 0.8 GB" in said
+    assert "about 4 minutes" in said
+    assert "6 GB of memory" in said
 
 
 @pytest.mark.parametrize(("delta", "told"), [(1 / 1000, False), (0.00101, True)])

@@ -2,9 +2,7 @@
 
 from dpfc_cli.backbones.family import Backbone, Family, Wanted
 from dpfc_cli.errors import UserError, parameter
-
-UNPOOLED = 32
-"""Side in pixels up to which scattering is not pooled by default."""
+from dpfc_cli.memory import WIDE
 
 
 class ScatteringFamily(Family):
@@ -28,10 +26,10 @@ class ScatteringFamily(Family):
     def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str:
         """Scattering gives 81 numbers per channel for each 4 × 4 pixels.
 
-        They are kept apart up to the size of MNIST's and CIFAR's pictures. For larger pictures they would make tens of
-        thousands of dimensions, and no Gram matrix of that size fits into memory.
+        They are kept apart where these are few dimensions, as for MNIST's pictures, and not for CIFAR's.
         """
-        return "none" if max(image_shape[:2]) <= UNPOOLED else "mean"
+        height, width, channels = image_shape
+        return "none" if 81 * channels * (height // 4) * (width // 4) <= WIDE else "mean"
 
     def load(self, wanted: Wanted) -> Backbone:
         from dpfc_cli.backbones.scattering import transform
