@@ -172,7 +172,7 @@ def write_synced(path: Path, data: bytes | Iterable[bytes | memoryview], mode: i
         os.fsync(file.fileno())
 
 
-def make(path: Path, data: bytes | Iterable[bytes]) -> Literal["made", "same", "other"]:
+def make(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) -> Literal["made", "same", "other"]:
     """Make a new file, whole or not at all. One that is there stays as it is.
 
     Returns:
@@ -184,7 +184,7 @@ def make(path: Path, data: bytes | Iterable[bytes]) -> Literal["made", "same", "
     """
     temporary = temporary_beside(path)
     try:
-        write_synced(temporary, data)
+        write_synced(temporary, data, mode=mode)
         if publish(temporary, path):
             return "made"
         with suppress(OSError):

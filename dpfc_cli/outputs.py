@@ -19,8 +19,8 @@ def check(path: Path, endings: Collection[str]) -> None:
         )
 
 
-def write(path: Path, data: bytes | Iterable[bytes]) -> bool:
-    """Make a file, and the folder that it is to lie in.
+def write(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) -> bool:
+    """Make a file, and the folder that it is to lie in. mode: None: what the umask allows.
 
     Returns:
         Whether it was made now. A file that is there already, with the same bytes, stays.
@@ -31,7 +31,7 @@ def write(path: Path, data: bytes | Iterable[bytes]) -> bool:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        found = make(path, data)
+        found = make(path, data, mode)
     except OSError as error:
         raise unwritable(path, error) from error
     if found == "other":

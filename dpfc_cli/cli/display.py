@@ -88,6 +88,8 @@ def confirmed(question: str) -> bool:
     try:
         return typer.confirm(printable(question), default=False, err=True)
     except typer.Abort:
+        # What follows begins on a line of its own.
+        err.print()
         raise KeyboardInterrupt from None
 
 

@@ -110,9 +110,9 @@ def _unless_persons(make: Callable[..., Made]) -> Made:
     except PersonsNoticedError as noticed:
         if not display.can_ask():
             raise
-        question = f"{noticed.what} Go on, with each record as a person of its own?"
-        if not display.confirmed(question):
-            raise
+        display.warn(" ".join(noticed.text(flag_named)))
+        if not display.confirmed("Go on, with each record as a person of its own?"):
+            raise UserError("Nothing was made.", "Name the persons.", code="conflict") from None
     return make(each_record_is_a_person=True)
 
 

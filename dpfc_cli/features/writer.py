@@ -18,7 +18,8 @@ folder's lock alone, so the last process that gives up the shared lock finishes 
 with the process, in any case.
 
 **Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. So
-are the digests of records (`digests`). The folder and the manifest get the modes that the umask allows. To share a set,
+are the digests of records (`digests`). The folder and the manifest get the modes that the umask allows, but a
+manifest whose classes nobody stated is its owner's, too. To share a set,
 change the modes of its files: `chmod g+r features/NAME/*.h5 features/NAME/*.digests`. The processes that make one set
 are of one user.
 """
@@ -197,7 +198,9 @@ class FeatureWriter:
             known = [part for part in parts if part is not None]
             if self._kind is not None and len(known) == len(parts):
                 digests.write(self._partial / digests.FILE, self._kind, np.concatenate(known))
-            files.replace(self._partial / MANIFEST, whole.to_json())
+            # Classes that nobody stated may be names of persons.
+            mode = 0o600 if whole.origin == "inferred" else None
+            files.replace(self._partial / MANIFEST, whole.to_json(), mode=mode)
             if register is not None:
                 register(self.folder, self._partial, whole)
             # Killed before the renaming, a later run finds everything in place and renames. Killed after it, a later

@@ -14,6 +14,7 @@ memory.
 
 The labels may also stand in a table: one that the operator names, or `metadata.csv` beside the images (see
 `sources.metadata`). The second is read if the operator names one of its columns, or if there are no folders of classes.
+Folders of classes count where a table has no column of labels, and none is named.
 The images are then those of the table, in the sorted order of their names.
 
 Persons are found by the folders below the class, by the name, by a column of that table, by a table of its own, or, for
@@ -36,7 +37,7 @@ from dpfc_cli.images.splits import Files, Listed, image_set
 from dpfc_cli.sources.classes import USUAL_NAMES
 from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
 from dpfc_cli.sources.groups import Rule
-from dpfc_cli.sources.metadata import FILE_NAME, NAMES, Metadata, Value, column_in, metadata_of, read
+from dpfc_cli.sources.metadata import FILE_NAME, NAMES, Metadata, Value, column_in, metadata_of, read, usual_column
 from dpfc_cli.sources.person_hints import column_of, level_of, repeat
 from dpfc_cli.sources.reading import readable
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, inside, is_clutter, refuse_twice
@@ -71,15 +72,20 @@ def _opened(request: Request) -> ImageSet:
     classes = sorted({name for folder in folders.values() for name in _folders_in(folder)})
     named = request.table
     tables = {split: named or metadata_of(folder) or metadata_of(path) for split, folder in folders.items()}
-    tabled = any((named, request.file_column, request.label_column)) or (not classes and tables["train"] is not None)
     skipped = Counter[str]()
 
     @cache
     def table_at(place: Path) -> Metadata:
         # A table may lie anywhere. In the folder of the images it is like the one beside them.
         top = None if inside(path, os.path.abspath(place)) else path
-        other = rule is not None and place == rule.table and place != named
+        other = rule is not None and place == rule.table and tables["train"] not in (None, place)
         return read(place, top, None if other else request.file_column, EXTENSIONS)
+
+    labels_at = tables["train"]
+    tabled = request.label_column is not None or (labels_at is not None and not classes)
+    if labels_at is not None and (named or request.file_column) and not tabled:
+        # A table of persons beside class folders says nothing of classes.
+        tabled = usual_column(table_at(labels_at).columns, USUAL_NAMES) is not None
 
     if tabled:
         classes = []

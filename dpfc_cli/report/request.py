@@ -14,8 +14,14 @@ class Reporting(Options):
     """A report as it is asked for."""
 
     head: Path | str = field(kw_only=False, metadata=said(HEAD, argument=True))
-    out: Path | str = field(
-        kw_only=False, metadata=said("The file to write: .html, .md (a model card) or .pdf.", metavar="FILE")
+    out: Path | str | None = field(
+        default=None,
+        kw_only=False,
+        metadata=said(
+            "The file to write: .html, .md (a model card) or .pdf. Default: HEAD-report.html here, or "
+            "HEAD-internal.html.",
+            metavar="FILE",
+        ),
     )
     internal: bool = option(
         "Add what is for the holder of the records only: the ledger with all trainings, who did them and why, the cap, "

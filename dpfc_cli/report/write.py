@@ -31,20 +31,24 @@ def write_report(wanted: Reporting) -> Path:
         >>> write_report("eps1", "report.html", internal=True)
 
     """
-    path = Path(wanted.out)
+    head = Head.load(wanted.head)
+    path = Path(
+        f"{head.file.stem}-{'internal' if wanted.internal else 'report'}.html" if wanted.out is None else wanted.out
+    )
     outputs.check(path, _KINDS)
     made = _KINDS[path.suffix.lower()]
     if made is _pdf:
         _check_pdf()
     report = document(
-        Head.load(wanted.head),
+        head,
         internal=wanted.internal,
         features=wanted.features,
         evaluation=None if wanted.evaluation is None else Path(wanted.evaluation),
         progress=wanted.progress,
     )
     data = made(report)
-    outputs.write(path, data if isinstance(data, bytes) else data.encode())
+    # Exact figures and the ledger are for their owner alone.
+    outputs.write(path, data if isinstance(data, bytes) else data.encode(), 0o600 if wanted.internal else None)
     return path
 
 

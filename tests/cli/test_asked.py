@@ -32,6 +32,8 @@ def test_names_of_inferred_classes_are_shown_and_in_no_private_head(dpfc: Dpfc, 
     made = dpfc("import", "named.npz")
     assert made.exit_code == 0
     assert PATIENTS[0] in made.stderr
+    (manifest,) = Path("features").glob("*/manifest.json")
+    assert manifest.stat().st_mode & 0o077 == 0
     assert "do not publish" in one_line(made.stderr)
     assert "--classes" in one_line(made.stderr)
     # What programs read has them as before, and people are warned all the same.

@@ -19,6 +19,10 @@ def test_a_report_says_for_whom_it_is_and_which_bytes_it_has(dpfc: Dpfc, feature
     assert told == {"report": "own.md", "internal": True, "sha256": hashlib.sha256(data).hexdigest()}
     assert b"figure 3" in data
     assert b"figure 3" not in Path("shared.md").read_bytes()
+    assert [Path(name).stat().st_mode & 0o077 for name in ("own.md", "shared.md")] == [0, 0o044]
+    for more, name in (((), "a-report.html"), (("--internal",), "a-internal.html")):
+        assert dpfc("report", "a.safetensors", *more).exit_code == 0
+        assert Path(name).exists()
 
 
 def test_every_command_takes_the_newest_private_head_if_none_is_named(dpfc: Dpfc, features: Path) -> None:

@@ -267,6 +267,22 @@ def test_folders_of_classes_come_before_a_table_unless_its_column_is_named(tmp_p
     assert "label_column" in refused(tmp_path, "among the 2 classes", classes=("x", "y")).remedy
 
 
+def test_class_folders_count_beside_a_table_of_persons(tmp_path: Path) -> None:
+    files(tmp_path / "bilder", "a/0.png", "a/1.png", "b/2.png")
+    place = tmp_path / "patienten.csv"
+    place.write_text("Bild;Patientennummer\na/0.png;7\na/1.png;8\nb/2.png;7\n")
+    rule = rule_of(f"table:{place}:Patientennummer")
+    error = refused(tmp_path / "bilder", "It has: Bild, Patientennummer", group_by=rule)
+    assert error.fields["parameter"] == "file_column"
+    by_column = {"table": place, "group_by": rule_of("column:Patientennummer")}
+    for given in ({"group_by": rule}, by_column):
+        found = opened(tmp_path / "bilder", file_column="Bild", **given)
+        train = found.splits["train"]
+        assert (found.classes, train.labels.tolist()) == (("a", "b"), [0, 0, 1])
+        assert train.keys is not None
+        assert train.keys.codes.tolist() == [0, 1, 0]
+
+
 def test_a_table_that_does_not_fit_its_pictures_is_refused(tmp_path: Path) -> None:
     files(tmp_path, "0.png")
     refused(tmp_path, "There is no metadata.csv or metadata.jsonl in", label_column="label")
