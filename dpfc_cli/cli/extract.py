@@ -112,7 +112,7 @@ def _unless_persons(make: Callable[..., Made]) -> Made:
             raise
         display.warn(" ".join(noticed.text(flag_named)))
         if not display.confirmed("Go on, with each record as a person of its own?"):
-            raise UserError("Nothing was made.", "Name the persons.", code="conflict") from None
+            raise UserError("Nothing was made.", "Name the persons.", code="declined") from None
     return make(each_record_is_a_person=True)
 
 
