@@ -1,5 +1,6 @@
 """`dpfc evaluate`: how good heads are, beside what they cost."""
 
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -54,7 +55,8 @@ def evaluate(
         Path | None,
         Option(
             "Draw a figure, too: FILE ends in .svg, .png or .pdf. One head: its confusions, and whether its "
-            "probabilities are right. Several: accuracy against ε.",
+            "probabilities are right. Several: accuracy against ε; those that differ in their seed alone are one "
+            "curve.",
             OUTPUT,
             metavar="FILE",
         ),
@@ -231,37 +233,56 @@ def _drawn_one(path: Path, features: "FeatureSet", found: "Evaluation") -> "Draw
 def _drawn_several(
     cards: Sequence[Mapping[str, Any]], names: Sequence[str], features: "FeatureSet", found: Sequence["Evaluation"]
 ) -> "Drawing":
-    """Accuracy against ε: a line for each method, and a level for each head without a guarantee."""
+    """Accuracy against ε: a line for each method, and a level for each head without a guarantee. Heads that differ in
+    their seed alone are one point.
+    """
     from dpfc_cli.figures import accuracy, canvas
 
     epsilons = [card.get("seeded", card)["epsilon"] for card in cards]
-    lines: dict[tuple[str, int], list[int]] = {}
+    lines: dict[tuple[str, bool, int], dict[float, list[int]]] = {}
     for i, card in enumerate(cards):
         if epsilons[i] is not None:
-            seed = f" (seed {card['seeded']['seed']}, no guarantee)" if "seeded" in card else ""
-            kind = f"{card['method']}{seed}"
-            # Heads of one method at one ε are of several lines.
-            run = next(
-                k for k in range(len(cards)) if all(epsilons[j] != epsilons[i] for j in lines.get((kind, k), []))
+            kind, seeded = card["method"], "seeded" in card
+            for run in range(len(cards)):
+                # Other heads of one method at one ε are of several lines.
+                point = lines.setdefault((kind, seeded, run), {}).setdefault(epsilons[i], [])
+                if not point or (seeded and _setting(cards[point[0]]) == _setting(card)):
+                    point.append(i)
+                    break
+    series, several = [], False
+    for (kind, seeded, run), points in lines.items():
+        seeds = {cards[i]["seeded"]["seed"] for held in points.values() for i in held} if seeded else set()
+        several |= len(seeds) > 1
+        told = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {min(seeds, default='')}"
+        label = f"{kind} ({told}, no guarantee)" if seeded else kind
+        scores = [[found[i].top1 for i in held] for held in points.values()]
+        ends = [
+            (min(each), max(each)) if len(seeds) > 1 else found[held[0]].interval
+            for each, held in zip(scores, points.values(), strict=True)
+        ]
+        series.append(
+            accuracy.Series(
+                label if not run else f"{label}, {run + 1}",
+                list(points),
+                [statistics.mean(each) for each in scores],
+                [low for low, _ in ends],
+                [high for _, high in ends],
+                dashed=seeded,
             )
-            lines.setdefault((kind, run), []).append(i)
-    series = [
-        accuracy.Series(
-            kind if not run else f"{kind}, {run + 1}",
-            [epsilons[i] for i in held],
-            [found[i].top1 for i in held],
-            [found[i].interval[0] for i in held],
-            [found[i].interval[1] for i in held],
-            dashed="seeded" in cards[held[0]],
         )
-        for (kind, run), held in lines.items()
-    ]
     levels = [
         accuracy.Level(f"{name}: no guarantee", each.top1, *each.interval)
         for name, epsilon, each in zip(names, epsilons, found, strict=True)
         if epsilon is None
     ]
-    return canvas.draw(accuracy.panel(series, levels), title=_title("Accuracy", features, found[0]))
+    measure = "top-1 accuracy (mean and range of seeds)" if several else "top-1 accuracy"
+    return canvas.draw(accuracy.panel(series, levels, measure=measure), title=_title("Accuracy", features, found[0]))
+
+
+def _setting(card: Mapping[str, Any]) -> dict[str, Any]:
+    """What a head was trained with, but for its seed."""
+    names = ("options", "plan", "facts", "adjacency", "features", "public_features", "public_head", "tuning")
+    return {name: card.get(name) for name in names}
 
 
 def _title(what: str, features: "FeatureSet", found: "Evaluation") -> str:

@@ -62,8 +62,9 @@ def _show(found: "Forecast") -> None:
     facts, stand_in = found.facts, found.stand_in
     columns = ["epsilon"]
     if stand_in is not None:
-        columns += ["accuracy" if facts.k == 1 else "mAP", "95 %"]
-    columns += ["kept", "guessed"]
+        columns += ["accuracy" if facts.k == 1 else "mAP", "95 %", "guessed"]
+    else:
+        columns += ["kept", "guessed"]
     columns += [] if found.cap is None else [f"fit under {found.cap:g}"]
     columns += [] if found.records_per_person is None else [f"of {counted(found.records_per_person, 'record')}"]
     title = (
@@ -79,7 +80,9 @@ def _row(found: "Forecast", each: "Outlook") -> list[str]:
     row = [f"{each.epsilon:g}"]
     if found.stand_in is not None:
         row += rounding.accuracy(each.accuracy, each.interval, found.stand_in.tested)
-    row += [f"{100 * each.kept:.0f} %", rounding.at_most(each.guess)]
+    else:
+        row.append("–" if each.kept is None else f"{100 * each.kept:.0f} %")
+    row.append(rounding.at_most(each.guess))
     row += [] if found.cap is None else [f"{each.fitting:,}"]
     if found.records_per_person is not None:
         row.append("–" if each.for_person is None else rounding.epsilon(each.for_person))
@@ -89,12 +92,17 @@ def _row(found: "Forecast", each: "Outlook") -> list[str]:
 def _said(found: "Forecast") -> list[tuple[str, str]]:
     """What the columns are, and how far they may be off."""
     from dpfc_cli.planning.forecast import MEASURED
+    from dpfc_cli.training.calibrate import FITTED
 
     stand_in, unit, rows = found.stand_in, found.facts.unit, []
     if found.origin == "inferred":
         rows.append(("classes", "inferred from the private records. All figures depend on them: do not publish these"))
     if stand_in is None:
         rows.append(("accuracy", "it depends on the records: name public ones with --on to see what to expect"))
+        said = "about this part of what can be learned without noise: of the accuracy beyond guessing"
+        if found.outlooks[0].kept is None:
+            said = f"not known of {found.method}: the rule was fitted to {' and '.join(FITTED)}. Others keep less"
+        rows.append(("kept", said))
     else:
         noiseless = ""
         if stand_in.noiseless is not None:
@@ -107,7 +115,6 @@ def _said(found: "Forecast") -> list[tuple[str, str]]:
             ("not as it will be", "; ".join(stand_in.unmatched)),
             ("how far off", MEASURED),
         ]
-    rows.append(("kept", "about this part of what can be learned without noise: of the accuracy beyond guessing"))
     guessed = f"how often an attacker guesses right whether a {unit} was used, at most (50 % is chance)"
     rows.append(("guessed", guessed))
     if found.cap is not None:

@@ -33,7 +33,7 @@ def train(
         bool, Option("Do everything but the training: show plan, guarantee and cost, charge nothing.", RUN)
     ] = False,
     yes: Annotated[bool, Option("Do not ask before the charge.", RUN, flags=("--yes", "-y"))] = False,
-    again: Annotated[bool, Option("Charge the same training again. Without it dpfc asks, or refuses.", RUN)] = False,
+    again: Annotated[bool, Option("Make the same training again. Without it dpfc asks, or refuses.", RUN)] = False,
     distributed: Annotated[
         bool,
         Option(
@@ -75,7 +75,10 @@ def train(
         if not dry_run:
             _show_so_far(checked)
             if not again and repeats(checked):
-                display.confirm_again("training", charge_of(checked), observer.asked if observer.asks else None)
+                charge = charge_of(checked)
+                if checked.calibrated.claim != "private":
+                    charge += ", for the same head to the bit"
+                display.confirm_again("training", charge, observer.asked if observer.asks else None)
             stop.stands = "'dpfc budget' says whether the training is charged."
             trained = finish(checked, observer)
             stop.stands = stands(trained.charged, trained.path)

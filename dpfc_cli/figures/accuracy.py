@@ -11,8 +11,8 @@ from dpfc_cli.figures.canvas import COLOURS, FAINT, MARKERS, Panel, shortened
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-APART = 0.012
-"""How far the error bars of two series at the same ε stand apart, as a part of the axis."""
+APART = 0.06
+"""How far the error bars of all series at the same ε are spread, in decades."""
 _LONGEST_LABEL = 64
 _NARROWEST_TICKS = 0.055
 """As a part of the axis."""
@@ -58,7 +58,7 @@ def panel(
     def draw(axes: "Axes") -> None:
         epsilons = sorted({float(epsilon) for each in series for epsilon in each.epsilons})
         _epsilon_axis(axes, epsilons)
-        handles = [_draw_series(axes, each, i, _shift(series, i, epsilons)) for i, each in enumerate(series)]
+        handles = [_draw_series(axes, each, i, _shift(series, i)) for i, each in enumerate(series)]
         handles += [_draw_level(axes, each, i) for i, each in enumerate(levels)]
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, 0.0), min(high, 100.0 + (high - low) * 0.02))
@@ -91,15 +91,14 @@ def _epsilon_axis(axes: "Axes", epsilons: Sequence[float]) -> None:
     axes.set_xlabel("ε (smaller protects more)")
 
 
-def _shift(series: Sequence[Series], i: int, epsilons: Sequence[float]) -> float:
+def _shift(series: Sequence[Series], i: int) -> float:
     """By which factor the points of a series stand beside their ε, so that error bars at one ε can be told apart."""
     barred = [j for j, each in enumerate(series) if each.low is not None and not each.band]
     if i not in barred or len({e for j in barred for e in series[j].epsilons}) == sum(
         len(series[j].epsilons) for j in barred
     ):
         return 1.0
-    decades = max(math.log10(epsilons[-1] / epsilons[0]), 0.5)
-    return float(10 ** (APART * decades * (barred.index(i) - (len(barred) - 1) / 2)))
+    return float(10 ** (APART * (barred.index(i) / (len(barred) - 1) - 0.5)))
 
 
 def _draw_series(axes: "Axes", series: Series, i: int, shift: float) -> Any:
@@ -108,7 +107,8 @@ def _draw_series(axes: "Axes", series: Series, i: int, shift: float) -> Any:
     y = [100 * series.values[j] for j in order]
     look: dict[str, Any] = {
         "color": COLOURS[i % len(COLOURS)],
-        "marker": MARKERS[i % len(MARKERS)],
+        # Where a colour is used a second time, it has another marker.
+        "marker": MARKERS[(i + i // len(COLOURS)) % len(MARKERS)],
         "linestyle": "--" if series.dashed else "-",
     }
     if series.low is None or series.high is None:

@@ -27,7 +27,7 @@ from dpfc_cli.options import Option, takes
 from dpfc_cli.planning.request import MOST, Forecasting
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.sources.classes import Origin, class_names
-from dpfc_cli.training.calibrate import POOR, Calibrated, calibrate, kept, warnings_of_width
+from dpfc_cli.training.calibrate import FITTED, POOR, Calibrated, calibrate, kept, warnings_of_width
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.trust.statement import meaning
 
@@ -46,7 +46,8 @@ class Outlook:
     """What is to be expected of a training at one ε.
 
     Attributes:
-        kept: about which part of what can be learned without noise will be left, in [0, 1] (`calibrate.kept`).
+        kept: about which part of what can be learned without noise will be left, in [0, 1] (`calibrate.kept`); None
+            for methods that this was not fitted to, and with a stand-in, whose accuracies say it better.
         accuracy: the mean over trainings on the stand-in, in [0, 1]: top-1, or mean average precision of label sets;
             None without a stand-in.
         interval: 95 % for one more such training; None without a stand-in.
@@ -60,7 +61,7 @@ class Outlook:
 
     epsilon: float
     mu: float
-    kept: float
+    kept: float | None
     accuracy: float | None
     interval: tuple[float, float] | None
     scores: tuple[float, ...]
@@ -68,11 +69,6 @@ class Outlook:
     found: float
     fitting: int | None
     for_person: float | None
-
-    @property
-    def clear(self) -> bool:
-        """Whether there is enough signal for more than a poor head."""
-        return self.kept >= POOR
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +159,7 @@ def forecast(wanted: Forecasting) -> Forecast:
         _outlook(calibrated, found, room, records_per_person)
         for calibrated, found in zip(calibrations, scores, strict=True)
     )
-    hidden = [f"{each.epsilon:g}" for each in outlooks if not each.clear]
+    hidden = [f"{each.epsilon:g}" for each, c in zip(outlooks, calibrations, strict=True) if kept(c) < POOR]
     # Where trainings were tried, their accuracies say it better.
     if hidden and standing is None:
         said.append(
@@ -196,7 +192,7 @@ def _outlook(
     return Outlook(
         epsilon=guarantee.epsilon,
         mu=guarantee.mu,
-        kept=kept(calibrated),
+        kept=kept(calibrated) if calibrated.method.name in FITTED and not scores else None,
         accuracy=statistics.mean(scores) if scores else None,
         interval=interval_of(scores) if scores else None,
         scores=tuple(scores),

@@ -28,6 +28,8 @@ SQUARES = 7
 STEEP = 1.3
 """How fast noise takes away what can be learned. It was fitted to made-up sets and judged on others
 (docs/choosing.md)."""
+FITTED = ("dp-whitened", "dp-fc")
+"""Methods that keep what is expected. Others keep less, some much less."""
 POOR = 0.5
 """Who keeps less than this part of what can be learned is warned."""
 
@@ -267,7 +269,8 @@ def signal_and_noise(calibrated: Calibrated) -> tuple[float, float]:
 
 
 def kept(calibrated: Calibrated) -> float:
-    """The part of what can be learned without noise that the training is expected to keep: 1/(1 + (noise/signal)^1.3).
+    """The part of what can be learned without noise that is expected to be kept, by the methods `FITTED`: 1/(1 +
+    (noise/signal)^1.3).
 
     What can be learned is the accuracy beyond that of always naming the commonest class. Half of it is kept where
     signal and noise are equal.
@@ -299,7 +302,8 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
 
 def _expected(calibrated: Calibrated) -> str:
     """What a training can do if noise hides the classes."""
-    poor = f"Expect about {100 * kept(calibrated):.0f} % of what can be learned without noise. More records"
+    about = "about" if calibrated.method.name in FITTED else "at most"
+    poor = f"Expect {about} {100 * kept(calibrated):.0f} % of what can be learned without noise. More records"
     if "public_head" not in calibrated.method.public:
         return f"{poor}, fewer dimensions or a larger epsilon help."
     if calibrated.options.public_head is None:

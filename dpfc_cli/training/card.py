@@ -82,7 +82,8 @@ def charge_of_training(calibrated: Calibrated, features: FeatureSet, head: str, 
     """What a training charges. Trainings of one command have the same digest."""
     computed = (calibrated.options, calibrated.facts, calibrated.tuning, calibrated.before, calibrated.releases)
     said = (calibrated.method.name, calibrated.method.source, calibrated.claimed, by, purpose, calibrated.federation)
-    digest = digest_of(code_digest(), features.manifest.id, features.manifest.fingerprint, *computed, *said)
+    noise, manifest = calibrated.privacy.seed, features.manifest
+    digest = digest_of(code_digest(), manifest.id, manifest.fingerprint, noise, *computed, *said)
     return charge_of(calibrated, features, head, digest, by, purpose)
 
 

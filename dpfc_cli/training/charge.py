@@ -93,11 +93,11 @@ def question(charge: Charge, name: str, after: Account) -> str:
 
 
 def repeats(ledger: Ledger, charge: Charge) -> bool:
-    """Whether the same private training or evaluation was charged before, and ended."""
+    """Whether the same training or private evaluation was charged before, and ended."""
     what = ("set", "split", "digest", "epsilon", "delta")
     same = (each for each in ledger.charges if all(getattr(each, name) == getattr(charge, name) for name in what))
     ends = (ledger.outcome(each.id) for each in same)
-    return charge.private and any(end is not None and end.state == "written" for end in ends)
+    return any(end is not None and end.state == "written" for end in ends)
 
 
 def pay(planned: Planned, features: FeatureSet, charge: Charge) -> Paid:

@@ -100,7 +100,7 @@ def charge_of(checked: Checked) -> str:
 
 
 def repeats(checked: Checked) -> bool:
-    """Whether the same private training has made a head before, and this one does not go on with another."""
+    """Whether the same training has made a head before, and this one does not go on with another."""
     return checked.unfinished is None and repeated(read(checked.account.ledger), checked.charge)
 
 

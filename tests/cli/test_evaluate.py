@@ -203,7 +203,9 @@ def test_heads_of_seeds_stand_at_their_nominal_epsilon_and_say_that_they_claim_n
     for epsilon, seed in (("0.5", "3"), ("2", "3"), ("2", "4")):
         assert f"dp-ls 1e-05 {epsilon} (seed {seed}, no guarantee)" in " ".join(asked.stdout.split())
     drawn = Path("figure.svg").read_text()
-    assert [f"dp-ls (seed {seed}, no guarantee)" in drawn for seed in (3, 4, 5)] == [True, True, False]
+    # Heads that differ in their seed alone are one curve.
+    assert drawn.count("no guarantee)") == 1
+    assert "dp-ls (2 seeds, no guarantee)" in drawn
     rows = rows_of(dpfc("evaluate", three[0], *seeded, "--csv").stdout)
     names = ("claim", "epsilon", "delta", "seed", "seeded_epsilon", "seeded_delta")
     assert [[row[name] for name in names] for row in rows[::2]] == [

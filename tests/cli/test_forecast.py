@@ -97,8 +97,7 @@ def test_a_stand_in_gives_an_accuracy_its_interval_and_what_it_is_worth(
     assert forecasts.MEASURED in shown.stdout
     # What was tried is said, and nothing else is expected beside it.
     poor = dpfc("forecast", "--records", "30", "--classes", "3", "--on", known, "--epsilon", "0.1")
-    assert float(poor.stdout.splitlines()[2].split()[-4]) < 50
-    assert "can be learned without noise" not in poor.stderr
+    assert "can be learned without noise" not in poor.output
     assert "learns from 300 records of known, not from 600" in shown.stdout
     assert "<svg" in Path("plot.svg").read_text("utf-8")
     # A plot that cannot be written takes nothing else away.

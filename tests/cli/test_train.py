@@ -171,9 +171,14 @@ def test_the_same_training_is_charged_again_only_if_somebody_says_so(dpfc: Dpfc,
     assert len(charges()) == 1
     assert on_a_terminal("y\n", *LINE)[0] == 0
     # What is said of it in the ledger makes it another one.
-    for more in (("--again",), ("--purpose", "table 2"), ("--seed", "1"), ("--dry-run",)):
+    for more in (("--again",), ("--purpose", "table 2"), ("--seed", "1"), ("--seed", "2"), ("--dry-run",)):
         assert dpfc(*LINE, *more).exit_code == 0
-    assert len(charges()) == 5
+    assert len(charges()) == 6
+    before = heads()
+    for more in (("--seed", "1"), ("--seed", "2")):
+        refused = dpfc(*LINE, *more)
+        assert (refused.exit_code, "the same head" in refused.stderr) == (6, True)
+    assert (len(charges()), heads()) == (6, before)
 
 
 def test_without_a_terminal_it_goes_on_and_says_which_set_it_took(dpfc: Dpfc, second_set: None) -> None:
@@ -345,8 +350,8 @@ def test_non_private_heads_say_so_and_are_never_chosen_unasked(dpfc: Dpfc, featu
 def test_a_seed_repeats_the_head_claims_nothing_and_is_named_with_what_its_noise_would_be_worth(
     dpfc: Dpfc, features: Path
 ) -> None:
-    for _ in range(2):
-        assert dpfc("train", "--epsilon", "1", "--seed", "86420", "--method", "dp-ls").exit_code == 0
+    for more in ((), ("--again",)):
+        assert dpfc("train", "--epsilon", "1", "--seed", "86420", "--method", "dp-ls", *more).exit_code == 0
     paths = [Path("heads") / name for name in heads()]
     assert [path.name for path in paths] == [f"blobs-dp-ls-eps1-seed86420{i}.research.safetensors" for i in ("-2", "")]
     a, b = map(Head.load, paths)

@@ -183,15 +183,21 @@ def test_without_a_stand_in_no_accuracy_is_invented() -> None:
     assert found.facts == Facts(n=300, rows=900, m=3, d=192, unit="person")
     assert found.stand_in is None
     assert {(each.accuracy, each.interval, each.scores) for each in found.outlooks} == {(None, None, ())}
-    assert [each.clear for each in found.outlooks] == [False, True]
     assert any("At epsilon = 0.1 the noise hides the classes" in text for text in found.warnings)
     for each in found.outlooks:
         # It is the rule by which a training warns.
         calibrated = calibrate(METHODS["dp-whitened"], found.facts, {}, Privacy(epsilon=each.epsilon))
-        assert each.clear == (not any("noise hides" in text for text in warnings_of(calibrated)))
-        assert each.clear == (each.kept >= POOR)
+        assert (kept(calibrated) < POOR) == any("noise hides" in text for text in warnings_of(calibrated))
         # Of persons, and not of records.
         assert each.kept == kept(calibrated)
+
+
+def test_what_is_kept_is_not_said_of_methods_that_the_rule_was_not_fitted_to() -> None:
+    for method, known in (("dp-whitened", True), ("dp-fc", True), ("dp-newton", False), ("dp-ls", False)):
+        found = forecast(**FACTS, epsilons=[0.001, 8.0], method=method)
+        assert [each.kept is not None for each in found.outlooks] == [known, known]
+        # It is no more than the rule says, in any case.
+        assert any("At epsilon = 0.001 the noise hides the classes" in text for text in found.warnings)
 
 
 def test_a_person_is_one_record_of_the_stand_in(sets: dict[str, FeatureSet]) -> None:
@@ -200,7 +206,7 @@ def test_a_person_is_one_record_of_the_stand_in(sets: dict[str, FeatureSet]) -> 
     assert found.stand_in.facts == Facts(n=80, m=4, d=6)
     assert "a person is one record here" in " ".join(found.stand_in.unmatched)
     # The noise hides the classes, but the accuracies of trainings say it better.
-    assert not found.outlooks[0].clear
+    assert found.outlooks[0].kept is None
     assert found.warnings == tuple(public.warnings_of(sets["alike"])) != ()
 
 
