@@ -195,7 +195,7 @@ class MethodOptions(Options):
 
     steps: int | None = option(
         "Number of gradient steps T. Default: 12 (dp-whitened), 20 (dp-fc), 10 (dp-newton), 100 (the others). Not for "
-        "dp-ls.",
+        "dp-ls. Default without noise: 100 (dp-whitened), and to the optimum (the others).",
         METHOD,
         low=1,
         high=10_000,

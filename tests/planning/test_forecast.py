@@ -194,7 +194,8 @@ def test_without_a_stand_in_no_accuracy_is_invented() -> None:
 
 def test_what_is_kept_is_not_said_of_methods_that_the_rule_was_not_fitted_to() -> None:
     for method, known in (("dp-whitened", True), ("dp-fc", True), ("dp-newton", False), ("dp-ls", False)):
-        found = forecast(**FACTS, epsilons=[0.001, 8.0], method=method)
+        given: dict[str, Any] = {**FACTS, "method": method}
+        found = forecast(**given, epsilons=[0.001, 8.0])
         assert [each.kept is not None for each in found.outlooks] == [known, known]
         # It is no more than the rule says, in any case.
         assert any("At epsilon = 0.001 the noise hides the classes" in text for text in found.warnings)
@@ -242,15 +243,16 @@ def test_for_several_records_of_a_person_no_figure_is_stated_that_says_nothing()
 
 def test_half_is_kept_where_signal_and_noise_are_equal_and_more_with_more_epsilon() -> None:
     outlooks = forecast(**FACTS, epsilons=[1e-4, 0.1, 1.0, 8.0, 100.0]).outlooks
-    parts = [each.kept for each in outlooks]
+    parts = [each.kept or 0.0 for each in outlooks]
     assert 0 <= parts[0] < 1e-3
     assert parts == sorted(parts)
     assert 0.99 < parts[-1] <= 1
-    for each in outlooks:
+    for each, part in zip(outlooks, parts, strict=True):
         noise = math.sqrt(FACTS["dimensions"]) / each.mu
-        assert (each.kept > 0.5) == (FACTS["records"] / FACTS["classes"] > noise)
+        assert (part > 0.5) == (FACTS["records"] / FACTS["classes"] > noise)
     # One record in place of another changes a sum by twice as much.
     (less,) = forecast(**FACTS, epsilons=[1.0], adjacency="replace-one").outlooks
+    assert less.kept is not None
     assert less.kept < parts[2]
 
 

@@ -62,12 +62,24 @@ JOBS = {
     "import": Job(line=("import", "arrays", "--out", "set", "--classes", "3", "--shards", "2"), needs=("arrays",)),
     "train": Job(line=("train", "--again", *OWN, "--method", "dp-ls", "--epsilon", "1")),
     "steps": Job(line=("train", "--again", *OWN, "--method", "dp-fc", "--steps", "3", "--epsilon", "1")),
-    "seeded": Job(line=("train", *OWN, "--method", "dp-ls", "--epsilon", "1", "--seed", "5")),
+    "seeded": Job(line=("train", "--again", *OWN, "--method", "dp-ls", "--epsilon", "1", "--seed", "5")),
     "tune": Job(
         line=("train", "--again", *OWN, "--tune-on", "open", "--method", "dp-sgd", "--steps", "2", "--epsilon", "1")
     ),
     "start": Job(
-        line=("train", *OWN, "--steps", "2", "--epsilon", "1", "--public-head", "tiny/vectors.npy", "--seed", "5"),
+        line=(
+            "train",
+            "--again",
+            *OWN,
+            "--steps",
+            "2",
+            "--epsilon",
+            "1",
+            "--public-head",
+            "tiny/vectors.npy",
+            "--seed",
+            "5",
+        ),
         needs=("features", "heads", "tiny"),
     ),
     "zero-shot": Job(
