@@ -8,11 +8,12 @@ from typing import Any
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.heads.head import Head, without_charge
+from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import known_set
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import default_delta
+from dpfc_cli.training.card import without_charge
 from dpfc_cli.training.request import facts_of
 
 
@@ -21,8 +22,8 @@ class ListedSet:
     """A feature set. persons: how many each split has, if the set knows which records belong to one person. population:
     whose records they are; None where nothing is said. charges: of the population, trainings and evaluations. epsilon:
     what the private ones cost together at `delta`, 0 if there are none. unprotected: trainings that no ε covers. These
-    three are None where the ledger cannot be read, or lacks the set. warning: what to tell if heads of this set have no
-    charge in the ledger.
+    three are None where the ledger cannot be read, or lacks the set. warning: what to tell if heads of its ledger's
+    sets have no charge there.
     """
 
     path: str
@@ -116,7 +117,7 @@ def _listed(known: FeatureSet, book: Ledger | None, cards: Iterable[tuple[Path, 
         delta=delta,
         unit=account.unit if account else facts.unit,
         unprotected=account.unprotected if account else None,
-        warning=without_charge(cards, {name}, book.path, book.known) if book else None,
+        warning=without_charge(cards, book) if book else None,
     )
 
 

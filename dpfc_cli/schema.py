@@ -102,13 +102,14 @@ def record(needed: Mapping[str, Check], **others: Check) -> Check:
     return check
 
 
-def closed(needed: Mapping[str, Check]) -> Check:
-    """An object with these keys and no others."""
-    inside, others = record(needed), mapping(test(lambda value: False))
+def closed(needed: Mapping[str, Check], **others: Check) -> Check:
+    """An object with these keys, maybe some of the others, and no more."""
+    inside, more = record(needed, **others), mapping(test(lambda value: False))
+    known = {*needed, *others}
 
     def check(value: Any) -> str | None:
         found = inside(value)
-        return found if found is not None else others({key: value[key] for key in value if key not in needed})
+        return found if found is not None else more({key: value[key] for key in value if key not in known})
 
     return check
 

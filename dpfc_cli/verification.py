@@ -21,6 +21,7 @@ from dpfc_cli.trust.card import BELONGS, CHARGED, NOISE, OWNER, SIGNER, TEXT, Fi
 from dpfc_cli.trust.card import findings as of_card
 from dpfc_cli.trust.claims import same_epsilon
 
+_NO_LEDGER = "not compared with a ledger: none is at hand, and none was named"
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
 
 
@@ -102,7 +103,7 @@ def verify(
     place = _place(ledger, known)
     named = charged = False
     if place is None:
-        findings.append(Finding(what="ledger", result="unknown", why="no ledger is at hand, and none was named"))
+        findings.append(Finding(what="ledger", result="unknown", why=_NO_LEDGER))
     else:
         book = _ledger_in(place)
         row, *others = _of_ledger(card, digest, book, known)

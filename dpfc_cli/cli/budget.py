@@ -9,14 +9,13 @@ from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import JSON, conflict, feature_set
-from dpfc_cli.errors import UserError, parameter, sentence
+from dpfc_cli.errors import UserError, counted, parameter, sentence
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 from dpfc_cli.options import Option
 from dpfc_cli.show.document import Block, Document, Section, Table, Words
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.ledger.totals import Ledger
 
 DELTAS = (1e-5, 1e-6, 1e-7)
 _CHANGES = "Changes of the ledger"
@@ -100,12 +99,17 @@ def budget(
     found = None if features is None else feature_set(features)[0]
     if cap or population is not None or adopt or merge:
         from dpfc_cli.ledger.caps import set_cap
+        from dpfc_cli.ledger.file import read
         from dpfc_cli.ledger.merge import merge_ledgers
         from dpfc_cli.ledger.populations import set_population
 
+        place = _ledger(found)
+        before = len(read(place).facts)
         stop.stands = "'dpfc budget' says whether the ledger was changed."
         if merge is not None:
-            merge_ledgers(_ledger(found), merge, apart=apart or (), same=pairs, by=by)
+            new = len(merge_ledgers(place, merge, apart=apart or (), same=pairs, by=by).facts) - before
+            said = f"{counted(new, 'fact')} added to '{place}'" if new else f"Nothing new: '{place}' has all of it"
+            display.say(f"{said}. '{merge}' stays as it is.")
         elif found is not None and cap is not None:
             set_cap(found, most, delta=delta[0] if delta else None, by=by, note=note)
         elif found is not None:
@@ -197,9 +201,11 @@ def _ledger(found: "FeatureSet | None") -> Path:
 
 def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[str, Any], list[Block]]:
     """What the ledger says of a set, or of everybody: for programs, and for people."""
+    from dpfc_cli.heads.head import cards
     from dpfc_cli.ledger.file import read
     from dpfc_cli.ledger.populations import check_begin, known_set
     from dpfc_cli.report import account
+    from dpfc_cli.training.card import without_charge
 
     book = read(_ledger(found))
     if not book.facts:
@@ -208,7 +214,8 @@ def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[
         raise UserError(
             f"Nothing to show: there is no ledger in '{book.path.parent}', and neither {parameter('sigma')} nor "
             f"{parameter('epsilon')} was given.",
-            "Try 'dpfc budget --sigma 10 --steps 10', or make a feature set first.",
+            f"Try 'dpfc budget --sigma 10 --steps 10', or make a feature set first. A ledger alone is shown where it lies "
+            f"as '{LEDGER}' in a folder that DPFC_FEATURES names.",
             code="missing",
             path=str(book.path),
         )
@@ -216,21 +223,11 @@ def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[
     if found is not None:
         known_set(book, found)
         accounts = [book.account_of(found.manifest.id)]
-    lost = _lost(book, None if found is None else found.name)
+    lost = without_charge(cards(heads_folder()), book)
     blocks = [block for each in accounts for block in account.blocks(each, book, deltas)]
     blocks += [] if lost is None else [Words(lost, strong=True)]
     values = {"ledger": str(book.path), "populations": [account.values(each, book, deltas) for each in accounts]}
     return {**values, "warning": lost}, blocks
-
-
-def _lost(book: "Ledger", name: str | None) -> str | None:
-    """What to tell if heads have no charge in the ledger."""
-    if not any(heads_folder().glob("*.safetensors")):
-        return None
-    from dpfc_cli.heads.head import cards, without_charge
-
-    names = {name} if name else {each.name for facts in book.sets.values() for each in facts}
-    return without_charge(cards(heads_folder()), names, book.path, book.known)
 
 
 def _converted(rows: list[dict[str, Any]], sigma: float | None, epsilon: float | None) -> Section:

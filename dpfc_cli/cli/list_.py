@@ -59,7 +59,7 @@ def _document(found: "Inventory") -> Document:
     no_sets = Words("There is none yet. Make one: dpfc extract digits")
     no_heads = Words("There is none yet. Train one: dpfc train --epsilon 1")
     warnings = [f"{path}: {why}" for path, why in found.unreadable]
-    warnings += [each.warning for each in found.sets if each.warning is not None]
+    warnings += dict.fromkeys(each.warning for each in found.sets if each.warning is not None)
     if names := ", ".join(each.name for each in found.sets if each.unprotected):
         warnings.append(
             f"{names}: some trainings had no guarantee (epsilon = ∞). No sum covers them: see 'dpfc budget'."

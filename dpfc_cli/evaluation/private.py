@@ -40,7 +40,8 @@ from dpfc_cli.errors import Note, UserError, notes, parameter, printable
 from dpfc_cli.evaluation.request import PrivateScoring
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
-from dpfc_cli.heads.head import Head
+from dpfc_cli.folders import heads_folder
+from dpfc_cli.heads.head import Head, cards
 from dpfc_cli.heads.metrics import BEST, Interval, Z
 from dpfc_cli.ledger.facts import Charge, account_name, noted
 from dpfc_cli.ledger.file import ledger_path, read
@@ -55,7 +56,7 @@ from dpfc_cli.privacy.oracle import Mechanism, Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.progress import Progress
 from dpfc_cli.training.calibrate import Planned, check_delta, noised
-from dpfc_cli.training.card import charge_of
+from dpfc_cli.training.card import charge_of, without_charge
 from dpfc_cli.training.charge import Paid, pay, repeats, settle
 from dpfc_cli.training.check import check_charge
 from dpfc_cli.training.machine import check_devices, working_bytes
@@ -171,7 +172,8 @@ def prepare(wanted: PrivateScoring, warnings: tuple[str, ...] = ()) -> Ready:
             allowed=allowed,
         )
     check_devices()
-    said = list(warnings)
+    lost = without_charge(cards(heads_folder()), book)
+    said = [*warnings, *([] if lost is None else [lost])]
     if not _pays(max(_mechanism(plan).sigmas), facts.n):
         said.append(
             f"with this epsilon the noise is larger than the error that {facts.n:,} {facts.unit}s have by chance. The "

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -415,25 +415,6 @@ def cards(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
         except (OSError, ValueError):
             continue
         yield path, card
-
-
-def without_charge(
-    cards: Iterable[tuple[Path, Mapping[str, Any]]], names: Container[str], ledger: Path, charges: Container[str]
-) -> str | None:
-    """What to tell if heads have no charge in a ledger that has their sets; None if there are none.
-
-    cards: of the heads, with their files. names: of the sets. charges: ids that the ledger has.
-    """
-    ours = [(path, card["ledger"]["charge"]) for path, card in cards if card["features"]["name"] in names]
-    lost = [path for path, charge in ours if charge not in charges]
-    if not lost:
-        return None
-    others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-    return (
-        f"The ledger '{ledger}' does not have the training of '{lost[0]}'{others}. It was put back from an older "
-        "backup, or the training was done elsewhere. What was spent there is in no sum. Put the newer ledger back, or "
-        "unite the two ('dpfc budget --merge')."
-    )
 
 
 def newest(folder: Path) -> Path:

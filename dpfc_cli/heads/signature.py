@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, check_installed, parameter, sentence
+from dpfc_cli.errors import Code, UserError, check_installed, parameter, sentence
 
 SUFFIX = ".sig"
 LARGEST = 2**20
@@ -78,7 +78,8 @@ def check(
         def add_ignored_paths(self, *, model_path: hashing.PathLike, paths: Iterable[hashing.PathLike]) -> None:
             """A signature that leaves out the file itself would be good for any."""
 
-    wrong = f"{parameter(named[0])} cannot be used"
+    code: Code = "bad-value"
+    wrong, remedy = f"{parameter(named[0])} cannot be used", "Name the right one: of a pair of keys the public one."
     config = verifying.Config().set_hashing_config(Whole())  # type: ignore[no-untyped-call]
     try:
         # The library prints warnings, and the standard output is for results.
@@ -92,16 +93,16 @@ def check(
             elif identity is not None and identity_provider is not None:
                 config.use_sigstore_verifier(identity=identity, oidc_issuer=identity_provider)
                 by = f"{identity} ({identity_provider})"
-            wrong = f"The signature '{path}' is not good"
+            code, wrong = "damaged", f"The signature '{path}' is not good"
+            remedy = f"Do not rely on '{head}'. Ask whoever signed it for the head, its signature and the key again."
             config.verify(copy, path)
     # The library raises whatever comes up in a file of others.
     except Exception as error:
         reason = sentence(error).partition("\n")[0].partition(": [")[0].rstrip(" .") or type(error).__name__
         raise UserError(
             f"{wrong}: {reason[:300]}.",
-            f"Do not rely on '{head}'. Ask whoever signed it for the head, its signature and the key again."
-            + (" Sigstore needs the network." if identity else ""),
-            code="damaged",
+            remedy + (" Sigstore needs the network." if identity else ""),
+            code=code,
             parameter=named[0],
             path=str(path),
         ) from error

@@ -290,7 +290,8 @@ class Ledger:
         return Account(
             ledger=self.path,
             population=population,
-            charges=tuple(charge for charge in self.charges if counts(charge.set)),
+            # After a merge the rows are in another order.
+            charges=tuple(sorted((each for each in self.charges if counts(each.set)), key=lambda each: each.at)),
             caps=tuple(sorted(caps, key=lambda cap: cap.most or 0.0)),
             adopted=any(each.adopted and counts(of) for of, facts in self.sets.items() for each in facts),
         )

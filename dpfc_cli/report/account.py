@@ -53,7 +53,9 @@ def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Bl
     for cap in account.caps:
         largest, _ = caps.left(replace(account, caps=(cap,), also=()), cap.delta or 1.0) or (0.0, cap)
         rows += [("cap", caps.said(cap)), ("left", rounding.left(largest, cap.delta or 1.0))]
-    sets = _sets(account, ledger)
+    sets, changes = _sets(account, ledger), _changes(account, ledger)
+    if changes and not account.caps:
+        rows.append(("cap", "none"))
     rows.append(("sets", ", ".join(dict.fromkeys(row[0] for row in sets.rows))))
     found: list[Block] = [Facts(rows, title=f"Spent on {whose(account)}")]
     if account.charges:
@@ -61,8 +63,8 @@ def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Bl
     else:
         found.append(Words("Nothing is charged."))
     found += [*_totals(account, deltas), replace(sets, full=True)]
-    if account.caps:
-        found.append(_changed(account, ledger))
+    if changes:
+        found.append(_changed(changes))
     if account.private and (account.caps or len(account.private) > 1):
         found.append(Words(CAPPED if account.caps else PLANNED, full=True))
     if account.passed and not account.adopted:
@@ -133,16 +135,16 @@ def _totals(account: Account, deltas: Sequence[float]) -> list[Block]:
     ]
 
 
-def _changed(account: Account, ledger: Ledger) -> Table:
-    changes = [
+def _changed(changes: Sequence[Cap]) -> Table:
+    rows = [
         (
             *(cap.note or "–", cap.at[:10], cap.population or "each", cap.unit, cap.by),
             *(("–", "none") if cap.delta is None else (rounding.delta(cap.delta), f"{cap.epsilon:.6g}")),
         )
-        for cap in _changes(account, ledger)
+        for cap in changes
     ]
     columns = ("note", "made", "population", "for one", "by", "delta", "epsilon")
-    return Table(columns, changes, left=5, title="Every change of a cap", full=True)
+    return Table(columns, rows, left=5, title="Every change of a cap", full=True)
 
 
 def _changes(account: Account, ledger: Ledger) -> list[Cap]:

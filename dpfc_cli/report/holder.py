@@ -14,7 +14,7 @@ from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import features_folder, heads_folder
-from dpfc_cli.heads.head import Head, cards, without_charge
+from dpfc_cli.heads.head import Head, cards
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
@@ -24,6 +24,7 @@ from dpfc_cli.report import account as accounts
 from dpfc_cli.report import evaluated
 from dpfc_cli.rounding import with_interval
 from dpfc_cli.show.document import Block, Section, Words
+from dpfc_cli.training.card import without_charge
 from dpfc_cli.trust.card import Finding, refused
 from dpfc_cli.verification import verify
 
@@ -69,13 +70,12 @@ def of(
     features = FeatureSet(folder) if figures is None and (folder / MANIFEST).exists() else None
     if features is not None and SPLIT in features.splits:
         found = evaluate(head, features, SPLIT, progress=progress)
-    total = rounding.cost(account.epsilon(delta), delta) if account.private else "nothing"
     short = [(what, said) for what, said in (("trained by", charge.by), ("purpose", charge.purpose)) if said]
-    short += [("spent by all trainings of these people", total), *_room(account, delta)]
+    short += [("spent by all trainings of these people", account.summed(delta)), *_room(account, delta)]
     if found is not None:
         said = f"{with_interval(found.top1, found.interval, found.n)}, exact, of {found.n:,} records"
         short.append(("accuracy on the test split", said))
-    missing = without_charge(cards(heads_folder()), {folder.resolve().name}, book.path, book.known)
+    missing = without_charge(cards(heads_folder()), book)
     lost = [] if missing is None else [Words(missing, strong=True)]
     return Holder(
         short=tuple(short),

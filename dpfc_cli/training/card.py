@@ -5,7 +5,7 @@ All of them are functions of the training's own values, so none can say somethin
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,24 @@ def standing_of(account: Account, charge: Charge) -> dict[str, Any]:
     }
 
 
+def without_charge(cards: Iterable[tuple[Path, Mapping[str, Any]]], book: Ledger) -> str | None:
+    """What to tell if a ledger has the sets of heads, and not their charges; None if there are no such heads.
+
+    Which set is used does not matter: caps and totals are for all sets of a population. cards: see `heads.cards`.
+    """
+    names = {each.name for facts in book.sets.values() for each in facts}
+    ours = [(path, card["ledger"]["charge"]) for path, card in cards if card["features"]["name"] in names]
+    lost = [path for path, charge in ours if charge not in book.known]
+    if not lost:
+        return None
+    others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return (
+        f"The ledger '{book.path}' does not have the training of '{lost[0]}'{others}. It was put back from an older "
+        "backup, or the training was done elsewhere. What was spent there is in no sum. Put the newer ledger back, or "
+        "unite the two ('dpfc budget --merge')."
+    )
+
+
 def charged_standing(ledger: Ledger, charge: Charge) -> dict[str, Any]:
     """The same, of what the ledger had when it was charged."""
     return standing_of(ledger.until(charge.id).account_of(charge.set), charge)
@@ -182,10 +200,15 @@ def _begun(start: PublicHead, trusted: np.ndarray | None, classes: Sequence[str]
     return {**start.origin, "trusted": float(trusted[known].mean()), "doubted": doubted}
 
 
+def with_ending(out: Path, claim: Claim) -> Path:
+    """The file of a head that was named, maybe without the ending that says its claim."""
+    return out if out.name.endswith(heads.PRIVATE) else out.with_name(out.name + SUFFIXES[claim])
+
+
 def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, folder: Path) -> Path:
     """Where the head goes: `out`, or a new name in `folder`. It is named by what was asked for, not by what came out.
 
-    UserError where `out` is not printable, does not end as the claim demands, or exists.
+    UserError where `out` is not printable, ends as another claim demands, or exists.
     """
     claim, guarantee = calibrated.claim, calibrated.head_claim[0] or calibrated.guarantee
     suffix = SUFFIXES[claim]

@@ -29,7 +29,7 @@ from dpfc_cli.privacy.queries import Query
 from dpfc_cli.sources.classes import first_names
 from dpfc_cli.training.answers import Unfinished, Wanted, any_kept, refuse_old
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.card import card_of, charge_of_training, path_of, standing_of
+from dpfc_cli.training.card import card_of, charge_of_training, path_of, standing_of, with_ending, without_charge
 from dpfc_cli.training.machine import check_devices, check_memory, stack_bytes, stack_for, training_bytes
 from dpfc_cli.training.observer import CHECKING, Observer
 from dpfc_cli.training.request import SPLIT, Request
@@ -81,7 +81,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     final = request.tune_on is None or calibrated.tuning is not None
     path, charge, found = _place(request, calibrated, book, observer, final)
     account = book.account_of(features.manifest.id)
-    lost = heads.without_charge(heads.cards(request.folder), {features.name}, book.path, book.known)
+    lost = without_charge(heads.cards(request.folder), book)
     if lost is not None and calibrated.tuning is None:
         observer.warn(lost)
     if found is None and (final or not any_kept(book)):
@@ -126,7 +126,7 @@ def _place(
     request: Request, calibrated: Calibrated, book: Ledger, observer: Observer, look: bool
 ) -> tuple[Path, Charge, Unfinished | None]:
     """Where the head will be, what is charged for it, and the training that goes on, if one does."""
-    out = None if request.out is None else Path(request.out)
+    out = None if request.out is None else with_ending(Path(request.out), calibrated.claim)
     folder = request.folder if out is None else out.parent
 
     def charge(head: str) -> Charge:

@@ -79,7 +79,9 @@ class Training(Noisy):
     features: "FeatureSet" = field(
         kw_only=False, metadata=said("The private records (`dpfc_cli.open_features`).", metavar="SET")
     )
-    out: Path | str | None = option("File of the head. Default: a name of its own in the folder for heads.")
+    out: Path | str | None = option(
+        "File of the head; its ending may be left out. Default: a name of its own in the folder for heads."
+    )
     epsilon: float | None = option("ε to spend, 1e-4 to 100: the smaller, the more private.", PRIVACY)
     noise_multiplier: float | None = option(
         "Instead of ε: the standard deviation of the noise, divided by the most that one record (or person) can change "

@@ -23,13 +23,13 @@ from dpfc_cli.schema import (
     among,
     anything,
     boolean,
+    closed,
     each,
     either,
     fault,
     mapping,
     null,
     number,
-    record,
     scalar,
     text,
     whole,
@@ -41,7 +41,7 @@ from dpfc_cli.version import __version__
 _UNIT = among(["record", "person"])
 SIDE = whole(1, 8192)
 """Pixels. A larger picture would take more memory than a head may ask for."""
-_PREPARATION = record(
+_PREPARATION = closed(
     {},
     resize=either(SIDE, each(SIDE, least=2)),
     crop=SIDE,
@@ -53,65 +53,65 @@ _CARD: dict[str, Check] = {
     "method": text,
     "options": mapping(either(scalar, each(scalar))),
     "unit": _UNIT,
-    "facts": record(
+    "facts": closed(
         {**dict.fromkeys(("n", "m", "d", "k"), whole(1)), "origin": among(get_args(Origin))}, records=whole(1)
     ),
     "classes": each(text, least=1),
-    "features": record(
+    "features": closed(
         {
             **{"name": text, "split": text, "fingerprint": text, "backbone": mapping(anything)},
             **{"hold_out": number(0, 1), "preparation": either(null, _PREPARATION), "dtype": text},
         }
     ),
-    "ledger": record(
+    "ledger": closed(
         {
             **{"charge": text, "private": whole(0), "unprotected": whole(0)},
             **{"epsilon": either(null, number(LEAST_EPSILON, 1e308)), "exact": boolean, "unit": _UNIT},
         },
         adopted=boolean,
     ),
-    "versions": record({"dpfc": text}),
+    "versions": closed({"dpfc": text}),
     "date": text,
+    # `claim_fault` looks at these.
+    **dict.fromkeys(("claim", "epsilon", "delta", "mu", "eta", "adjacency", "plan"), anything),
 }
 _SOMETIMES: dict[str, Check] = {
-    "public_features": record({"name": text, "rows": whole(1)}),
-    "public_head": record(
+    "public_features": closed({"name": text, "rows": whole(1), "fingerprint": text, "backbone": mapping(anything)}),
+    "public_head": closed(
         {"name": text, "sha256": text, "classes": whole(2), "without": each(text)},
-        made=record({"source": among(["text", "classifier"]), "model": text, "count": whole(1)}),
+        made=closed({"source": among(["text", "classifier"]), "model": text, "count": whole(1)}),
         trusted=number(0, 1),
         doubted=each(text),
         releases=whole(1),
         asserted=each(text),
     ),
-    "method_source": record({"package": text, "sha256": text}),
-    "seeded": record(
+    "method_source": closed({"package": text, "sha256": text}),
+    "seeded": closed(
         {"seed": whole(0), "epsilon": number(LEAST_EPSILON, LARGEST_EPSILON), "delta": number(LEAST_DELTA, 1)}
     ),
-    "tuning": record(
+    "tuning": closed(
         {
-            "name": text,
-            "facts": record({"n": whole(1), "m": whole(1)}),
-            "tried": each(anything),
-            "chosen": mapping(number(0, 1e308)),
+            **{"name": text, "fingerprint": text, "facts": closed({"n": whole(1), "m": whole(1)}), "runs": whole(1)},
+            **{"tried": each(anything), "finalists": each(anything), "chosen": mapping(number(0, 1e308))},
         }
     ),
     "converged": boolean,
-    "federation": record(
+    "federation": closed(
         {
             **{"plan": text, "trust": among(["own"])},
-            "sites": each(record({"name": text, "n": whole(1), "epsilon": EPSILON}, records=whole(1)), least=2),
+            "sites": each(closed({"name": text, "n": whole(1), "epsilon": EPSILON}, records=whole(1)), least=2),
         },
         site=text,
     ),
 }
-_WHOLE = record(_CARD, **_SOMETIMES)
+_WHOLE = closed(_CARD, **_SOMETIMES)
 
 
 def check_form(card: Any) -> None:
     """Check the types and ranges of the values of a card's JSON. ValueError: a value is missing or makes no sense."""
     wrong = fault(card, _WHOLE) or claim_fault(card)
     if wrong is not None:
-        raise ValueError(f"'{wrong[:80]}' in its card is missing or makes no sense")
+        raise ValueError(f"'{wrong[:80]}' in its card is missing, unknown or makes no sense")
 
 
 def check(card: Any) -> None:
@@ -312,7 +312,7 @@ def _planned(card: Mapping[str, Any], facts: Facts, mu: float | None) -> Plan:
         raise ValueError(f"{card['method']} has no plan for these facts and options") from error
     if any(isinstance(value, str) and taken[name] != value for name, value in given.items() if name in taken):
         raise ValueError("one of its options is spelled as dpfc does not write it")
-    if not all(type(value) is float and value >= 0 for name, value in given.items() if name in free):
+    if not all(type(value) in (int, float) and value >= 0 for name, value in given.items() if name in free):
         raise ValueError("one of its options is no positive number")
     differ = sorted(expected.keys() ^ card["options"].keys())
     if differ:

@@ -125,9 +125,10 @@ def test_a_population_is_said_once_and_repeated_as_a_line_to_type(dpfc: Dpfc, ar
 
 
 def test_a_set_and_a_ledger_that_do_not_belong_together_are_told(dpfc: Dpfc, features: Path, tmp_path: Path) -> None:
-    assert dpfc(*LS, "1").exit_code == 0
+    made(dpfc, "beside")
+    assert dpfc(*LS, "1", "--features", "blobs").exit_code == 0
     older = BOOK.read_bytes()
-    assert dpfc(*LS, "1").exit_code == 0
+    assert dpfc(*LS, "1", "--features", "blobs").exit_code == 0
     newer = BOOK.read_bytes()
     made(dpfc, "elsewhere/strange")
     Path("elsewhere/strange").rename("features/strange")
@@ -136,15 +137,18 @@ def test_a_set_and_a_ledger_that_do_not_belong_together_are_told(dpfc: Dpfc, fea
     assert (listed.exit_code, rows["blobs"]["charges"], rows["strange"]["charges"]) == (0, 2, None)
     assert "--adopt" in one_line(dpfc("budget", "--features", "strange").stderr)
     assert dpfc(*LS, "1", "--features", "strange").exit_code == 2
-    # A lost head warns, whatever else is wrong.
+    # A lost head warns, whatever else is wrong, and whichever set of the ledger is named.
     BOOK.write_bytes(older)
-    for line in (("list",), ("budget",), SET, (*LS, "1", "--features", "blobs", "--dry-run")):
+    evaluated = ("evaluate", "--again", "--split", "train", "--epsilon", "1", "--features")
+    trained = (*LS, "1", "--dry-run", "--features")
+    charging = [(*line, name) for line in (trained, evaluated) for name in ("beside", "blobs")]
+    for line in (("list",), ("budget",), SET, ("budget", "--features", "beside"), *charging):
         shown = dpfc(*line)
         assert (shown.exit_code, "older backup" in one_line(shown.stderr)) == (0, True), line
     for broken in (b"", newer[:-500] + bytes(500), b"no ledger"):
         BOOK.write_bytes(broken)
         listed = dpfc("list", "--json")
-        assert [each["charges"] for each in json.loads(listed.stdout)["sets"]] == [None, None]
+        assert [each["charges"] for each in json.loads(listed.stdout)["sets"]] == [None, None, None]
         assert json.loads(listed.stdout)["unreadable"]
         assert {dpfc(*line).exit_code for line in (("budget",), SET, (*LS, "1"))} <= {2, 5}
         assert BOOK.read_bytes() == broken
@@ -210,6 +214,9 @@ def test_a_cap_is_set_shown_and_changed_and_every_change_stays(dpfc: Dpfc, featu
     assert [account["caps"][i]["note"] for i in (0, 3)] == ["section 4 of the plan", "the study has ended"]
     assert (account["caps"][0]["by"], account["left"]) == ("N. Officer", None)
     assert not any(each["in_force"] for each in account["caps"])
+    shown = dpfc("budget", "--full").stdout
+    assert re.search("cap +none", shown)
+    assert all(note in one_line(shown) for note in ("section 4 of the plan", "the study has ended"))
     assert dpfc(*LS, "8").exit_code == 0
 
 

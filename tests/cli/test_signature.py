@@ -61,6 +61,8 @@ def test_a_signature_that_is_not_of_this_head_by_this_key_is_refused(dpfc: Dpfc,
     good, head = SIGNATURE.read_bytes(), HEAD.read_bytes()
     for key in (public, other, HEAD, Path("none.pub"), Path()):
         assert refused(dpfc, "verify", str(HEAD), "--public-key", str(key)), key
+    # A key that is none is a mistake of the line, and says nothing of the head.
+    assert [dpfc("verify", str(HEAD), "--public-key", key).exit_code for key in ("own.key", "other.pub")] == [2, 5]
     # Of a file that is not what was signed, nothing is read.
     for changed in (head[:-1], head + b"\n", b"nonsense"):
         HEAD.write_bytes(changed)

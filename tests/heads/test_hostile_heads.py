@@ -96,6 +96,24 @@ def test_whatever_stands_at_a_place_of_a_chain_is_run_or_refused(folder: Path, p
         refused_or_used(written(folder, chain=text))
 
 
+def test_a_card_has_no_key_that_no_training_writes() -> None:
+    for within in ((), ("facts",), ("features",), ("ledger",), ("versions",)):
+        card: dict[str, Any] = json.loads(json.dumps(EXACT))
+        part = card
+        for name in within:
+            part = part[name]
+        part["approved_by"] = "the board"
+        with pytest.raises(ValueError, match="approved_by"):
+            check(card)
+
+
+def test_a_whole_number_is_a_number() -> None:
+    card = {**SAMPLED, "options": {**SAMPLED["options"], "learning_rate": 5}}
+    check(card)
+    with pytest.raises(ValueError, match="no positive number"):
+        check({**card, "options": {**card["options"], "learning_rate": -5}})
+
+
 @pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
 def test_a_head_as_it_is_written_is_read(folder: Path, card: dict[str, Any]) -> None:
     assert not refused_or_used(written(folder, json.dumps(card)))

@@ -101,6 +101,12 @@ def test_what_is_unsaid_counts_for_everybody(draw: random.Random, count: int) ->
                 assert account.unit == "record" or not other.private or other.unit == "person"
 
 
+def test_charges_are_in_the_order_of_their_times_whatever_a_merge_made_of_the_rows() -> None:
+    of = a_set("a")
+    charges = [a_charge(of, at=f"2026-01-0{day}T00:00:00+00:00") for day in (1, 3, 2, 4)]
+    assert [each.at[9] for each in ledger_of(of, *charges).account("a").charges] == ["1", "2", "3", "4"]
+
+
 def test_a_set_of_which_nothing_is_said_has_the_largest_of_all_totals() -> None:
     facts: list[Fact] = [A, B, UNSAID, a_charge(A, 1.0), a_charge(B, 2.5), a_charge(UNSAID, 0.5)]
     ledger = ledger_of(*facts)

@@ -15,7 +15,7 @@ from dpfc_cli.methods.whitened import Public
 from dpfc_cli.privacy.accounting import Claim, epsilon_for
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training.calibrate import Calibrated, Planned
-from dpfc_cli.training.card import card_of, charge_of, path_of
+from dpfc_cli.training.card import card_of, charge_of, path_of, with_ending
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust.claims import figures_fault, mu_of
 from tests.hostile import DATE, calibrated, set_of, standing
@@ -174,8 +174,8 @@ def test_the_name_of_a_head_says_its_claim_and_no_other_one(claim: Claim, tmp_pa
         with pytest.raises(UserError, match=f"because the head will be {claim}") as refused:
             path_of(made_for(claim), set_of(FACTS), out, tmp_path)
         assert refused.value.fields["path"] == str(out)
-    with pytest.raises(UserError, match="must end in"):
-        path_of(made_for(claim), set_of(FACTS), tmp_path / "a.npz", tmp_path)
+    # Without an ending it gets the right one.
+    assert with_ending(tmp_path / "a", claim) == tmp_path / NAMES[claim]
 
 
 def test_a_head_is_never_overwritten_and_its_name_can_be_seen(tmp_path: Path) -> None:

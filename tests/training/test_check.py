@@ -93,7 +93,7 @@ def refused(features: FeatureSet, **changed: Any) -> None:
 # What was charged and what is to be charged
 
 
-@pytest.mark.parametrize("out", [None, Path("elsewhere", "mine.safetensors")])
+@pytest.mark.parametrize("out", [None, Path("elsewhere", "mine.safetensors"), Path("mine")])
 def test_what_was_charged_goes_on_and_is_not_held_against_the_cap_again(
     sets: dict[str, FeatureSet], out: Path | None
 ) -> None:
