@@ -214,8 +214,8 @@ def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[
         raise UserError(
             f"Nothing to show: there is no ledger in '{book.path.parent}', and neither {parameter('sigma')} nor "
             f"{parameter('epsilon')} was given.",
-            f"Try 'dpfc budget --sigma 10 --steps 10', or make a feature set first. A ledger alone is shown where it lies "
-            f"as '{LEDGER}' in a folder that DPFC_FEATURES names.",
+            "Try 'dpfc budget --sigma 10 --steps 10', or make a feature set first. A ledger alone is shown, too: as "
+            f"'{LEDGER}' in a folder that DPFC_FEATURES names.",
             code="missing",
             path=str(book.path),
         )

@@ -201,8 +201,8 @@ def _begun(start: PublicHead, trusted: np.ndarray | None, classes: Sequence[str]
 
 
 def with_ending(out: Path, claim: Claim) -> Path:
-    """The file of a head that was named, maybe without the ending that says its claim."""
-    return out if out.name.endswith(heads.PRIVATE) else out.with_name(out.name + SUFFIXES[claim])
+    """The file of a head that was named, maybe without the ending that says its claim. A folder is none."""
+    return out if out.name.endswith(heads.PRIVATE) or out.is_dir() else out.with_name(out.name + SUFFIXES[claim])
 
 
 def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, folder: Path) -> Path:
