@@ -26,6 +26,7 @@ from dpfc_cli.privacy.forms import unpacked
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, Release
 from dpfc_cli.privacy.parts import bytes_of, encoded, framed, taken
 from dpfc_cli.privacy.queries import Query, sensitivity
+from dpfc_cli.training.card import with_ending
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.version import __version__
 
@@ -209,7 +210,7 @@ def run(
         Remote(each.name, sockets[each.name], plan.digest, _noise(claim), patience)
         for each, claim in zip(plan.sites, plan.claims, strict=True)
     ]
-    path = out
+    path = out = with_ending(out, "private")
     if not out.exists():
         heads.try_place(out)
         path = heads.save(heads.encoded(_trained(plan, sites, observer)), out)

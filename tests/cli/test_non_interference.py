@@ -83,7 +83,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "refusals": (
         f"{PRIVATE} --delta 0.5",
         f"{PRIVATE} --memory 1KB",
-        f"{PRIVATE} --out heads",
+        f"{PRIVATE} --out a.research.safetensors",
         f"{PRIVATE} --public-features private",
         f"{PRIVATE} --tune-on several",
         "evaluate --epsilon 1",
