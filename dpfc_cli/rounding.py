@@ -71,7 +71,7 @@ def at_most(fraction: float, decimals: int = 1) -> str:
     return f"{min(math.ceil(100 * scale * fraction) / scale, 100):.{decimals}f} %"
 
 
-def percentage(fraction: float, n: int, interval: tuple[float, float] | None = None) -> str:
+def percentage(fraction: float, n: int, interval: tuple[float, float] | None = None, more: int = 0) -> str:
     """A fraction of n records in percent, with no more digits than the records carry: '91 %', '93.1 %'.
 
     This is the one rule for the figures of an evaluation. The last digit shown is worth
@@ -81,8 +81,10 @@ def percentage(fraction: float, n: int, interval: tuple[float, float] | None = N
     - 0.01 % or more, and 1 % or less.
 
     So 150 records give no decimals, and 10,000 give one. Only a fraction of 0 or 1 is shown as 0 % or 100 %.
+
+    more: digits beside these, where fractions of the same records are compared.
     """
-    decimals = _decimals(n, interval)
+    decimals = _decimals(n, interval) + more
     step = 10.0**-decimals
     shown = round(100 * fraction, decimals)
     if 0 < fraction < 1:

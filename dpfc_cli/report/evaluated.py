@@ -69,10 +69,11 @@ def several(
     """The figures of several heads side by side."""
     names, results = heads_named(paths), found.evaluations
     ends = min(each.interval[0] for each in results), max(each.interval[1] for each in results)
-    ranked = results[0].mean_average_precision is not None
+    ranked, n = results[0].mean_average_precision is not None, results[0].n
     rows, values = [], []
     for name, path, card, each, gain in zip(names, paths, cards, results, (None, *found.differences), strict=True):
-        rows.append([name, str(card["method"]), *claimed(card), *rounding.accuracy(each.top1, each.interval, each.n)])
+        figures = rounding.percentage(each.top1, n, each.interval, more=1), rounding.interval(each.interval, n)
+        rows.append([name, str(card["method"]), *claimed(card), *figures])
         if each.mean_average_precision is not None:
             rows[-1].append(rounding.percentage(each.mean_average_precision, each.n))
         difference = {"difference": None if gain is None else asdict(gain)}
@@ -82,7 +83,6 @@ def several(
         return between(results[i].interval, results[i].top1, ends, width)
 
     columns = ["head", "method", "delta", "epsilon", "top-1", "95 % interval", *(["mean AP"] if ranked else [])]
-    n = results[0].n
     pairs = [
         (name, *rounding.points(gain.gain, gain.interval, n), f"{gain.only_this:,}", f"{gain.only_other:,}")
         for name, gain in zip(names[1:], found.differences, strict=True)

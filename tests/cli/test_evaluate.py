@@ -166,8 +166,8 @@ def three(dpfc: Dpfc, made: Path, tmp_path: Path) -> list[str]:
 def test_several_heads_stand_side_by_side_with_paired_differences_to_the_first(dpfc: Dpfc, three: list[str]) -> None:
     asked = dpfc("evaluate", *three)
     sides, beside = re.split("^# .*$", asked.stdout, flags=re.M)[1:]
-    assert re.search(r"^small +dp-whitened +1e-05 +0\.05 +\d+ % +\d+–\d+ %$", sides, re.M)
-    assert re.search(r"^plain\.nonprivate +dp-ls +– +∞ +\d+ % +\d+–\d+ %$", sides, re.M)
+    assert re.search(r"^small +dp-whitened +1e-05 +0\.05 +\d+\.\d % +\d+–\d+ %$", sides, re.M)
+    assert re.search(r"^plain\.nonprivate +dp-ls +– +∞ +\d+\.\d % +\d+–\d+ %$", sides, re.M)
     assert re.search(r"^small +[+−]?\d+\.\d +[+−]?\d+\.\d to [+−]?\d+\.\d +\d+ +\d+$", beside, re.M)
     assert not beside.count("blobs-dp-whitened-eps8")
     assert "looks better than it is" in asked.stdout
