@@ -140,7 +140,8 @@ def _folded(cells: Sequence[Sequence[str]], natural: Sequence[int], left: int, r
     """How wide columns are in a room: the widest of the first `left` ones give way. None if that is not enough."""
     widths = list(natural)
     words = (max(cell_len(word) for line in cells for word in line[i].split() or [""]) for i in range(left))
-    least = [min(longest, NARROWEST) for longest in words]
+    # The first column has names, which are copied: they are broken last.
+    least = [min(longest, NARROWEST if i else room // 2) for i, longest in enumerate(words)]
     while sum(widths) > room:
         able = [i for i in range(left) if widths[i] > least[i]]
         if not able:
