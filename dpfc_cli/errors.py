@@ -42,6 +42,7 @@ Code = Literal[
     "lost",  # another process of the same training has failed or is gone
     "declined",  # the user was asked, and said no
     "stopped",  # Ctrl-C
+    "terminated",  # SIGTERM
     "defect",  # a mistake in dpfc
 ]
 ENDINGS = {
@@ -53,11 +54,12 @@ ENDINGS = {
     5: "A file or a folder is damaged, or not what it must be.",
     6: "It is there already, or another process holds it.",
     130: "Stopped by Ctrl-C.",
+    143: "Stopped by SIGTERM.",
 }
 """What each exit code of the command line says."""
 _ENDINGS: dict[Code, int] = {
     **{"defect": 1, "over-cap": 3, "unreachable": 4, "lost": 4, "damaged": 5, "exists": 6, "busy": 6},
-    "stopped": 130,
+    **{"stopped": 130, "terminated": 143},
 }
 
 _PARAMETER = re.compile("‹([a-z_]+)›")

@@ -28,7 +28,7 @@ from dpfc_cli import progress
 from dpfc_cli.cli import stop
 from dpfc_cli.cli.help import COMMANDS, Command, Group
 from dpfc_cli.cli.typed import flag_named, typed
-from dpfc_cli.errors import UserError, notes, printable
+from dpfc_cli.errors import Code, UserError, notes, printable
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.options import Options
 from dpfc_cli.version import __version__
@@ -105,7 +105,7 @@ def command(
                 found = _error_of(error)
                 if common["verbose"] and found.code == "defect":
                     _show_traceback(error)
-                said = [] if found.code == "stopped" else notes(error)
+                said = [] if isinstance(error, KeyboardInterrupt) else notes(error)
                 raise typer.Exit(display.fail(found, said, spell, common["as_json"])) from None
 
         shown: Any = guarded
@@ -132,7 +132,8 @@ def _error_of(error: BaseException) -> UserError:
     if isinstance(error, UserError):
         return error
     if isinstance(error, KeyboardInterrupt):
-        return UserError("Stopped.", " ".join(notes(error) or [stop.stands]), code="stopped")
+        code: Code = "terminated" if stop.code() == 143 else "stopped"
+        return UserError("Stopped.", " ".join(notes(error) or [stop.stands]), code=code)
     if isinstance(error, MemoryError):
         remedy = "Free some, or use fewer features (--pool mean) or classes."
         return UserError("The machine's memory ran out.", remedy, code="memory")
@@ -216,7 +217,7 @@ def main() -> None:
         stop.finish()
         # No command has begun, or it has ended.
         sys.stderr.write(stop.STOPPED)
-        code = 130
+        code = stop.code()
     sys.stdout.flush()
     # Remarks that could not be written are not mentioned: there is no place left to do it.
     failed = results.failed
@@ -226,7 +227,7 @@ def main() -> None:
         remedy = "What the command made is in place. Make room, or send the output elsewhere."
         error = UserError(f"The output could not be written ({failed.strerror}).", remedy, code="unwritable")
         code = display.fail(error, as_json="--json" in sys.argv)
-    if code == 130 or stop.at_once:
+    if code in (130, 143) or stop.at_once:
         # What was stopped may still compute on JAX's threads, and would crash the interpreter while it ends. And JAX
         # would wait for other processes, which are gone.
         sys.stderr.flush()

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dpfc_cli.cli import stop
-from dpfc_cli.errors import UserError, parameter, printable
+from dpfc_cli.errors import Code, UserError, parameter, printable
 from dpfc_cli.show import terminal
 from dpfc_cli.show.document import Document, Facts, page
 from dpfc_cli.show.terminal import text
@@ -93,18 +93,22 @@ def confirmed(question: str) -> bool:
         raise KeyboardInterrupt from None
 
 
-def confirm_again(what: str, charge: str, ask: Callable[[str], bool] | None) -> None:
+def confirm_again(what: str, before: Code, charge: str, ask: Callable[[str], bool] | None) -> None:
     """Ask before the same is charged once more. UserError if the answer is no, or nobody can be asked.
 
-    what: was charged before. charge: what is charged. ask: asks a question; None: there is nobody to ask.
+    what: was charged before. before: "busy" if it still runs. charge: what is charged. ask: asks a question; None:
+    there is nobody to ask.
     """
-    said = f"The same {what} was charged before, and ended."
-    if ask is None:
+    if before == "busy":
+        said, remedy = f"The same {what} runs in another process.", "Wait for its head, or give"
+    else:
+        said, remedy = f"The same {what} was charged before, and ended.", "Give"
+    if ask is None or not ask(f"{said} Charge {charge} again?"):
         raise UserError(
-            f"{said} Again it charges {charge}.", f"Give {parameter('again')} if you want another one.", code="exists"
+            f"{said} Nothing was charged. Again it charges {charge}.",
+            f"{remedy} {parameter('again')} to charge another one.",
+            code=before,
         )
-    if not ask(f"{said} Charge {charge} again?"):
-        raise UserError("Nothing was charged.", "Nothing was made.", code="declined")
 
 
 Stages = Callable[[str, int, int | None], None]

@@ -101,11 +101,12 @@ def evaluate(
         ready = evaluation.prepared(PrivateScoring(loaded[0], found, **asked, epsilon=epsilon))
         if lost := ready.account.loses(ready.charge):
             display.warn(lost)
-        if ready.repeats and not again:
+        if ready.repeats is not None and not again:
             from dpfc_cli.training.charge import question
 
             charge = question(ready.charge, found.name, ready.after)
-            display.confirm_again("evaluation", charge, display.confirmed if display.can_ask() else None)
+            ask = display.confirmed if display.can_ask() else None
+            display.confirm_again("evaluation", ready.repeats, charge, ask)
     with display.stages("Evaluating", "records") as progress:
         if len(loaded) > 1:
             compared = evaluation.compare(loaded, **scored, progress=progress)

@@ -1,4 +1,4 @@
-"""Ctrl-C that is not lost.
+"""Ctrl-C that is not lost. SIGTERM, as `timeout`, Slurm and systemd send it, does the same.
 
 Python turns Ctrl-C into a KeyboardInterrupt at once, wherever the program is. In a callback of the garbage collector,
 such as JAX has one, Python drops exceptions: the program would go on. So Ctrl-C is also remembered, and raised again
@@ -8,11 +8,13 @@ where work makes progress.
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 STOPPED = "Error: Stopped.\n"
 """What is said of Ctrl-C before a command has begun."""
-pressed = False
+pressed = 0
+"""The signal that came, if one did."""
 stands = ""
 """What a command says after Ctrl-C, unless the KeyboardInterrupt has a `Note`. It changes while the command works."""
 at_once = False
@@ -23,21 +25,18 @@ def end_at_once() -> None:
     """Until `listen`, Ctrl-C ends the process. Nothing has begun then, and modules that are half imported say nothing
     that helps.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _end)
+    _on_signals(_end)
 
 
 def listen() -> None:
     """Remember Ctrl-C from now on, unless the process was started to ignore it."""
-    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _end):
-        signal.signal(signal.SIGINT, _press)
-        sys.unraisablehook = _dropped
+    _on_signals(_press)
+    sys.unraisablehook = _dropped
 
 
 def finish() -> None:
     """Ctrl-C ends the process at once from now on, unless it was started to ignore it: only the ending is left."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    _on_signals(lambda number, frame: os._exit(128 + number))
 
 
 def check() -> None:
@@ -46,9 +45,20 @@ def check() -> None:
         raise KeyboardInterrupt
 
 
+def code() -> int:
+    """The exit code of a process that was stopped."""
+    return 128 + (pressed or signal.SIGINT)
+
+
+def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
 def _end(number: int, frame: FrameType | None) -> None:
     os.write(2, STOPPED.encode())
-    os._exit(130)
+    os._exit(128 + number)
 
 
 def _dropped(what: "sys.UnraisableHookArgs") -> None:
@@ -59,5 +69,8 @@ def _dropped(what: "sys.UnraisableHookArgs") -> None:
 
 def _press(number: int, frame: FrameType | None) -> None:
     global pressed
-    pressed = True
+    pressed = number
+    if number == signal.SIGTERM:
+        # `timeout` sends it twice, and the second one must not disturb what the first one has to say.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt

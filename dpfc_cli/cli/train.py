@@ -74,11 +74,12 @@ def train(
         checked = plan(request, observer)
         if not dry_run:
             _show_so_far(checked)
-            if not again and repeats(checked):
-                charge = charge_of(checked)
+            before = None if again else repeats(checked)
+            if before is not None:
+                charge, ask = charge_of(checked), observer.asked if observer.asks else None
                 if checked.calibrated.claim != "private":
                     charge += ", for the same head to the bit"
-                display.confirm_again("training", charge, observer.asked if observer.asks else None)
+                display.confirm_again("training", before, charge, ask)
             stop.stands = "'dpfc budget' says whether the training is charged."
             trained = finish(checked, observer)
             stop.stands = stands(trained.charged, trained.path)

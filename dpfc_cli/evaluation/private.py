@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import Note, UserError, notes, parameter, printable
+from dpfc_cli.errors import Code, Note, UserError, notes, parameter, printable
 from dpfc_cli.evaluation.request import PrivateScoring
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -123,7 +123,7 @@ class PrivateEvaluation:
 class Ready:
     """An evaluation that nothing stands against: what is left is to charge it and to read the records.
 
-    repeats: whether the same one was charged before. account: what was spent before.
+    repeats: whether the same one was charged before, see `charge.repeats`. account: what was spent before.
     """
 
     head: Head
@@ -133,7 +133,7 @@ class Ready:
     planned: Planned
     queries: tuple[Outcomes, ...]
     charge: Charge
-    repeats: bool
+    repeats: Code | None
     account: Account
     warnings: tuple[str, ...]
 

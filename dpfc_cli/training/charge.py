@@ -5,7 +5,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import Code, UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger import caps
@@ -15,7 +15,7 @@ from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.privacy.curator import Records
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.rounding import cost, rounded_up
-from dpfc_cli.training.answers import Answers, begun, reopened
+from dpfc_cli.training.answers import Answers, begun, reopened, taken
 from dpfc_cli.training.calibrate import Planned
 from dpfc_cli.training.check import Checked, check_charge
 from dpfc_cli.training.request import SPLIT
@@ -92,12 +92,14 @@ def question(charge: Charge, name: str, after: Account) -> str:
     return f"ε = {rounded_up(charge.epsilon, 6)} to {name} (then {total} is spent together{capped})"
 
 
-def repeats(ledger: Ledger, charge: Charge) -> bool:
-    """Whether the same training or private evaluation was charged before, and ended."""
+def repeats(ledger: Ledger, charge: Charge) -> Code | None:
+    """Whether the same training or private evaluation was charged before: "exists" if it ended, "busy" if it runs."""
     what = ("set", "split", "digest", "epsilon", "delta")
-    same = (each for each in ledger.charges if all(getattr(each, name) == getattr(charge, name) for name in what))
+    same = [each for each in ledger.charges if all(getattr(each, name) == getattr(charge, name) for name in what)]
     ends = (ledger.outcome(each.id) for each in same)
-    return any(end is not None and end.state == "written" for end in ends)
+    if any(end is not None and end.state == "written" for end in ends):
+        return "exists"
+    return "busy" if taken(ledger) & {each.id for each in same} else None
 
 
 def pay(planned: Planned, features: FeatureSet, charge: Charge) -> Paid:

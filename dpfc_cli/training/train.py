@@ -3,7 +3,7 @@
 The command line, Python callers and experiments all come this way. None of them knows the order of the steps.
 """
 
-from dpfc_cli.errors import Note, UserError, notes
+from dpfc_cli.errors import Code, Note, UserError, notes
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account
 from dpfc_cli.options import takes
@@ -99,9 +99,9 @@ def charge_of(checked: Checked) -> str:
     return question(checked.charge, checked.features.name, account_with(checked))
 
 
-def repeats(checked: Checked) -> bool:
-    """Whether the same training has made a head before, and this one does not go on with another."""
-    return checked.unfinished is None and repeated(read(checked.account.ledger), checked.charge)
+def repeats(checked: Checked) -> Code | None:
+    """Whether the same training has ended or runs, see `charge.repeats`. None if this one goes on with it."""
+    return repeated(read(checked.account.ledger), checked.charge) if checked.unfinished is None else None
 
 
 def account_with(checked: Checked) -> Account:

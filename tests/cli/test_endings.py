@@ -1,5 +1,6 @@
 """How a process ends whose output cannot be written, or that is stopped while it stops."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dpfc_cli.folders import LEDGER
+from dpfc_cli.ledger.file import read
 from tests.cli.conftest import Dpfc, charges
 
 MAIN = "from dpfc_cli.cli.app import main; main()"
@@ -147,6 +150,32 @@ budget._converted = work
     assert "Python dropped it." in result.stderr
     assert "Exception ignored" not in result.stderr
     assert result.returncode == 130
+
+
+def test_sigterm_stops_as_ctrl_c_does_and_says_what_is_charged(dpfc: Dpfc, features: Path) -> None:
+    """As `timeout`, Slurm and systemd send it, more than once."""
+    program = f"""
+import os, signal
+from dpfc_cli.privacy import curator
+from dpfc_cli.training import run
+def stop(*given):
+    os.kill(os.getpid(), signal.SIGTERM)
+curator.draw_noise = stop
+settled = run._settled
+def twice(*given):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return settled(*given)
+run._settled = twice
+{MAIN}
+"""
+    result = ended("train", "--epsilon", "1", "--json", program=program)
+    said = json.loads(result.stderr.splitlines()[-1])["error"]
+    assert (result.returncode, said["exit_code"], said["code"]) == (143, 143, "terminated")
+    assert "stays charged" in said["remedy"]
+    (charge,) = charges()
+    outcome = read(Path("features", LEDGER)).outcome(charge.id)
+    assert outcome is not None
+    assert outcome.state == "stopped"
 
 
 @pytest.mark.parametrize("module", ["typer", "dpfc_cli.cli.budget"])

@@ -303,7 +303,7 @@ def test_the_same_evaluation_is_charged_again_only_if_somebody_says_so(dpfc: Dpf
     assert (refused.exit_code, refused.stdout, "--again" in refused.stderr) == (6, "", True)
     code, shown = on_a_terminal("\n", *line)
     total = "then epsilon = 8 at delta = 1e-05 is spent together"
-    assert (code, f"({total}) again? [y/N]" in shown) == (2, True)
+    assert (code, f"({total}) again? [y/N]" in shown) == (6, True)
     assert len(charges()) == 2
     assert on_a_terminal("y\n", *line)[0] == 0
     # Other figures are another evaluation.

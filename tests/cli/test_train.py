@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,7 +168,7 @@ def test_the_same_training_is_charged_again_only_if_somebody_says_so(dpfc: Dpfc,
     refused = dpfc(*LINE, "--out", "other.safetensors")
     assert (refused.exit_code, "--again" in refused.stderr) == (6, True)
     code, shown = on_a_terminal("\n", *LINE)
-    assert (code, "then epsilon = 1.4652 at delta = 1e-05 is spent together) again? [y/N]" in shown) == (2, True)
+    assert (code, "then epsilon = 1.4652 at delta = 1e-05 is spent together) again? [y/N]" in shown) == (6, True)
     assert len(charges()) == 1
     assert on_a_terminal("y\n", *LINE)[0] == 0
     # What is said of it in the ledger makes it another one.
@@ -179,6 +180,26 @@ def test_the_same_training_is_charged_again_only_if_somebody_says_so(dpfc: Dpfc,
         refused = dpfc(*LINE, *more)
         assert (refused.exit_code, "the same head" in refused.stderr) == (6, True)
     assert (len(charges()), heads()) == (6, before)
+
+
+def test_the_same_training_that_another_process_runs_is_charged_again_only_if_somebody_says_so(
+    dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answers get another name with each release, so a file that has gone meanwhile is taken for one that runs."""
+    from dpfc_cli.privacy import curator
+
+    real, seen = curator.draw_noise, list[tuple[object, ...]]()
+
+    def drawn(*given: Any) -> Any:
+        monkeypatch.setattr(curator, "draw_noise", real)
+        refused = dpfc(*LINE, "--json")
+        seen.append((refused.exit_code, json.loads(refused.stderr.splitlines()[-1])["error"]["code"], len(charges())))
+        seen.append((dpfc(*LINE, "--delta", "1e-6").exit_code, dpfc(*LINE, "--again").exit_code, len(charges())))
+        return real(*given)
+
+    monkeypatch.setattr(curator, "draw_noise", drawn)
+    assert dpfc(*LINE).exit_code == 0
+    assert seen == [(6, "busy", 1), (0, 0, 3)]
 
 
 def test_without_a_terminal_it_goes_on_and_says_which_set_it_took(dpfc: Dpfc, second_set: None) -> None:
