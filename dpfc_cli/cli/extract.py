@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON, flag_named, set_named
+from dpfc_cli.cli.typed import JSON, flag_named, set_named, source_named
 from dpfc_cli.errors import GUARDED, UserError, counted, spelled
 from dpfc_cli.extraction.request import SOURCES, WHAT, WORK, Extraction, Import
 from dpfc_cli.options import Option, declared
@@ -35,7 +35,10 @@ def extract(
     from dpfc_cli import images
     from dpfc_cli.extraction import extract as extraction
 
-    wanted = _the_source(source, dataset)
+    wanted = source_named(source, dataset)
+    if wanted is None:
+        remedy = "Write dpfc extract SOURCE, such as digits or imagefolder:PATH."
+        raise UserError("No pictures are named.", remedy, code="missing", parameter="source")
     if dry_run:
         from dpfc_cli.cli.fetch import show_needed
 
@@ -67,22 +70,6 @@ def import_(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
 
     features, made = _unless_persons(make)
     _report(features.folder, features, made=made, as_json=as_json)
-
-
-def _the_source(source: str | None, dataset: str | None) -> str:
-    """SOURCE or --dataset SOURCE."""
-    if source is not None and dataset is not None:
-        raise UserError(
-            f"The pictures are named twice, as '{source}' and as --dataset '{dataset}'.",
-            "Name them once: dpfc extract SOURCE.",
-            code="conflict",
-            parameter="source",
-        )
-    found = source or dataset
-    if found is None:
-        remedy = "Write dpfc extract SOURCE, such as digits or imagefolder:PATH."
-        raise UserError("No pictures are named.", remedy, code="missing", parameter="source")
-    return found
 
 
 def _remark(made: "Extracted") -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON
+from dpfc_cli.cli.typed import JSON, source_named
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.request import SOURCES, Extraction
 from dpfc_cli.options import Option, declared
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from dpfc_cli.extraction.fetching import Needed
 
 
+WHERE = SOURCES[1:5]
+"""The data sets that come from the network."""
+
+
 @command("fetch", when_stopped="The same command goes on where it was stopped.")
 def fetch(
-    dataset: Annotated[
-        str | None, Option("A data set that can be downloaded.", metavar="SOURCE", choices=SOURCES[1:5])
-    ] = None,
+    source: Annotated[str | None, Option("A data set that can be downloaded.", argument=True, choices=WHERE)] = None,
+    dataset: Annotated[str | None, Option("The same as SOURCE.", metavar="SOURCE", choices=WHERE)] = None,
     model: Annotated[str | None, declared(Extraction)["model"]] = None,
     weights: Annotated[str | None, declared(Extraction)["weights"]] = None,
     dry_run: Annotated[bool, Option("List the files and where to put them. Fetch nothing.")] = False,
@@ -32,12 +35,13 @@ def fetch(
     """
     from dpfc_cli.extraction import fetching
 
-    if dataset is None and model is None:
-        remedy = "Write for instance dpfc fetch --model vit-b16 --dataset cifar10."
+    wanted = source_named(source, dataset)
+    if wanted is None and model is None:
+        remedy = "Write for instance dpfc fetch cifar10 --model vit-b16."
         raise UserError("Neither a data set nor a model is named.", remedy, code="missing")
     if weights is not None and model is None:
         raise UserError("Weights alone do not say which model they are of.", "Name it: --model.", code="missing")
-    needs = fetching.needed(dataset, None, model, weights, text=True)
+    needs = fetching.needed(wanted, None, model, weights, text=True)
     if not dry_run:
         with display.stages("Fetching", "B") as progress:
             fetching.fetch(needs, progress)

@@ -54,6 +54,14 @@ of it.
 class Command(TyperCommand):
     """A command whose help lists its options in the panels that they name."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words. Each error knows which command they are of."""
+        try:
+            return super().parse_args(ctx, args)
+        except _LineError as error:
+            error.ctx = ctx
+            raise
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help as wide as the terminal."""
         _fit(formatter)

@@ -240,3 +240,15 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "SIZE": _bytes,
 }
 """How a value is typed, by what stands for it."""
+
+
+def source_named(source: str | None, dataset: str | None) -> str | None:
+    """SOURCE or --dataset SOURCE. UserError if both are there."""
+    if source is not None and dataset is not None:
+        raise UserError(
+            f"The pictures are named twice, as '{source}' and as --dataset '{dataset}'.",
+            "Name them once: SOURCE.",
+            code="conflict",
+            parameter="source",
+        )
+    return source or dataset

@@ -209,7 +209,8 @@ def _name(path: Path) -> str:
     has an array, whose own name says what it is, such as X.npy.
     """
     named = path if path.exists() and path.suffix != NPY else path.parent
-    return named.resolve().stem if named.is_file() else named.resolve().name
+    # The folder of all folders has no name.
+    return named.resolve().stem if named.is_file() else named.resolve().name or path.stem
 
 
 def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Progress | None) -> None:

@@ -69,8 +69,8 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(
             f"'{folder}' cannot be written: {error.strerror or error}.",
-            f"Make room, or choose another place: {moved_by(folder.parent) or parameter('out')}. The same command goes "
-            "on.",
+            f"Choose a writable place, with room left: {moved_by(folder.parent) or parameter('out')}. With room there, "
+            "the same command goes on.",
             code="unwritable",
             path=str(folder),
         ) from error

@@ -32,7 +32,8 @@ def remedy_for(error: Exception, damaged: str) -> str:
 def unread(path: Path, kind: str, error: Exception, remedy: str, wrong: Code = "damaged") -> UserError:
     """The error for a file that cannot be read as what it should be. wrong: its code if the contents are."""
     # Not every error says something. Some end their sentence.
-    what = f"'{path}' cannot be read as {kind}: {(str(error) or type(error).__name__).removesuffix('.')}."
+    why = (str(error) or type(error).__name__).removeprefix(f"[Errno {getattr(error, 'errno', None)}] ")
+    what = f"'{path}' cannot be read as {kind}: {why.removesuffix('.')}."
     code = reading_code(error)
     return UserError(what, remedy_for(error, remedy), code=wrong if code == "damaged" else code, path=str(path))
 

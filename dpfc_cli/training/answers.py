@@ -44,7 +44,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, counted
 from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import claimed, json_of, opened, read_at, sync, write_at
 from dpfc_cli.folders import LEDGER_ANSWERS
@@ -342,19 +342,29 @@ class Wanted:
 
         Files of trainings that were never charged, or that have their head, are removed.
         """
+        others = list[Path]()
         for path in _files(ledger.path):
             answers = _opened(path, self.observer.say)
             if answers is not None:
                 try:
-                    found = self._found(answers, ledger)
+                    found = self._found(answers, ledger, others)
                 finally:
                     answers.close()
                 if found is not None:
                     return found
+        if others:
+            named = ", ".join(f"'{each}'" for each in others)
+            self.observer.say(
+                f"{counted(len(others), 'other training')} on this set stopped. Each goes on when its own command is "
+                f"typed again, with the same version of dpfc. If one is not to go on, delete its file: {named}."
+            )
         return None
 
-    def _found(self, answers: Answers, ledger: Ledger) -> Unfinished | None:
-        """The training of these answers, which this process holds, if it is the one that is wanted."""
+    def _found(self, answers: Answers, ledger: Ledger, others: list[Path]) -> Unfinished | None:
+        """The training of these answers, which this process holds, if it is the one that is wanted.
+
+        others: gets the file of another one on this set.
+        """
         charge = ledger.known.get(answers.charge)
         last = None if charge is None else ledger.outcome(charge.id)
         if not isinstance(charge, Charge) or (last is not None and last.state == "written"):
@@ -365,11 +375,7 @@ class Wanted:
             return None
         same = charge.digest == self.charge.digest == answers.training
         if not same or self.named not in (None, charge.head):
-            self.observer.say(
-                f"A training of {charge.at} on this set was stopped. It goes on when its own command is typed again, "
-                "with the same version of dpfc. This command is another one. If it is not to go on, delete "
-                f"'{answers.path}'."
-            )
+            others.append(answers.path)
             return None
         ends = list(itertools.accumulate(len(release.parts) for release in self.plan.releases))
         try:

@@ -77,7 +77,8 @@ def document(
     sha256: of the head's file, which cannot contain its own digest. groups: the numbers of units for which an ε is
     given. named: the head's file. more: facts that the card does not have.
     """
-    values = {"head": named, "sha256": sha256, "card": card, "means": meaning(card, groups)}
+    values = {"head": named, "sha256": sha256, "epsilon": card["epsilon"], "delta": card["delta"], "card": card}
+    values["means"] = meaning(card, groups)
     sections = [Section("", [Facts([*brief(card), *_means(card, groups), *_sites(card), *more])]), *promised(card)]
     sections += [trained(card, sha256), *released(card["plan"], card), others(card)]
     return Document(title=f"Head {named}", sections=sections, values=values)

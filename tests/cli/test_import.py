@@ -36,6 +36,12 @@ def test_text_embeddings_are_imported_trained_on_and_evaluated(dpfc: Dpfc, texts
     assert "texts" in dpfc("evaluate").output
 
 
+def test_a_missing_file_is_said_to_be_missing_wherever_it_would_lie(dpfc: Dpfc) -> None:
+    for path in ("/nope.npy", "nope.npy", "/nope/nope.npz"):
+        refused = dpfc("import", path, "--classes", "10", "--json")
+        assert json.loads(refused.stderr.splitlines()[-1])["error"]["code"] == "missing", path
+
+
 def test_mistakes_are_named(dpfc: Dpfc, texts: Path) -> None:
     for arguments, says in (
         ("nowhere.parquet", "There is no file 'nowhere.parquet'"),

@@ -86,6 +86,7 @@ def test_a_dry_run_of_a_continued_training_shows_the_claim_of_its_head(dpfc: Dpf
 def test_programs_get_path_digest_card_and_what_is_spent(dpfc: Dpfc, features: Path) -> None:
     told = json.loads(dpfc(*LINE, "--json").stdout)
     assert told["head"] == f"heads/{heads()[0]}"
+    assert (told["epsilon"], told["delta"]) == (pytest.approx(1.0), 1e-5)
     assert told["card"] == json.loads(json.dumps(dict(Head.load(told["head"]).card)))
     (charge,) = told["spent"]["charges"]
     assert (charge["id"], charge["sha256"], charge["state"]) == (charges()[0].id, told["sha256"], "written")
