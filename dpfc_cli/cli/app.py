@@ -132,7 +132,7 @@ def _error_of(error: BaseException) -> UserError:
     if isinstance(error, UserError):
         return error
     if isinstance(error, KeyboardInterrupt):
-        code: Code = "terminated" if stop.code() == 143 else "stopped"
+        code: Code = "terminated" if stop.code == 143 else "stopped"
         return UserError("Stopped.", " ".join(notes(error) or [stop.stands]), code=code)
     if isinstance(error, MemoryError):
         remedy = "Free some, or use fewer features (--pool mean) or classes."
@@ -217,7 +217,7 @@ def main() -> None:
         stop.finish()
         # No command has begun, or it has ended.
         sys.stderr.write(stop.STOPPED)
-        code = stop.code()
+        code = stop.code
     sys.stdout.flush()
     # Remarks that could not be written are not mentioned: there is no place left to do it.
     failed = results.failed

@@ -112,7 +112,7 @@ class Group(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             sys.stderr.write(stop.STOPPED)
-            raise typer.Exit(stop.code()) from None
+            raise typer.Exit(stop.code) from None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help as wide as the terminal."""

@@ -13,8 +13,9 @@ from types import FrameType
 
 STOPPED = "Error: Stopped.\n"
 """What is said of Ctrl-C before a command has begun."""
-pressed = 0
-"""The signal that came, if one did."""
+pressed = False
+code = 130
+"""How the process ends then."""
 stands = ""
 """What a command says after Ctrl-C, unless the KeyboardInterrupt has a `Note`. It changes while the command works."""
 at_once = False
@@ -45,11 +46,6 @@ def check() -> None:
         raise KeyboardInterrupt
 
 
-def code() -> int:
-    """The exit code of a process that was stopped."""
-    return 128 + (pressed or signal.SIGINT)
-
-
 def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -68,8 +64,8 @@ def _dropped(what: "sys.UnraisableHookArgs") -> None:
 
 
 def _press(number: int, frame: FrameType | None) -> None:
-    global pressed
-    pressed = number
+    global pressed, code
+    pressed, code = True, 128 + number
     if number == signal.SIGTERM:
         # `timeout` sends it twice, and the second one must not disturb what the first one has to say.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -292,16 +292,13 @@ def taken(ledger: Ledger) -> set[str]:
     """The charges whose answers another process or user has. A file that is gone has another name now, or its head."""
     found = set()
     for path in _files(ledger.path):
+        file = None
         try:
             file = opened(path, os.O_RDWR)
-        except OSError:
-            found.add(_named(path)[0])
-            continue
-        try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             found.add(_named(path)[0])
-        finally:
+        if file is not None:
             os.close(file)
     return found
 
