@@ -102,7 +102,7 @@ def test_a_long_name_in_the_first_column_breaks_between_words() -> None:
 def test_a_name_that_is_copied_stays_whole_where_the_others_can_give_way() -> None:
     name = "clinic-persons-scattering-mean"
     row = (name, "ward of the north " * 3, "9", "1")
-    lines = shown(80, "", Table(("set", "population", "train", "epsilon"), [row], 2))
+    lines = shown(66, "", Table(("set", "population", "train", "epsilon"), [row], 2))
     assert any(name in line for line in lines)
 
 
