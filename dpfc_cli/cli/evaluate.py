@@ -99,7 +99,9 @@ def evaluate(
     ready = None
     if epsilon is not None:
         ready = evaluation.prepared(PrivateScoring(loaded[0], found, **asked, epsilon=epsilon))
-        if lost := ready.account.loses(ready.charge):
+        from dpfc_cli.training.card import loses
+
+        if lost := loses(ready.account, ready.charge):
             display.warn(lost)
         if ready.repeats is not None and not again:
             from dpfc_cli.training.charge import question

@@ -190,7 +190,7 @@ def extract(wanted: Extraction) -> Extracted:
     return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left, null=null)
 
 
-class Checked(NamedTuple):
+class Extractable(NamedTuple):
     """An extraction that may be possible, and what it needs on this machine."""
 
     network: backbones.Wanted
@@ -202,7 +202,7 @@ class Checked(NamedTuple):
     needs: list[Needed]
 
 
-def checked(wanted: Extraction) -> Checked:
+def checked(wanted: Extraction) -> Extractable:
     """What is wanted. What can be refused before a single byte is fetched or read is refused here."""
     source, model, preprocess = wanted.source, wanted.model, wanted.preprocess
     network = backbones.Wanted(
@@ -228,7 +228,7 @@ def checked(wanted: Extraction) -> Checked:
             code="conflict",
         )
     needs = needed(source, data_dir, model, wanted.weights)
-    return Checked(network, named, data_dir, rule, whose, geometry, needs)
+    return Extractable(network, named, data_dir, rule, whose, geometry, needs)
 
 
 def _labels(wanted: Extraction) -> dict[str, Any]:

@@ -185,9 +185,8 @@ def _check_kind(cap: Cap, charge: Charge) -> None:
         remedy = "Train on a set that knows which records are of one person."
     else:
         return
-    raise refused(
-        named, f"There is a cap: {said(cap)}. {what}", remedy, "over-cap", cap=cap.epsilon, cap_delta=cap.delta
-    )
+    what = f"There is a cap: {said(cap)}. {what}"
+    raise refused(named, what, remedy, "over-cap", cap=cap.epsilon, cap_delta=cap.delta)
 
 
 def left(account: Account, delta: float, of: Charge | None = None) -> tuple[float, Cap] | None:

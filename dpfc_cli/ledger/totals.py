@@ -111,8 +111,7 @@ class Account(Told):
         if not self.private:
             return f"{least}nothing"
         bound = "" if self.exact else " (an upper bound)"
-        of = {charge.unit for charge in self.private}
-        why = ", and for no person, because some charges protect records" if len(of) > 1 else ""
+        why = ", and for no person: some charges protect records" if len({of.unit for of in self.private}) > 1 else ""
         return f"{least}{cost(self.epsilon(delta), delta)}{bound} for one {self.unit}, under zero-out adjacency{why}"
 
     def told(self) -> dict[str, str]:
@@ -142,18 +141,6 @@ class Account(Told):
     def passed(self) -> list[Cap]:
         """The caps that are passed: something was charged where they were not known."""
         return [cap for cap in self.caps if self.room(cap) < 0]
-
-    def loses(self, charge: Charge) -> str | None:
-        """What to tell before a charge after which there is no total for one person any more; None if one stays."""
-        of_persons = [each for each in self.meant if replace(each, also=()).unit == "person"]
-        lost = [printable(each.population or "unsaid") for each in of_persons]
-        if not (lost and charge.private and charge.unit == "record"):
-            return None
-        return (
-            f"this protects records and not persons, so the total of the population {', '.join(lost)} will be for one "
-            "record only, where now it is for one person: make the set again with --group-by, or, if these are other "
-            "people, say whose records they are ('dpfc budget --features SET --population NAME')."
-        )
 
     def with_planned(self, charge: Charge) -> "Account":
         """The account as it will be after one more charge."""

@@ -29,7 +29,7 @@ from dpfc_cli.privacy.queries import Query
 from dpfc_cli.sources.classes import first_names
 from dpfc_cli.training.answers import Unfinished, Wanted, any_kept, refuse_old
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.card import card_of, charge_of_training, path_of, standing_of, with_ending, without_charge
+from dpfc_cli.training.card import card_of, charge_of_training, loses, path_of, standing_of, with_ending, without_charge
 from dpfc_cli.training.machine import check_devices, check_memory, stack_bytes, stack_for, training_bytes
 from dpfc_cli.training.observer import CHECKING, Observer
 from dpfc_cli.training.request import SPLIT, Request
@@ -86,7 +86,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
         observer.warn(lost)
     if found is None and (final or not any_kept(book)):
         check_charge(book, features, charge)
-    said = account.loses(charge) if found is None and final else None
+    said = loses(account, charge) if found is None and final else None
     if said is not None:
         observer.warn(said)
     method, plan, facts = calibrated.method, calibrated.plan, calibrated.facts
