@@ -28,6 +28,8 @@ class Stream(io.StringIO):
 def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dpfc.FeatureSet:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(progress, "DELAY", 0)
+    # Commands that were typed in this process before have bars of their own.
+    monkeypatch.setattr(progress, "wanted", True)
     x, y = blobs(60, 4, 2)
     np.savez("blobs.npz", train_x=x, train_y=y, test_x=x, test_y=y)
     return dpfc.import_features("blobs.npz", classes=2).features

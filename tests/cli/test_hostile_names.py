@@ -55,12 +55,15 @@ def bad(text: str) -> set[str]:
     return found | ({"flood"} if longest > MOST_MARKS else set())
 
 
-def worst(value: Any, text: str) -> Any:
-    """A JSON value with that text in place of every text in it that no rule of its format decides."""
+def worst(value: Any, text: str, closed: bool = False) -> Any:
+    """A JSON value with that text in place of every text in it that no rule of its format decides, and as a new key.
+
+    closed: no key may be new.
+    """
     if isinstance(value, dict):
-        return {name: worst(item, text) for name, item in value.items()} | {text: text}
+        return {name: worst(item, text, closed) for name, item in value.items()} | ({} if closed else {text: text})
     if isinstance(value, list):
-        return [worst(item, text) for item in value]
+        return [worst(item, text, closed) for item in value]
     return text if isinstance(value, str) else value
 
 
@@ -101,7 +104,8 @@ def _made(text: str, file: str) -> None:
     metadata = json.loads(data[8 : 8 + length])["__metadata__"]
     card = json.loads(metadata["card"])
     kept = ("claim", "adjacency", "unit", "plan", "facts", "method", "options", "ledger")
-    hostile = {name: card[name] if name in kept else worst(card[name], text) for name in card}
+    hostile = {name: card[name] if name in kept else worst(card[name], text, closed=True) for name in card}
+    hostile["features"]["backbone"] = worst(card["features"]["backbone"], text)
     hostile["classes"] = stored["classes"]
     save_file(load_file(head), Path("heads", f"card{file}.safetensors"), metadata | {"card": json.dumps(hostile)})
     ledger, own = Path("features", LEDGER), file.encode("utf-8", "ignore").decode()

@@ -63,6 +63,7 @@ def test_items_come_in_order_and_few_are_asked_for_ahead(monkeypatch: pytest.Mon
     assert threading.current_thread().name not in names
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_does_not_wait_for_a_decomposition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2), raising=False)
     for name in ("dp-whitened", "dp-ls"):

@@ -254,7 +254,8 @@ def test_every_stage_before_the_charge_is_told(
 
     def tuned(calibrated: Calibrated, trials: tuning.Trials, progress: Callable[[int, int], None]) -> Calibrated:
         progress(1, 2)
-        return replace(calibrated, tuning={"name": "other", "facts": {"n": 1, "m": 2}, "tried": [], "chosen": {}})
+        said = {"name": "other", "fingerprint": "f", "facts": {"n": 1, "m": 2}, "runs": 1}
+        return replace(calibrated, tuning={**said, "tried": [], "finalists": [], "chosen": {}})
 
     monkeypatch.setattr(tuning, "tune", tuned)
     monkeypatch.setattr(public, "ROWS", 200)

@@ -105,7 +105,8 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tune], None]:
     def replaced(tune: Tune) -> None:
         monkeypatch.setattr(tuning, "prepare", lambda *given: SimpleNamespace(known=SimpleNamespace(name="b")))
         monkeypatch.setattr(tuning, "warnings_of", lambda trials: ["a poor stand-in"])
-        said = {"name": "b", "facts": {"n": 20, "m": 2}, "tried": [], "chosen": {}}
+        said = {"name": "b", "fingerprint": "f", "facts": {"n": 20, "m": 2}, "runs": 1}
+        said |= {"tried": [], "finalists": [], "chosen": {}}
         monkeypatch.setattr(tuning, "tune", lambda made, *rest: replace(tune(made) or made, tuning=said))  # type: ignore[type-var]
 
     monkeypatch.setattr(public, "warnings_of", lambda features: [f"{features.name} was imported"])
