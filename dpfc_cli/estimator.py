@@ -18,22 +18,23 @@ Name another ledger for records of other people.
 import fcntl
 import inspect
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, installing, parameter
+from dpfc_cli.errors import GUARDED, UserError, installing, near, parameter
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.folders import PARTIAL
+from dpfc_cli.folders import LEDGER_DIGESTS, PARTIAL
 from dpfc_cli.heads.head import as_probabilities
-from dpfc_cli.ledger.caps import set_cap
+from dpfc_cli.ledger.caps import set_cap_before
 from dpfc_cli.ledger.facts import Cap
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.options import MethodName, MethodOptions, declared
@@ -42,6 +43,7 @@ from dpfc_cli.rounding import cost, rounded_up
 from dpfc_cli.show.document import Told
 from dpfc_cli.sources.classes import check_classes
 from dpfc_cli.sources.groups import keys_of
+from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
@@ -103,10 +105,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         adjacency: "zero-out" or "replace-one". None: "zero-out".
         ledger: the folder of the ledger. None: `private-classifier` in the working folder.
         cap: ε that all fits with this ledger together never pass, at `delta`. The first fit that names it writes it
-            into the ledger. It then holds for every fit with this ledger, and cannot be changed here.
+            into the ledger, if the fit is allowed. It then holds for every fit with this ledger, and cannot be changed
+            here. `dpfc budget --cap none` removes it, where DPFC_FEATURES names the folder.
         public_features: a feature set that nobody needs to protect (`dpfc_cli.open_features`), to steady what is
             released.
-        public_head: a file of public class vectors, from which the training starts.
+        public_head: public class vectors, from which the training starts: a file, or an array with a row for each
+            class. These rows, and those of a .npy file, have the order of `classes`, or else of the sorted labels.
         purpose: what the fits are for, for the ledger.
         seed: reproducible noise, for research. The head then claims no guarantee.
         options: those of the method, each as a parameter of its own, such as `steps=20` (`dpfc_cli.train` explains
@@ -116,7 +120,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes_: the labels, sorted.
         n_features_in_: the number of features.
         feature_names_in_: their names, if X has names that are all texts.
-        head_: the head, a `dpfc_cli.Head`. Its classes are numbers where the labels were not asserted.
+        head_: the head, a `dpfc_cli.Head`. Its classes have the order of `classes`. They are numbers where the labels
+            were not asserted.
         privacy_: ε, δ and μ of the fit, the unit, and what all fits with this ledger have spent together for one
             `spent_unit`: a record, if they do not all protect the same persons.
         statement_: what is claimed of the head, as `dpfc statement` says it.
@@ -134,12 +139,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ledger: str | Path | None = None,
         cap: float | None = None,
         public_features: FeatureSet | None = None,
-        public_head: str | Path | None = None,
+        public_head: str | Path | np.ndarray | None = None,
         purpose: str | None = None,
         seed: int | None = None,
         **options: Any,
     ) -> None:
-        inspect.signature(PrivateClassifier).bind(**options)
+        for name in set(options) - set(METHOD_OPTIONS):
+            hint = near(name, list(inspect.signature(PrivateClassifier).parameters))
+            raise TypeError(f"PrivateClassifier() has no option '{name}'. {hint}".rstrip())
         self.epsilon = epsilon
         self.delta = delta
         self.classes = classes
@@ -183,13 +190,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         asserted = self._asserted()
         classes, labels = _labelled(y, asserted)
+        order = np.argsort(classes)
         arrays = {"train_x": X, "train_y": labels}
         if groups is not None:
             arrays["train_groups"] = _persons(np.asarray(groups))
         names = None if asserted is None else _names(classes)
         with _set_of(arrays, names, _ledger_folder(self.ledger)) as features:
             trained = self._trained(features, inferred=asserted is None)
-        self.classes_ = classes
+        self.classes_, self._order = classes[order], order
         self.head_ = trained.head
         self.privacy_ = _privacy(trained)
         self.statement_ = Values(trained.head.statement())
@@ -209,9 +217,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.classes
 
     def _trained(self, features: FeatureSet, *, inferred: bool) -> Trained:
-        if self.cap is not None:
-            _keep_cap(features, self.cap, self.delta)
-        observer = Observer()
+        cap = None if self.cap is None else _new_cap(features, self.cap, self.delta)
+        observer, start = _Observer(), self.public_head
+        if isinstance(start, np.ndarray):
+            vectors, start = start, features.folder / "public_head.npy"
+            np.save(start, vectors, allow_pickle=False)
         request = Request(
             features,
             folder=features.folder.parent,
@@ -221,7 +231,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             adjacency=self.adjacency,
             method=self.method,
             public_features=self.public_features,
-            public_head=self.public_head,
+            public_head=start,
             purpose=self.purpose,
             infer_classes=inferred,
             keep=False,
@@ -229,6 +239,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         checked = plan(request, observer)
         _warn_again(checked, observer, capped=self.cap is not None)
+        if cap is not None:
+            set_cap_before(checked.charge, features, cap, self.delta, "PrivateClassifier")
         return finish(checked, observer)
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -247,7 +259,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        return self.head_.scores(validate_data(self, X, reset=False, dtype=(np.float64, np.float32)))
+        return self.head_.scores(validate_data(self, X, reset=False, dtype=(np.float64, np.float32)))[:, self._order]
 
 
 # scikit-learn takes the names of the parameters from here.
@@ -256,6 +268,18 @@ _options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None
 PrivateClassifier.__init__.__signature__ = _stated.replace(  # type: ignore[attr-defined]
     parameters=[*list(_stated.parameters.values())[:-1], *_options]
 )
+
+
+class _Observer(Observer):
+    """Says once a process what noise hides: a search makes many fits."""
+
+    hidden: ClassVar[set[str]] = set()
+
+    def warn(self, text: str) -> None:
+        if text not in self.hidden:
+            super().warn(text)
+        if text.startswith(HIDES):
+            self.hidden.add(text)
 
 
 def _warn_again(checked: Checked, observer: Observer, capped: bool) -> None:
@@ -268,12 +292,22 @@ def _warn_again(checked: Checked, observer: Observer, capped: bool) -> None:
 
 
 def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.ndarray, np.ndarray]:
-    """The classes, sorted, and the number of the class of each record."""
+    """The classes, as they were asserted or else sorted, and the number of the class of each record."""
     if asserted is None:
         classes, labels = np.unique(y, return_inverse=True)
     else:
-        classes = np.unique(np.arange(asserted) if isinstance(asserted, int) else np.asarray(asserted))
-        labels = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+        given = np.arange(asserted) if isinstance(asserted, int) else np.asarray(asserted)
+        classes = given[np.sort(np.unique(given, return_index=True)[1])]
+        kind, other = ("texts" if isinstance(each[0], str) else "numbers" for each in (classes, y))
+        if kind != other:
+            raise InvalidInputError(
+                f"The types differ: {parameter('classes')} has {kind}, and y has {other}.",
+                "Give both the same type.",
+                code="bad-value",
+                parameter="classes",
+            )
+        order = np.argsort(classes)
+        labels = order[np.minimum(np.searchsorted(classes, y, sorter=order), len(classes) - 1)]
         if (classes[labels] != y).any():
             raise InvalidInputError(
                 f"Some labels in y are not among {parameter('classes')}. {GUARDED}",
@@ -290,18 +324,18 @@ def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.n
     return classes, labels.astype(np.int64)
 
 
-def _keep_cap(features: FeatureSet, cap: float, delta: float | None) -> None:
-    """Set a cap for the ledger, if there is none. UserError where there is another one."""
+def _new_cap(features: FeatureSet, cap: float, delta: float | None) -> float | None:
+    """The cap, unless the ledger has it. UserError where it has another one."""
     own = [held for held in read(ledger_path(features.folder)).holding(Cap) if held.delta is not None]
     if any(held.epsilon != cap or held.delta != (held.delta if delta is None else delta) for held in own):
         raise UserError(
             f"The ledger has another cap: epsilon = {own[0].epsilon:.6g} at delta = {own[0].delta:g}. It was fixed "
             "before.",
-            f"Leave out {parameter('cap')}: the ledger's own holds for this fit, too.",
+            f"Leave out {parameter('cap')}: the ledger's own holds for this fit, too. To lift it: "
+            f"DPFC_FEATURES={shlex.quote(str(features.folder.parent))} dpfc budget --cap none",
             code="conflict",
         )
-    if not own:
-        set_cap(features, cap, delta=delta, note="PrivateClassifier")
+    return None if own else cap
 
 
 def _names(classes: np.ndarray) -> tuple[str, ...]:
@@ -365,7 +399,12 @@ def _refuse_strange(place: Path) -> None:
 
 
 def _remove(place: Path) -> None:
+    """Remove a set of ours. If nothing was charged to it, its digests go, too."""
     for each in (place, place.with_name(place.name + PARTIAL), *place.parent.glob(f"{TEMPORARY}*")):
+        with suppress(UserError):
+            of = load(each).id
+            if all(charge.set != of for charge in read(ledger_path(place)).charges):
+                (place.parent / LEDGER_DIGESTS / of).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
             shutil.rmtree(each)
 

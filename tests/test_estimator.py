@@ -120,7 +120,7 @@ def test_epsilon_and_the_options_that_are_set_are_in_the_repr() -> None:
     assert repr(model) == "PrivateClassifier(epsilon=1.0, classes=2, steps=20)"
     assert repr(model.set_params(epsilon=0.5)) == "PrivateClassifier(classes=2, epsilon=0.5, steps=20)"
     assert set(declared(MethodOptions)) < set(model.get_params())
-    with pytest.raises(TypeError, match="stepz"):
+    with pytest.raises(TypeError, match=r"PrivateClassifier.*stepz.*'steps'"):
         PrivateClassifier(stepz=20)
     with pytest.raises(UserError, match="no option of dp-ls"):
         PrivateClassifier(steps=20, **QUICK).fit(X, LABELS)
@@ -304,6 +304,63 @@ def test_a_cap_holds_for_all_fits_and_cannot_be_changed_by_another_one() -> None
         # The same ε at a smaller δ is a stricter cap, which nobody keeps.
         PrivateClassifier(cap=1.2, epsilon=0.1, delta=1e-9, **QUICK).fit(X, LABELS)
     assert PrivateClassifier(epsilon=0.3, **QUICK).fit(X, LABELS).privacy_["fits"] == 2
+
+
+def test_a_refused_fit_writes_no_cap_and_keeps_no_digest() -> None:
+    refused = (
+        PrivateClassifier(cap=0.5, **QUICK),
+        PrivateClassifier(cap=3.0, steps=9, **QUICK),
+        PrivateClassifier(cap=3.0, seed=1, **QUICK),
+    )
+    for each in refused:
+        with pytest.raises(UserError):
+            each.fit(X, LABELS)
+        assert files() == ["private-classifier/ledger.sqlite"]
+    assert PrivateClassifier(cap=1.2, **QUICK).fit(X, LABELS).privacy_["fits"] == 1
+    assert len(files()) == 3
+
+
+def test_the_command_in_the_refusal_lifts_the_cap_of_an_estimators_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    PrivateClassifier(cap=1.2, **QUICK).fit(X, LABELS)
+    with pytest.raises(UserError) as refused:
+        PrivateClassifier(cap=5.0, **QUICK).fit(X, LABELS)
+    (folder, words) = re.search(r"DPFC_FEATURES=(\S+) dpfc (.+)$", refused.value.remedy).groups()  # type: ignore[union-attr]
+    monkeypatch.setenv("DPFC_FEATURES", folder)
+    line = [sys.executable, "-m", "dpfc_cli", *words.split()]
+    subprocess.run(line, check=True, capture_output=True)
+    assert subprocess.run(line, capture_output=True).returncode != 0
+    assert PrivateClassifier(cap=5.0, **QUICK).fit(X, LABELS).privacy_["fits"] == 2
+
+
+def test_rows_of_a_public_head_have_the_order_of_the_classes_as_they_were_stated() -> None:
+    """In a file without names, and as an array."""
+    order = [2, 0, 1]
+    vectors = np.stack([X[number == Y].mean(axis=0) for number in order])
+    np.save("V.npy", vectors)
+    given: dict[str, Any] = {"epsilon": 0.5, "classes": NAMES[order].tolist()}
+    for start in ("V.npy", vectors):
+        model = PrivateClassifier(public_head=start, **given).fit(X, LABELS)
+        assert model.head_.card["public_head"]["trusted"] > 0.5
+        assert model.classes_.tolist() == NAMES.tolist()
+        assert model.score(X, LABELS) > 0.9
+        assert (model.predict(X) == model.head_.predict(X)).all()
+    with pytest.raises(UserError, match="2 vectors without names for 3 classes"):
+        PrivateClassifier(public_head=vectors[:2], **given).fit(X, LABELS)
+
+
+def test_what_noise_hides_is_said_once_a_process_in_whatever_many_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = PrivateClassifier(epsilon=0.011, **QUICK)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", TrainingWarning)
+        for _ in range(2):
+            model.fit(X, LABELS)
+    assert sum("hides the classes" in str(each.message) for each in said) == 1
+
+
+def test_labels_of_another_type_than_the_classes_are_named_as_that() -> None:
+    for classes, labels in ((["0", "1", "2"], Y), ([0, 1, 2], Y.astype(str))):
+        with pytest.raises(ValueError, match="type"):
+            PrivateClassifier(classes=classes).fit(X, labels)
 
 
 def test_seeded_noise_repeats_and_claims_nothing() -> None:

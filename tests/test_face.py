@@ -111,6 +111,10 @@ def test_the_whole_path_from_pictures_to_names(tmp_path: Path, monkeypatch: pyte
         assert len(repr(value)) < 400
         assert value._repr_html_().count("<tr>") == len(value.told())
     assert "epsilon = 8" in repr(trained)
+    with pytest.raises(dpfc.UserError, match="is a str, not a feature set"):
+        dpfc.set_cap("features", 5.0)  # type: ignore[arg-type]
+    with pytest.raises(dpfc.UserError, match=r"\.head_"):
+        dpfc.export(dpfc.PrivateClassifier(), "npz", "other.npz")
 
 
 def test_features_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dpfc_cli.cli import stop
-from dpfc_cli.errors import Code, UserError, parameter, printable
+from dpfc_cli.errors import UserError, printable
 from dpfc_cli.show import terminal
 from dpfc_cli.show.document import Document, Facts, page
 from dpfc_cli.show.terminal import text
@@ -91,24 +91,6 @@ def confirmed(question: str) -> bool:
         # What follows begins on a line of its own.
         err.print()
         raise KeyboardInterrupt from None
-
-
-def confirm_again(what: str, before: Code, charge: str, ask: Callable[[str], bool] | None) -> None:
-    """Ask before the same is charged once more. UserError if the answer is no, or nobody can be asked.
-
-    what: was charged before. before: "busy" if it still runs. charge: what is charged. ask: asks a question; None:
-    there is nobody to ask.
-    """
-    if before == "busy":
-        said, remedy = f"The same {what} runs in another process.", "Wait for its head, or give"
-    else:
-        said, remedy = f"The same {what} was charged before, and ended.", "Give"
-    if ask is None or not ask(f"{said} Charge {charge} again?"):
-        raise UserError(
-            f"{said} Nothing was charged. Again it charges {charge}.",
-            f"{remedy} {parameter('again')} to charge another one.",
-            code=before,
-        )
 
 
 Stages = Callable[[str, int, int | None], None]

@@ -61,9 +61,6 @@ def evaluate(
             metavar="FILE",
         ),
     ] = None,
-    again: Annotated[
-        bool, Option("Charge the same evaluation again. Without it dpfc asks, or refuses.", PRIVATE)
-    ] = False,
     full: Full = False,
     calibration: Annotated[bool, Option("Show whether the probabilities are right, too.", OUTPUT)] = False,
     as_json: Annotated[
@@ -103,12 +100,11 @@ def evaluate(
 
         if lost := loses(ready.account, ready.charge):
             display.warn(lost)
-        if ready.repeats is not None and not again:
-            from dpfc_cli.training.charge import question
+        if not asked["again"]:
+            from dpfc_cli.training.charge import confirm_again
 
-            charge = question(ready.charge, found.name, ready.after)
             ask = display.confirmed if display.can_ask() else None
-            display.confirm_again("evaluation", ready.repeats, charge, ask)
+            confirm_again("evaluation", ready.charge, found.name, ready.account, ask)
     with display.stages("Evaluating", "records") as progress:
         if len(loaded) > 1:
             compared = evaluation.compare(loaded, **scored, progress=progress)

@@ -33,7 +33,6 @@ def train(
         bool, Option("Do everything but the training: show plan, guarantee and cost, charge nothing.", RUN)
     ] = False,
     yes: Annotated[bool, Option("Do not ask before the charge.", RUN, flags=("--yes", "-y"))] = False,
-    again: Annotated[bool, Option("Make the same training again. Without it dpfc asks, or refuses.", RUN)] = False,
     distributed: Annotated[
         bool,
         Option(
@@ -53,7 +52,7 @@ def train(
     """
     from dpfc_cli.training.distributed import Leader, serve
     from dpfc_cli.training.run import stands
-    from dpfc_cli.training.train import charge_of, finish, plan, repeats
+    from dpfc_cli.training.train import confirm_again, finish, plan
 
     found, others = feature_set(features)
     with contextlib.ExitStack() as stack:
@@ -74,12 +73,7 @@ def train(
         checked = plan(request, observer)
         if not dry_run:
             _show_so_far(checked)
-            before = None if again else repeats(checked)
-            if before is not None:
-                charge, ask = charge_of(checked), observer.asked if observer.asks else None
-                if checked.calibrated.claim != "private":
-                    charge += ", for the same head to the bit"
-                display.confirm_again("training", before, charge, ask)
+            confirm_again(checked, observer.asked if observer.asks else None)
             stop.stands = "'dpfc budget' says whether the training is charged."
             trained = finish(checked, observer)
             stop.stands = stands(trained.charged, trained.path)

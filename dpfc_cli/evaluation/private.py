@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import Code, Note, UserError, notes, parameter, printable
+from dpfc_cli.errors import Note, UserError, notes, parameter, printable
 from dpfc_cli.evaluation.request import PrivateScoring
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -57,7 +57,7 @@ from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.progress import Progress
 from dpfc_cli.training.calibrate import Planned, check_delta, noised
 from dpfc_cli.training.card import charge_of, without_charge
-from dpfc_cli.training.charge import Paid, pay, repeats, settle
+from dpfc_cli.training.charge import Paid, pay, settle
 from dpfc_cli.training.check import check_charge
 from dpfc_cli.training.machine import check_devices, working_bytes
 from dpfc_cli.training.request import Privacy, facts_of
@@ -123,7 +123,7 @@ class PrivateEvaluation:
 class Ready:
     """An evaluation that nothing stands against: what is left is to charge it and to read the records.
 
-    repeats: whether the same one was charged before, see `charge.repeats`. account: what was spent before.
+    account: what was spent before.
     """
 
     head: Head
@@ -133,7 +133,6 @@ class Ready:
     planned: Planned
     queries: tuple[Outcomes, ...]
     charge: Charge
-    repeats: Code | None
     account: Account
     warnings: tuple[str, ...]
 
@@ -187,7 +186,6 @@ def prepare(wanted: PrivateScoring, warnings: tuple[str, ...] = ()) -> Ready:
         planned=plan,
         queries=asked,
         charge=charge,
-        repeats=repeats(book, charge),
         account=book.account_of(features.manifest.id),
         warnings=tuple(said),
     )

@@ -31,5 +31,6 @@ class PrivateScoring(Scoring):
 
     epsilon: float = field(metadata=said("ε to spend on the records of the split, 1e-4 to 100.", PRIVATE))
     delta: float | None = option("δ, with ‹epsilon›. Default: min(1e-5, 1/n).", PRIVATE)
+    again: bool = option("Charge the same evaluation again. Without it dpfc asks, or refuses.", PRIVATE, default=False)
     by: str | None = option("With ‹epsilon›: whose evaluation it is, for the ledger. Default: your account.", PRIVATE)
     purpose: str | None = option("With ‹epsilon›: what it is for, for the ledger.", PRIVATE)

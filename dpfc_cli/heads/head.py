@@ -403,7 +403,8 @@ def check_heads(*heads: object) -> None:
     """UserError where one of these is no `Head`."""
     for head in heads:
         if not isinstance(head, Head):
-            raise UserError(f"{parameter('head')} is a {type(head).__name__}, not a Head.", "Open it with Head.load.")
+            what = f"{parameter('head')} is a {type(head).__name__}, not a Head."
+            raise UserError(what, "Open a file with Head.load. A PrivateClassifier has its head as .head_.")
 
 
 def cards(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:

@@ -33,6 +33,9 @@ FITTED = ("dp-whitened", "dp-fc")
 POOR = 0.5
 """Who keeps less than this part of what can be learned is warned."""
 
+HIDES = "the noise hides the classes"
+"""How the warning begins."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
@@ -293,7 +296,7 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
         signal, noise = signal_and_noise(calibrated)
         length = f"{noise:,.0f}" if noise < 1e9 else f"{noise:.3g}"
         said.append(
-            f"the noise hides the classes: a class has less signal than there is noise (about {signal:,.0f} "
+            f"{HIDES}: a class has less signal than there is noise (about {signal:,.0f} "
             f"{facts.unit}s against noise of length {length}, with {facts.d} dimensions at epsilon = "
             f"{guarantee.epsilon:g}). {_expected(calibrated)}"
         )

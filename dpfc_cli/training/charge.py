@@ -1,16 +1,17 @@
 """The charge: the one step after which the privacy is spent."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from dpfc_cli.errors import Code, UserError
+from dpfc_cli.errors import Code, UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Charge, Outcome, State, new_id
-from dpfc_cli.ledger.file import append, ledger_path
+from dpfc_cli.ledger.file import append, ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.privacy.curator import Records
 from dpfc_cli.privacy.passes import BlockStream
@@ -100,6 +101,31 @@ def repeats(ledger: Ledger, charge: Charge) -> Code | None:
     if any(end is not None and end.state == "written" for end in ends):
         return "exists"
     return "busy" if taken(ledger) & {each.id for each in same} else None
+
+
+def confirm_again(
+    what: str, charge: Charge, name: str, before: Account, ask: Callable[[str], bool] | None = None
+) -> None:
+    """Ask before the same is charged once more. UserError if the answer is no, or nobody can be asked.
+
+    what: is charged. name: of the set. before: what was spent. ask: asks a question; None: there is nobody to ask.
+    """
+    ended = repeats(read(before.ledger), charge)
+    if ended is None:
+        return
+    if ended == "busy":
+        said, remedy = f"The same {what} runs in another process.", "Wait for its head, or give"
+    else:
+        said, remedy = f"The same {what} was charged before, and ended.", "Give"
+    asked = question(charge, name, before.with_planned(charge))
+    asked += "" if charge.private else ", for the same head to the bit"
+    if ask is None or not ask(f"{said} Charge {asked} again?"):
+        raise UserError(
+            f"{said} Nothing was charged. Again it charges {asked}.",
+            f"{remedy} the option {parameter('again')} to charge another one.",
+            code=ended,
+            parameter="again",
+        )
 
 
 def pay(planned: Planned, features: FeatureSet, charge: Charge) -> Paid:

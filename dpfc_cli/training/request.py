@@ -124,6 +124,7 @@ class Training(Noisy):
         low=0,
         high=LARGEST,
     )
+    again: bool = option("Make the same training again. Without it dpfc asks, or refuses.", RUN, default=False)
     by: str | None = option("Whose training it is, for the ledger. Default: your account.", RUN)
     purpose: str | None = option("What the training is for, for the ledger.", RUN)
     observer: Observer | None = option(

@@ -3,14 +3,16 @@
 The command line, Python callers and experiments all come this way. None of them knows the order of the steps.
 """
 
-from dpfc_cli.errors import Code, Note, UserError, notes
+from collections.abc import Callable
+
+from dpfc_cli.errors import Note, UserError, notes
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account
 from dpfc_cli.options import takes
 from dpfc_cli.training import public, public_start, tuning
 from dpfc_cli.training.calibrate import calibrate, warnings_of
 from dpfc_cli.training.charge import charge, question
-from dpfc_cli.training.charge import repeats as repeated
+from dpfc_cli.training.charge import confirm_again as confirmed
 from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import TUNING, Observer
 from dpfc_cli.training.request import Request, Training
@@ -99,9 +101,10 @@ def charge_of(checked: Checked) -> str:
     return question(checked.charge, checked.features.name, account_with(checked))
 
 
-def repeats(checked: Checked) -> Code | None:
-    """Whether the same training has ended or runs, see `charge.repeats`. None if this one goes on with it."""
-    return repeated(read(checked.account.ledger), checked.charge) if checked.unfinished is None else None
+def confirm_again(checked: Checked, ask: Callable[[str], bool] | None = None) -> None:
+    """Ask, or refuse, if the same training was charged before. See `charge.confirm_again`."""
+    if checked.unfinished is None and not checked.request.again:
+        confirmed("training", checked.charge, checked.features.name, checked.account, ask)
 
 
 def account_with(checked: Checked) -> Account:
@@ -128,4 +131,6 @@ def train(wanted: Training) -> Trained:
 
     """
     observer = wanted.observer or Observer()
-    return finish(plan(Request(**vars(wanted)), observer), observer)
+    checked = plan(Request(**vars(wanted)), observer)
+    confirm_again(checked)
+    return finish(checked, observer)

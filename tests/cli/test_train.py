@@ -33,9 +33,8 @@ def test_python_and_the_command_line_make_the_same_head_and_the_same_row(dpfc: D
     out = "heads/cli.research.safetensors"
     line = ("train", "--epsilon", "2", "--seed", "5", "--method", "dp-fc", "--steps", "3", "--out", out)
     assert dpfc(*line).exit_code == 0
-    made = dpfc_cli.train(
-        open_features("blobs"), epsilon=2.0, seed=5, method="dp-fc", out="heads/python.research.safetensors", steps=3
-    )
+    given: dict[str, Any] = {"epsilon": 2.0, "seed": 5, "method": "dp-fc", "steps": 3, "again": True}
+    made = dpfc_cli.train(open_features("blobs"), out="heads/python.research.safetensors", **given)
     mine, theirs = Head.load(out), Head.load(made.path)
     assert np.array_equal(mine.weight, theirs.weight)
     assert np.array_equal(mine.bias, theirs.bias)

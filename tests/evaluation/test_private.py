@@ -478,7 +478,7 @@ def test_a_card_counts_evaluations(features: FeatureSet, head: Head) -> None:
     together = math.hypot(*(mu_for(each, 1e-5) for each in (8.0, 8.0, 1.0)))
     assert standing["epsilon"] == pytest.approx(epsilon_for(together, 1e-5), rel=1e-6)
     evaluate_privately(head, features, epsilon=20.0)
-    later = train(features, epsilon=1.0, method="dp-ls")
+    later = train(features, epsilon=1.0, method="dp-ls", again=True)
     assert later.head.card["ledger"]["epsilon"] == pytest.approx(20.0, rel=1e-6)
     for path in (later.path, head.path or ""):
         assert verify(path, ledger=ledger_path(features.folder)).contradictions == []

@@ -51,7 +51,7 @@ def calibrated(private: FeatureSet, method: str = "dp-whitened", **privacy: Any)
 
 
 def head_of(features: FeatureSet, method: MethodName = "dp-whitened", **others: Any) -> Trained:
-    return train(features, method=method, steps=2, observer=Quiet(), **others)
+    return train(features, **{"method": method, "steps": 2, "observer": Quiet(), "again": True, **others})
 
 
 class Quiet(Observer):

@@ -38,7 +38,7 @@ class Listener(Observer):
 
 def train(features: FeatureSet, observer: Observer | None = None, **given: Any) -> Trained:
     chosen = {} if "method" in given else {"method": "dp-fc", "steps": STEPS}
-    wanted: dict[str, Any] = {**chosen, "epsilon": 1.0, "by": "me", **given}
+    wanted: dict[str, Any] = {**chosen, "epsilon": 1.0, "by": "me", "again": True, **given}
     return dpfc.train(features, observer=observer or Listener(), **wanted)
 
 

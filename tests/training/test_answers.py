@@ -391,7 +391,7 @@ def told(what, real, wait=False):
 charge.pay = told("charging", charge.pay)
 if sys.argv[1:]:
     Curator.release = told("running", Curator.release, True)
-dpfc.train(dpfc.open_features("set"), method="dp-fc", steps=1, epsilon=1.0, by="me")
+dpfc.train(dpfc.open_features("set"), method="dp-fc", steps=1, epsilon=1.0, by="me", again=True)
 """
 
 

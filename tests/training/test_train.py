@@ -16,6 +16,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.caps import set_cap
+from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.methods import METHODS
 from dpfc_cli.training import charge as charges_module
 from dpfc_cli.training import public, tuning
@@ -53,9 +54,20 @@ class Told(Observer):
 # From Python
 
 
+def test_the_same_training_is_charged_again_only_if_somebody_says_so(sets: dict[str, FeatureSet]) -> None:
+    given: dict[str, Any] = {"epsilon": 1.0, "method": "dp-ls", "observer": Told()}
+    first = train(sets["a"], **given)
+    with pytest.raises(UserError) as refused:
+        train(sets["a"], **given)
+    assert (refused.value.code, refused.value.fields["parameter"]) == ("exists", "again")
+    assert len(read(ledger_path(sets["a"].folder)).charges) == 1
+    assert train(sets["a"], again=True, **given).path != first.path
+
+
 def asked_by(monkeypatch: pytest.MonkeyPatch, features: FeatureSet, **given: Any) -> Any:
     """The request that a call makes, and the observers of both halves of the way."""
     monkeypatch.setattr(trains, "plan", lambda *seen: seen)
+    monkeypatch.setattr(trains, "confirm_again", lambda planned: None)
     monkeypatch.setattr(trains, "finish", lambda planned, observer: (*planned, observer))
     return train(features, **given)
 
