@@ -18,7 +18,6 @@ Name another ledger for records of other people.
 import fcntl
 import inspect
 import os
-import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,10 +33,11 @@ from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER_DIGESTS, PARTIAL
 from dpfc_cli.heads.head import as_probabilities
-from dpfc_cli.ledger.caps import set_cap_before
+from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Cap
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.options import MethodName, MethodOptions, declared
+from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.rounding import cost, rounded_up
 from dpfc_cli.show.document import Told
@@ -105,8 +105,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         adjacency: "zero-out" or "replace-one". None: "zero-out".
         ledger: the folder of the ledger. None: `private-classifier` in the working folder.
         cap: ε that all fits with this ledger together never pass, at `delta`. The first fit that names it writes it
-            into the ledger, if the fit is allowed. It then holds for every fit with this ledger, and cannot be changed
-            here. `dpfc budget --cap none` removes it, where DPFC_FEATURES names the folder.
+            into the ledger, if the fit is allowed. It then holds for every fit with this ledger, and cannot be changed.
         public_features: a feature set that nobody needs to protect (`dpfc_cli.open_features`), to steady what is
             released.
         public_head: public class vectors, from which the training starts: a file, or an array with a row for each
@@ -217,7 +216,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.classes
 
     def _trained(self, features: FeatureSet, *, inferred: bool) -> Trained:
-        cap = None if self.cap is None else _new_cap(features, self.cap, self.delta)
+        capped = self.cap is None or _has_cap(features, self.cap, self.delta)
         observer, start = _Observer(), self.public_head
         if isinstance(start, np.ndarray):
             vectors, start = start, features.folder / "public_head.npy"
@@ -239,8 +238,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         checked = plan(request, observer)
         _warn_again(checked, observer, capped=self.cap is not None)
-        if cap is not None:
-            set_cap_before(checked.charge, features, cap, self.delta, "PrivateClassifier")
+        if self.cap is not None and not capped:
+            _set_cap(checked, self.cap, self.delta)
         return finish(checked, observer)
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -324,18 +323,27 @@ def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.n
     return classes, labels.astype(np.int64)
 
 
-def _new_cap(features: FeatureSet, cap: float, delta: float | None) -> float | None:
-    """The cap, unless the ledger has it. UserError where it has another one."""
+def _has_cap(features: FeatureSet, cap: float, delta: float | None) -> bool:
+    """Whether the ledger has this cap. UserError where it has another one."""
     own = [held for held in read(ledger_path(features.folder)).holding(Cap) if held.delta is not None]
     if any(held.epsilon != cap or held.delta != (held.delta if delta is None else delta) for held in own):
         raise UserError(
             f"The ledger has another cap: epsilon = {own[0].epsilon:.6g} at delta = {own[0].delta:g}. It was fixed "
             "before.",
-            f"Leave out {parameter('cap')}: the ledger's own holds for this fit, too. To lift it: "
-            f"DPFC_FEATURES={shlex.quote(str(features.folder.parent))} dpfc budget --cap none",
+            f"Leave out {parameter('cap')}: the ledger's own holds for this fit, too.",
             code="conflict",
         )
-    return None if own else cap
+    return bool(own)
+
+
+def _set_cap(checked: Checked, cap: float, delta: float | None) -> None:
+    """Set a cap. UserError where it makes no sense, or the fit does not fit under it: then none is set."""
+    features, charge = checked.features, checked.charge
+    most = default_delta(charge.n) if delta is None else delta
+    wanted = Cap(by=charge.by, population=None, unit=charge.unit, epsilon=float(cap), delta=most)
+    caps.allowed(wanted, charge.n)
+    caps.check(read(ledger_path(features.folder)).with_facts(wanted), charge)
+    caps.set_cap(features, cap, delta=delta, note="PrivateClassifier")
 
 
 def _names(classes: np.ndarray) -> tuple[str, ...]:

@@ -320,18 +320,6 @@ def test_a_refused_fit_writes_no_cap_and_keeps_no_digest() -> None:
     assert len(files()) == 3
 
 
-def test_the_command_in_the_refusal_lifts_the_cap_of_an_estimators_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    PrivateClassifier(cap=1.2, **QUICK).fit(X, LABELS)
-    with pytest.raises(UserError) as refused:
-        PrivateClassifier(cap=5.0, **QUICK).fit(X, LABELS)
-    (folder, words) = re.search(r"DPFC_FEATURES=(\S+) dpfc (.+)$", refused.value.remedy).groups()  # type: ignore[union-attr]
-    monkeypatch.setenv("DPFC_FEATURES", folder)
-    line = [sys.executable, "-m", "dpfc_cli", *words.split()]
-    subprocess.run(line, check=True, capture_output=True)
-    assert subprocess.run(line, capture_output=True).returncode != 0
-    assert PrivateClassifier(cap=5.0, **QUICK).fit(X, LABELS).privacy_["fits"] == 2
-
-
 def test_rows_of_a_public_head_have_the_order_of_the_classes_as_they_were_stated() -> None:
     """In a file without names, and as an array."""
     order = [2, 0, 1]

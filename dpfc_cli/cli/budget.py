@@ -44,8 +44,7 @@ def budget(
         str | None,
         Option(
             "Set a cap: all trainings on the population of --features together never spend more than this ε, at "
-            "the δ of --delta (default: min(1e-5, 1/n)). 'none' removes it; without --features, where it holds for "
-            "each population.",
+            "the δ of --delta (default: min(1e-5, 1/n)). 'none' removes it.",
             _CHANGES,
             metavar="EPSILON",
         ),
@@ -97,11 +96,9 @@ def budget(
     # All that is known here are the options.
     _check({name for name, value in locals().items() if value not in (None, False)}, len(delta or ()))
     deltas, pairs, most = _deltas(delta, epsilon), _pairs(same or ()), None if cap in (None, "none") else _cap(str(cap))
-    if most is not None and features is None:
-        raise conflict("cap", f"needs {parameter('features')}.", "Give it too.")
     found = None if features is None else feature_set(features)[0]
     if cap or population is not None or adopt or merge:
-        from dpfc_cli.ledger.caps import lift_caps, set_cap
+        from dpfc_cli.ledger.caps import set_cap
         from dpfc_cli.ledger.file import read
         from dpfc_cli.ledger.merge import merge_ledgers
         from dpfc_cli.ledger.populations import set_population
@@ -115,8 +112,6 @@ def budget(
             display.say(f"{said}. '{merge}' stays as it is.")
         elif found is not None and cap is not None:
             set_cap(found, most, delta=delta[0] if delta else None, by=by, note=note)
-        elif cap is not None:
-            lift_caps(_ledger(None), by=by, note=note)
         elif found is not None:
             set_population(found, population, adopt=adopt, by=by)
         stop.stands = f"The change was written to '{_ledger(found)}'."
@@ -145,7 +140,7 @@ def budget(
 
 
 _NEEDS = {
-    **dict.fromkeys(("population", "adopt"), ("features",)),
+    **dict.fromkeys(("cap", "population", "adopt"), ("features",)),
     "by": ("cap", "population", "adopt", "merge"),
     "note": ("cap",),
     **dict.fromkeys(("apart", "same"), ("merge",)),

@@ -50,12 +50,11 @@ set, whatever had been released. The ledger keeps all of them, with who and why.
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfc_cli.errors import parameter, sentence
 from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, Unit, account_name, new_id, noted
-from dpfc_cli.ledger.file import append, ledger_path, read
+from dpfc_cli.ledger.file import append, ledger_path
 from dpfc_cli.ledger.populations import known_set, refused
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.options import Option
@@ -98,36 +97,6 @@ def set_cap(
 
     """
     Option("", kind="set").taken("features", features)
-    return _set(features, epsilon, delta, by, note)
-
-
-def set_cap_before(charge: Charge, features: "FeatureSet", epsilon: float, delta: float | None, note: str) -> None:
-    """Set a cap, as `set_cap`, unless a charge that is to be made next does not fit under it."""
-    _set(features, epsilon, delta, None, note, charge)
-
-
-def lift_caps(path: Path, *, by: str | None = None, note: str | None = None) -> None:
-    """Remove the caps of each population from a ledger whose sets may be gone. UserError if there is none."""
-    who = noted("by", by) or account_name()
-
-    def lifted(ledger: Ledger) -> list[Cap]:
-        units: set[Unit] = {cap.unit for cap in ledger.caps if cap.population is None} or {"record"}
-        caps = [Cap(by=who, population=None, unit=unit, note=noted("note", note)) for unit in sorted(units)]
-        return [_replacing(ledger, cap) for cap in caps]
-
-    # Refused here, it makes no file.
-    lifted(read(path))
-    append(path, lifted, "That there is no cap")
-
-
-def _set(
-    features: "FeatureSet",
-    epsilon: float | None,
-    delta: float | None,
-    by: str | None,
-    note: str | None,
-    first: Charge | None = None,
-) -> Account:
     split, who = features.split("train"), noted("by", by) or account_name()
     unit: Unit = "record" if split.groups is None else "person"
     n, number = split.groups or split.n, Option("", kind="number").taken
@@ -140,10 +109,7 @@ def _set(
     def for_each(ledger: Ledger) -> list[Cap]:
         known_set(ledger, features)
         where = ledger.populations_of(features.manifest.id)
-        new = [_replacing(ledger, replace(cap, id=new_id(), population=name)) for name in where or (None,)]
-        if first is not None:
-            check(ledger.with_facts(*new), first)
-        return new
+        return [_replacing(ledger, replace(cap, id=new_id(), population=name)) for name in where or (None,)]
 
     return append(ledger_path(features.folder), for_each, "The cap").account_of(features.manifest.id)
 
