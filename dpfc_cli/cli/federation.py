@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from dpfc_cli import rounding
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
+from dpfc_cli.cli.train import Shown
 from dpfc_cli.cli.typed import JSON, feature_set
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.options import MethodOptions, Option
 from dpfc_cli.show.document import Document, Facts, Section, Table
-from dpfc_cli.training.observer import Observer
 
 if TYPE_CHECKING:
     from dpfc_cli.federation.plan import Federation
@@ -83,7 +83,8 @@ def check(plan: Plan, features: Features, name: Name, as_json: Annotated[bool, J
     from dpfc_cli.report import account as shown
     from dpfc_cli.training.train import account_with
 
-    with _Shown() as observer:
+    with contextlib.ExitStack() as stack:
+        observer = Shown(stack)
         site = _site(plan, features, name)
         checked = ready(site, observer)
     claimed = checked.calibrated.claimed
@@ -118,7 +119,8 @@ def serve(
     """Answer the queries of a plan, until this site has the head. It charges the ledger when all sites are ready."""
     from dpfc_cli.federation.site import serve as answer
 
-    with _Shown() as observer:
+    with contextlib.ExitStack() as stack:
+        observer = Shown(stack)
         site = _site(plan, features, name)
         if site.plan.digest != digest.lower():
             raise UserError(
@@ -150,36 +152,14 @@ def run(
 
     named = [each.partition("=") for each in sites.split(",")]
     places = {name.strip(): Path(place.strip()) for name, _, place in named}
-    with _Shown() as observer:
+    with contextlib.ExitStack() as stack:
+        observer = Shown(stack)
         head = train(load(plan), places, out, observer, patience)
     digest = head.statement()["SHA-256 of the file"]
     if as_json:
         display.as_json({"head": str(head.file), "sha256": digest, "card": head.card})
         return
     display.facts(f"Head {head.file}", [*statement.brief(head.card), ("SHA-256", digest)])
-
-
-class _Shown(Observer):
-    """Shows on stderr what a site or the coordinator says, while it is entered."""
-
-    def __enter__(self) -> "_Shown":
-        self._stack = contextlib.ExitStack()
-        self._advance: display.Stages | None = None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def warn(self, text: str) -> None:
-        display.warn(text)
-
-    def say(self, text: str) -> None:
-        display.say(text)
-
-    def progress(self, stage: str, done: int, total: int | None) -> None:
-        if self._advance is None:
-            self._advance = self._stack.enter_context(display.stages(stage, lambda _: "records"))
-        self._advance(stage, done, total)
 
 
 def _write(out: Path, data: bytes) -> None:

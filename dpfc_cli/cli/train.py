@@ -113,12 +113,31 @@ def _processes(distributed: bool) -> Iterator["Processes | None"]:
         processes.leave(together=True)
 
 
-class _Observer(Observer):
-    """Shows on stderr what a training says, and asks before the charge where the set was chosen for the user."""
+class Shown(Observer):
+    """Shows on stderr what a training says, until the stack is closed."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self._advance: display.Stages | None = None
+
+    def warn(self, text: str) -> None:
+        display.warn(text)
+
+    def say(self, text: str) -> None:
+        display.say(text)
+
+    def progress(self, stage: str, done: int, total: int | None) -> None:
+        if self._advance is None:
+            self._advance = self._stack.enter_context(display.stages(stage, _unit_of))
+        self._advance(stage, done, total)
+
+
+class _Observer(Shown):
+    """Asks before the charge, too, where the set was chosen for the user."""
 
     def __init__(self, stack: contextlib.ExitStack, found: "FeatureSet", others: int, asks: bool) -> None:
-        self._stack, self._found, self._others, self._asks = stack, found, others, asks
-        self._advance: display.Stages | None = None
+        super().__init__(stack)
+        self._found, self._others, self._asks = found, others, asks
 
     @property
     def asks(self) -> bool:
@@ -131,17 +150,6 @@ class _Observer(Observer):
         self._stack.close()
         self._advance = None
         return display.confirmed(question)
-
-    def warn(self, text: str) -> None:
-        display.warn(text)
-
-    def say(self, text: str) -> None:
-        display.say(text)
-
-    def progress(self, stage: str, done: int, total: int | None) -> None:
-        if self._advance is None:
-            self._advance = self._stack.enter_context(display.stages(stage, _unit_of))
-        self._advance(stage, done, total)
 
     def confirm(self, charge: str) -> bool:
         """Ask on a terminal, if there are several sets and none was named."""
