@@ -140,7 +140,7 @@ def serve(
 @command("federation-run", when_stopped="The sites wait. The same command goes on.")
 def run(
     plan: Plan,
-    sites: Annotated[str, Option("Where each site answers: NAME=SOCKET for each, between commas.", metavar="SITES")],
+    sockets: Annotated[Path, Option("The folder in which site NAME answers at NAME.sock.", metavar="FOLDER")],
     out: Out,
     patience: Annotated[float, Option("Seconds for which a site may be away.", low=0.0, high=1e7)] = 600.0,
     as_json: Annotated[bool, JSON] = False,
@@ -150,11 +150,9 @@ def run(
     from dpfc_cli.federation.plan import load
     from dpfc_cli.trust import statement
 
-    named = [each.partition("=") for each in sites.split(",")]
-    places = {name.strip(): Path(place.strip()) for name, _, place in named}
     with contextlib.ExitStack() as stack:
         observer = Shown(stack)
-        head = train(load(plan), places, out, observer, patience)
+        head = train(load(plan), sockets, out, observer, patience)
     digest = head.statement()["SHA-256 of the file"]
     if as_json:
         display.as_json({"head": str(head.file), "sha256": digest, "card": head.card})

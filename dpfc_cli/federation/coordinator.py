@@ -5,7 +5,7 @@ again asks from the beginning, gets the same answers, and computes the same head
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, printable
+from dpfc_cli.errors import UserError
 from dpfc_cli.federation.messages import SHORT, LostError, Refusal, ask_patiently
 from dpfc_cli.federation.plan import Federation
 from dpfc_cli.heads import head as heads
@@ -182,32 +182,23 @@ class Remote:
         return bool(np.abs(whole).max() <= most and np.linalg.norm(whole) <= most)
 
 
-def run(
-    plan: Federation, sockets: Mapping[str, Path], out: Path, observer: Observer, patience: float = PATIENCE
-) -> Head:
+def run(plan: Federation, sockets: Path, out: Path, observer: Observer, patience: float = PATIENCE) -> Head:
     """Train the head of a plan, write it, and give it to all sites.
 
     Args:
         plan: what all sites have agreed on.
-        sockets: where each of them answers.
+        sockets: the folder in which site NAME answers at NAME.sock.
         out: the file of the head. If it has the head of this plan, the sites get it, and nothing is asked.
         observer: told of progress.
         patience: for how many seconds a site may be away.
 
     Raises:
-        UserError: a socket is missing, a site refuses, does not answer before there is a head, or the head cannot be
+        UserError: a site refuses, does not answer before there is a head, or the head cannot be
             written.
 
     """
-    lacking = sorted({each.name for each in plan.sites} ^ sockets.keys())
-    if lacking:
-        raise UserError(
-            f"The plan and the sockets do not have the same sites: '{printable(lacking[0])}' is only in one of them.",
-            "Give NAME=SOCKET for each site of the plan.",
-            code="conflict",
-        )
     sites = [
-        Remote(each.name, sockets[each.name], plan.digest, _noise(claim), patience)
+        Remote(each.name, sockets / f"{each.name}.sock", plan.digest, _noise(claim), patience)
         for each, claim in zip(plan.sites, plan.claims, strict=True)
     ]
     path = out = with_ending(out, "private")

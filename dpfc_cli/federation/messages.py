@@ -1,8 +1,8 @@
 """What coordinator and site tell each other: one message and one reply over a Unix socket, then it is closed.
 
 A message and a reply are `privacy.parts.framed`: values, and bytes behind them. Before each stands its length. Whoever
-reads it knows from public facts how long it can be, and takes no more. A carrier that is not a socket relays both as
-they are.
+reads it knows from public facts how long it can be, and takes no more. A carrier between two sockets relays all bytes
+as they are (`examples/hospitals`).
 """
 
 import contextlib
@@ -122,6 +122,8 @@ def ask(path: Path, message: bytes, limit: int) -> tuple[dict[str, Any], memoryv
         try:
             connection.connect(str(path))
             _send(connection, message)
+            # A carrier reads to the end. It need not know how long a message is.
+            connection.shutdown(socket.SHUT_WR)
             reply = _receive(connection, limit)
         except OSError as error:
             raise LostError(str(error)) from error

@@ -11,7 +11,7 @@ from dpfc_cli.federation.plan import load
 from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.training.observer import Observer
 from tests.cli.conftest import Dpfc
-from tests.federation.sites import JOINT, NAMES, Serving, made_set, sockets
+from tests.federation.sites import JOINT, NAMES, Serving, made_set
 from tests.training.requests import charges
 
 
@@ -40,7 +40,7 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
 
     serving = Serving(load(Path("plan.json")), sets, ("north",))
     other = threading.Thread(
-        target=coordinator.run, args=(load(Path("plan.json")), sockets(), JOINT, Observer(), 20.0), daemon=True
+        target=coordinator.run, args=(load(Path("plan.json")), Path(), JOINT, Observer(), 20.0), daemon=True
     )
     other.start()
     monkeypatch.setenv("DPFC_HEADS", "south/heads")
@@ -51,7 +51,7 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
     assert dpfc("verify", str(served["head"])).exit_code == 0
     # Both have it. So there is nobody who answers, and nothing to do.
     monkeypatch.setattr(coordinator, "GIVING", 0.0)
-    line = ("federation-run", "plan.json", "--sites", "north=north.sock,south=south.sock", "--out", str(JOINT))
+    line = ("federation-run", "plan.json", "--sockets", ".", "--out", str(JOINT))
     assert done(*line)["head"] == str(JOINT)
 
 

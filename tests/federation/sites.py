@@ -42,17 +42,13 @@ def agreed(sets: Mapping[str, FeatureSet], epsilon: float = 2.0, **given: Any) -
     return plans.load(Path("plan.json"))
 
 
-def sockets() -> dict[str, Path]:
-    return {name: Path(f"{name}.sock") for name in NAMES}
-
-
 def say(name: str, plan: Federation, asked: str, body: bytes = b"", **said: Any) -> str:
     """What a site says to a message: its state, or the word of its refusal."""
     return word(name, framed({"ask": asked, "plan": plan.digest, **said}, body))
 
 
 def word(name: str, message: bytes) -> str:
-    reply, _ = ask(sockets()[name], message, 2**24)
+    reply, _ = ask(Path(f"{name}.sock"), message, 2**24)
     return str(reply.get("state") or reply["error"])
 
 
@@ -91,7 +87,7 @@ class Serving:
                 return
 
     def _socket(self, name: str) -> Path:
-        return sockets()[name] if self.at is None else Path(self.at)
+        return Path(f"{name}.sock" if self.at is None else self.at)
 
     def heads(self) -> dict[str, Any]:
         """What became of each, when all have ended."""

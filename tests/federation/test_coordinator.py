@@ -20,14 +20,14 @@ from dpfc_cli.privacy.curator import NonPrivate, Unprotected
 from dpfc_cli.privacy.queries import Gram
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.verification import verify
-from tests.federation.sites import CLASSES, JOINT, NAMES, Serving, X, Y, agreed, made_set, sockets
+from tests.federation.sites import CLASSES, JOINT, NAMES, Serving, X, Y, agreed, made_set
 from tests.support import curator, stream_of
 from tests.training.requests import charges, states
 
 
 def trained(plan: plans.Federation) -> Head:
     """The head. Its ending is left out, as it may be."""
-    return coordinator.run(plan, sockets(), JOINT.with_suffix(""), Observer(), 20.0)
+    return coordinator.run(plan, Path(), JOINT.with_suffix(""), Observer(), 20.0)
 
 
 @pytest.mark.parametrize("method", plans.FEDERATED)

@@ -23,7 +23,7 @@ from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.parts import bytes_of, encoded, framed
 from dpfc_cli.privacy.queries import ClassSums, Gradient, Gram, Mean
 from dpfc_cli.training.observer import Observer
-from tests.federation.sites import JOINT, NAMES, Serving, agreed, made_set, say, sockets, word
+from tests.federation.sites import JOINT, NAMES, Serving, agreed, made_set, say, word
 from tests.support import drawn_sigmas
 from tests.training.requests import charges, states
 
@@ -37,7 +37,7 @@ def sets() -> dict[str, FeatureSet]:
 
 
 def trained(plan: Federation) -> Head:
-    return coordinator.run(plan, sockets(), JOINT, Observer(), 20.0)
+    return coordinator.run(plan, Path(), JOINT, Observer(), 20.0)
 
 
 def test_what_is_not_asked_as_the_plan_says_is_refused_and_changes_nothing(
@@ -187,11 +187,11 @@ def test_a_site_that_has_its_head_serves_the_plan_no_more(sets: dict[str, Featur
     serving.heads()
     assert Serving(plan, sets).heads() == {"north": None, "south": None}
     # The coordinator has the head, and nobody needs it.
-    again = coordinator.run(plan, sockets(), JOINT, Observer(), 0.0)
+    again = coordinator.run(plan, Path(), JOINT, Observer(), 0.0)
     assert np.array_equal(again.weight, joint.weight)
     JOINT.unlink()
     with pytest.raises(UserError, match="does not answer"):
-        coordinator.run(plan, sockets(), JOINT, Observer(), 0.0)
+        coordinator.run(plan, Path(), JOINT, Observer(), 0.0)
     assert all(states(each) == ["written"] for each in sets.values())
 
 

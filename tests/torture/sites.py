@@ -52,8 +52,7 @@ def coordinate() -> None:
         return answer
 
     Remote._part = watched  # type: ignore[method-assign]
-    sockets = {name: Path(f"{name}.sock") for name in NAMES}
-    coordinator.run(plan.load(Path("plan.json")), sockets, Path("joint.safetensors"), Observer(), 15.0)
+    coordinator.run(plan.load(Path("plan.json")), Path(), Path("joint.safetensors"), Observer(), 15.0)
 
 
 def prepared(method: str) -> None:
