@@ -35,6 +35,10 @@ some pieces are kept, it takes these, and draws noise for the others alone. What
 which query they are of. If it is another one, the curator refuses: for persons, pieces of two queries may have a larger
 norm together than 4ᵇ. An answer in pieces has no sample, because all pieces would have to be of one sample.
 
+**Answers for a pool.** If a mechanism says so, an answer is the integers S + N themselves, which several sites add.
+This is what (1) and (2) are about; to scale them is post-processing. The lattice is given, and is no finer than that of
+`lattice_for`, whose conditions a coarser one meets, too.
+
 **Sampled releases.** If the plan has a rate q < 1, each unit takes part in that release with probability at most q,
 independently of the others. A unit that does not take part is null and adds zero. Under zero-out adjacency the
 release is then the Poisson-subsampled Gaussian mechanism of sensitivity 1 (add or remove one unit). `poisson`
@@ -55,7 +59,7 @@ from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import check, packed, pieces, unpacked
-from dpfc_cli.privacy.lattice import Lattice, Reals, lattice_for
+from dpfc_cli.privacy.lattice import LEAST_BITS, Lattice, Reals, lattice_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, bernoulli, rounded_normal
 from dpfc_cli.privacy.oracle import MAKING, TAKING, Mechanism, Oracle, Plan, PlanError, Stages, planned
 from dpfc_cli.privacy.parts import Sum, digest_of
@@ -122,20 +126,22 @@ def draw_noise(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> 
     return noise.reshape(shape)
 
 
-def _added(noise: np.ndarray, total: np.ndarray) -> np.ndarray:
+def _added(noise: np.ndarray, total: np.ndarray, pool: bool) -> np.ndarray:
     """The noise plus the exact sum, added as int64 and then rounded to float64. It takes the memory of the noise, and
     little more: answers of many classes are as large as all the rest of a training.
 
     Args:
         noise: int64. It is overwritten.
         total: the same shape, float64 with integer values.
+        pool: whether not to round: then the bytes of the answer are those of the integers.
 
     """
     answer = noise.view(np.float64)
     for integers, exact, made in zip(noise, total, answer, strict=True):
         integers += exact.astype(np.int64)
-        # NumPy copies what it overwrites: both are the same memory.
-        made[...] = integers
+        if not pool:
+            # NumPy copies what it overwrites: both are the same memory.
+            made[...] = integers
     return answer
 
 
@@ -296,7 +302,7 @@ class Curator(_Passes):
         """
         self._lattice = lattice_of(mechanism)
         super().__init__(records, mechanism.facts, self._lattice, mechanism.plan, progress, shelf, together, stack)
-        self._plan, self._sigmas = mechanism.plan, mechanism.sigmas
+        self._plan, self._sigmas, self._pool = mechanism.plan, mechanism.sigmas, mechanism.pool is not None
         self._bits, self._kept = bits, 0
         self._answers: Answers = _NoAnswers() if answers is None else answers
 
@@ -322,9 +328,10 @@ class Curator(_Passes):
         sample = None if rate == 1 else bernoulli(rate, self._facts.n, self._bits)
         total = self._sum(query, sample)
         noised = draw_noise(query, total.shape, sigma, self._bits)
-        answer = _added(noised, total)
+        answer = _added(noised, total, self._pool)
         del noised, total
-        answer *= query.scale(self._facts, self._lattice)
+        if not self._pool:
+            answer *= query.scale(self._facts, self._lattice)
         answer = answer if answer.shape == shape else packed(answer)
         self._answers.keep(number, answer)
         return answer
@@ -344,14 +351,19 @@ def lattice_of(mechanism: Mechanism) -> Lattice:
     """The lattice on which the sums of a mechanism are exact.
 
     Raises:
-        ValueError: there is no such lattice, or the mechanism samples under replace-one adjacency, for which there is
-            no accounting.
+        ValueError: there is no such lattice, or that of a pool is too fine, or the mechanism samples under replace-one
+            adjacency, for which there is no accounting.
 
     """
     facts = mechanism.facts
     if mechanism.plan.sampled and facts.adjacency != "zero-out":
         raise ValueError("sampling is accounted for under zero-out adjacency only")
-    return lattice_for(facts.records, max(mechanism.sigmas), max(facts.d + 1, facts.m))
+    finest = lattice_for(facts.records, max(mechanism.sigmas), max(facts.d + 1, facts.m))
+    if mechanism.pool is None:
+        return finest
+    if not LEAST_BITS <= mechanism.pool <= finest.bits:
+        raise ValueError(f"no exact lattice of {mechanism.pool} bits, where {finest.bits} are the finest")
+    return Lattice(mechanism.pool)
 
 
 class NonPrivate(_Passes):

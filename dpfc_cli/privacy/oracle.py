@@ -222,12 +222,15 @@ class Mechanism:
         plan: the releases.
         mu: the μ of Gaussian differential privacy that the noise is scaled to. (If releases are sampled, μ is only the
             name of this noise; `poisson` computes the ε and δ that it gives.)
+        pool: the bits of the lattice, if the answers of several curators are to be added as integers. Then an answer
+            is these integers, int64 in the bytes of float64. None: the finest lattice, and answers in natural units.
 
     """
 
     facts: Facts
     plan: Plan
     mu: float
+    pool: int | None = None
 
     @cached_property
     def sigmas(self) -> tuple[float, ...]:

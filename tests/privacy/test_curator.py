@@ -116,6 +116,11 @@ def test_the_lattice_of_a_training_fits_its_largest_noise_and_its_longest_factor
     assert lattice_of(MECHANISM).bits == MOST_BITS
     # Sums are over records, also where few persons have them.
     assert lattice_of(replace(MECHANISM, facts=replace(FACTS, rows=2**30))).bits == (52 - 30) / 2
+    # That of a pool is given, and never finer.
+    assert lattice_of(replace(MECHANISM, pool=12)).bits == 12
+    for pool in (9, MOST_BITS + 1):
+        with pytest.raises(ValueError, match="no exact lattice"):
+            lattice_of(replace(MECHANISM, pool=pool))
     # A bias makes a factor one longer than the features.
     for d, m, fits in ((2**17 - 1, 3, True), (2**17, 3, False), (4, 2**17, True), (4, 2**17 + 1, False)):
         facts = Facts(n=40, m=m, d=d)
@@ -208,20 +213,25 @@ def test_a_curator_samples_under_zero_out_adjacency_only() -> None:
         curator(replace(FACTS, adjacency="replace-one"), sampled, MU, X, Y)
 
 
+@pytest.mark.parametrize("pool", [None, 15])
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
-def test_each_answer_is_its_exact_sum_and_noise_of_the_next_words(adjacency: Adjacency) -> None:
-    """Of every kind, of the planned size, and of words that no other release has."""
+def test_each_answer_is_its_exact_sum_and_noise_of_the_next_words(adjacency: Adjacency, pool: int | None) -> None:
+    """Of every kind, of the planned size, and of words that no other release has. For a pool it is not scaled."""
     facts, queries = replace(FACTS, adjacency=adjacency), list(ONE_OF_EACH.values())
     plan = plan_of(facts, *[(query, 1.0 + i) for i, query in enumerate(queries)])
-    mechanism = Mechanism(facts=facts, plan=plan, mu=MU)
+    mechanism = Mechanism(facts=facts, plan=plan, mu=MU, pool=pool)
     oracle, bits = Curator(mechanism, Unprotected(stream_of(X, Y)), SeededBits(8)), SeededBits(8)
     lattice = lattice_of(mechanism)
+    assert lattice.bits == (pool or MOST_BITS)
     for query, multiplier in zip(queries, mechanism.sigmas, strict=True):
         sigma = multiplier * (1 if adjacency == "zero-out" else REPLACE_ONE[type(query)]) * lattice.unit
         total = exact_sum(query, stream_of(X, Y), facts, lattice)
         noise = draw_noise(query, total.shape, math.ceil(sigma), bits)
-        expected = (noise + total.astype(np.int64)).astype(np.float64) * query.scale(facts, lattice)
-        assert np.array_equal(oracle.release(query), expected), query.kind
+        whole, answer = noise + total.astype(np.int64), oracle.release(query)
+        if pool is None:
+            assert np.array_equal(answer, whole.astype(np.float64) * query.scale(facts, lattice)), query.kind
+        else:
+            assert np.array_equal(answer.view(np.int64), whole), query.kind
 
 
 def test_a_sample_of_many_units_is_that_of_their_words() -> None:
