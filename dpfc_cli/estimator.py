@@ -234,6 +234,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             purpose=self.purpose,
             infer_classes=inferred,
             keep=False,
+            again=True,
             **{name: getattr(self, name) for name in METHOD_OPTIONS},
         )
         checked = plan(request, observer)

@@ -3,6 +3,7 @@
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,7 +81,7 @@ def evaluate(
     """
     from dpfc_cli.evaluation import evaluate as evaluation
     from dpfc_cli.heads.head import Head
-    from dpfc_cli.ledger.file import ledger_path
+    from dpfc_cli.ledger.file import ledger_path, read
     from dpfc_cli.report import evaluated
     from dpfc_cli.show.markdown import markdown
 
@@ -100,11 +101,11 @@ def evaluate(
 
         if lost := loses(ready.account, ready.charge):
             display.warn(lost)
-        if not asked["again"]:
+        if not asked["again"] and display.can_ask():
             from dpfc_cli.training.charge import confirm_again
 
-            ask = display.confirmed if display.can_ask() else None
-            confirm_again("evaluation", ready.charge, found.name, ready.account, ask)
+            again = confirm_again(read(ready.account.ledger), ready.charge, found.name, display.confirmed)
+            ready = replace(ready, again=again)
     with display.stages("Evaluating", "records") as progress:
         if len(loaded) > 1:
             compared = evaluation.compare(loaded, **scored, progress=progress)

@@ -52,7 +52,7 @@ def train(
     """
     from dpfc_cli.training.distributed import Leader, serve
     from dpfc_cli.training.run import stands
-    from dpfc_cli.training.train import confirm_again, finish, plan
+    from dpfc_cli.training.train import finish, plan
 
     found, others = feature_set(features)
     with contextlib.ExitStack() as stack:
@@ -73,7 +73,6 @@ def train(
         checked = plan(request, observer)
         if not dry_run:
             _show_so_far(checked)
-            confirm_again(checked, observer.asked if observer.asks else None)
             stop.stands = "'dpfc budget' says whether the training is charged."
             trained = finish(checked, observer)
             stop.stands = stands(trained.charged, trained.path)
@@ -157,6 +156,9 @@ class _Observer(Shown):
         if not (self.asks and self._others):
             return True
         return self.asked(f"Charge {charge}? It is the newest of {self._others + 1} sets.")
+
+    def confirm_again(self, question: str) -> bool:
+        return self.asks and self.asked(question)
 
 
 def _unit_of(stage: str) -> str:

@@ -68,12 +68,8 @@ def evaluate_privately(wanted: PrivateScoring) -> "PrivateEvaluation":
 
     """
     from dpfc_cli.evaluation import private
-    from dpfc_cli.training.charge import confirm_again
 
-    ready = prepared(wanted)
-    if not wanted.again:
-        confirm_again("evaluation", ready.charge, wanted.features.name, ready.account)
-    return private.release(ready, wanted.progress)
+    return private.release(prepared(wanted), wanted.progress)
 
 
 def prepared(wanted: PrivateScoring) -> "Ready":

@@ -123,7 +123,7 @@ class PrivateEvaluation:
 class Ready:
     """An evaluation that nothing stands against: what is left is to charge it and to read the records.
 
-    account: what was spent before.
+    account: what was spent before. again: whether the same may have been charged before.
     """
 
     head: Head
@@ -134,6 +134,7 @@ class Ready:
     queries: tuple[Outcomes, ...]
     charge: Charge
     account: Account
+    again: bool
     warnings: tuple[str, ...]
 
     @property
@@ -187,6 +188,7 @@ def prepare(wanted: PrivateScoring, warnings: tuple[str, ...] = ()) -> Ready:
         queries=asked,
         charge=charge,
         account=book.account_of(features.manifest.id),
+        again=wanted.again,
         warnings=tuple(said),
     )
 
@@ -206,7 +208,7 @@ def release(ready: Ready, progress: Progress | None = None) -> PrivateEvaluation
     note = "It was stopped during the charge: 'dpfc budget' says whether it is charged. No figure was released."
     paid = found = None
     try:
-        paid = pay(ready.planned, ready.features, ready.charge)
+        paid = pay(ready.planned, ready.features, ready.charge, ready.again)
         note = f"The evaluation was charged to '{paid.receipt.ledger.path}' and stays charged. No figure was released."
         found = _figures(ready, _answers(paid, ready.queries, progress))
         note = f"The evaluation was charged to '{paid.receipt.ledger.path}' and stays charged."

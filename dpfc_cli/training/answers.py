@@ -288,21 +288,6 @@ def any_kept(ledger: Ledger) -> bool:
     return any(_files(ledger.path))
 
 
-def taken(ledger: Ledger) -> set[str]:
-    """The charges whose answers another process or user has. A file that is gone has another name now, or its head."""
-    found = set()
-    for path in _files(ledger.path):
-        file = None
-        try:
-            file = opened(path, os.O_RDWR)
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            found.add(_named(path)[0])
-        if file is not None:
-            os.close(file)
-    return found
-
-
 def refuse_old(ledger: Ledger) -> None:
     """UserError where there are answers of a charge that the ledger lacks. Only a ledger that has it gives answers."""
     for path in _files(ledger.path):

@@ -6,17 +6,17 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from dpfc_cli.errors import Code, UserError, parameter
+from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger import caps
-from dpfc_cli.ledger.facts import Charge, Outcome, State, new_id
-from dpfc_cli.ledger.file import append, ledger_path, read
+from dpfc_cli.ledger.facts import EVALUATION, Charge, Outcome, State, new_id
+from dpfc_cli.ledger.file import append, ledger_path
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.privacy.curator import Records
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.rounding import cost, rounded_up
-from dpfc_cli.training.answers import Answers, begun, reopened, taken
+from dpfc_cli.training.answers import Answers, begun, reopened
 from dpfc_cli.training.calibrate import Planned
 from dpfc_cli.training.check import Checked, check_charge
 from dpfc_cli.training.request import SPLIT
@@ -93,42 +93,45 @@ def question(charge: Charge, name: str, after: Account) -> str:
     return f"ε = {rounded_up(charge.epsilon, 6)} to {name} (then {total} is spent together{capped})"
 
 
-def repeats(ledger: Ledger, charge: Charge) -> Code | None:
-    """Whether the same training or private evaluation was charged before: "exists" if it ended, "busy" if it runs."""
+def confirm_again(
+    ledger: Ledger, charge: Charge, name: str, ask: Callable[[str], bool] = lambda question: False
+) -> bool:
+    """Whether the same training or private evaluation was charged before, and is to be charged once more.
+
+    What became of it does not matter: it may run. Without a guarantee it matters, because only a head is lost.
+
+    Args:
+        ledger: what was charged.
+        charge: what would be.
+        name: of the set.
+        ask: asks a question.
+
+    Raises:
+        UserError: it was charged before, and the answer is no.
+
+    """
     what = ("set", "split", "digest", "epsilon", "delta")
     same = [each for each in ledger.charges if all(getattr(each, name) == getattr(charge, name) for name in what)]
-    ends = (ledger.outcome(each.id) for each in same)
-    if any(end is not None and end.state == "written" for end in ends):
-        return "exists"
-    return "busy" if taken(ledger) & {each.id for each in same} else None
-
-
-def confirm_again(
-    what: str, charge: Charge, name: str, before: Account, ask: Callable[[str], bool] | None = None
-) -> None:
-    """Ask before the same is charged once more. UserError if the answer is no, or nobody can be asked.
-
-    what: is charged. name: of the set. before: what was spent. ask: asks a question; None: there is nobody to ask.
-    """
-    ended = repeats(read(before.ledger), charge)
-    if ended is None:
-        return
-    if ended == "busy":
-        said, remedy = f"The same {what} runs in another process.", "Wait for its head, or give"
-    else:
-        said, remedy = f"The same {what} was charged before, and ended.", "Give"
-    asked = question(charge, name, before.with_planned(charge))
+    ends = [ledger.outcome(each.id) for each in same]
+    ended = any(end is not None and end.state == "written" for end in ends)
+    if not (ended or (same and charge.private)):
+        return False
+    kind = EVALUATION if charge.method == EVALUATION else "training"
+    became = "ended" if ended else "has not ended: it runs, or it was stopped and does not go on"
+    said = f"The same {kind} was charged before, and {became}."
+    asked = question(charge, name, ledger.account_of(charge.set).with_planned(charge))
     asked += "" if charge.private else ", for the same head to the bit"
-    if ask is None or not ask(f"{said} Charge {asked} again?"):
+    if not ask(f"{said} Charge {asked} again?"):
         raise UserError(
-            f"{said} Nothing was charged. Again it charges {asked}.",
-            f"{remedy} the option {parameter('again')} to charge another one.",
-            code=ended,
+            f"{said} Again it would charge {asked}.",
+            f"{'Give' if ended else 'Wait for its end, or give'} the option {parameter('again')} to charge one more.",
+            code="exists" if ended else "busy",
             parameter="again",
         )
+    return True
 
 
-def pay(planned: Planned, features: FeatureSet, charge: Charge) -> Paid:
+def pay(planned: Planned, features: FeatureSet, charge: Charge, again: bool) -> Paid:
     """Charge a plan to the ledger of a feature set, durably. From here on its privacy is spent, whatever happens.
 
     Whether it may be charged is looked at again, while nobody else can charge anything.
@@ -137,6 +140,7 @@ def pay(planned: Planned, features: FeatureSet, charge: Charge) -> Paid:
         planned: what will be released.
         features: the feature set.
         charge: the fact that says so.
+        again: whether the same may have been charged before (`confirm_again`).
 
     Raises:
         UserError: it may not be charged, or the ledger cannot be written. Then nothing is charged, unless the message
@@ -148,6 +152,8 @@ def pay(planned: Planned, features: FeatureSet, charge: Charge) -> Paid:
         # The charge is for the records that were checked.
         features.check_same()
         check_charge(ledger, features, charge)
+        if not again:
+            confirm_again(ledger, charge, features.name)
         return [charge]
 
     ledger = append(ledger_path(features.folder), allowed, "The charge")
@@ -172,7 +178,7 @@ def charge(checked: Checked) -> Charged:
         if found is None:
             if calibrated.claim == "private" and checked.request.keep:
                 answers = begun(checked.charge, ledger_path(features.folder))
-            paid = pay(calibrated, features, checked.charge)
+            paid = pay(calibrated, features, checked.charge, checked.request.again)
         else:
             answers = reopened(found, calibrated.plan)
             receipt = _resumed(found.charge, answers, ledger_path(features.folder))

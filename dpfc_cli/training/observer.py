@@ -34,3 +34,7 @@ class Observer:
     def confirm(self, charge: str) -> bool:
         """Asked once, before the charge, which the text describes. False: nothing is charged."""
         return True
+
+    def confirm_again(self, question: str) -> bool:
+        """Asked before the same training is charged once more, unless `again` was given. False: it is refused."""
+        return False

@@ -119,7 +119,7 @@ def stands(charged: Charged, head: Path | None) -> Note:
     elif answers is not None and answers.held and charged.checked.features.is_same():
         said = "No head was written. The same command goes on where it stopped, and charges nothing more."
     else:
-        said = "No head was written. The same command makes a new training, which is charged, too."
+        said = "No head was written. The same command would make a new training, which is charged, too: it asks first."
     return Note(printable(f"The training was charged to '{charged.receipt.ledger.path}' and stays charged. {said}"))
 
 

@@ -3,7 +3,7 @@
 The command line, Python callers and experiments all come this way. None of them knows the order of the steps.
 """
 
-from collections.abc import Callable
+from dataclasses import replace
 
 from dpfc_cli.errors import Note, UserError, notes
 from dpfc_cli.ledger.file import ledger_path, read
@@ -11,8 +11,7 @@ from dpfc_cli.ledger.totals import Account
 from dpfc_cli.options import takes
 from dpfc_cli.training import public, public_start, tuning
 from dpfc_cli.training.calibrate import calibrate, warnings_of
-from dpfc_cli.training.charge import charge, question
-from dpfc_cli.training.charge import confirm_again as confirmed
+from dpfc_cli.training.charge import charge, confirm_again, question
 from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import TUNING, Observer
 from dpfc_cli.training.request import Request, Training
@@ -77,8 +76,12 @@ def finish(checked: Checked, observer: Observer) -> Trained:
     """
     note, charged = Note("Nothing was charged, and no head was written."), None
     try:
-        if checked.unfinished is None and not observer.confirm(charge_of(checked)):
-            raise UserError("Nothing was charged.", "No head was made.", code="declined")
+        if checked.unfinished is None:
+            book, request = read(checked.account.ledger), checked.request
+            again = request.again or confirm_again(book, checked.charge, request.features.name, observer.confirm_again)
+            checked = replace(checked, request=replace(request, again=again))
+            if not observer.confirm(charge_of(checked)):
+                raise UserError("Nothing was charged.", "No head was made.", code="declined")
         note = Note("It was stopped during the charge: 'dpfc budget' says whether it is charged. No head was written.")
         charged = charge(checked)
         note = stands(charged, None)
@@ -99,12 +102,6 @@ def finish(checked: Checked, observer: Observer) -> Trained:
 def charge_of(checked: Checked) -> str:
     """What is charged to what, as a question says it."""
     return question(checked.charge, checked.features.name, account_with(checked))
-
-
-def confirm_again(checked: Checked, ask: Callable[[str], bool] | None = None) -> None:
-    """Ask, or refuse, if the same training was charged before. See `charge.confirm_again`."""
-    if checked.unfinished is None and not checked.request.again:
-        confirmed("training", checked.charge, checked.features.name, checked.account, ask)
 
 
 def account_with(checked: Checked) -> Account:
@@ -131,6 +128,4 @@ def train(wanted: Training) -> Trained:
 
     """
     observer = wanted.observer or Observer()
-    checked = plan(Request(**vars(wanted)), observer)
-    confirm_again(checked)
-    return finish(checked, observer)
+    return finish(plan(Request(**vars(wanted)), observer), observer)

@@ -313,6 +313,17 @@ def test_one_charge_pays_for_the_records_of_its_split_once(
     assert next(blocks)[2].min() == -1, "those of the test split"
 
 
+def test_of_equal_evaluations_that_were_checked_in_the_same_moment_one_is_charged(
+    features: FeatureSet, head: Head
+) -> None:
+    wanted = PrivateScoring(head, features, epsilon=1.0)
+    first, second = prepare(wanted), prepare(wanted)
+    private_evaluation.release(first)
+    with pytest.raises(UserError) as refused:
+        private_evaluation.release(second)
+    assert (refused.value.code, states(features)) == ("exists", ["written", "written"])
+
+
 def test_figures_are_told_even_if_the_ledger_cannot_say_so(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,7 +336,7 @@ def test_figures_are_told_even_if_the_ledger_cannot_say_so(
     assert "does not say that the figures were released. The disk is full." in found.warnings[-1]
     assert len(found.spent.charges) == 2
     # A ledger that cannot be read any more does not take the figures away.
-    ready = prepare(PrivateScoring(head, features, epsilon=50.0))
+    ready = prepare(PrivateScoring(head, features, epsilon=50.0, again=True))
     monkeypatch.setattr(private_evaluation, "read", full)
     assert len(private_evaluation.release(ready).spent.charges) == 3
 
@@ -342,7 +353,7 @@ def test_a_note_says_whether_an_evaluation_that_stopped_is_charged(
         with monkeypatch.context() as patched:
             patched.setattr(place, name, stopped)
             with pytest.raises(type(how)) as stop:
-                evaluate_privately(head, features, epsilon=1.0)
+                evaluate_privately(head, features, epsilon=1.0, again=True)
         return getattr(stop.value, "__notes__", [])
 
     assert stop_of(private_evaluation, "pay", refused) == [], "it says itself what was charged"

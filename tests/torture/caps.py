@@ -104,7 +104,7 @@ def charge_often(place: Path, number: int, attempts: int, seed: str) -> None:
             fact = replace(fact, split=split)
             said: dict[str, Any] = {"set": name, "epsilon": epsilon, "split": split, "charge": fact.id}
             try:
-                pay(calibrated, features, fact)
+                pay(calibrated, features, fact, again=True)
             except UserError as error:
                 said["refused"] = error.code
             notes.write(json.dumps(said).encode() + b"\n")

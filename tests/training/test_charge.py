@@ -117,6 +117,16 @@ def test_a_cap_that_was_set_after_the_check_refuses_the_charge(features: Feature
     assert (refused.value.code, ledger(features).charges) == ("over-cap", ())
 
 
+def test_of_equal_trainings_that_were_checked_in_the_same_moment_one_is_charged(features: FeatureSet) -> None:
+    first, second, wanted = checked(features), checked(features), checked(features, again=True)
+    charge(first)
+    with pytest.raises(UserError) as refused:
+        charge(second)
+    assert (refused.value.code, len(ledger(features).charges)) == ("busy", 1)
+    charge(wanted)
+    assert len(ledger(features).charges) == 2
+
+
 def test_a_set_that_is_exchanged_while_it_is_summed_ends_the_training(features: FeatureSet) -> None:
     blocks, path = charge(checked(features)).paid.opened()(50), features.folder / MANIFEST
     assert next(blocks)[0] == 0

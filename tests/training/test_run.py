@@ -37,7 +37,7 @@ from tests.training.requests import charges, checked, ready, states
 def test_whether_a_training_goes_on_is_said_by_who_has_its_answers(sets: dict[str, FeatureSet]) -> None:
     charged = charge(ready(sets["a"]))
     assert charged.answers is not None
-    goes_on, new = "goes on where it stopped, and charges nothing more.", "makes a new training, which is charged, too."
+    goes_on, new = "goes on where it stopped, and charges nothing more.", "which is charged, too: it asks first."
     assert str(stands(charged, None)).endswith(goes_on)
     assert str(stands(charged, Path("a.safetensors"))).endswith("The head was written: 'a.safetensors'.")
     charged.answers.close()

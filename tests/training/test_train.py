@@ -67,7 +67,6 @@ def test_the_same_training_is_charged_again_only_if_somebody_says_so(sets: dict[
 def asked_by(monkeypatch: pytest.MonkeyPatch, features: FeatureSet, **given: Any) -> Any:
     """The request that a call makes, and the observers of both halves of the way."""
     monkeypatch.setattr(trains, "plan", lambda *seen: seen)
-    monkeypatch.setattr(trains, "confirm_again", lambda planned: None)
     monkeypatch.setattr(trains, "finish", lambda planned, observer: (*planned, observer))
     return train(features, **given)
 
@@ -195,7 +194,7 @@ def test_what_goes_on_is_not_asked_for_again(sets: dict[str, FeatureSet]) -> Non
     told = Told()
     finish(ready(sets["a"]), told)
     assert told.asked == []
-    finish(ready(sets["a"]), told)
+    finish(ready(sets["a"], again=True), told)
     assert len(told.asked) == 1
 
 
