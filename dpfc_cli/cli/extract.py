@@ -80,10 +80,8 @@ def _remark(made: "Extracted") -> None:
         display.say(f"Went on with '{made.folder}': {counted(made.resumed, 'shard')} still to be made.")
     rate = made.images / max(made.seconds, 1e-9)
     display.say(f"{counted(made.images, 'image')} in {made.seconds:,.1f} s ({rate:,.0f} images/s).")
-    for line in made.null[:1]:
-        display.warn(line)
-    for line in made.null[1:]:
-        display.say(line)
+    if made.null is not None:
+        display.warn(made.null)
     if made.features is None:
         display.say("This part is done. The other parts are not: the last to end completes the set.")
 

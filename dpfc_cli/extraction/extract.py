@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -57,8 +57,8 @@ class Extracted:
     folder: where the feature set is, or will be. features: the set; None if other processes still make shards of it.
     was_complete: whether it was complete before, so that nothing was computed. images, seconds: how many pictures this
     call computed, and how long that took. resumed: how many shards were still to be made when this call continued an
-    earlier one; None if it began the set. null: which pictures became null records, in sentences for whoever holds the
-    records, if this call completed the set; the first says how many.
+    earlier one; None if it began the set. null: how many pictures became null records, and where they are named, for
+    whoever holds the records; None if none did, or this call did not complete the set.
     """
 
     folder: Path
@@ -67,7 +67,7 @@ class Extracted:
     images: int = 0
     seconds: float = 0.0
     resumed: int | None = None
-    null: tuple[str, ...] = ()
+    null: str | None = None
 
 
 @takes(Extraction)
@@ -101,7 +101,7 @@ def extract(wanted: Extraction) -> Extracted:
     if images.files_of(source, folder_of_data)[1]:
         # What is missing is said at once.
         fetch(needs, _within(LOADING, tell))
-    noted = _Noted(wanted.warned)
+    notices, told = set[images.Notice](), set[images.Notice]()
     pictures = images.open_images(
         source,
         folder_of_data,
@@ -110,7 +110,7 @@ def extract(wanted: Extraction) -> Extracted:
         _within(OPENING, tell),
         window=window,
         exif=exif,
-        notice=noted.add,
+        notices=notices,
         group_by=rule,
         **labels,
     )
@@ -164,14 +164,13 @@ def extract(wanted: Extraction) -> Extracted:
     allowed = shares if tolerant else None
     listed = folder.with_name(f"{folder.name}{LISTED}" if task is None else f"{folder.name}-{task[0]}{LISTED}")
     broken = images.Broken(pictures, listed, allowed)
-    told: list[str] = []
+    null: list[str | None] = [None]
 
     def approve(nulls: dict[str, np.ndarray]) -> None:
         broken.add_nulls(nulls)
         if broken.too_many:
             raise broken.refusal()
-        said = images.said_of(nulls, pictures)
-        told.extend([] if said is None else [said, *broken.lines()])
+        null.append(broken.said())
 
     with saying_what_is_kept(folder), closing(writer):
         left = len(writer.missing) if writer.resumed else None
@@ -179,15 +178,16 @@ def extract(wanted: Extraction) -> Extracted:
         started = time.monotonic()
 
         def advance(done: int, total: int) -> None:
-            noted.check()
+            for what in notices - told:
+                told.add(what)
+                wanted.warned(f"At least one picture {_NOTICED[what]} {GUARDED}")
             tell(stage, done, total)
 
         count = make_shards(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
         seconds = time.monotonic() - started
         finished = writer.finish(approve, partial(register, population=whose))
     made = None if finished is None else FeatureSet(folder)
-    null = tuple(told)
-    return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left, null=null)
+    return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left, null=null[-1])
 
 
 class Extractable(NamedTuple):
@@ -320,30 +320,14 @@ def _part() -> Task | None:
     return (number + 1, count) if count > 1 else None
 
 
-class _Noted:
-    """What was noticed of pictures while they were decoded. The user is warned once of each, and of one picture."""
-
-    SAID: ClassVar[dict[images.Notice, str]] = {
-        "dark": "uses less than a quarter of the grey values that its file can hold, so it becomes nearly one shade. "
-        f"If the device gives fewer bits, say so: {parameter('window')} 0,4095 for 12 bits. Take these numbers from "
-        "the device, not from the pictures.",
-        "turned": "has an EXIF orientation, and is read as its pixels lie. If pictures should be turned as cameras "
-        f"mean it: {parameter('exif')}.",
-    }
-
-    def __init__(self, warn: Callable[[str], None]) -> None:
-        self._names: dict[images.Notice, str] = {}
-        self._warn, self._warned = warn, set[images.Notice]()
-
-    def add(self, name: str, what: images.Notice) -> None:
-        """Remember what messages call such a picture. Threads that decode call this."""
-        self._names.setdefault(what, name)
-
-    def check(self) -> None:
-        """Warn, if there is anything to warn of and nobody was warned of it yet."""
-        for what in self._names.keys() - self._warned:
-            self._warned.add(what)
-            self._warn(f"'{self._names[what]}' {self.SAID[what]} {GUARDED}")
+_NOTICED: dict[images.Notice, str] = {
+    "dark": "uses less than a quarter of the grey values that its file can hold, so it becomes nearly one shade. "
+    f"If the device gives fewer bits, say so: {parameter('window')} 0,4095 for 12 bits. Take these numbers from "
+    "the device, not from the pictures.",
+    "turned": "has an EXIF orientation, and is read as its pixels lie. If pictures should be turned as cameras "
+    f"mean it: {parameter('exif')}.",
+}
+"""What the user is told, once, of at least one picture."""
 
 
 def _within(stage: str, tell: Progress) -> Progress:
@@ -390,7 +374,7 @@ def make_shards(
         How many pictures were computed.
 
     Raises:
-        UserError: too many pictures are broken. It names them.
+        UserError: too many pictures are broken. It says where they are named.
 
     """
     missing = writer.missing
@@ -425,7 +409,7 @@ def _look(decoded: Decoded, broken: images.Broken, done: int, total: int, look: 
             if broken.full:
                 break
     except KeyboardInterrupt as stopped:
-        stopped.add_note(Note(broken.first))
+        stopped.add_note(Note(f"{broken.number} so far. {GUARDED}"))
         raise
 
 

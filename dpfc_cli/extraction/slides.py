@@ -26,7 +26,7 @@ import h5py
 import numpy as np
 
 from dpfc_cli import files
-from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter, printable
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable
 from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.hdf5 import broken as damaged
 from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable
@@ -260,29 +260,24 @@ def _blocks(dataset: h5py.Dataset, count: int, width: int) -> Iterator[np.ndarra
 def _judge(broken: dict[str, str], patches: dict[str, np.ndarray], wanted: Import, out: Path) -> None:
     """Refuse broken slides, or say which records became null. patches: of the records of each split."""
     lines = [f"{printable(name)}: {printable(why)}" for name, why in sorted(broken.items())]
-    notes = listed(lines, out.with_name(f"{out.name}{LISTED}"))
+    where = listed(lines, out.with_name(f"{out.name}{LISTED}"))
     if not broken:
         return
-    what = f"{counted(len(broken), 'slide')} cannot be read."
+    what = f"{counted(len(broken), 'slide')} cannot be read. {where}"
     if not wanted.tolerant or not any(found.any() for found in patches.values()):
-        error = UserError(
+        raise UserError(
             f"{what} {GUARDED}",
             "Make them again, or leave them out of the table. Or keep them as records without content: "
             f"{parameter('on_error')} null.",
             code="bad-record",
             count=len(broken),
         )
-        for note in notes:
-            error.add_note(Note(note))
-        raise error
     nulls = {split: int((found == 0).sum()) for split, found in patches.items()}
     said = " and ".join(f"{count:,} of {len(patches[split]):,} {split} records" for split, count in nulls.items())
     wanted.warned(
         f"{what} Null records, which add nothing to a training: {said}. These numbers depend on the records: do not "
         "publish them."
     )
-    for note in notes:
-        wanted.warned(note.strip())
 
 
 # The table

@@ -8,7 +8,7 @@ table.
 """
 
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.images.broken import Broken, said_of
+from dpfc_cli.images.broken import Broken
 from dpfc_cli.images.catalogue import DATASETS, FORMATS, catalogued, check, files_of, open_images, small
 from dpfc_cli.images.prefetch import Batch, batches
 from dpfc_cli.images.sets import ImageSet, Notice, Preparation, Split, Window, by_person, held_out
@@ -31,6 +31,5 @@ __all__ = [
     "files_of",
     "held_out",
     "open_images",
-    "said_of",
     "small",
 ]

@@ -1,12 +1,12 @@
-"""Pictures that cannot be decoded: which they are, and what is said of them. `sources.nulls` says who learns it."""
+"""Pictures that cannot be decoded: how many, and which. `sources.nulls` says who learns it."""
 
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter, printable
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable
 from dpfc_cli.images.prefetch import Batch
-from dpfc_cli.images.sets import ImageSet, Records, unreadable
+from dpfc_cli.images.sets import ImageSet, Records
 from dpfc_cli.sources.nulls import listed
 
 MOST_LISTED = 100_000
@@ -18,7 +18,7 @@ class Broken:
 
     Args:
         source: the data set.
-        file: where the list of them goes if it is long.
+        file: where the list of them goes.
         allowed: for each split, how many of its pictures may become null records; None: the user allows none.
 
     """
@@ -55,63 +55,47 @@ class Broken:
                     self._found.setdefault((split, int(record)), "it is a null record")
 
     @property
-    def first(self) -> str:
-        """What is known if the search for more is stopped."""
-        key, reason = min(self._found.items())
-        return f"{self._number} broken so far, such as '{printable(self._title(key))}': {printable(reason)}. {GUARDED}"
+    def number(self) -> str:
+        """How many are known, in words."""
+        return f"{'At least ' if self.full else ''}{counted(len(self._found), 'picture')} cannot be decoded"
 
     def refusal(self) -> UserError:
-        """The error that names them."""
-        (split, record), reason = min(self._found.items())
-        first = self._source.splits[split].title(record)
-        what, remedy = f"{self._number} pictures cannot be decoded", "Correct them, or leave them out of the source."
+        """The error that says where they are named."""
+        what, remedy = self.number, "Correct them, or leave them out of the source."
         if self._allowed is None:
-            if len(self._found) == 1:
-                return unreadable(first, reason)
-            what += "."
             remedy += f" Or keep them as records without content: {parameter('on_error')} null."
         else:
-            over = self.too_many or split
+            over = self.too_many or next(iter(self._allowed))
             n = self._source.splits[over].n
             what += (
                 f" or have no finite features. At most {self._allowed[over]:,} of the {n:,} {over} pictures may become "
-                f"null records ({parameter('most_null')})."
+                f"null records ({parameter('most_null')})"
             )
             if self.counts[over] < n:
                 remedy += (
                     f" Null records teach nothing. If you want them all the same: a larger {parameter('most_null')}."
                 )
-        error = UserError(
-            f"{what} {GUARDED}",
+        return UserError(
+            f"{what}. {self._listed()} {GUARDED}",
             remedy,
             code="bad-record",
             parameter="on_error" if self._allowed is None else "most_null",
-            path=first,
+            path=str(self._file),
             count=len(self._found),
         )
-        for line in self.lines():
-            error.add_note(Note(line))
-        return error
 
-    def lines(self) -> list[str]:
-        """The pictures, a line each, as `nulls.listed` shows them."""
-        lines = [f"{printable(self._title(key))}: {printable(reason)}" for key, reason in sorted(self._found.items())]
-        return listed(lines, self._file, f"The first {len(lines):,}" if self.full else "All of them")
+    def said(self) -> str | None:
+        """How many records of the set became null records, and where they are named; None if there are none."""
+        where, splits = self._listed(), self._source.splits
+        parts = [
+            f"{count:,} of {counted(splits[split].n, f'{split} picture')}"
+            for split, count in self.counts.items()
+            if count
+        ]
+        said = f"Null records, which add nothing to a training: {' and '.join(parts)}. {where}"
+        return f"{said} This number depends on the records: do not publish it." if parts else None
 
-    @property
-    def _number(self) -> str:
-        return f"{'At least ' if self.full else ''}{len(self._found):,}"
-
-    def _title(self, key: tuple[str, int]) -> str:
-        return self._source.splits[key[0]].title(key[1])
-
-
-def said_of(nulls: Mapping[str, Records], source: ImageSet) -> str | None:
-    """How many records of a set became null records, in a sentence; None if there are none."""
-    parts = [
-        f"{len(records):,} of {counted(source.splits[split].n, f'{split} picture')}"
-        for split, records in nulls.items()
-        if len(records)
-    ]
-    said = f"Null records, which add nothing to a training: {' and '.join(parts)}. This number depends on the records"
-    return f"{said}: do not publish it." if parts else None
+    def _listed(self) -> str:
+        titles = ((self._source.splits[split].title(row), why) for (split, row), why in sorted(self._found.items()))
+        lines = [f"{printable(title)}: {printable(why)}" for title, why in titles]
+        return listed(lines, self._file, f"The first {len(lines):,}" if self.full else "Which they are")

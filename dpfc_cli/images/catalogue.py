@@ -2,7 +2,6 @@
 
 import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +136,7 @@ def open_images(
     label_column: str | None = None,
     table: Path | None = None,
     file_column: str | None = None,
-    notice: Callable[[str, Notice], None] | None = None,
+    notices: set[Notice] | None = None,
     group_by: Rule | None = None,
 ) -> ImageSet:
     """Open a data set. Pictures are decoded later, when they are asked for. For the options see also `Preparation` and
@@ -156,7 +155,7 @@ def open_images(
         label_column: the column of a table, or the key of a record, that holds the label.
         table: the table of labels of an image folder; None: the one beside the pictures, if there is one.
         file_column: the column of that table that names the picture.
-        notice: told the name of a picture that may look otherwise than its owner expects, and why.
+        notices: a set to which it is added why some picture may look otherwise than its owner expects.
         group_by: how the person of each picture is found, or None.
 
     Raises:
@@ -168,12 +167,13 @@ def open_images(
     """
     labels: dict[str, Any] = {"label_column": label_column, "table": table, "file_column": file_column}
     check(dataset, data_dir, classes, window=window, exif=exif, group_by=group_by, **labels)
+    seen = set[Notice]() if notices is None else notices
     place, remotes = files_of(dataset, data_dir)
     fetch(remotes, progress)
     return _entry(dataset)[0].open(
         Request(
             place=place or Path(),
-            preparation=Preparation(geometry=geometry, window=window, exif=exif, notice=notice),
+            preparation=Preparation(geometry=geometry, window=window, exif=exif, notices=seen),
             classes=classes,
             progress=progress,
             group_by=group_by,

@@ -38,7 +38,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images.dicom import Stored, check_installed, is_dicom, pixels_of, stored
-from dpfc_cli.images.sets import Notice, Pixels, Preparation, Window, check_size, unread, unreadable
+from dpfc_cli.images.sets import Pixels, Preparation, Window, check_size, unread, unreadable
 from dpfc_cli.memory import proved
 
 # Memory of decoders
@@ -224,7 +224,6 @@ TURNED = 4
 
 Within = Callable[[int], AbstractContextManager[None]]
 """within(bytes) is a context in which a decoder may take so much memory."""
-Told = Callable[[Notice], None]
 
 _room = Room(TOGETHER)
 
@@ -254,37 +253,33 @@ def decode(data: bytes, name: str, preparation: Preparation) -> Pixels:
     if is_dicom(data):
         check_installed()
 
-    def notice(what: Notice) -> None:
-        if preparation.notice is not None:
-            preparation.notice(name, what)
-
     # Decoders raise whatever a damaged file leads them into: not only OSError, but SyntaxError, struct.error and more.
     # At first it is not known whether the picture or a lack of memory is the reason.
     with suppress(Exception):
-        return _decoded(data, preparation, _room.share, notice)
+        return _decoded(data, preparation, _room.share)
     with _room.share(TOGETHER):
         try:
-            return _decoded(data, preparation, proved, notice)
+            return _decoded(data, preparation, proved)
         except Exception as error:
             raise refusal(error, name) from error
 
 
-def _decoded(data: bytes, preparation: Preparation, within: Within, notice: Told) -> Pixels:
+def _decoded(data: bytes, preparation: Preparation, within: Within) -> Pixels:
     check_size(len(data))
     if is_dicom(data):
-        return _decoded_dicom(data, preparation, within, notice)
+        return _decoded_dicom(data, preparation, within)
     turned = TURNED if preparation.exif else 0
     pixels = _bounded(declared(data))
     with within(bound(len(data), pixels) + turned * pixels):
         opened = Image.open(io.BytesIO(data), formats=FORMATS)
         whole = _bounded(opened.width * opened.height)
         if whole <= pixels:
-            return _finished(opened, preparation, notice)
+            return _finished(opened, preparation)
     with within(bound(len(data), whole) + turned * whole):
-        return _finished(opened, preparation, notice)
+        return _finished(opened, preparation)
 
 
-def _decoded_dicom(data: bytes, preparation: Preparation, within: Within, notice: Told) -> Pixels:
+def _decoded_dicom(data: bytes, preparation: Preparation, within: Within) -> Pixels:
     # Reading the elements takes the memory of a few copies of the file.
     with within(bound(len(data), 0)):
         whole = _bounded(pixels_of(data))
@@ -293,7 +288,7 @@ def _decoded_dicom(data: bytes, preparation: Preparation, within: Within, notice
         values = found.values
         if values is not None:
             if values.ndim == 2:
-                values = _levels_of(values, found, preparation, notice)
+                values = _levels_of(values, found, preparation)
             return _fitted(Image.fromarray(values).convert("RGB"), preparation)
     # The picture of a JPEG inside may be larger than the file around it says.
     check_jpeg(found.jpeg)
@@ -304,14 +299,14 @@ def _decoded_dicom(data: bytes, preparation: Preparation, within: Within, notice
         return _fitted(ImageOps.invert(image) if found.inverted else image, preparation)
 
 
-def _levels_of(values: Any, found: Stored, preparation: Preparation, notice: Told) -> Pixels:
+def _levels_of(values: Any, found: Stored, preparation: Preparation) -> Pixels:
     """The grey values of a DICOM file as levels."""
     count = 1 << found.bits
     if preparation.window is not None and found.bits > 8:
         shown = levels(values, preparation.window, found.slope, found.intercept)
     else:
         if found.bits > 8 and narrow(values, count):
-            notice("dark")
+            preparation.notices.add("dark")
         shown = levels(values, (found.lowest, max(found.lowest + count - 1, 1)))
     return 255 - shown if found.inverted else shown
 
@@ -322,15 +317,15 @@ def _bounded(pixels: int) -> int:
     return pixels
 
 
-def _finished(opened: Image.Image, preparation: Preparation, notice: Told) -> Pixels:
+def _finished(opened: Image.Image, preparation: Preparation) -> Pixels:
     opened.load()
     turn = _turn(opened) if preparation.exif else None
-    image = _rgb(opened, preparation.window, notice)
-    if not preparation.exif and preparation.notice is not None:
+    image = _rgb(opened, preparation)
+    if not preparation.exif:
         # EXIF data that are not needed do no harm if they are damaged.
         with suppress(Exception):
             if _turn(opened) is not None:
-                notice("turned")
+                preparation.notices.add("turned")
     return _fitted(image if turn is None else image.transpose(turn), preparation)
 
 
@@ -375,13 +370,13 @@ def fitted(image: Image.Image, geometry: Geometry) -> Image.Image:
     return whole
 
 
-def _rgb(image: Image.Image, window: Window | None, notice: Told) -> Image.Image:
-    if image.mode[0] in "IF" and window is not None:
-        return Image.fromarray(levels(np.asarray(image), window)).convert("RGB")
+def _rgb(image: Image.Image, preparation: Preparation) -> Image.Image:
+    if image.mode[0] in "IF" and preparation.window is not None:
+        return Image.fromarray(levels(np.asarray(image), preparation.window)).convert("RGB")
     if image.mode.startswith("I;16"):
         values = np.asarray(image)
         if narrow(values, 1 << 16):
-            notice("dark")
+            preparation.notices.add("dark")
         return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
     if image.mode[0] in "IF":
         raise ValueError("its values have no stated range (32-bit grey); only a window states one")

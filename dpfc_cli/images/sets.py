@@ -141,9 +141,8 @@ class Preparation:
     window: Window | None = None
     """For grey values of more than 8 bits; None: all values that the file can hold are levels."""
     exif: bool = False  # whether a picture is turned as its EXIF orientation says
-    notice: Callable[[str, Notice], None] | None = field(default=None, compare=False)
-    """Told the name of a picture that may look otherwise than its owner expects. Several threads call it, while they
-    decode."""
+    notices: set[Notice] = field(default_factory=set, compare=False)
+    """Why some picture may look otherwise than its owner expects: threads that decode add to it."""
 
     def describe(self) -> dict[str, Any] | None:
         """The choices as JSON values, as manifests state them; None if nothing is done."""

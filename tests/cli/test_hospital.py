@@ -84,10 +84,11 @@ def test_a_hospitals_folder_from_extract_to_statement(dpfc: Dpfc, hospital: Path
     said = one_line(refused.stderr)
     assert refused.exit_code == 2
     assert "Left out, because their names do not end as those of pictures: 2 files (1 .pdf, 1 .txt)." in said
-    assert "3 pictures cannot be decoded. This message says something about a private record" in said
-    assert all(f"hospital/{name}: it is not an image of a known format" in said for name in BROKEN)
+    assert "3 pictures cannot be decoded. Which they are stands in 'features/hospital-" in said
+    assert "This message says something about a private record" in said
+    (named,) = Path("features").iterdir()
+    assert all(f"hospital/{name}: it is not an image of a known format\n" in named.read_text() for name in BROKEN)
     assert "--on-error null" in said
-    assert not Path("features").exists() or not list(Path("features").iterdir())
 
     line += ["--on-error", "null"]
     dark = dpfc(*line, "--out", "dark")
@@ -103,7 +104,8 @@ def test_a_hospitals_folder_from_extract_to_statement(dpfc: Dpfc, hospital: Path
     nulls = labels_of("hospital").count(-1)
     assert 1 <= nulls <= 3
     assert f"Null records, which add nothing to a training: {nulls} of" in said
-    assert all(f"hospital/{name}" in said for name in BROKEN)
+    assert all(f"hospital/{name}" in Path("features/hospital.broken.txt").read_text() for name in BROKEN)
+    assert "Müller" not in said
     assert "do not publish it" in said
     assert "4 (asserted by you); 1 label per record" in made.stdout
     assert not any(name in made.stdout for name in ("Müller", "p 0", "null"))

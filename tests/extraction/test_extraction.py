@@ -140,7 +140,7 @@ def test_a_broken_picture_is_named_or_kept_as_a_null_record(
 ) -> None:
     broken = pictures / "train" / "c1" / "004.jpg"
     broken.write_bytes(broken.read_bytes()[:200])
-    with pytest.raises(UserError, match=r"c1/004\.jpg.*do not publish"):
+    with pytest.raises(UserError, match=r"1 picture cannot .*do not publish"):
         extracted(pictures, tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
     manifest = extracted(pictures, tmp_path / "kept", tolerant=True)

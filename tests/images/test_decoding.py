@@ -163,10 +163,10 @@ def test_a_picture_that_uses_few_of_its_files_values_is_told() -> None:
         (grey([0, 16_384]), False),
         (grey([0, 3], dtype=np.uint8), False),
     ):
-        names: dict[str, str] = {}
-        decode(data, "a.png", Preparation(notice=names.__setitem__))
-        decode(data, "b.png", Preparation(notice=names.__setitem__, window=(0, 4095)))
-        assert list(names.items()) == [("a.png", "dark")] * told
+        without, windowed = Preparation(), Preparation(window=(0, 4095))
+        decode(data, "a.png", without)
+        decode(data, "a.png", windowed)
+        assert (without.notices, windowed.notices) == ({"dark"} if told else set(), set())
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP"])
@@ -177,10 +177,11 @@ def test_a_picture_is_turned_as_its_exif_says_if_that_is_asked_for(form: str) ->
         data = encoded(noise((32, 16)), form, exif=exif, **({"lossless": True} if form == "WEBP" else {}))
         plain = decode(data, "a", PLAIN)
         assert plain.shape == (16, 32, 3)
-        told: dict[str, str] = {}
-        for each in (Preparation(notice=told.__setitem__), TURNED):
+        asked, not_asked = Preparation(exif=True), Preparation()
+        for each in (asked, not_asked):
             decode(data, "a", each)
-        assert told == ({"a": "turned"} if 2 <= orientation <= 8 else {}), "who does not ask for it is told"
+        assert not asked.notices
+        assert not_asked.notices == ({"turned"} if 2 <= orientation <= 8 else set())
         # Where the first row and the first column of the stored picture lie is the tag's definition.
         rows_first = np.moveaxis(plain, (0, 1), (1, 0)) if orientation in (5, 6, 7, 8) else plain
         expected = rows_first[
