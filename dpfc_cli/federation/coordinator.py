@@ -1,7 +1,8 @@
 """The coordinator: it asks all sites the queries of a plan, and computes the head from weighted sums of their answers.
 
 It has no record, and nobody needs to trust it. It keeps nothing until it has the head: a coordinator that is started
-again asks from the beginning, gets the same answers, and computes the same head.
+again asks from the beginning, gets the same answers, and computes the same head. On another machine its queries differ
+by rounding, and so does what the answers are about.
 """
 
 import math
@@ -20,13 +21,13 @@ from dpfc_cli.federation.plan import Federation
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods.method import Solution
-from dpfc_cli.privacy.chain import arrays, to_json
+from dpfc_cli.privacy.chain import Linear, arrays, to_json
 from dpfc_cli.privacy.curator import lattice_of
 from dpfc_cli.privacy.forms import unpacked
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, Release
 from dpfc_cli.privacy.parts import bytes_of, encoded, framed, taken
-from dpfc_cli.privacy.queries import Query, sensitivity
-from dpfc_cli.training.card import with_ending
+from dpfc_cli.privacy.queries import Gradient, Query, sensitivity
+from dpfc_cli.training.card import check_name, with_ending
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.version import __version__
 
@@ -38,7 +39,6 @@ _WORDS: dict[Refusal, str] = {
     "refused": "its own check says no; its operator sees why",
     "not-charged": "it was not charged",
     "out-of-order": "it expects another query of the plan",
-    "other-query": "this release was begun with another query",
     "failed": "something went wrong there; its operator sees what",
 }
 
@@ -82,8 +82,9 @@ class Sums(Oracle):
     def pieces(self, query: Query) -> Iterator[np.ndarray]:
         number, self._released = self._released, self._released + 1
         due = self._plan.due(number, query, self._facts)
+        query, signs = _with_fixed_signs(query)
         # All sites have released it when this returns.
-        first = self._sum(number, 0, query, due)
+        first = signs * self._sum(number, 0, query, due)
         return self._rest(number, query, due, first)
 
     def _rest(self, number: int, query: Query, due: Release, first: np.ndarray) -> Iterator[np.ndarray]:
@@ -98,6 +99,21 @@ class Sums(Oracle):
         for weight, answer in zip(self._weights, found, strict=True):
             total += weight * answer
         return total if len(due.pieces) == 1 else unpacked(total, due.shape[-1])
+
+
+def _with_fixed_signs(query: Query) -> tuple[Query, Any]:
+    """The same query over axes with fixed signs, and what its answer is to be multiplied by.
+
+    The signs of eigenvectors are a choice of LAPACK. So another machine would ask about other axes, and could not use
+    the answers that sites have kept.
+    """
+    if not (isinstance(query, Gradient) and isinstance(last := query.chain[-1], Linear)):
+        return query, 1.0
+    largest = np.take_along_axis(last.matrix, np.abs(last.matrix).argmax(axis=0)[None], axis=0)[0]
+    signs = np.where(largest < 0, -1.0, 1.0)
+    rows = np.append(signs, np.ones(len(query.theta) - len(signs)))[:, None]
+    fixed = (*query.chain[:-1], Linear(last.matrix * signs))
+    return replace(query, chain=fixed, theta=rows * query.theta), rows
 
 
 @dataclass
@@ -203,6 +219,7 @@ def run(plan: Federation, sockets: Path, out: Path, observer: Observer, patience
     ]
     path = out = with_ending(out, "private")
     if not out.exists():
+        check_name(out, "private")
         heads.try_place(out)
         path = heads.save(heads.encoded(_trained(plan, sites, observer)), out)
     head = Head.load(path)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from dpfc_cli.errors import UserError
 from dpfc_cli.privacy.parts import LARGEST_SAID, framed, unframed
 
-Refusal = Literal["unreadable", "other-plan", "refused", "not-charged", "out-of-order", "other-query", "failed"]
+Refusal = Literal["unreadable", "other-plan", "refused", "not-charged", "out-of-order", "failed"]
 """All that a site says of what is wrong. Texts could tell what is inside."""
 _LENGTH = 8
 STALLED = 60.0

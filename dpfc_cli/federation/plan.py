@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -45,6 +45,7 @@ from dpfc_cli.schema import (
 )
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.request import Privacy, facts_of
+from dpfc_cli.version import code_digest
 
 FORMAT, INVITATION = "dpfc-federation-1", "dpfc-invitation-1"
 FEDERATED = ("dp-whitened", "dp-fc", "dp-ls")
@@ -67,7 +68,7 @@ _COMMON: dict[str, Check] = {
 }
 _PLAN = closed(
     {
-        **{"format": among([FORMAT]), "id": _HEX, "trust": among(["own"]), "method": among(FEDERATED)},
+        **{"format": among([FORMAT]), "code": text, "id": _HEX, "trust": among(["own"]), "method": among(FEDERATED)},
         **{"options": mapping(either(scalar, each(scalar))), "adjacency": among(get_args(Adjacency))},
         **{"delta": number(LEAST_DELTA, 1), "sites": each(closed(_PART), least=2), **_COMMON},
     }
@@ -99,6 +100,7 @@ class Federation:
         features: what makes the features: backbone, dim, dtype, preparation.
         adjacency, delta: of all claims.
         trust: "own": each site adds the noise of its claim.
+        code: of this dpfc (`version.code_digest`). What a plan means is what this code makes of it.
 
     """
 
@@ -113,6 +115,7 @@ class Federation:
     delta: float
     trust: str = "own"
     format: str = FORMAT
+    code: str = field(default_factory=code_digest)
 
     @property
     def data(self) -> bytes:
@@ -212,10 +215,17 @@ def load(path: Path) -> Federation:
     """The plan in a file.
 
     Raises:
-        UserError: it cannot be read, it is no plan, or its noise or δ is out of range.
+        UserError: it cannot be read, it is no plan, another dpfc made it, or its noise or δ is out of range.
 
     """
     raw = _read(path, _PLAN, "a plan")
+    if raw["code"] != code_digest():
+        raise UserError(
+            f"'{path}' was made by another version of dpfc.",
+            "All sites and the coordinator need the version that made the plan.",
+            code="conflict",
+            path=str(path),
+        )
     sites = tuple(Part(**each) for each in raw["sites"])
     plan = Federation(**{**raw, "sites": sites, "classes": tuple(raw["classes"])})
     if bytes_in(path) != plan.data:

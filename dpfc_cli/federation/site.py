@@ -8,9 +8,10 @@ disk before it leaves.
 **What arrives is data.** It is of bounded length, its query is one that the proofs are about (`forms.check`), and the
 next one of the plan (`Plan.due`). All else is refused with a fixed word.
 
-**A release has one query and one answer.** Before a query is answered, its digest is written into a log and synced. A
-message about a release that was begun gets the kept answer if its query is the same, and is refused if it is another
-one. After a restart the curator hands out the answers that are kept, and draws the others (`training.answers`).
+**A release has one answer.** Whoever asks for a release again gets the answer that is kept, whatever the query is now:
+that tells nothing new. So a coordinator may be started again on another machine, where the bits of its queries differ.
+Before a query is answered, its digest is written into a log and synced. After a restart the curator hands out the
+answers that are kept, and draws the others (`training.answers`).
 """
 
 import itertools
@@ -19,6 +20,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import check as check_query
 from dpfc_cli.privacy.oracle import Oracle, PlanError
 from dpfc_cli.privacy.parts import bytes_of, chain_shapes, decoded, digest_of, taken
+from dpfc_cli.privacy.queries import Query
 from dpfc_cli.training.charge import Charged, charge
 from dpfc_cli.training.check import Checked, check, check_charge
 from dpfc_cli.training.observer import Observer
@@ -137,10 +140,10 @@ def serve(site: Site, socket: Path, observer: Observer) -> Trained | None:
         charged = _charged(site, checked, door, observer)
         last: list[Exchange] = []
         try:
-            with Answering(site, charged, door, last.append) as answering:
-                method = replace(checked.calibrated.method, solve=answering.solve)
-                calibrated = replace(checked.calibrated, method=method)
-                trained = run(replace(charged, checked=replace(checked, calibrated=calibrated)), observer)
+            answering = Answering(site, charged, door, last.append)
+            calibrated = checked.calibrated
+            calibrated = replace(calibrated, method=replace(calibrated.method, solve=answering.solve))
+            trained = run(replace(charged, checked=replace(checked, calibrated=calibrated)), observer)
         except BaseException:
             for each in last:
                 each.refuse("failed")
@@ -198,14 +201,8 @@ class Answering:
         self._plan, self._facts = charged.checked.calibrated.plan, charged.checked.calibrated.facts
         ends = itertools.accumulate(len(release.parts) for release in self._plan.releases)
         self._starts = [0, *ends]
-        self._log = _Log(ledger_path(site.features.folder).parent / LEDGER_QUERIES / f"{site.plan.digest}.jsonl")
+        self._log = ledger_path(site.features.folder).parent / LEDGER_QUERIES / f"{site.plan.digest}.jsonl"
         self._begun = 0
-
-    def __enter__(self) -> "Answering":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._log.close()
 
     def solve(self, oracle: Oracle, facts: Facts, options: Any) -> Solution:
         """Answer until the head comes. It takes the place of the method's own `solve`."""
@@ -215,7 +212,7 @@ class Answering:
                 each.reply({"state": "charged"})
             elif asked == "release":
                 self._release(each, oracle)
-            elif asked == "head" and self._answered:
+            elif asked == "head" and self._has(len(self._plan.releases) - 1):
                 try:
                     solution = self._head(each)
                 except (ValueError, KeyError, TypeError):
@@ -227,11 +224,10 @@ class Answering:
                 each.refuse("out-of-order" if asked == "head" else "unreadable")
         raise AssertionError("a door has no end")
 
-    @property
-    def _answered(self) -> bool:
-        """Whether all answers of the plan are kept."""
+    def _has(self, number: int) -> bool:
+        """Whether the answer to a release is kept."""
         answers = self._charged.answers
-        return answers is not None and answers.held and answers.answered == self._starts[-1]
+        return answers is not None and answers.held and answers.answered >= self._starts[number + 1]
 
     def _release(self, each: Exchange, oracle: Oracle) -> None:
         """Answer one query, or send what it was answered."""
@@ -251,11 +247,10 @@ class Answering:
         except ValueError:
             each.refuse("unreadable")
             return
-        if not self._log.is_new(number, digest_of(query).hex()):
-            each.refuse("other-query")
-            return
         try:
             if number == self._begun:
+                if not self._has(number):
+                    self._write(number, query)
                 self._begun += 1
                 oracle.pieces(query)
             # The first part of an answer in pieces says which query it is of.
@@ -277,6 +272,20 @@ class Answering:
             )
         return found
 
+    def _write(self, number: int, query: Query) -> None:
+        """Write into the log that a release is answered, and to which query."""
+        said = {
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "release": number,
+            "query": digest_of(query).hex(),
+        }
+        self._log.parent.mkdir(mode=0o700, exist_ok=True)
+        with open(self._log, "ab", opener=partial(os.open, mode=0o600)) as file:
+            file.write(json.dumps(said).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        sync(self._log.parent)
+
     def _head(self, each: Exchange) -> Solution:
         """The head that the coordinator sends. ValueError and others: it is none of this plan."""
         d, m = self._facts.d, self._facts.m
@@ -290,36 +299,3 @@ class Answering:
         if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
             raise ValueError("its numbers are not finite")
         return Solution(chain=chain, weight=weight, bias=bias)
-
-
-class _Log:
-    """The queries that were answered, a line for each: what the operator reads, and what a restart goes on from."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        sync(path.parent)
-        lines = path.read_bytes().split(b"\n")
-        # A line that a kill cut off was not synced, so nothing was answered for it.
-        self._known: dict[int, str] = {}
-        for line in lines[:-1]:
-            try:
-                said = json.loads(line)
-                self._known.setdefault(said["release"], said["query"])
-            except (ValueError, KeyError, TypeError):
-                continue
-        if lines[-1]:
-            os.write(self._file, b"\n")
-
-    def is_new(self, number: int, query: str) -> bool:
-        """Whether a release may have this query: it has none yet, or the same one. It is on disk when this returns."""
-        if number not in self._known:
-            said = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "release": number, "query": query}
-            os.write(self._file, json.dumps(said).encode() + b"\n")
-            os.fsync(self._file)
-            self._known[number] = query
-        return self._known[number] == query
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._file)

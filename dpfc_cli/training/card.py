@@ -222,16 +222,23 @@ def with_ending(out: Path, claim: Claim) -> Path:
 def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, folder: Path) -> Path:
     """Where the head goes: `out`, or a new name in `folder`. It is named by what was asked for, not by what came out.
 
-    UserError where `out` is not printable, ends as another claim demands, or exists.
+    UserError: see `check_name`.
     """
-    claim, guarantee = calibrated.claim, calibrated.head_claim[0] or calibrated.guarantee
-    suffix = SUFFIXES[claim]
+    claim = calibrated.claim
     if out is None:
+        guarantee, suffix = calibrated.head_claim[0] or calibrated.guarantee, SUFFIXES[claim]
         asked = f"-eps{rounded_up(guarantee.epsilon, 4)}" if guarantee else ""
         asked += f"-seed{calibrated.privacy.seed}" if claim == "research" else ""
         # A set that was made elsewhere may have any name.
         return heads.free_name(folder, f"{printable(features.name)}-{calibrated.method.name}{asked}", suffix)
+    check_name(out, claim)
+    return out
+
+
+def check_name(out: Path, claim: Claim) -> None:
+    """UserError where the file of a head is not printable, ends as another claim demands, or exists."""
     check_new_name(out.name)
+    suffix = SUFFIXES[claim]
     others = [other for other in SUFFIXES.values() if other not in (suffix, heads.PRIVATE)]
     if not out.name.endswith(suffix) or any(out.name.endswith(other) for other in others):
         raise UserError(
@@ -246,4 +253,3 @@ def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, fold
             code="exists",
             path=str(out),
         )
-    return out

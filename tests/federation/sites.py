@@ -52,6 +52,11 @@ def word(name: str, message: bytes) -> str:
     return str(reply.get("state") or reply["error"])
 
 
+def said(name: str, plan: Federation, asked: str, body: bytes = b"", **more: Any) -> bytes:
+    """The bytes that a site sends."""
+    return bytes(ask(Path(f"{name}.sock"), framed({"ask": asked, "plan": plan.digest, **more}, body), 2**24)[1])
+
+
 class Serving:
     """Sites that serve in threads, until they have their heads.
 

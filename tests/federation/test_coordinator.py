@@ -131,6 +131,12 @@ def test_a_site_that_is_not_ready_serves_nothing() -> None:
     assert not charges(sets["south"])
 
 
+def test_the_file_of_a_joint_head_ends_as_its_claim_says() -> None:
+    plan = agreed({name: made_set(name) for name in NAMES})
+    with pytest.raises(UserError, match="must end in"):
+        coordinator.run(plan, Path(), Path("joint.nonprivate.safetensors"), Observer(), 0.0)
+
+
 def test_an_answer_that_records_and_noise_cannot_give_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of([600, 300], 8, 3, [2.0, 2.0], "dp-fc")
     claim = plan.claims[0]
