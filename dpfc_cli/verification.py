@@ -137,6 +137,7 @@ def _set_at_hand(card: Mapping[str, Any]) -> tuple[FeatureSet | None, Finding]:
         found = set_of_training(name)
         if found is None:
             return None, Finding(what=what, result="unknown", why=f"no set of the name '{name}' is at hand")
+        found = found.with_classes(card["classes"]) if "federation" in card else found
         facts = facts_of(found, protected=card["claim"] != "non-private")
     except UserError as error:
         return None, Finding(what=what, result="unknown", why=error.what.rstrip("."))

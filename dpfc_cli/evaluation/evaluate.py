@@ -10,7 +10,7 @@ between heads. Its records may be those that were to be protected.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.evaluation.exact import Comparison, Evaluation, figures
@@ -22,6 +22,8 @@ from dpfc_cli.progress import Progress, show
 
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.private import PrivateEvaluation, Ready
+
+Wanted = TypeVar("Wanted", bound=Scoring)
 
 
 @takes(Scoring)
@@ -42,7 +44,7 @@ def evaluate(wanted: Scoring) -> Evaluation:
         >>> print(f"{found.top1:.0%}, between {found.interval[0]:.0%} and {found.interval[1]:.0%}")
 
     """
-    warnings, private_split = _checked(wanted, noisy=False)
+    wanted, warnings, private_split = _checked(wanted, noisy=False)
     found, _ = figures(
         (wanted.head,), wanted.features, wanted.split, private_split, wanted.progress, detailed=not private_split
     )
@@ -76,19 +78,21 @@ def prepared(wanted: PrivateScoring) -> "Ready":
     """A private evaluation that is not charged yet. UserError: as for `evaluate_privately`."""
     from dpfc_cli.evaluation import private
 
-    warnings, _ = _checked(wanted, noisy=True)
+    wanted, warnings, _ = _checked(wanted, noisy=True)
     return private.prepare(wanted, warnings)
 
 
-def _checked(wanted: Scoring, noisy: bool) -> tuple[tuple[str, ...], bool]:
-    """Warnings, and whether the split has the name of the one that the head was trained on."""
-    head, features, split = wanted.head, wanted.features, wanted.split
+def _checked(wanted: Wanted, noisy: bool) -> tuple[Wanted, tuple[str, ...], bool]:
+    """The same with the classes of the head; warnings; and whether the split has the name of the one that the head was
+    trained on.
+    """
+    head, split = wanted.head, wanted.split
     check_heads(head)
-    _check_fit((head,), features, split)
+    features = _fitted((head,), wanted.features, split)
     private_split = _private(head, split)
     warnings = _warnings(head, features, split, private_split, noisy=noisy)
     features.verify(split)
-    return warnings, private_split
+    return replace(wanted, features=features), warnings, private_split
 
 
 def compare(
@@ -121,7 +125,7 @@ def compare(
     if len(heads) < 2:
         raise UserError("There are not two heads to compare.", "Give two or more.", parameter="heads")
     Scoring(heads[0], features, split)
-    _check_fit(heads, features, split)
+    features = _fitted(heads, features, split)
     trained = next((head for head in heads if _private(head, split)), None)
     if trained is not None:
         raise UserError(
@@ -139,19 +143,25 @@ def compare(
     return Comparison(evaluations=evaluations, differences=differences)
 
 
-def _check_fit(heads: Sequence[Head], features: FeatureSet, split: str) -> None:
-    """UserError unless the set has the split, and each head is one of such features. It names all that are not."""
+def _fitted(heads: Sequence[Head], features: FeatureSet, split: str) -> FeatureSet:
+    """The set with the classes of the heads, which it need not all have.
+
+    UserError unless the set has the split, and each head is one of such features. It names all that are not.
+    """
     features.split(split)
+    classes = heads[0].classes
+    if features.classes != classes and set(features.classes) <= set(classes):
+        features = features.with_classes(classes)
     wrong = [(head, why) for head in heads if (why := _misfit(head, features)) is not None]
     if not wrong:
-        return
+        return features
     what = wrong[0][1]
     if len(heads) > 1:
         said = "; ".join(f"{_named(head, heads)}: {why[0].lower()}{why[1:-1]}" for head, why in wrong)
         what = f"{len(wrong)} of {len(heads)} heads do not fit '{features.folder}'. {said}."
     raise UserError(
         what,
-        f"Evaluate on features of the same backbone, with the same {parameter('classes')}: {parameter('features')}.",
+        f"Evaluate on features of the same backbone, with classes that the head has: {parameter('features')}.",
         code="conflict",
         parameter="features",
         heads=[_named(head, heads) for head, _ in wrong],
@@ -160,15 +170,10 @@ def _check_fit(heads: Sequence[Head], features: FeatureSet, split: str) -> None:
 
 def _misfit(head: Head, features: FeatureSet) -> str | None:
     """Why a head is none of these features, as a sentence."""
-    manifest = features.manifest
-    d, m = head.weight.shape
-    if d != manifest.dim or m != len(manifest.classes):
-        return (
-            f"The head takes {d} dimensions and knows {m} classes, "
-            f"the features have {manifest.dim} and {len(manifest.classes)}."
-        )
-    if head.classes != manifest.classes:
-        return "The head's classes are not those of the features, or they are in another order."
+    if head.dim != features.dim:
+        return f"The head takes {head.dim} dimensions, the features have {features.dim}."
+    if head.classes != features.classes:
+        return "The head's classes are not those of the features."
     return None
 
 

@@ -194,7 +194,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "a refusal": ("code", before(check, "check_memory", refuse)),
     "an evaluation that looks at the training split": (
         "evaluate --json: stderr",
-        before(evaluation, "_check_fit", lambda: display.say(f"{nulls()} records were empty")),
+        before(evaluation, "_fitted", lambda: display.say(f"{nulls()} records were empty")),
     ),
     "a count in a report": (".md", after(contents, "_trained_on", lambda rows: [*rows, ("null", str(nulls()))])),
     "a list of the labelled records": (

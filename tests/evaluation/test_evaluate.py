@@ -102,14 +102,22 @@ def test_progress_is_told_by_stage_and_reaches_the_number_of_records(tmp_path: P
 def test_features_that_do_not_fit_the_head_are_refused(seven: FeatureSet) -> None:
     head, own = head_of(seven), seven.manifest
     for fields, says in (
-        ({"classes": ("a", "b")}, "knows 7 classes, the features have 7 and 2"),
+        ({"classes": ("class 1", "b")}, "not those of the features"),
         ({"dim": 9}, "takes 7 dimensions"),
-        ({"classes": ("class 1", "class 0", *(f"class {j}" for j in range(2, 7)))}, "in another order"),
     ):
         seven.manifest = own
         with pytest.raises(UserError, match=says) as caught:
             evaluate(head, changed(seven, **fields))
         assert (caught.value.code, caught.value.fields["parameter"]) == ("conflict", "features")
+
+
+def test_a_set_may_lack_classes_of_the_head_and_have_them_in_another_order(tmp_path: Path) -> None:
+    head = head_of(feature_set(tmp_path / "all", 3, np.arange(6) % 3))
+    few = feature_set(tmp_path / "few", 3, np.array([1, 1, 1, 0]), wrong=2)
+    # Its records point to the classes 2, 2, 1, 0.
+    found = evaluate(head, changed(few, classes=("class 1", "class 2")))
+    assert [(each.name, each.n) for each in found.per_class] == [("class 0", 0), ("class 1", 1), ("class 2", 3)]
+    assert found.top1 == 0.5
 
 
 def test_a_split_that_is_missing_or_damaged_or_has_no_label_is_refused(seven: FeatureSet, tmp_path: Path) -> None:
