@@ -34,10 +34,8 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER_DIGESTS, PARTIAL
 from dpfc_cli.heads.head import as_probabilities
 from dpfc_cli.ledger import caps
-from dpfc_cli.ledger.facts import Cap
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.options import MethodName, MethodOptions, declared
-from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.rounding import cost, rounded_up
 from dpfc_cli.show.document import Told
@@ -46,7 +44,7 @@ from dpfc_cli.sources.groups import keys_of
 from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Request
+from dpfc_cli.training.request import SPLIT, Request
 from dpfc_cli.training.run import Trained
 from dpfc_cli.training.train import account_with, finish, plan
 
@@ -104,8 +102,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         method: a method of `dpfc train`.
         adjacency: "zero-out" or "replace-one". None: "zero-out".
         ledger: the folder of the ledger. None: `private-classifier` in the working folder.
-        cap: ε that all fits with this ledger together never pass, at `delta`. The first fit that names it writes it
-            into the ledger, if the fit is allowed. It then holds for every fit with this ledger, and cannot be changed.
+        cap: ε that all fits with this ledger together never pass, at `delta`. A fit writes it into the ledger before it
+            is charged, and it holds for every fit after it. Another value replaces it, with a warning.
         public_features: a feature set that nobody needs to protect (`dpfc_cli.open_features`), to steady what is
             released.
         public_head: public class vectors, from which the training starts: a file, or an array with a row for each
@@ -216,8 +214,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.classes
 
     def _trained(self, features: FeatureSet, *, inferred: bool) -> Trained:
-        capped = self.cap is None or _has_cap(features, self.cap, self.delta)
         observer, start = _Observer(), self.public_head
+        if self.cap is not None:
+            _set_cap(features, self.cap, self.delta, observer)
         if isinstance(start, np.ndarray):
             vectors, start = start, features.folder / "public_head.npy"
             np.save(start, vectors, allow_pickle=False)
@@ -239,8 +238,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         checked = plan(request, observer)
         _warn_again(checked, observer, capped=self.cap is not None)
-        if self.cap is not None and not capped:
-            _set_cap(checked, self.cap, self.delta)
         return finish(checked, observer)
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -324,27 +321,18 @@ def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.n
     return classes, labels.astype(np.int64)
 
 
-def _has_cap(features: FeatureSet, cap: float, delta: float | None) -> bool:
-    """Whether the ledger has this cap. UserError where it has another one."""
-    own = [held for held in read(ledger_path(features.folder)).holding(Cap) if held.delta is not None]
-    if any(held.epsilon != cap or held.delta != (held.delta if delta is None else delta) for held in own):
-        raise UserError(
-            f"The ledger has another cap: epsilon = {own[0].epsilon:.6g} at delta = {own[0].delta:g}. It was fixed "
-            "before.",
-            f"Leave out {parameter('cap')}: the ledger's own holds for this fit, too.",
-            code="conflict",
-        )
-    return bool(own)
-
-
-def _set_cap(checked: Checked, cap: float, delta: float | None) -> None:
-    """Set a cap. UserError where it makes no sense, or the fit does not fit under it: then none is set."""
-    features, charge = checked.features, checked.charge
-    most = default_delta(charge.n) if delta is None else delta
-    wanted = Cap(by=charge.by, population=None, unit=charge.unit, epsilon=float(cap), delta=most)
-    caps.allowed(wanted, charge.n)
-    caps.check(read(ledger_path(features.folder)).with_facts(wanted), charge)
+def _set_cap(features: FeatureSet, cap: float, delta: float | None, observer: Observer) -> None:
+    """Set the cap of a ledger, unless it has this one. UserError where it makes no sense, or more is spent already."""
+    unit = "record" if features.split(SPLIT).groups is None else "person"
+    held = next((each for each in read(ledger_path(features.folder)).caps if each.unit == unit), None)
+    if held is not None and held.epsilon == cap and delta in (None, held.delta):
+        return
     caps.set_cap(features, cap, delta=delta, note="PrivateClassifier")
+    if held is not None:
+        observer.warn(
+            f"the cap of this ledger is epsilon = {cap:g} now, and was {caps.said(held)}. What is guaranteed is the "
+            "largest that might have been set."
+        )
 
 
 def _names(classes: np.ndarray) -> tuple[str, ...]:
