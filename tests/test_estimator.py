@@ -308,9 +308,9 @@ def test_a_cap_holds_for_all_fits_until_another_one_takes_its_place() -> None:
 
 
 def test_a_refused_fit_keeps_no_digest_and_its_cap_can_be_replaced() -> None:
-    for refused in ({"cap": 0.5}, {"cap": 3.0, "steps": 9}, {"cap": 3.0, "seed": 1}):
+    for cap, more in ((0.5, {}), (3.0, {"steps": 9}), (3.0, {"seed": 1})):
         with pytest.raises(UserError):
-            PrivateClassifier(**refused, **QUICK).fit(X, LABELS)
+            PrivateClassifier(cap=cap, **QUICK).set_params(**more).fit(X, LABELS)
         assert files() == ["private-classifier/ledger.sqlite"]
     assert PrivateClassifier(cap=1.2, **QUICK).fit(X, LABELS).privacy_["fits"] == 1
     assert len(files()) == 3

@@ -1,5 +1,6 @@
 """`dpfc evaluate`: how good heads are, beside what they cost."""
 
+import itertools
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -110,7 +111,8 @@ def evaluate(
         if len(loaded) > 1:
             compared = evaluation.compare(loaded, **scored, progress=progress)
             document = evaluated.several(paths, cards, found, compared)
-            draw = partial(_drawn_several, cards, evaluated.heads_named(paths), found, compared.evaluations)
+            names, groups = evaluated.heads_named(paths), evaluated.but_for_the_seed(cards)
+            draw = partial(_drawn_several, cards, names, groups, found, compared.evaluations)
         elif ready is None:
             exact = evaluation.evaluate(loaded[0], **scored, progress=progress)
             document = evaluated.one(paths[0], cards[0], found, exact, calibration)
@@ -231,24 +233,25 @@ def _drawn_one(path: Path, features: "FeatureSet", found: "Evaluation") -> "Draw
 
 
 def _drawn_several(
-    cards: Sequence[Mapping[str, Any]], names: Sequence[str], features: "FeatureSet", found: Sequence["Evaluation"]
+    cards: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    groups: Sequence[Sequence[int]],
+    features: "FeatureSet",
+    found: Sequence["Evaluation"],
 ) -> "Drawing":
     """Accuracy against ε: a line for each method, and a level for each head without a guarantee. Heads that differ in
-    their seed alone are one point.
+    their seed alone are one point (groups: their places).
     """
     from dpfc_cli.figures import accuracy, canvas
 
     epsilons = [card.get("seeded", card)["epsilon"] for card in cards]
-    lines: dict[tuple[str, bool, int], dict[float, list[int]]] = {}
-    for i, card in enumerate(cards):
-        if epsilons[i] is not None:
-            kind, seeded = card["method"], "seeded" in card
-            for run in range(len(cards)):
-                # Other heads of one method at one ε are of several lines.
-                point = lines.setdefault((kind, seeded, run), {}).setdefault(epsilons[i], [])
-                if not point or (seeded and _setting(cards[point[0]]) == _setting(card)):
-                    point.append(i)
-                    break
+    lines: dict[tuple[str, bool, int], dict[float, Sequence[int]]] = {}
+    for held in groups:
+        method, seeded, epsilon = cards[held[0]]["method"], "seeded" in cards[held[0]], epsilons[held[0]]
+        if epsilon is not None:
+            # Other heads of one method at one ε are of several lines.
+            run = next(run for run in itertools.count() if epsilon not in lines.get((method, seeded, run), {}))
+            lines.setdefault((method, seeded, run), {})[epsilon] = held
     series, several = [], False
     for (kind, seeded, run), points in lines.items():
         seeds = {cards[i]["seeded"]["seed"] for held in points.values() for i in held} if seeded else set()
@@ -277,12 +280,6 @@ def _drawn_several(
     ]
     measure = "top-1 accuracy (mean and range of seeds)" if several else "top-1 accuracy"
     return canvas.draw(accuracy.panel(series, levels, measure=measure), title=_title("Accuracy", features, found[0]))
-
-
-def _setting(card: Mapping[str, Any]) -> dict[str, Any]:
-    """What a head was trained with, but for its seed."""
-    names = ("options", "plan", "facts", "adjacency", "features", "public_features", "public_head", "tuning")
-    return {name: card.get(name) for name in names}
 
 
 def _title(what: str, features: "FeatureSet", found: "Evaluation") -> str:

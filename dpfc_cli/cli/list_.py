@@ -35,7 +35,7 @@ def list_(
 
 def _document(found: "Inventory") -> Document:
     """Both tables, and what is wrong. The short form has what a command names, and its cost."""
-    from dpfc_cli.trust.statement import claimed
+    from dpfc_cli.trust.statement import SEEDED, claimed
 
     sets = [
         (
@@ -58,6 +58,7 @@ def _document(found: "Inventory") -> Document:
     head_columns = ("head", "set", "method", "made", "delta", "epsilon")
     no_sets = Words("There is none yet. Make one: dpfc extract digits")
     no_heads = Words("There is none yet. Train one: dpfc train --epsilon 1")
+    seeded = [Words(SEEDED)] if any(each.seeded for each in found.heads) else []
     warnings = [f"{path}: {why}" for path, why in found.unreadable]
     warnings += dict.fromkeys(each.warning for each in found.sets if each.warning is not None)
     if names := ", ".join(each.name for each in found.sets if each.unprotected):
@@ -72,7 +73,7 @@ def _document(found: "Inventory") -> Document:
         title="",
         sections=[
             Section(f"Feature sets in {features_folder()}, and what their populations have spent together", of_sets),
-            Section(f"Heads in {heads_folder()}", of_heads),
+            Section(f"Heads in {heads_folder()}", [*of_heads, *seeded]),
             Section("", [Words(warning, strong=True) for warning in warnings]),
         ],
         values=asdict(found),

@@ -1,6 +1,8 @@
 """What is said of evaluations: documents, and rows of CSV."""
 
+import json
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +14,7 @@ from dpfc_cli.figures.canvas import shortened, told_apart
 from dpfc_cli.ledger import caps
 from dpfc_cli.show.document import Block, Document, Facts, Section, Table, Words
 from dpfc_cli.show.terminal import bar, between
-from dpfc_cli.trust.statement import brief, claimed
+from dpfc_cli.trust.statement import SEEDED, brief, claimed
 
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.exact import Comparison, Evaluation
@@ -88,6 +90,16 @@ def several(
         for name, gain in zip(names[1:], found.differences, strict=True)
     ]
     beside = ("head", "difference", "95 % interval", "only it is right", "only the other")
+    seeds, means = [], []
+    for held in but_for_the_seed(cards):
+        if len(held) > 1:
+            top1 = [results[i].top1 for i in held]
+            mean, deviation = statistics.mean(top1), statistics.stdev(top1)
+            at = cards[held[0]]["seeded"]
+            seeds.append({"heads": [str(paths[i]) for i in held], "top1": mean, "top1_deviation": deviation})
+            shown = (rounding.percentage(each, n, results[held[0]].interval, more=1) for each in (mean, deviation))
+            means.append((f"{names[held[0]]} …", str(len(held)), rounding.epsilon(at["epsilon"]), *shown))
+    of_seeds = ("head", "seeds", "epsilon", "top-1, mean", "deviation")
     warnings = []
     for warning in found.warnings:
         about = [name for name, result in zip(names, results, strict=True) if warning in result.warnings]
@@ -95,6 +107,8 @@ def several(
     blocks = [
         *warned(warnings),
         Table(columns, rows, left=3, bar=range_of),
+        *([Words(SEEDED)] if any("seeded" in card for card in cards) else []),
+        *([Table(of_seeds, means, title="Heads that differ in their seed alone")] if means else []),
         Table(beside, pairs, title=f"Top-1 beside that of {names[0]}, in points: paired, on the same records"),
         Words(_CHOICE),
     ]
@@ -102,7 +116,7 @@ def several(
         title=f"{EXACT}: {counted(len(names), 'head')} on the {results[0].split} split of {features.name} "
         f"({counted(n, 'record')})",
         sections=[Section("", blocks)],
-        values={"features": str(features.folder), "heads": values, "warnings": warnings},
+        values={"features": str(features.folder), "heads": values, "seeds": seeds, "warnings": warnings},
     )
 
 
@@ -295,6 +309,18 @@ def _largest(result: "Evaluation") -> Table:
 def _noisy(figures: Mapping[str, Any], figure: str, interval: str, noise: str) -> str:
     by_noise = "" if figures[noise] is None else f"; the noise alone: {rounding.noise(figures[noise])}"
     return rounding.with_interval(figures[figure], figures[interval], figures["n"], by_noise)
+
+
+def but_for_the_seed(cards: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """The places of the heads that differ in their seed alone; each other head by itself."""
+    found: dict[str, list[int]] = {}
+    for i, card in enumerate(cards):
+        names = ("method", "options", "plan", "facts", "adjacency", "features", "public_features", "tuning")
+        # How far a start was trusted depends on the noise.
+        setting = [*map(card.get, names), card.get("public_head", {}).get("sha256")]
+        worth = {**card["seeded"], "seed": None} if "seeded" in card else i
+        found.setdefault(json.dumps([setting, worth], sort_keys=True), []).append(i)
+    return list(found.values())
 
 
 # For programs

@@ -35,6 +35,7 @@ GROUPS = (2, 5, 10)
 """The numbers of units for which the statement gives an ε: of records of one person, or of persons."""
 RATES = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
 """Rates of false alarms for a table."""
+SEEDED = "A head with a seed has no guarantee: its epsilon is what the noise would be worth."
 _STEPS = 100
 _FAR = 4.0
 """Standard deviations from the middle at which a normal distribution has no visible mass."""
@@ -56,10 +57,10 @@ def brief(card: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def claimed(card: Mapping[str, Any]) -> tuple[str, str]:
-    """δ and ε as a table shows them: '1e-05' and '1', '–' and '∞', or '1e-05' and '1 (seed 7, no guarantee)'."""
+    """δ and ε as a table shows them: '1e-05' and '1', '–' and '∞', or '1e-05' and '1 (seed 7)' (`SEEDED`)."""
     seeded = card.get("seeded")
     if seeded is not None:
-        return delta(seeded["delta"]), f"{epsilon(seeded['epsilon'])} (seed {seeded['seed']}, no guarantee)"
+        return delta(seeded["delta"]), f"{epsilon(seeded['epsilon'])} (seed {seeded['seed']})"
     if card["epsilon"] is None:
         return "–", epsilon(math.inf)
     return delta(card["delta"]), epsilon(card["epsilon"])

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -199,9 +200,16 @@ def test_heads_of_seeds_stand_at_their_nominal_epsilon_and_say_that_they_claim_n
     for epsilon, seed in (("0.5", "3"), ("2", "3"), ("2", "4")):
         assert dpfc("train", "--method", "dp-ls", "--epsilon", epsilon, "--seed", seed).exit_code == 0
         seeded.append(f"blobs-dp-ls-eps{epsilon}-seed{seed}.research")
-    asked = dpfc("evaluate", three[0], *seeded, "--plot", "figure.svg")
+    shown = " ".join(dpfc("evaluate", three[0], *seeded, "--plot", "figure.svg").stdout.split())
     for epsilon, seed in (("0.5", "3"), ("2", "3"), ("2", "4")):
-        assert f"dp-ls 1e-05 {epsilon} (seed {seed}, no guarantee)" in " ".join(asked.stdout.split())
+        assert f"dp-ls 1e-05 {epsilon} (seed {seed})" in shown
+    assert "A head with a seed has no guarantee" in shown
+    told = json.loads(dpfc("evaluate", three[0], *seeded, "--json").stdout)
+    scores = [head["top1"] for head in told["heads"][2:]]
+    (group,) = told["seeds"]
+    assert (len(group["heads"]), group["top1"]) == (2, pytest.approx(statistics.mean(scores)))
+    assert group["top1_deviation"] == pytest.approx(statistics.stdev(scores))
+    assert "blobs-dp-ls-eps2-seed3.research … 2 2 " in shown
     drawn = Path("figure.svg").read_text()
     # Heads that differ in their seed alone are one curve.
     assert drawn.count("no guarantee)") == 1

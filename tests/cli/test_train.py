@@ -379,7 +379,9 @@ def test_a_seed_repeats_the_head_claims_nothing_and_is_named_with_what_its_noise
     assert np.array_equal(a.weight, b.weight)
     assert (a.card["epsilon"], a.card["seeded"]) == (None, {"seed": 86420, "epsilon": 1.0, "delta": 1e-5})
     assert "No private head found" in dpfc("evaluate").stderr
-    assert "1 (seed 86420, no guarantee)" in " ".join(dpfc("list").stdout.split())
+    listed = " ".join(dpfc("list").stdout.split())
+    assert "1 (seed 86420)" in listed
+    assert "A head with a seed has no guarantee" in listed
     assert all(each.epsilon is None for each in charges())
 
 
