@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, parameter, quoted
 from dpfc_cli.files import opened, publish, sha256_of, sync
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.progress import Progress
@@ -53,11 +53,10 @@ def fetch(remotes: Sequence[Remote], progress: Progress | None = None) -> None:
             _ensure(remote, remote.place, progress)
         except OSError as error:
             raise UserError(
-                f"The cache folder '{folder}' cannot be used: {error}.",
+                f"The cache folder {quoted(folder)} cannot be used: {error}.",
                 "Set DPFC_CACHE to a folder that can be written to, or name the folder that holds the data set: "
                 f"{parameter('data_dir')}.",
                 code="unwritable",
-                path=str(folder),
             ) from error
 
 

@@ -4,7 +4,7 @@ Every room raises `UserError`. The command line prints it and ends with its exit
 `code` and its `fields`. A message may name files, parameters and public facts. It never contains a value of a record.
 
 A message names a parameter as `parameter("learning_rate")`. Python callers then read `learning_rate`, and the command
-line puts the flag in its place, `--learning-rate`. So the library knows no flags.
+line puts the flag in its place, `--learning-rate`. So the library knows no flags. It names a file as `quoted(path)`.
 
 Messages have names of classes, files and folders, and texts of other libraries, which others chose. So `printable` is
 applied where texts are shown: in `cli.display`, in `str(error)`, in notes of exceptions and in Python warnings.
@@ -18,6 +18,7 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from os import PathLike
 from typing import Literal
 
 GUARDED = "This message says something about a private record: do not publish it."
@@ -65,6 +66,7 @@ _ENDINGS: dict[Code, int] = {
 _PARAMETER = re.compile("‹([a-z_]+)›")
 MOST_MARKS = 6
 """Marks in a row (accents, vowel signs) that are shown. More of them would cover the lines above and below."""
+_QUOTED = re.compile("\0'(.*?)'\0", re.DOTALL)
 _EMPTY = "\u115f\u1160\u3164\uffa0"
 """Letters that look like nothing."""
 
@@ -76,18 +78,19 @@ class UserError(Exception):
         what: what is wrong and why, one or two sentences.
         remedy: what to do about it.
         code: the kind of error, for programs.
-        fields: what the message is about, as JSON-able values (`path`, `known` …), for programs. `parameter` is the
-            one that the message names first, unless it is said.
+        fields: what the message is about, as JSON-able values (`known`, `problem` …), for programs. `parameter` and
+            `path` are those that the message names first, unless they are said.
 
     `str(error)` is both texts, a line each and `printable`, with parameters named as Python names them.
 
     """
 
     def __init__(self, what: str, remedy: str, *, code: Code = "bad-value", **fields: object) -> None:
-        super().__init__(what, remedy)
-        named = _PARAMETER.search(f"{what} {remedy}")
-        self.what, self.remedy, self.code = what, remedy, code
-        self.fields: dict[str, object] = ({"parameter": named[1]} if named else {}) | fields
+        named = {"parameter": _PARAMETER.search(f"{what} {remedy}"), "path": _QUOTED.search(f"{what} {remedy}")}
+        self.what, self.remedy = (_QUOTED.sub(r"'\1'", text) for text in (what, remedy))
+        self.code = code
+        self.fields: dict[str, object] = {name: found[1] for name, found in named.items() if found} | fields
+        super().__init__(self.what, self.remedy)
 
     @property
     def exit_code(self) -> int:
@@ -144,6 +147,14 @@ def printable(text: str) -> str:
 def parameter(name: str) -> str:
     """A parameter's name inside a message: `spelled` puts there what the reader calls it."""
     return f"‹{name}›"
+
+
+def quoted(path: str | PathLike[str]) -> str:
+    """The name of a file or folder inside a message of a `UserError`, in quotation marks.
+
+    No file's name holds the zero bytes around it. The error takes them out.
+    """
+    return f"\0'{path}'\0"
 
 
 def spelled(text: str, spell: Callable[[str], str]) -> str:

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, installing, near, parameter
+from dpfc_cli.errors import GUARDED, UserError, installing, near, parameter, quoted
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
@@ -349,10 +349,9 @@ def _ledger_folder(given: str | Path | None) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"The ledger cannot be kept in '{folder}': {error.strerror or error}.",
+            f"The ledger cannot be kept in {quoted(folder)}: {error.strerror or error}.",
             f"Name another folder: {parameter('ledger')}.",
             code="unwritable",
-            path=str(folder),
         ) from error
     return folder
 
@@ -388,10 +387,9 @@ def _refuse_strange(place: Path) -> None:
     """UserError where a folder of that name is no set of ours: somebody else's records are not removed."""
     if place.exists() and load(place).source["identity"].get("imported") != SOURCE:
         raise UserError(
-            f"'{place}' is a feature set of its own.",
+            f"{quoted(place)} is a feature set of its own.",
             f"Name another folder for the ledger: {parameter('ledger')}.",
             code="exists",
-            path=str(place),
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, quoted
 
 BESIDES = 128 << 20
 """Bytes that a reader of files takes whatever it reads: the list of strips of a TIFF, the filled-up blocks of a narrow
@@ -51,11 +51,10 @@ def check_fits(path: Path, what: str, needed: int, copies: int = 1) -> None:
     allowed = free_memory()
     if copies * needed > allowed:
         raise UserError(
-            f"'{path}' says that {what} takes {needed / 1e9:,.1f} GB. That needs {copies * needed / 1e9:,.1f} GB of "
-            f"memory, and {allowed / 1e9:,.1f} GB are free.",
+            f"{quoted(path)} says that {what} takes {needed / 1e9:,.1f} GB. That needs {copies * needed / 1e9:,.1f} GB "
+            f"of memory, and {allowed / 1e9:,.1f} GB are free.",
             "Check the file. If it is right, use a machine with more memory, or a smaller part of the data.",
             code="memory",
-            path=str(path),
             needed=copies * needed,
             allowed=allowed,
         )

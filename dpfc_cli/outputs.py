@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, check_new_name, parameter
+from dpfc_cli.errors import UserError, check_new_name, parameter, quoted
 from dpfc_cli.files import make
 from dpfc_cli.folders import moved_by
 
@@ -14,9 +14,7 @@ def check(path: Path, endings: Collection[str]) -> None:
     """
     check_new_name(path.name)
     if path.suffix.lower() not in endings:
-        raise UserError(
-            f"{parameter('out')} '{path}' must end in {' or '.join(endings)}.", "Change the name.", path=str(path)
-        )
+        raise UserError(f"{parameter('out')} {quoted(path)} must end in {' or '.join(endings)}.", "Change the name.")
 
 
 def write(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) -> bool:
@@ -42,18 +40,16 @@ def write(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) ->
 def unwritable(path: Path, error: OSError) -> UserError:
     """The error where a file cannot be written."""
     return UserError(
-        f"'{path}' cannot be written: {error.strerror or error}.",
+        f"{quoted(path)} cannot be written: {error.strerror or error}.",
         f"Choose a writable place, with room left: {moved_by(path.parent) or parameter('out')}.",
         code="unwritable",
-        path=str(path),
     )
 
 
 def taken(path: Path) -> UserError:
     """The error where another file has that name."""
     return UserError(
-        f"There is another file '{path}' already.",
+        f"There is another file {quoted(path)} already.",
         f"Nothing is overwritten. Choose another name, {parameter('out')}, or move it away.",
         code="exists",
-        path=str(path),
     )

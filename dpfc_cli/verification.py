@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, parameter, quoted
 from dpfc_cli.features.lookup import set_of_training
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -170,10 +170,9 @@ def _place(ledger: Path | str | None, known: FeatureSet | None) -> Path | None:
 def _ledger_in(place: Path) -> Ledger:
     if not place.exists() or place.is_dir():
         raise UserError(
-            f"There is no ledger '{place}'{' (it is a folder)' if place.is_dir() else ''}.",
+            f"There is no ledger {quoted(place)}{' (it is a folder)' if place.is_dir() else ''}.",
             f"Name the file that lies beside the feature set: {parameter('ledger')}.",
             code="missing",
-            path=str(place),
         )
     return read(place)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfc_cli.errors import UserError, check_installed, parameter
+from dpfc_cli.errors import UserError, check_installed, parameter, quoted
 
 
 def test_a_missing_package_is_installed_from_the_source_code() -> None:
@@ -20,9 +20,12 @@ def test_a_missing_package_is_installed_from_the_source_code() -> None:
         assert (refused.value.code, refused.value.fields["extra"]) == ("unsupported", extra)
 
 
-def test_programs_read_which_parameter_a_message_is_about() -> None:
-    """It is the first that the message names, unless the error says another one."""
+def test_programs_read_what_a_message_is_about() -> None:
+    """The parameter and the file are the first that the message names, unless the error says others."""
     said = "Too many.", f"Lower {parameter('steps')}, or raise {parameter('epsilon')}."
     assert UserError(*said).fields == {"parameter": "steps"}
     assert UserError(*said, parameter="epsilon", path="x").fields == {"parameter": "epsilon", "path": "x"}
+    for place in ("a", "it's\n'b'", "\x1b[2J"):
+        error = UserError(f"{quoted(place)} differs from {quoted('c')}.", "Delete it.")
+        assert (error.what, error.fields) == (f"'{place}' differs from 'c'.", {"path": place})
     assert UserError("Too many.", "Take fewer.").fields == {}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpfc_cli.downloads import Remote
-from dpfc_cli.errors import Code, UserError, parameter, sentence
+from dpfc_cli.errors import Code, UserError, parameter, quoted, sentence
 from dpfc_cli.files import json_in, sha256_of
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.progress import Progress
@@ -64,10 +64,10 @@ class Located:
         for file, found, wanted in zip(self.files, sums, self.expected, strict=True):
             if wanted not in (None, found):
                 raise UserError(
-                    f"'{file}' of '{self.id}' has the SHA-256 {found}, not {wanted}: it was damaged or exchanged.",
+                    f"{quoted(file)} of '{self.id}' has the SHA-256 {found}, not {wanted}: it was damaged or "
+                    "exchanged.",
                     "Delete it and run the command again. If it comes back, do not use it.",
                     code="damaged",
-                    path=str(file),
                 )
         return sums[0] if len(sums) == 1 else hashlib.sha256(b"".join(map(bytes.fromhex, sums))).hexdigest()
 
@@ -261,11 +261,10 @@ class _Place:
         path = Path(weights).expanduser()
         if not path.is_file() and not path.is_dir():
             raise UserError(
-                f"There are no weights at '{weights}'.",
+                f"There are no weights at {quoted(weights)}.",
                 "Name a file, its folder, or hf:OWNER/NAME.",
                 code="missing",
                 parameter="weights",
-                path=str(path),
             )
         self._folder, self.file = (path, _file_in(path)) if path.is_dir() else (path.parent, path.name)
         self.where = str(self._folder)
@@ -299,10 +298,9 @@ def _file_in(folder: Path) -> str:
     if len(files) == 1 or (pickled and not files):
         return (files or pickled)[0]
     raise UserError(
-        f"The folder '{folder}' holds {len(files)} files of weights ({', '.join(_KNOWN)}).",
+        f"The folder {quoted(folder)} holds {len(files)} files of weights ({', '.join(_KNOWN)}).",
         f"Name one file with {parameter('weights')}.",
         code="missing" if not files else "conflict",
-        path=str(folder),
     )
 
 
@@ -313,8 +311,8 @@ def _parts(index: Path) -> list[str]:
     if not parts or not all(
         isinstance(name, str) and Path(name).name == name and name.endswith(".safetensors") for name in parts
     ):
-        what = f"'{index}' is not an index of .safetensors files."
-        raise UserError(what, "Get the file again.", code="damaged", path=str(index))
+        what = f"{quoted(index)} is not an index of .safetensors files."
+        raise UserError(what, "Get the file again.", code="damaged")
     return sorted(set(parts))
 
 
@@ -329,7 +327,7 @@ def _json(path: Path) -> dict[str, Any]:
 def unread(path: Path, kind: str, error: Exception) -> UserError:
     """The error for a file that cannot be read as what it should be."""
     code: Code = "unreadable" if isinstance(error, OSError) else "damaged"
-    return UserError(f"'{path}' cannot be read as {kind}: {error}.", "Get the file again.", code=code, path=str(path))
+    return UserError(f"{quoted(path)} cannot be read as {kind}: {error}.", "Get the file again.", code=code)
 
 
 # On the hub

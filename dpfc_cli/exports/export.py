@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpfc_cli import outputs
-from dpfc_cli.errors import UserError, check_installed, parameter, unknown
+from dpfc_cli.errors import UserError, check_installed, parameter, quoted, unknown
 from dpfc_cli.exports import arrays, onnx
 from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import heads_folder
@@ -103,10 +103,9 @@ def _check_place(path: Path, suffix: str) -> None:
     outputs.check(path, (suffix,))
     if suffix == TARGETS["torch"] and path.parent.resolve() == heads_folder().resolve():
         raise UserError(
-            f"'{path}' would lie among the heads, and it would look like one.",
+            f"{quoted(path)} would lie among the heads, and it would look like one.",
             f"Choose another folder: {parameter('out')}.",
             code="conflict",
-            path=str(path),
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.errors import GUARDED, UserError, parameter, quoted
 from dpfc_cli.extraction import slides
 from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.lookup import new_folder
@@ -102,11 +102,10 @@ def import_features(wanted: Import) -> Imported:
         k = labels_per_record or width
         if k < width:
             raise UserError(
-                f"'{path}' has {f'a record with {width} labels' if by_list else f'{width} label columns'}, more than "
-                f"{parameter('labels_per_record')} {k}.{f' {GUARDED}' if by_list else ''}",
+                f"{quoted(path)} has {f'a record with {width} labels' if by_list else f'{width} label columns'}, more "
+                f"than {parameter('labels_per_record')} {k}.{f' {GUARDED}' if by_list else ''}",
                 "Assert the larger number, or drop columns.",
                 code="conflict",
-                path=str(path),
                 value=k,
             )
         names = names or texts or inferred_classes(max(int(table.y.max()) for table in tables.values()))
@@ -247,11 +246,10 @@ def _check_room(path: Path, out: Path, tables: dict[str, Table], k: int, dtype: 
     free = shutil.disk_usage(place).free
     if needed - made > free:
         raise UserError(
-            f"'{path}' says that it holds {' + '.join(f'{table.n:,}' for table in tables.values())} records. They take "
-            f"{needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free in '{place}'.",
+            f"{quoted(path)} says that it holds {' + '.join(f'{table.n:,}' for table in tables.values())} records. "
+            f"They take {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free in '{place}'.",
             f"Check the file. If it is right, choose another {parameter('out')}, or make room.",
             code="unwritable",
-            path=str(path),
             needed=needed,
             allowed=free,
         )

@@ -26,7 +26,7 @@ import h5py
 import numpy as np
 
 from dpfc_cli import files
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable, quoted
 from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.hdf5 import broken as damaged
 from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable
@@ -127,10 +127,10 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, out: P
                 sums = np.zeros((n, len(total)))
             if len(total) != sums.shape[1]:
                 raise UserError(
-                    f"'{path}' has features of {len(total)} numbers, and the slides before it have {sums.shape[1]}.",
+                    f"{quoted(path)} has features of {len(total)} numbers, and the slides before it have "
+                    f"{sums.shape[1]}.",
                     "All slides must come from the same encoder.",
                     code="conflict",
-                    path=str(path),
                     dimensions=[sums.shape[1], len(total)],
                 )
             sums[record] += total
@@ -163,10 +163,9 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
     """
     if not folder.is_dir():
         raise UserError(
-            f"There is no folder '{folder}'.",
+            f"There is no folder {quoted(folder)}.",
             f"Name the folder with one .h5 file a slide: {PREFIX}FOLDER.",
             code="missing",
-            path=str(folder),
         )
     below: dict[str, list[Path]] = {}
     skipped: list[OSError] = []
@@ -182,11 +181,10 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
         several = [path for path in several if path.parent == folder / named.parent] or several
         if len(several) > 1:
             raise UserError(
-                f"'{folder}' has {len(several)} files for the slide '{slide}': "
+                f"{quoted(folder)} has {len(several)} files for the slide '{slide}': "
                 f"{', '.join(os.path.relpath(path, folder) for path in several[:4])}. {GUARDED}",
                 "Name the folder of one run of one encoder.",
                 code="conflict",
-                path=str(folder),
             )
         found.append(several[0] if several else None)
     if skipped and None in found:
@@ -196,10 +194,9 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
     twice = same[0] if same else files.named_twice(path for path in found if path is not None)
     if twice is not None:
         raise UserError(
-            f"'{table}' names '{twice}' twice. It would count as two records, and the guarantee is for one.",
+            f"{quoted(table)} names '{twice}' twice. It would count as two records, and the guarantee is for one.",
             f"Leave one line for each slide. {GUARDED}",
             code="bad-record",
-            path=str(table),
         )
     return found
 
@@ -309,10 +306,9 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
         person = column_in(table, columns, wanted.group_column, persons.USUAL_NAMES, "persons", "group_column")
     if by_patient and person is None:
         raise UserError(
-            f"'{table}' does not say which slides are of one patient.",
+            f"{quoted(table)} does not say which slides are of one patient.",
             f"Name the column that does: {parameter('group_column')}.",
             code="missing",
-            path=str(table),
             known=columns,
         )
     lines, splits = _of_splits(table, lines, next((c for c in columns if c.lower() == SPLIT_COLUMN), None))
@@ -320,10 +316,9 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
         for column in (slide_column, label_column):
             if line.get(column) is None or not str(line[column]).strip():
                 raise UserError(
-                    f"Line {number} of '{table}' has nothing under '{column}'. {GUARDED}",
+                    f"Line {number} of {quoted(table)} has nothing under '{column}'. {GUARDED}",
                     "Each line needs the name of a slide and a label. Leave out slides without a label.",
                     code="bad-record",
-                    path=str(table),
                     line=number,
                 )
     slides, labels = ([str(line[column]).strip() for _, line in lines] for column in (slide_column, label_column))
@@ -344,11 +339,10 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
     for slide, label, record in zip(slides, labels, records, strict=True):
         if label != of_record[record]:
             raise UserError(
-                f"'{table}' gives slides of one patient two labels. One of them is '{slide}'. {GUARDED}",
+                f"{quoted(table)} gives slides of one patient two labels. One of them is '{slide}'. {GUARDED}",
                 "Give all slides of a patient one label. Or make a record of each slide: leave out "
                 f"{parameter('pool_by')}.",
                 code="bad-record",
-                path=str(table),
             )
     return _Listed(
         slides=slides, records=records.tolist(), splits=splits[first], labels=of_record, keys=keys, person=person
@@ -369,20 +363,18 @@ def _of_splits(table: Path, lines: list[Line], column: str | None) -> tuple[list
     foreign = set(words).difference(TRAIN_SPLITS, TEST_SPLITS)
     if foreign:
         raise UserError(
-            f"'{table}' names a split '{min(foreign)}'. {GUARDED}",
+            f"{quoted(table)} names a split '{min(foreign)}'. {GUARDED}",
             f"Write {' or '.join(TRAIN_SPLITS)} or one of {', '.join(TEST_SPLITS)} into each line, or leave the column "
             "out: then all slides are for training.",
             code="bad-record",
-            path=str(table),
         )
     test = next((word for word in TEST_SPLITS if word in words), None)
     splits = np.array(["train" if word in TRAIN_SPLITS else "test" if word == test else "" for word in words])
     if "train" not in splits:
         raise UserError(
-            f"'{table}' names no slide for training.",
+            f"{quoted(table)} names no slide for training.",
             "Give it a line for each slide.",
             code="missing",
-            path=str(table),
             split="train",
         )
     return [line for line, split in zip(lines, splits, strict=True) if split], splits[splits != ""]

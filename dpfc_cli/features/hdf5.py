@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, quoted
 from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import NoPlainFileError, check_plain
 
@@ -68,14 +68,13 @@ def opened_hdf5(path: Path) -> Iterator["h5py.File"]:
                 pass
             file = stack.enter_context(h5py.File(storage, "r"))
         except FileNotFoundError as error:
-            what = f"'{path}' cannot be used: it is missing."
-            raise UserError(what, _REMEDY, code="missing", path=str(path)) from error
+            what = f"{quoted(path)} cannot be used: it is missing."
+            raise UserError(what, _REMEDY, code="missing") from error
         except BlockingIOError as error:
             raise UserError(
-                f"'{path}' is locked: another program has it open for writing.",
+                f"{quoted(path)} is locked: another program has it open for writing.",
                 "Close it there, and try again.",
                 code="busy",
-                path=str(path),
             ) from error
         except NoPlainFileError as error:
             raise unreadable(path, error) from error
@@ -149,4 +148,4 @@ _REMEDY = "Make the file again with the program that made it."
 
 
 def broken(path: Path, why: str) -> UserError:
-    return UserError(f"'{path}' cannot be used: {why}.", _REMEDY, code="damaged", path=str(path))
+    return UserError(f"{quoted(path)} cannot be used: {why}.", _REMEDY, code="damaged")

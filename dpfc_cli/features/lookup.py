@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, check_new_name, near, parameter
+from dpfc_cli.errors import UserError, check_new_name, near, parameter, quoted
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import written_at
@@ -53,20 +53,18 @@ def set_folder(given: str | Path, accepted: Callable[[Path], bool] = lambda fold
     begun = next((folder for folder in named if _there(folder.with_name(folder.name + PARTIAL))), None)
     if begun is not None:
         raise UserError(
-            f"The feature set '{given}' is not complete.",
+            f"The feature set {quoted(begun)} is not complete.",
             "Run the command that began it again, or its other tasks.",
             code="missing",
-            path=str(begun),
         )
     there = next(filter(_there, folders), None)
     raise UserError(
-        f"There is no feature set '{given}'."
+        f"There is no feature set {quoted(given)}."
         if there is None
-        else f"'{there}' is no feature set: it has no '{MANIFEST}'.",
+        else f"{quoted(there)} is no feature set: it has no '{MANIFEST}'.",
         near(Path(given).name, [each.name for each in finished(features_folder())])
         + f"Name a folder, or a set in '{features_folder()}'.",
         code="missing",
-        path=str(given),
     )
 
 
@@ -85,9 +83,8 @@ def new_folder(name: str | Path) -> Path:
     end = Path(name).name
     if end in (LEDGER, LEDGER_ANSWERS, LEDGER_DIGESTS) or end.endswith(PARTIAL):
         raise UserError(
-            f"'{name}' is a name that dpfc uses itself.",
+            f"{quoted(name)} is a name that dpfc uses itself.",
             f"Give the feature set another name: {parameter('out')}.",
-            path=str(name),
         )
     return placed(name)
 
@@ -97,11 +94,10 @@ def newest(folder: Path) -> FeatureSet:
     found = finished(folder)
     if not found:
         raise UserError(
-            f"No feature set found in '{folder}'.",
+            f"No feature set found in {quoted(folder)}.",
             "Make one with 'dpfc extract digits' or 'dpfc import PATH', or name one that lies elsewhere: "
             f"{parameter('features')}.",
             code="missing",
-            path=str(folder),
         )
     return FeatureSet(max(found, key=lambda folder: written_at(folder / MANIFEST)))
 

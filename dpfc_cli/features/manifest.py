@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, quoted
 from dpfc_cli.files import json_in
 from dpfc_cli.schema import among, each, either, fault, mapping, null, number, record, scalar, test, text, whole
 from dpfc_cli.sources.classes import Origin
@@ -193,17 +193,14 @@ def load(folder: Path) -> Manifest:
             raise ValueError(f"'{wrong[:80]}' in it makes no sense")
     except FileNotFoundError as error:
         raise UserError(
-            f"'{folder}' is no feature set: it has no {MANIFEST}.",
+            f"{quoted(folder)} is no feature set: it has no {MANIFEST}.",
             "Name a folder made by 'dpfc extract' or 'dpfc import'.",
             code="missing",
-            path=str(path),
         ) from error
     except OSError as error:
         raise unreadable(path, error) from error
     except ValueError as error:
-        raise UserError(
-            f"'{path}' cannot be read as a manifest: {error}.", REMEDY, code="damaged", path=str(path)
-        ) from error
+        raise UserError(f"{quoted(path)} cannot be read as a manifest: {error}.", REMEDY, code="damaged") from error
     splits = {
         name: SplitFacts(
             n=split["n"],
@@ -215,7 +212,7 @@ def load(folder: Path) -> Manifest:
     manifest = Manifest(**{**raw, "splits": splits, "classes": tuple(raw["classes"])})
     wrong = next(_contradictions(manifest), None)
     if wrong is not None:
-        raise UserError(f"'{path}' contradicts itself: {wrong}.", REMEDY, code="damaged", path=str(path))
+        raise UserError(f"{quoted(path)} contradicts itself: {wrong}.", REMEDY, code="damaged")
     return manifest
 
 
@@ -223,10 +220,9 @@ def unreadable(path: Path, error: OSError) -> UserError:
     """The error for a file that is there, but that the system does not let us read."""
     why = os.strerror(error.errno) if error.errno else str(error)
     return UserError(
-        f"'{path}' cannot be read: {why}.",
+        f"{quoted(path)} cannot be read: {why}.",
         "The file itself need not be damaged: check its permissions, and the disk.",
         code="unreadable",
-        path=str(path),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, counted, parameter, printable
+from dpfc_cli.errors import UserError, counted, parameter, printable, quoted
 from dpfc_cli.features.hdf5 import broken, opened_hdf5, plain_dataset, readable, rows_of
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load, unreadable
 from dpfc_cli.files import sha256_of
@@ -92,12 +92,7 @@ class FeatureSet(Told):
                     "training split."
                 )
             raise UserError(
-                f"'{self.folder}' has no split '{name}'.",
-                remedy,
-                code="missing",
-                path=str(self.folder),
-                split=name,
-                known=known,
+                f"{quoted(self.folder)} has no split '{name}'.", remedy, code="missing", split=name, known=known
             ) from None
 
     def with_classes(self, classes: Sequence[str]) -> "FeatureSet":
@@ -109,10 +104,10 @@ class FeatureSet(Told):
         lacking = [name for name in own if name not in classes]
         if lacking:
             raise UserError(
-                f"'{self.folder}' has a class that is not among those that are wanted: '{printable(lacking[0])}'.",
+                f"{quoted(self.folder)} has a class that is not among those that are wanted: "
+                f"'{printable(lacking[0])}'.",
                 "Make it again with the names of the classes that all agreed on.",
                 code="conflict",
-                path=str(self.folder),
             )
         found = copy.copy(self)
         found.manifest = replace(self.manifest, classes=tuple(classes))
@@ -135,10 +130,9 @@ class FeatureSet(Told):
         """UserError where the folder no longer has the set that was opened (`is_same`)."""
         if not self.is_same():
             raise UserError(
-                f"'{self.folder}' has another feature set now than the one that was opened.",
+                f"{quoted(self.folder)} has another feature set now than the one that was opened.",
                 "Type the command again. It then takes what is there.",
                 code="conflict",
-                path=str(self.folder),
             )
 
     def verify(
@@ -225,10 +219,9 @@ class FeatureSet(Told):
         facts = self.split(split)
         if facts.groups is None:
             raise UserError(
-                f"'{self.folder}' does not say which records belong to one person.",
+                f"{quoted(self.folder)} does not say which records belong to one person.",
                 f"Extract with {parameter('group_by')}, or import with an array or a column of groups.",
                 code="missing",
-                path=str(self.folder),
                 split=split,
             )
         return lambda rows: (

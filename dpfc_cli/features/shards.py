@@ -14,7 +14,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.errors import GUARDED, UserError, parameter, quoted
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.folders import moved_by
 from dpfc_cli.sources.digests import Digests
@@ -68,11 +68,10 @@ def writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"'{folder}' cannot be written: {error.strerror or error}.",
+            f"{quoted(folder)} cannot be written: {error.strerror or error}.",
             f"Choose a writable place, with room left: {moved_by(folder.parent) or parameter('out')}. With room there, "
             "the same command goes on.",
             code="unwritable",
-            path=str(folder),
         ) from error
 
 

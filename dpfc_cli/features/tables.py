@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli import npz
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, parameter, quoted
 from dpfc_cli.features.table import ROWS, Array, Rows, Table, Tables, checked, sliced, with_groups
 from dpfc_cli.files import check_plain
 from dpfc_cli.memory import check_fits, proved
@@ -71,7 +71,7 @@ def opened(
     with ExitStack() as stack:
         kind, splits = path.suffix.lower(), list(SPLITS)
         if not path.exists() and kind not in COLUMNS:
-            raise UserError(f"There is no '{path}'.", f"Name {ACCEPTED}.", code="missing", path=str(path))
+            raise UserError(f"There is no {quoted(path)}.", f"Name {ACCEPTED}.", code="missing")
         arrays = _arrays(path, kind, stack)
         if arrays is None:
             from dpfc_cli.features.columns import open_columns
@@ -88,26 +88,23 @@ def opened(
             found = Tables(splits=tables, noticed=lambda: array_of_persons(arrays))
         if "train" not in found.splits:
             raise UserError(
-                f"'{path}' has no train_x and train_y.",
+                f"{quoted(path)} has no train_x and train_y.",
                 "Name the arrays train_x, train_y, test_x and test_y.",
                 code="missing",
-                path=str(path),
             )
         widths = sorted({table.d for table in found.splits.values()})
         if len(widths) > 1:
             raise UserError(
-                f"Train and test features differ in width: {widths}.",
+                f"Train and test features of {quoted(path)} differ in width: {widths}.",
                 "Both must come from the same backbone.",
                 code="conflict",
-                path=str(path),
             )
         lacking = [split for split, table in found.splits.items() if table.keys is None]
         if lacking and len(lacking) < len(found.splits):
             raise UserError(
-                f"'{path}' has no groups for its {lacking[0]} records, but it has some for the others.",
+                f"{quoted(path)} has no groups for its {lacking[0]} records, but it has some for the others.",
                 f"Give them groups, too: an array '{lacking[0]}_{GROUPS}', or a column in each file.",
                 code="missing",
-                path=str(path),
                 split=lacking[0],
             )
         yield found
@@ -120,14 +117,14 @@ def _arrays(path: Path, kind: str, stack: ExitStack) -> Arrays | None:
         tables = any(any(path.rglob(f"*{ending}")) for ending in COLUMNS)
         usual = any(name in arrays for split in SPLITS for labels in (False, True) for name in _usual(split, labels))
         if not arrays and not tables:
-            what = f"'{path}' has neither arrays nor files of columns."
-            raise UserError(what, f"Give {ACCEPTED}.", code="missing", path=str(path))
+            what = f"{quoted(path)} has neither arrays nor files of columns."
+            raise UserError(what, f"Give {ACCEPTED}.", code="missing")
         return arrays if usual or not tables else None
     if kind in COLUMNS:
         return None
     if kind not in ARRAYS:
-        what = f"'{path}' is of no format that dpfc knows."
-        raise UserError(what, f"Give {ACCEPTED}.", code="unsupported", path=str(path))
+        what = f"{quoted(path)} is of no format that dpfc knows."
+        raise UserError(what, f"Give {ACCEPTED}.", code="unsupported")
     found = arrays_in(path, stack)
     beside = _in_folder(path.parent) if kind == NPY else {}
     return {**beside, **{name: partial(found.__getitem__, name) for name in found}}
@@ -156,10 +153,7 @@ def _beside(path: Path, arrays: Arrays) -> str:
     found = next((name for name in names if name in arrays and name != path.stem), None)
     if found is None:
         raise UserError(
-            f"There are no labels beside '{path}'.",
-            f"Put them there as {names[0]}{NPY}.",
-            code="missing",
-            path=str(path),
+            f"There are no labels beside {quoted(path)}.", f"Put them there as {names[0]}{NPY}.", code="missing"
         )
     return found
 
@@ -181,11 +175,11 @@ def _named(
             continue
         if x is None or y is None:
             raise UserError(
-                f"'{path}' cannot be read: it has '{x or y}', but no {'labels' if y is None else 'features'} for it.",
+                f"{quoted(path)} cannot be read: it has '{x or y}', but no {'labels' if y is None else 'features'} "
+                "for it.",
                 f"It holds {_listed(arrays)}. Name them train_x and train_y, or 'features' and 'labels', or say their "
                 f"names with {parameter('column')} and {parameter('label_column')}.",
                 code="missing",
-                path=str(path),
                 known=sorted(arrays),
             )
         tables[split] = checked(str(path), arrays[x](), arrays[y](), x, y)
@@ -202,11 +196,10 @@ def _found(path: Path, arrays: Arrays, split: str, usual: list[str], option: str
     found = [name for name in names if name in arrays]
     if given and split == "train" and not found:
         raise UserError(
-            f"'{path}' has no '{given}'.",
+            f"{quoted(path)} has no '{given}'.",
             f"It holds {_listed(arrays)}.",
             code="missing",
             parameter=option,
-            path=str(path),
             known=sorted(arrays),
         )
     return found[0] if found else None
@@ -319,10 +312,9 @@ def check_stored(dataset: Any, path: Path, name: str) -> None:
         check_fits(path, f"a chunk of '{name}'", math.prod(dataset.chunks) * dataset.dtype.itemsize, copies=3)
     if foreign:
         raise UserError(
-            f"'{path}': '{name}' is stored through filter {foreign[0]}, which dpfc does not run there.",
+            f"{quoted(path)}: '{name}' is stored through filter {foreign[0]}, which dpfc does not run there.",
             "Write it without compression, or with gzip or lzf alone.",
             code="unsupported",
-            path=str(path),
             array=name,
         )
 

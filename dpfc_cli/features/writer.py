@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli import files, schema
-from dpfc_cli.errors import Note, UserError, counted, parameter, printable
+from dpfc_cli.errors import Note, UserError, counted, parameter, printable, quoted
 from dpfc_cli.features import digests
 from dpfc_cli.features.hdf5 import opened_hdf5, plain_dataset
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
@@ -304,11 +304,10 @@ class FeatureWriter:
                 return dict(begun["shards"])
         self._unlock()
         raise UserError(
-            f"'{self._partial}' was begun from another source or with other settings.",
+            f"{quoted(self._partial)} was begun from another source or with other settings.",
             f"Run the command that began it, with the same {parameter('population')}. Or delete that folder, or choose "
             f"another {parameter('out')}.",
             code="conflict",
-            path=str(self._partial),
         )
 
     def _write(self, settings: dict[str, Any]) -> None:
@@ -338,11 +337,10 @@ class FeatureWriter:
             except (FileNotFoundError, ValueError):
                 return None
         raise UserError(
-            f"Another process is making '{self.folder}'.",
+            f"Another process is making {quoted(self.folder)}.",
             f"Wait for it, or choose another {parameter('out')}. To divide the work between several processes, "
             f"give each of them its {parameter('task')}.",
             code="busy",
-            path=str(self.folder),
         )
 
     def _begun(self, settings: dict[str, Any]) -> bool:
@@ -357,10 +355,9 @@ class FeatureWriter:
         if self.folder.exists():
             self.close()
             raise UserError(
-                f"'{self.folder}' was completed by another process just now.",
+                f"{quoted(self.folder)} was completed by another process just now.",
                 "Continue with that set.",
                 code="exists",
-                path=str(self.folder),
             )
         begins = self._emptied()
         if begins:
@@ -392,10 +389,9 @@ def complete(folder: Path, wanted: Manifest) -> FeatureSet | None:
     said_later = wanted.origin == "asserted" and (manifest.origin, manifest.classes) != (wanted.origin, wanted.classes)
     if manifest.source["identity"] != wanted.source["identity"] or (said_later and manifest.origin != "inferred"):
         raise UserError(
-            f"'{folder}' exists and was made from another source, with other settings or classes.",
+            f"{quoted(folder)} exists and was made from another source, with other settings or classes.",
             f"Choose another {parameter('out')}, or delete it.",
             code="exists",
-            path=str(folder),
         )
     # The run that finished it may have been killed before it tidied up.
     _tidy(folder)

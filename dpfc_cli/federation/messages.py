@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, quoted
 from dpfc_cli.privacy.parts import LARGEST_SAID, framed, unframed
 
 Refusal = Literal["unreadable", "other-plan", "refused", "not-charged", "out-of-order", "failed"]
@@ -80,10 +80,9 @@ class Door:
         except OSError as error:
             self._socket.close()
             raise UserError(
-                f"Nobody can listen at '{path}': {error.strerror or error}.",
+                f"Nobody can listen at {quoted(path)}: {error.strerror or error}.",
                 "Name another place for the socket. Its path has 100 letters at most.",
                 code="unwritable",
-                path=str(path),
             ) from error
 
     def __enter__(self) -> "Door":

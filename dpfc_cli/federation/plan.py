@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
-from dpfc_cli.errors import UserError, parameter, printable
+from dpfc_cli.errors import UserError, parameter, printable, quoted
 from dpfc_cli.features.manifest import Manifest, fingerprint_of
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import bytes_in, json_of
@@ -221,10 +221,9 @@ def load(path: Path) -> Federation:
     raw = _read(path, _PLAN, "a plan")
     if raw["code"] != code_digest():
         raise UserError(
-            f"'{path}' was made by another version of dpfc.",
+            f"{quoted(path)} was made by another version of dpfc.",
             "All sites and the coordinator need the version that made the plan.",
             code="conflict",
-            path=str(path),
         )
     sites = tuple(Part(**each) for each in raw["sites"])
     plan = Federation(**{**raw, "sites": sites, "classes": tuple(raw["classes"])})
@@ -338,9 +337,4 @@ def _read(path: Path, check: Check, what: str) -> dict[str, Any]:
 
 
 def _damaged(path: Path, what: str, why: str) -> UserError:
-    return UserError(
-        f"'{path}' cannot be read as {what}: {printable(why)}.",
-        "Ask for it again.",
-        code="damaged",
-        path=str(path),
-    )
+    return UserError(f"{quoted(path)} cannot be read as {what}: {printable(why)}.", "Ask for it again.", code="damaged")

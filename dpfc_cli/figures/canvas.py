@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import files
-from dpfc_cli.errors import UserError, check_installed, parameter, printable
+from dpfc_cli.errors import UserError, check_installed, parameter, printable, quoted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -110,10 +110,9 @@ class Drawing:
             files.replace(path, self.bytes_of(_kind(path)))
         except OSError as error:
             raise UserError(
-                f"The figure cannot be written to '{path}': {error.strerror or error}.",
+                f"The figure cannot be written to {quoted(path)}: {error.strerror or error}.",
                 "Choose a writable place, with room left.",
                 code="unwritable",
-                path=str(path),
             ) from error
 
 
@@ -124,9 +123,9 @@ def check(path: Path | None = None) -> None:
     if path is not None:
         _kind(path)
         if path.is_dir() or not path.parent.is_dir():
-            what = f"'{path}' is a folder." if path.is_dir() else f"There is no folder '{path.parent}' for the figure."
+            what = "is a folder" if path.is_dir() else "would lie in a folder that is not there"
             remedy = f"Name a file in a folder that is there: {parameter('plot')}."
-            raise UserError(what, remedy, code="missing", parameter="plot", path=str(path))
+            raise UserError(f"{quoted(path)} {what}.", remedy, code="missing")
     check_installed("matplotlib", "plot", "To draw figures")
 
 
@@ -175,9 +174,8 @@ def _kind(path: Path) -> str:
     kind = path.suffix.lower().removeprefix(".")
     if kind not in KINDS:
         raise UserError(
-            f"{parameter('plot')} '{path}' does not end in .{', .'.join(KINDS[:-1])} or .{KINDS[-1]}.",
+            f"{parameter('plot')} {quoted(path)} does not end in .{', .'.join(KINDS[:-1])} or .{KINDS[-1]}.",
             "The ending says what kind of file is written.",
-            path=str(path),
         )
     return kind
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, counted, near, parameter, printable
+from dpfc_cli.errors import UserError, counted, near, parameter, printable, quoted
 from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_beside, write_synced, written_at
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads import hub
@@ -356,7 +356,7 @@ def _unread(path: Path, error: OSError | ValueError) -> UserError:
     if isinstance(error, FileNotFoundError):
         hint = near(path.name, [each.stem for each in sorted(heads_folder().glob(f"*{PRIVATE}"))])
         remedy = f"{hint}Train one with 'dpfc train', or name the file of one."
-        return UserError(f"There is no head '{path}'.", remedy, code="missing", path=str(path))
+        return UserError(f"There is no head {quoted(path)}.", remedy, code="missing")
     return unread(
         path,
         "a head",
@@ -424,9 +424,8 @@ def newest(folder: Path) -> Path:
     found = [p for p in folder.glob(f"*{PRIVATE}") if not p.name.endswith(others)] if folder.is_dir() else []
     if not found:
         raise UserError(
-            f"No private head found in '{folder}'.",
+            f"No private head found in {quoted(folder)}.",
             f"Train one with 'dpfc train' and {parameter('epsilon')} 1, or name a head.",
             code="missing",
-            path=str(folder),
         )
     return max(found, key=written_at)

@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpfc_cli.errors import Code, UserError, check_installed, parameter, sentence
+from dpfc_cli.errors import Code, UserError, check_installed, parameter, quoted, sentence
 
 SUFFIX = ".sig"
 LARGEST = 2**20
@@ -66,11 +66,10 @@ def check(
     for name, file in {"signature": path, "public_key": public_key, "certificate_chain": certificate_chain}.items():
         if file is not None and not (Path(file).is_file() and Path(file).stat().st_size <= LARGEST):
             raise UserError(
-                f"There is no file '{file}' of at most {LARGEST:,} bytes.",
+                f"There is no file {quoted(file)} of at most {LARGEST:,} bytes.",
                 "Name the right one, or ask whoever signed the head for it.",
                 code="missing",
                 parameter=name,
-                path=str(file),
             )
     from model_signing import hashing, verifying
 
@@ -93,7 +92,7 @@ def check(
             elif identity is not None and identity_provider is not None:
                 config.use_sigstore_verifier(identity=identity, oidc_issuer=identity_provider)
                 by = f"{identity} ({identity_provider})"
-            code, wrong = "damaged", f"The signature '{path}' is not good"
+            code, wrong = "damaged", f"The signature {quoted(path)} is not good"
             remedy = f"Do not rely on '{head}'. Ask whoever signed it for the head, its signature and the key again."
             config.verify(copy, path)
     # The library raises whatever comes up in a file of others.
@@ -104,6 +103,5 @@ def check(
             remedy + (" Sigstore needs the network." if identity else ""),
             code=code,
             parameter=named[0],
-            path=str(path),
         ) from error
     return Signed(path=path, by=by)

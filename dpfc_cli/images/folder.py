@@ -29,7 +29,7 @@ from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter, quoted
 from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images import dicom
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
@@ -225,10 +225,9 @@ def _in_table(path: Path | None, folder: Path, label_column: str | None, table_a
     """
     if path is None:
         raise UserError(
-            f"There is no {' or '.join(NAMES)} in '{folder}'.",
+            f"There is no {' or '.join(NAMES)} in {quoted(folder)}.",
             f"Name the table: {parameter('table')}.",
             code="missing",
-            path=str(folder),
         )
     table = table_at(path)
     name = column_in(path, list(table.columns), label_column, USUAL_NAMES, "labels", "label_column")
@@ -302,11 +301,10 @@ def _persons_of(
             found[split] = [dicom.element_of(folder / name, element) if is_dicom(name) else None for name in own]
         else:
             raise UserError(
-                f"There is no {' or '.join(NAMES)} in '{folder}' that could have a column '{rule.column}'.",
+                f"There is no {' or '.join(NAMES)} in {quoted(folder)} that could have a column '{rule.column}'.",
                 f"Put a table there with the columns '{FILE_NAME}' and '{rule.column}', or name another one: "
                 f"{parameter('group_by')} table:FILE.",
                 code="missing",
-                path=str(folder),
             )
     return found
 

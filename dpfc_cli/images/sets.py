@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.downloads import Remote
-from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.errors import GUARDED, UserError, parameter, quoted
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import Origin
 from dpfc_cli.sources.digests import Digests, Kind
@@ -200,11 +200,10 @@ class DataSet:
 def missing(dataset: str, what: str, folder: Path) -> UserError:
     """The error for a folder without the files of a data set that can be downloaded."""
     return UserError(
-        f"'{folder}' does not hold {what}.",
+        f"{quoted(folder)} does not hold {what}.",
         f"Name the folder that holds the files of {dataset} with {parameter('data_dir')}, or leave it out to download "
         "them.",
         code="missing",
-        path=str(folder),
     )
 
 

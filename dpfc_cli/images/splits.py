@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter, quoted
 from dpfc_cli.files import check_plain
 from dpfc_cli.images.sets import (
     Entry,
@@ -133,11 +133,10 @@ def image_set(
     }
     if len({split.image_shape for split in splits.values()}) > 1:
         raise UserError(
-            f"The training and the test images in '{request.place}' differ in size.",
+            f"The training and the test images in {quoted(request.place)} differ in size.",
             "Fetch all files from the same source, or give a size that all images are resized and cropped to: "
             f"{parameter('image_size')}.",
             code="conflict",
-            path=str(request.place),
         )
     origin: Origin = "data set" if classes else known.origin
     return ImageSet(name, known.classes, splits, origin, known.renumbered, remarks, noticed)
@@ -147,10 +146,9 @@ def _split(labels: np.ndarray, found: Listed, request: Request) -> Split:
     pictures, preparation, rule = found.pictures, request.preparation, request.group_by
     if len(pictures) != len(labels):
         raise UserError(
-            f"'{request.place}' has {counted(len(pictures), 'image')} and {counted(len(labels), 'label')}.",
+            f"{quoted(request.place)} has {counted(len(pictures), 'image')} and {counted(len(labels), 'label')}.",
             "Images and labels must come from the same copy of the data set. Fetch both again.",
             code="conflict",
-            path=str(request.place),
             images=len(pictures),
             labels=len(labels),
         )

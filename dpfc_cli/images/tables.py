@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter, quoted
 from dpfc_cli.images.prefetch import PIECE
 from dpfc_cli.images.sets import Entry, ImageSet, Records, Request, check_size
 from dpfc_cli.images.splits import Listed, image_set, read_file
@@ -275,10 +275,9 @@ def arrow_file(path: Path) -> Iterator[Arrow]:
         for message in pa.ipc.MessageReader.open_stream(source):
             if _is_compressed(message):
                 raise UserError(
-                    f"'{path}' is compressed, and dpfc reads Arrow in place.",
+                    f"{quoted(path)} is compressed, and dpfc reads Arrow in place.",
                     "Write it without compression, as save_to_disk does.",
                     code="unsupported",
-                    path=str(path),
                 )
         source.seek(0)
         reader = pa.ipc.open_stream(source)
@@ -348,10 +347,9 @@ def _read_group(file: Any, path: Path, number: int, rows: int, image: str) -> An
 def _refuse_giant(size: int, path: Path) -> None:
     if size > LARGEST_GROUP:
         raise UserError(
-            f"'{path}' has a row group of {size / 1e9:.1f} GB. dpfc holds row groups in memory.",
+            f"{quoted(path)} has a row group of {size / 1e9:.1f} GB. dpfc holds row groups in memory.",
             "Write the file again with smaller row groups: pyarrow's write_table(…, row_group_size=1000).",
             code="memory",
-            path=str(path),
             bytes=size,
         )
 
@@ -372,12 +370,12 @@ def names_in(pictures: Any) -> Iterator[str]:
 def elsewhere(path: Path, name: str | None) -> UserError:
     """The error for a table with pictures that are neither in it nor in its folder."""
     return UserError(
-        f"'{path}' does not hold all its pictures, but names files such as '{name or 'in its first row'}'. {GUARDED}",
+        f"{quoted(path)} does not hold all its pictures, but names files such as '{name or 'in its first row'}'. "
+        f"{GUARDED}",
         "Write it with the pictures in it: with Hugging Face datasets, map the data set with "
         "datasets.table.embed_table_storage. Files that parquet names are read if they lie in its folder or below it, "
         "and if all rows name one and hold none.",
         code="missing",
-        path=str(path),
     )
 
 

@@ -13,7 +13,7 @@ from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
-from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.errors import GUARDED, UserError, parameter, quoted
 from dpfc_cli.files import json_of
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request, has_files
 from dpfc_cli.images.splits import Listed, image_set
@@ -94,9 +94,8 @@ def _records(paths: list[Path], request: Request) -> list[Record]:
             for key, parts in groupby(pictured, lambda member: _key(member.name)):
                 if key in keys:
                     raise _refused(
-                        f"Record '{key}' is in '{path}' twice. It would count as two records.",
+                        f"Record '{key}' is in {quoted(path)} twice. It would count as two records.",
                         "Pack the archive again. A member that 'tar' appends or updates does not replace the old one.",
-                        path,
                     )
                 keys.add(key)
                 found.append(_record([(_extension(member.name), member) for member in parts], file, path, key, request))
@@ -111,9 +110,8 @@ def _record(parts: list[tuple[str, Member]], file: BinaryIO, path: Path, key: st
     def only(found: list[Member], what: str) -> Member:
         if len(found) != 1:
             raise _refused(
-                f"Record '{key}' in '{path}' has {'no' if not found else 'more than one'} {what}.",
+                f"Record '{key}' in {quoted(path)} has {'no' if not found else 'more than one'} {what}.",
                 f"Each record is one picture ({', '.join(PICTURES)}) and one .{LABEL} or .{JSON}, next to each other.",
-                path,
             )
         return found[0]
 
@@ -142,11 +140,10 @@ def _label(known: dict[str, object], path: Path, key: str, label_column: str | N
         return value
     keys = ", ".join(f"'{each}'" for each in list(known)[:20])
     raise _refused(
-        f"Record '{key}' in '{path}' has no .{LABEL}, and its .{JSON} has no label"
+        f"Record '{key}' in {quoted(path)} has no .{LABEL}, and its .{JSON} has no label"
         f"{'' if name is None else f' (a name, or an integer from 0) under {name!r}'}. It has: {keys or 'nothing'}.",
         f"Name the key that holds the label: {parameter('label_column')}. Or put the number of the class into a "
         f".{LABEL} next to the picture.",
-        path,
         parameter="label_column",
     )
 
@@ -155,9 +152,8 @@ def _number(file: BinaryIO, member: Member, path: Path) -> int:
     digits = _bytes(file, member, LONGEST_LABEL + 1).strip()
     if not digits.isdigit() or len(digits) > 9:
         raise _refused(
-            f"'{path}: {member.name}' does not hold a class number.",
+            f"'{member.name}' in {quoted(path)} does not hold a class number.",
             "A class is an integer from 0, written as text.",
-            path,
         )
     return int(digits)
 
@@ -170,13 +166,13 @@ def _facts(file: BinaryIO, member: Member, path: Path) -> dict[str, object]:
         if not isinstance(known, dict):
             raise ValueError("it is no JSON object")
     except ValueError as error:
-        what = f"'{path}: {member.name}' cannot be read as JSON: {error}."
-        raise _refused(what, "Pack the archive again.", path) from error
+        what = f"'{member.name}' in {quoted(path)} cannot be read as JSON: {error}."
+        raise _refused(what, "Pack the archive again.") from error
     return known
 
 
-def _refused(what: str, remedy: str, path: Path, **fields: object) -> UserError:
-    return UserError(f"{what} {GUARDED}", remedy, code="bad-record", path=str(path), **fields)
+def _refused(what: str, remedy: str, **fields: object) -> UserError:
+    return UserError(f"{what} {GUARDED}", remedy, code="bad-record", **fields)
 
 
 def _bytes(file: BinaryIO, member: Member, most: int) -> bytes:

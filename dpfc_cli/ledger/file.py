@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from dpfc_cli.errors import Code, Note, UserError, printable
+from dpfc_cli.errors import Code, Note, UserError, printable, quoted
 from dpfc_cli.files import check_plain, json_of
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Fact, fact_of
@@ -49,7 +49,7 @@ def read(path: Path) -> Ledger:
             connection.execute("BEGIN")
             return _facts_in(connection, path)
     except _UNREADABLE as error:
-        raise _failed(path, f"'{path}' cannot be read as a ledger: {error}.", error, "unreadable") from error
+        raise _failed(f"{quoted(path)} cannot be read as a ledger: {error}.", error, "unreadable") from error
 
 
 def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> Ledger:
@@ -149,7 +149,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
             connection.execute("PRAGMA journal_mode = DELETE")
             yield connection
     except _UNREADABLE as error:
-        raise _failed(path, f"The ledger '{path}' cannot be written: {error}.", error, "unwritable") from error
+        raise _failed(f"The ledger {quoted(path)} cannot be written: {error}.", error, "unwritable") from error
 
 
 def _connected(path: Path, mode: Literal["rw", "rwc"]) -> sqlite3.Connection:
@@ -175,10 +175,10 @@ def _size_of(path: Path) -> int:
 def _strange(path: Path, what: str) -> UserError:
     """The refusal of a file that is no ledger as dpfc writes them."""
     remedy = "Do not delete it. Use the dpfc that wrote it, or compare it with a backup, or restore it from one."
-    return UserError(f"The ledger '{path}' {what}.", remedy, code="damaged", path=str(path))
+    return UserError(f"The ledger {quoted(path)} {what}.", remedy, code="damaged")
 
 
-def _failed(path: Path, what: str, error: Exception, closed: Code) -> UserError:
+def _failed(what: str, error: Exception, closed: Code) -> UserError:
     """An error of SQLite or of the system, with what to do. closed: the code where the place cannot be used."""
     kind = getattr(error, "sqlite_errorname", "")
     if kind.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
@@ -187,4 +187,4 @@ def _failed(path: Path, what: str, error: Exception, closed: Code) -> UserError:
         remedy = "Make that place readable and writable, with room left."
     else:
         closed, remedy = "damaged", "Restore it from a backup; do not delete it."
-    return UserError(what, remedy, code=closed, path=str(path))
+    return UserError(what, remedy, code=closed)

@@ -11,7 +11,7 @@ asked for: a population is apart from the others, or it is the same as one that 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dpfc_cli.errors import parameter
+from dpfc_cli.errors import parameter, quoted
 from dpfc_cli.folders import LEDGER, LEDGER_DIGESTS
 from dpfc_cli.ledger.facts import RESERVED, Cap, Fact, Merge, Set, account_name, noted
 from dpfc_cli.ledger.file import append, read
@@ -53,7 +53,7 @@ def merge_ledgers(
     def united(ledger: Ledger) -> list[Fact]:
         offered = read(there)
         if not offered.facts:
-            raise refused("merge", f"There is no ledger '{there}'.", "Name another one.", "missing", path=str(there))
+            raise refused("merge", f"There is no ledger {quoted(there)}.", "Name another one.", "missing")
         new = [fact for fact in offered.facts if fact != ledger.known.get(fact.id)]
         strange = next((fact.id for fact in new if fact.id in ledger.known), None)
         if strange is not None:

@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter, printable
+from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter, printable, quoted
 from dpfc_cli.features import digests
 from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
@@ -62,12 +62,12 @@ def check_begin(ledger: Ledger) -> None:
     begun = {load(path.parent).id for path in place.glob(f"*{PARTIAL}/{MANIFEST}")}
     lost = min((path for of, path in here.items() if of not in begun | ledger.sets.keys()), default=None)
     if lost is not None:
-        what = f"'{ledger.path}' does not have '{printable(str(lost))}': it is gone, or too old a copy."
+        what = f"{quoted(ledger.path)} does not have '{printable(str(lost))}': it is gone, or too old a copy."
         remedy = (
             "Put it back. If there is none any more: 'dpfc budget' with --features and --adopt, for each set. Digests "
             "of a set that is gone: delete that file. What was spent on that set is then in no sum."
         )
-        raise refused("out", what, remedy, "missing", path=str(ledger.path))
+        raise refused("out", what, remedy, "missing")
 
 
 def register(folder: Path, place: Path, manifest: Manifest, population: str | None) -> None:
@@ -164,16 +164,16 @@ def known_set(ledger: Ledger, features: "FeatureSet") -> list[Set]:
     if folder.resolve().name.endswith(PARTIAL):
         raise refused("features", f"'{folder}' is not complete.", "Run the command that began it again.", "missing")
     if not found:
-        what = f"The ledger '{ledger.path}' does not have {features.name}: what was spent on it is not known."
+        what = f"The ledger {quoted(ledger.path)} does not have {features.name}: what was spent on it is not known."
         remedy = (
             "Put the set's own ledger back, or unite the two: 'dpfc budget --merge'. If there is none any more: 'dpfc "
             f"budget --features {folder} --adopt'. Totals then say 'at least'."
         )
-        raise refused("features", what, remedy, "missing", path=str(ledger.path))
+        raise refused("features", what, remedy, "missing")
     if any(each.records != records_of(features.manifest) for each in found):
-        what = f"'{folder}' is not the set that the ledger has: its manifest names other shards."
+        what = f"{quoted(folder)} is not the set that the ledger has: its manifest names other shards."
         remedy = "Somebody has changed it. Make it anew, or put it back from a backup."
-        raise refused("features", what, remedy, "damaged", path=str(folder / MANIFEST))
+        raise refused("features", what, remedy, "damaged")
     return found
 
 
@@ -202,8 +202,8 @@ def keep_digests(ledger: Ledger, new: Sequence[Fact], files: Mapping[str, Path])
                 folder.mkdir(exist_ok=True)
                 digests.copy(source, folder / of)
     except OSError as error:
-        what = f"'{folder}' cannot be written: {error.strerror or error}."
-        raise refused("out", what, "Make it writable, with room left.", "unwritable", path=str(folder)) from error
+        what = f"{quoted(folder)} cannot be written: {error.strerror or error}."
+        raise refused("out", what, "Make it writable, with room left.", "unwritable") from error
 
 
 def _refuse_common(after: Ledger, of: str, files: Mapping[str, Path]) -> None:

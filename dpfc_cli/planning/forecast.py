@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import backbones
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter, quoted
 from dpfc_cli.ledger.caps import allowed
 from dpfc_cli.ledger.facts import Cap
 from dpfc_cli.methods import method_named
@@ -253,10 +253,9 @@ def stated_facts(wanted: Forecasting) -> Facts:
         )
     if on is not None and width != on.dim:
         raise UserError(
-            f"'{on.folder}' has {on.dim} dimensions, not {width}: its features are of another backbone.",
+            f"{quoted(on.folder)} has {on.dim} dimensions, not {width}: its features are of another backbone.",
             f"Name features of the same backbone, or leave out {parameter('dimensions')}.",
             code="conflict",
-            path=str(on.folder),
         )
     k = 1 if on is None else on.manifest.labels_per_record
     facts = Facts(n=units, m=classes, d=width, k=k, adjacency=wanted.neighbours)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.errors import UserError, counted, parameter, quoted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.training.public import check_public
@@ -94,11 +94,11 @@ def _check(head: Head, on: FeatureSet) -> tuple[str, ...]:
     check_public(on, "calibrate_on", head=head)
     if on.dim != head.dim or on.classes != head.classes:
         raise UserError(
-            f"'{on.folder}' does not fit the head: it has {on.dim} dimensions and {counted(len(on.classes), 'class')}, "
-            f"the head has {head.dim} and {len(head.classes)}. The classes must be the same, in the same order.",
+            f"{quoted(on.folder)} does not fit the head: it has {on.dim} dimensions and "
+            f"{counted(len(on.classes), 'class')}, the head has {head.dim} and {len(head.classes)}. The classes must "
+            "be the same, in the same order.",
             f"Extract public pictures with the backbone of the head and its classes: {parameter('calibrate_on')}.",
             code="conflict",
-            path=str(on.folder),
         )
     if head.card["features"]["fingerprint"] != on.manifest.fingerprint:
         return (

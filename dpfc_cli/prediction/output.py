@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from dpfc_cli.errors import Note, UserError, check_new_name, parameter, printable, unknown
+from dpfc_cli.errors import Note, UserError, check_new_name, parameter, printable, quoted, unknown
 from dpfc_cli.files import opened, publish, sync, temporary_beside
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.outputs import taken, unwritable
@@ -102,10 +102,9 @@ def format_of(path: Path | None, given: str | None) -> str:
     ending = path.suffix.lower().removeprefix(".")
     if ending not in FORMATS:
         raise UserError(
-            f"The name '{path.name}' does not say in which format to write.",
+            f"The name {quoted(path)} does not say in which format to write.",
             f"End it in {', '.join(f'.{each}' for each in FORMATS)}, or give {parameter('form')}.",
             parameter="out",
-            path=str(path),
         )
     return ending
 
@@ -181,19 +180,15 @@ def _partial(path: Path) -> Iterator[IO[bytes]]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
-                f"'{path}' is being written by another process.",
-                "Wait until it has ended.",
-                code="busy",
-                path=str(path),
+                f"{quoted(path)} is being written by another process.", "Wait until it has ended.", code="busy"
             ) from error
         # Somebody else may have made a file of this name, or have another name of it.
         found = os.fstat(file.fileno())
         if found.st_uid != os.geteuid() or found.st_nlink > 1:
             raise UserError(
-                f"'{path}' is not a file of this user alone, and rows of predictions would be written to it.",
+                f"{quoted(path)} is not a file of this user alone, and rows of predictions would be written to it.",
                 "Look at it, remove it, and start again.",
                 code="exists",
-                path=str(path),
             )
         os.fchmod(file.fileno(), 0o600)
         yield file

@@ -20,7 +20,7 @@ import numpy as np
 
 from dpfc_cli import backbones
 from dpfc_cli.backbones import Backbone
-from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.errors import UserError, counted, parameter, quoted
 from dpfc_cli.features.lookup import placed
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
@@ -249,12 +249,11 @@ def _fitting(path: Path, head: Head) -> Iterator[Array]:
         if len(fitting) != 1:
             held = ", ".join(f"'{name}' {' × '.join(map(str, each.shape)) or 'one'}" for name, each in found.items())
             raise UserError(
-                f"'{path}' has {'no array' if not fitting else counted(len(fitting), 'array')} of n × {head.dim} "
+                f"{quoted(path)} has {'no array' if not fitting else counted(len(fitting), 'array')} of n × {head.dim} "
                 f"floats, which is what the head takes. It holds: {held or 'nothing'}.",
                 "Give a file with one array of features, from the backbone that the head was trained on.",
                 code="conflict",
                 parameter="source",
-                path=str(path),
                 dim=head.dim,
             )
         yield fitting[0]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, parameter, quoted
 from dpfc_cli.files import bytes_in, json_in
 from dpfc_cli.public_starts.wordnet import WordNet
 from dpfc_cli.sources.classes import by_name
@@ -110,11 +110,10 @@ def check_count(path: Path, chosen: Chosen, count: int) -> None:
 
 def _unstated(path: Path, why: str) -> UserError:
     return UserError(
-        f"'{path}' does not say which rows the classes have: {why}.",
+        f"{quoted(path)} does not say which rows the classes have: {why}.",
         'Give JSON such as {"cat": [281, 282], "dog": [151]}, with rows counted from 0.',
         code="bad-value",
         parameter="rows",
-        path=str(path),
     )
 
 
@@ -141,12 +140,11 @@ def below(names: Sequence[str], labels: Sequence[Label], wordnet: WordNet) -> Ch
     foreign = next((each.synset for each in labels if each.synset is not None and not wordnet.has(each.synset)), None)
     if foreign is not None:
         raise UserError(
-            f"The labels have the id n{foreign:08d}, which the WordNet in '{wordnet.folder}' does not have: it is "
-            "another version.",
+            f"The labels have the id n{foreign:08d}, which the WordNet in {quoted(wordnet.folder)} does not have: it "
+            "is another version.",
             "Name the version that the ids come from. Those of ImageNet are of version 3.0.",
             code="conflict",
             parameter="wordnet",
-            path=str(wordnet.folder),
         )
     placed: dict[int, list[int]] = {}
     lost = []

@@ -6,7 +6,7 @@ belongs to one version of WordNet only: the ids of ImageNet (`n02084071`) are th
 
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, parameter, quoted
 from dpfc_cli.files import bytes_in
 from dpfc_cli.sources.classes import plain
 
@@ -95,19 +95,17 @@ def _bytes_of(folder: Path, name: str) -> bytes:
         return bytes_in(path)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"'{path}' cannot be read: {getattr(error, 'strerror', None) or error}.",
+            f"{quoted(path)} cannot be read: {getattr(error, 'strerror', None) or error}.",
             f"Name a folder with {INDEX} and {DATA}. On Debian and Ubuntu it is /usr/share/wordnet, of the package "
             "wordnet-base.",
             code="missing" if isinstance(error, FileNotFoundError) else "unreadable",
             parameter="wordnet",
-            path=str(path),
         ) from error
 
 
 def _damaged(path: Path) -> UserError:
     return UserError(
-        f"'{path}' is not a file of WordNet's database, or it is damaged.",
+        f"{quoted(path)} is not a file of WordNet's database, or it is damaged.",
         f"Name another folder: {parameter('wordnet')}.",
         code="damaged",
-        path=str(path),
     )

@@ -16,7 +16,7 @@ import numpy as np
 
 from dpfc_cli import backbones, outputs
 from dpfc_cli.backbones import BACKBONES, Wanted, text
-from dpfc_cli.errors import UserError, counted, parameter, printable
+from dpfc_cli.errors import UserError, counted, parameter, printable, quoted
 from dpfc_cli.evaluation.exact import Evaluation, figures
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -324,10 +324,9 @@ def _scored(
     matched = {column: found[0] for column, found in enumerate(rows.values()) if len(found) == 1}
     if len(matched) < 2:
         raise UserError(
-            f"{len(matched)} of the classes of '{on.folder}' have a vector, so nothing can be told apart.",
+            f"{len(matched)} of the classes of {quoted(on.folder)} have a vector, so nothing can be told apart.",
             f"Score on a set with the same classes: {parameter('on')}.",
             code="conflict",
-            path=str(on.folder),
         )
     units = vectors[list(matched.values())].astype(np.float64)
     units /= np.linalg.norm(units, axis=1, keepdims=True)
@@ -343,9 +342,8 @@ def _scored(
 def _refuse(on: FeatureSet, differ: list[str]) -> None:
     if differ:
         raise UserError(
-            f"'{on.folder}' has features of another backbone. They differ in {', '.join(differ)}.",
+            f"{quoted(on.folder)} has features of another backbone. They differ in {', '.join(differ)}.",
             f"Score on features that were made as those to be trained on: {parameter('on')}.",
             code="conflict",
-            path=str(on.folder),
             differ=differ,
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfc_cli import rounding
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, parameter, quoted
 from dpfc_cli.evaluation.evaluate import evaluate
 from dpfc_cli.evaluation.exact import Evaluation
 from dpfc_cli.features.lookup import set_folder
@@ -99,19 +99,17 @@ def _place(head: Head, given: str | Path | None) -> tuple[Path, Path]:
         folder = set_folder(name, _had)
     except UserError as error:
         raise UserError(
-            f"An internal report needs the ledger of the training, and there is neither a feature set '{name}' nor its "
-            f"ledger in '{features_folder()}'.",
+            f"An internal report needs the ledger of the training, and there is neither a feature set {quoted(name)} "
+            f"nor its ledger in '{features_folder()}'.",
             f"Name the set: {parameter('features')}. Without {parameter('internal')} the head's file is enough.",
             code="missing",
-            path=str(name),
         ) from error
     ledger = ledger_path(folder)
     if not ledger.exists():
         raise UserError(
-            f"The feature set '{folder}' has no ledger: nothing was charged to it.",
+            f"The feature set {quoted(folder)} has no ledger: nothing was charged to it.",
             f"Name the set that the head was trained on: {parameter('features')}.",
             code="missing",
-            path=str(ledger),
         )
     return folder, ledger
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, parameter, quoted
 from dpfc_cli.files import json_in
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON
 from dpfc_cli.schema import Check, among, each, either, fault, null, number, record, text, whole
@@ -37,43 +37,41 @@ def load(path: Path, digest: str) -> Mapping[str, Any]:
     UserError: the file is missing or no such output, or its figures were changed, are exact, or not of the head with
     this SHA-256.
     """
-    about: dict[str, Any] = {"parameter": "evaluation", "path": str(path)}
     kind = f"the output of 'dpfc evaluate --json' ({parameter('evaluation')})"
     with readable(path, kind, "Write it again.", plain=False):
         found = json_in(path)
     if isinstance(found, dict) and "figures" not in found and "top1" in found:
         raise UserError(
-            f"The figures in '{path}' are exact: they protect no record of the split.",
+            f"The figures in {quoted(path)} are exact: they protect no record of the split.",
             "Release figures with noise: 'dpfc evaluate --epsilon'. With a large epsilon, for public records, the "
             f"noise is a fraction of a record. Or leave out {parameter('evaluation')} and write an internal report "
             f"({parameter('internal')}): it has exact figures.",
             code="private-records",
-            **about,
         )
     wrong = fault(found, _FILE)
     if wrong is not None:
         raise UserError(
-            f"'{path}' is not the output of 'dpfc evaluate --epsilon E --json': '{wrong[:80]}' is missing or makes no "
-            "sense.",
+            f"{quoted(path)} is not the output of 'dpfc evaluate --epsilon E --json': '{wrong[:80]}' is missing or "
+            "makes no sense.",
             "Give what the command wrote.",
             code="damaged",
-            **about,
+            parameter="evaluation",
         )
     assert isinstance(found, dict)
     figures: Mapping[str, Any] = found["figures"]
     if hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest() != found["sha256"]:
         raise UserError(
-            f"The figures in '{path}' are not those that were released: their SHA-256 is another one.",
+            f"The figures in {quoted(path)} are not those that were released: their SHA-256 is another one.",
             "Give them as the command wrote them.",
             code="damaged",
-            **about,
+            parameter="evaluation",
         )
     if figures["head_sha256"] != digest:
         raise UserError(
-            f"The figures in '{path}' are of another head: its SHA-256 begins with {figures['head_sha256'][:12]}, and "
-            f"that of this one with {digest[:12]}.",
+            f"The figures in {quoted(path)} are of another head: its SHA-256 begins with "
+            f"{figures['head_sha256'][:12]}, and that of this one with {digest[:12]}.",
             "Give the figures of this head.",
             code="conflict",
-            **about,
+            parameter="evaluation",
         )
     return {**figures, "features": PurePath(found["features"]).name}

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter, quoted
 from dpfc_cli.files import json_of
 from dpfc_cli.sources.split_files import splits_by_role
 
@@ -160,12 +160,11 @@ def _read(path: Path) -> tuple[str, ...]:
         lines = data.decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"There is no file '{path}' that can be read as a list of names: "
+            f"There is no file {quoted(path)} that can be read as a list of names: "
             f"{getattr(error, 'strerror', None) or error}.",
             _NAMES,
             code="missing" if isinstance(error, FileNotFoundError) else "unreadable",
             parameter="classes",
-            path=str(path),
         ) from error
     return tuple(line.strip() for line in lines if line.strip())
 

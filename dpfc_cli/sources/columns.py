@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, parameter, quoted
 from dpfc_cli.sources.classes import USUAL_NAMES
 from dpfc_cli.sources.groups import Keys, joined, keys_of, names_persons
 from dpfc_cli.sources.reading import readable
@@ -165,10 +165,9 @@ def same(schema: Any, name: str, fits: Fits, path: Path) -> Any:
     """The type of a column that another file has, too. UserError if this file has no such column."""
     if schema.names.count(name) != 1 or not fits(schema.field(name).type):
         raise UserError(
-            f"'{path}' has no column '{name}' as the first file has.",
+            f"{quoted(path)} has no column '{name}' as the first file has.",
             "Give all files the same columns, or leave this one out.",
             code="conflict",
-            path=str(path),
             column=name,
         )
     return schema.field(name).type

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dpfc_cli.errors import Code, UserError
+from dpfc_cli.errors import Code, UserError, quoted
 from dpfc_cli.files import check_plain
 
 INNOCENT = "The file itself need not be damaged: check its permissions, the disk and the memory."
@@ -33,9 +33,9 @@ def unread(path: Path, kind: str, error: Exception, remedy: str, wrong: Code = "
     """The error for a file that cannot be read as what it should be. wrong: its code if the contents are."""
     # Not every error says something. Some end their sentence.
     why = (str(error) or type(error).__name__).removeprefix(f"[Errno {getattr(error, 'errno', None)}] ")
-    what = f"'{path}' cannot be read as {kind}: {why.removesuffix('.')}."
+    what = f"{quoted(path)} cannot be read as {kind}: {why.removesuffix('.')}."
     code = reading_code(error)
-    return UserError(what, remedy_for(error, remedy), code=wrong if code == "damaged" else code, path=str(path))
+    return UserError(what, remedy_for(error, remedy), code=wrong if code == "damaged" else code)
 
 
 @contextmanager

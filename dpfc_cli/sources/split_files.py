@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter, quoted
 from dpfc_cli.files import named_twice
 from dpfc_cli.sources.groups import Keys, sha256_of_key
 
@@ -76,11 +76,10 @@ def refuse_twice(files: Iterable[Path]) -> None:
     twice = named_twice(files)
     if twice is not None:
         raise UserError(
-            f"'{twice}' is there twice: it is named twice, or is a link or a second name. Its records would count "
-            f"twice, and the guarantee is for one. {GUARDED}",
+            f"{quoted(twice)} is there twice: it is named twice, or is a link or a second name. Its records would "
+            f"count twice, and the guarantee is for one. {GUARDED}",
             "Leave one of them.",
             code="conflict",
-            path=str(twice),
         )
 
 

@@ -44,7 +44,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, counted
+from dpfc_cli.errors import UserError, counted, quoted
 from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import claimed, json_of, opened, read_at, sync, write_at
 from dpfc_cli.folders import LEDGER_ANSWERS
@@ -194,11 +194,10 @@ class Answers:
             gone = True
         if not (emptied or gone):
             raise UserError(
-                f"'{self.path}' can neither be written nor removed: {error.strerror or error}.",
+                f"{quoted(self.path)} can neither be written nor removed: {error.strerror or error}.",
                 "Make the place writable, with room left, and type the same command again: the training goes on, and "
                 "nothing more is charged.",
                 code="unwritable",
-                path=str(self.path),
             ) from error
         self.close()
 
@@ -296,11 +295,10 @@ def refuse_old(ledger: Ledger) -> None:
         if not answers or charge in ledger.known or charge in read(ledger.path).known:
             continue
         raise UserError(
-            f"The ledger '{ledger.path}' is too old a copy: there are answers of a training that it does not have "
-            f"('{path}').",
+            f"The ledger {quoted(ledger.path)} is too old a copy: there are answers of a training that it does not "
+            f"have ('{path}').",
             "Put the newer ledger back, or unite the two: 'dpfc budget' with --merge. Until then nothing is charged.",
             code="damaged",
-            path=str(ledger.path),
         )
 
 

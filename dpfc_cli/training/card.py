@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, check_new_name, parameter, printable
+from dpfc_cli.errors import UserError, check_new_name, parameter, printable, quoted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger.facts import EVALUATION, Charge
@@ -242,14 +242,12 @@ def check_name(out: Path, claim: Claim) -> None:
     others = [other for other in SUFFIXES.values() if other not in (suffix, heads.PRIVATE)]
     if not out.name.endswith(suffix) or any(out.name.endswith(other) for other in others):
         raise UserError(
-            f"{parameter('out')} '{out}' must end in {suffix}, because the head will be {claim}.",
+            f"{parameter('out')} {quoted(out)} must end in {suffix}, because the head will be {claim}.",
             "Change the name.",
-            path=str(out),
         )
     if out.exists():
         raise UserError(
-            f"'{out}' exists. A head is never overwritten: its privacy was paid for.",
+            f"{quoted(out)} exists. A head is never overwritten: its privacy was paid for.",
             f"Choose another {parameter('out')}, or move it away.",
             code="exists",
-            path=str(out),
         )

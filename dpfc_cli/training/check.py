@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, parameter, sentence
+from dpfc_cli.errors import GUARDED, UserError, parameter, quoted, sentence
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger import caps
@@ -153,14 +153,13 @@ def check_classes(request: Request) -> None:
         return
     several = f" and {parameter('labels_per_record')}" if manifest.labels_per_record > 1 else ""
     raise UserError(
-        f"Nobody stated the classes of '{request.features.name}'. They were inferred from the private records: "
+        f"Nobody stated the classes of {quoted(request.features.folder)}. They were inferred from the private records: "
         f"{first_names(manifest.classes)}. Each head holds their names, and no noise hides them. A class may be there "
         f"because of one person, or be called as one. {GUARDED}",
         f"State them: repeat 'dpfc extract' or 'dpfc import' with {parameter('classes')}{several}. In this order "
         f"nothing is computed anew. Or, if everybody may know these names: {parameter('infer_classes')}.",
         code="conflict",
         parameter="infer_classes",
-        path=str(request.features.folder),
     )
 
 

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter, sentence
+from dpfc_cli.errors import UserError, parameter, quoted, sentence
 from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import read_at, write_at
 from dpfc_cli.kernels import products
@@ -172,10 +172,9 @@ class Stack(InFile):
         """Add a block. UserError where there is no room for it."""
         if not super().put(block):
             raise UserError(
-                f"The answers of this training cannot be written to '{self._folder}'.",
+                f"The answers of this training cannot be written to {quoted(self._folder)}.",
                 "Make room there, or give it more memory, and type the same command again.",
                 code="unwritable",
-                path=str(self._folder),
             )
         return True
 

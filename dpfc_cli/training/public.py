@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, parameter, quoted
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
@@ -91,11 +91,10 @@ def check_other(private: FeatureSet, public: FeatureSet, option: str) -> None:
     differ = [f"{name} ({other.get(name)}, not {mine.get(name)})" for name in names]
     if differ:
         raise UserError(
-            f"'{public.folder}' has features of another backbone than '{private.folder}'. They differ in "
+            f"{quoted(public.folder)} has features of another backbone than '{private.folder}'. They differ in "
             f"{', '.join(differ)}.",
             f"Extract the public pictures with the same {parameter('model')} and options as the private ones.",
             code="conflict",
-            path=str(public.folder),
             differ=names,
         )
 
@@ -122,9 +121,7 @@ def mean_of(on: FeatureSet, split: str, progress: Progress | None = None) -> np.
         if progress:
             progress(start + len(x), on.split(split).n)
     if not used:
-        raise UserError(
-            f"'{on.folder}' holds no finite features.", "Name another set.", code="damaged", path=str(on.folder)
-        )
+        raise UserError(f"{quoted(on.folder)} holds no finite features.", "Name another set.", code="damaged")
     return total / used
 
 
@@ -176,7 +173,7 @@ def check_public(
     else:
         return
     other = "" if split is None else f", or another split of this one: {parameter('split')}"
-    which = f"'{on.folder}'" if split is None else f"The split '{split}' of '{on.folder}'"
+    which = quoted(on.folder) if split is None else f"The split '{split}' of {quoted(on.folder)}"
     raise UserError(
         f"{which} is not public: {why}. What is computed of it without noise would depend on private records, and no "
         "ledger would know.",
@@ -184,7 +181,6 @@ def check_public(
         "guarantee is a promise that stays. To practise on public records, train on them with "
         f"{parameter('seed')} or {parameter('non_private')}: then they stay public.",
         code="private-records",
-        path=str(on.folder),
         **({} if split is None else {"split": split}),
     )
 

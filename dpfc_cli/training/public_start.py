@@ -23,7 +23,7 @@ import numpy as np
 
 from dpfc_cli import npz, schema
 from dpfc_cli.backbones import BACKBONES
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, quoted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import json_of, sha256_of
 from dpfc_cli.heads import hub
@@ -147,11 +147,10 @@ def vectors_of(private: FeatureSet, given: Path | str, book: Ledger) -> tuple[Pu
     path = located(given)
     if not path.is_file():
         raise UserError(
-            f"There is no file '{path}'.",
+            f"There is no file {quoted(path)}.",
             "Name a head, or a file of class vectors (.npz, .safetensors or .npy).",
             code="missing",
             parameter="public_head",
-            path=str(path),
         )
     form = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}.get(path.suffix)
     if form is None:
@@ -320,11 +319,10 @@ def _matched(path: Path, classes: tuple[str, ...], names: tuple[str, ...]) -> di
 
 def _unfit(path: Path, why: str, **fields: Any) -> UserError:
     return UserError(
-        f"'{path}' cannot be a public start: {why}.",
+        f"{quoted(path)} cannot be a public start: {why}.",
         "Give vectors over the features of the private set, with the names of its classes.",
         code="conflict",
         parameter="public_head",
-        path=str(path),
         **fields,
     )
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.errors import UserError, counted, parameter, quoted
 from dpfc_cli.features.reader import Blocks, FeatureSet, cut
 from dpfc_cli.files import json_of
 from dpfc_cli.heads.head import Head
@@ -209,10 +209,9 @@ def check_stand_in(private: FeatureSet, known: FeatureSet, labels: int, option: 
     theirs = known.manifest.labels_per_record
     if theirs > labels or (theirs == 1) != (labels == 1):
         raise UserError(
-            f"'{known.folder}' has up to {theirs} labels per record, '{private.folder}' up to {labels}.",
+            f"{quoted(known.folder)} has up to {theirs} labels per record, '{private.folder}' up to {labels}.",
             "Name a set of the same kind.",
             code="conflict",
-            path=str(known.folder),
         )
 
 
@@ -300,11 +299,10 @@ def drawn(known: FeatureSet, labels: Sequence[np.ndarray], facts: Facts, seed: i
         train, test, split = shuffled[held:][: facts.n], shuffled[:held], SPLIT
     if len(classes) < 2 or len(train) < 2 or not len(test):
         raise UserError(
-            f"'{known.folder}' has too few labelled records for trials: {len(classes)} classes, {len(train)} records "
-            f"to train on and {len(test)} to test on.",
+            f"{quoted(known.folder)} has too few labelled records for trials: {len(classes)} classes, {len(train)} "
+            f"records to train on and {len(test)} to test on.",
             "Name another set.",
             code="conflict",
-            path=str(known.folder),
         )
     return Draw(
         facts=replace(facts, n=len(train), rows=None, unit="record", m=len(classes)),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dpfc_cli.backbones.geometry import Filter
-from dpfc_cli.errors import UserError, counted
+from dpfc_cli.errors import UserError, counted, quoted
 from dpfc_cli.methods import AnyMethod, known
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
 from dpfc_cli.privacy.chain import Chain, Clip
@@ -145,13 +145,12 @@ def contradictions(findings: Iterable[Finding]) -> list[str]:
     return [f"{found.what}: {found.why}" for found in findings if found.result == "contradicts"]
 
 
-def refused(path: Path | None, wrong: list[str], remedy: str | None = None) -> UserError:
+def refused(path: Path, wrong: list[str], remedy: str | None = None) -> UserError:
     """The error for a head that contradicts itself, or its ledger."""
     return UserError(
-        f"'{path}' is not what it says ({counted(len(wrong), 'contradiction')}). {'. '.join(wrong)}.",
+        f"{quoted(path)} is not what it says ({counted(len(wrong), 'contradiction')}). {'. '.join(wrong)}.",
         remedy or "Do not rely on it: ask for the head again. 'dpfc verify' shows all checks.",
         code="damaged",
-        path=str(path),
         contradictions=wrong,
     )
 

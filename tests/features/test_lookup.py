@@ -63,7 +63,7 @@ def test_a_set_being_made_is_not_the_newest_and_neither_is_one_that_cannot_be_lo
 def test_where_there_is_none_it_says_so() -> None:
     Path("sets/half.partial").mkdir(parents=True)
     for given in (None, "nowhere", "some/where", Path("nowhere"), "half"):
-        with pytest.raises(UserError, match=r"No feature set|no feature set|'half' is not complete") as caught:
+        with pytest.raises(UserError) as caught:
             open_features(given)
         assert caught.value.code == "missing"
         assert caught.value.fields["path"] == ("sets/half" if given == "half" else str(given or "sets"))
