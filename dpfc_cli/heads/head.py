@@ -224,8 +224,9 @@ def free_name(folder: Path, stem: str, suffix: str) -> Path:
 
 def try_place(path: Path) -> None:
     """UserError where a head cannot be written. Nothing is left behind, not even a folder."""
-    made, temporary = [folder for folder in path.parents if not folder.exists()], temporary_beside(path)
+    made, temporary = list[Path](), temporary_beside(path)
     try:
+        made += [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise IsADirectoryError(21, "it is a folder")
