@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpfc_cli.errors import Code, UserError, check_installed, parameter, quoted, sentence
+from dpfc_cli.files import sha256_of
 
 SUFFIX = ".sig"
 LARGEST = 2**20
@@ -85,10 +86,11 @@ def check(
         with redirect_stdout(sys.stderr):
             if public_key is not None:
                 config.use_elliptic_key_verifier(public_key=public_key)
-                by = f"the holder of the private key of '{public_key}'"
+                key = Path(public_key)
+                by = f"the holder of the private key of '{key.name}' (SHA-256 {sha256_of(key)})"
             elif certificate_chain is not None:
                 config.use_certificate_verifier(certificate_chain=[certificate_chain])
-                by = f"the holder of a certificate under '{certificate_chain}'"
+                by = f"the holder of a certificate under '{Path(certificate_chain).name}'"
             elif identity is not None and identity_provider is not None:
                 config.use_sigstore_verifier(identity=identity, oidc_issuer=identity_provider)
                 by = f"{identity} ({identity_provider})"

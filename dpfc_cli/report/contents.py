@@ -7,11 +7,12 @@ from typing import Any
 from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.signature import Signed, beside
 from dpfc_cli.privacy.chain import to_json
 from dpfc_cli.progress import Progress
 from dpfc_cli.report import holder, released
 from dpfc_cli.report.evaluated import released as released_blocks
-from dpfc_cli.show.document import Block, Code, Document, Facts, Points, Section, SignOff, Table, Words
+from dpfc_cli.show.document import Block, Code, Document, Facts, Points, Section, Table, Words
 from dpfc_cli.trust import card as cards
 from dpfc_cli.trust import statement
 from dpfc_cli.trust.card import BELONGS, CHARGED, NOISE, SIGNER, TEXT, Finding
@@ -22,6 +23,11 @@ MOST_NAMED = 200
 """Of more classes than this only the first ones are named."""
 STRONG, REASONABLE = 1, 10
 """The largest ε that the guide calls so (docs/choosing.md, "What others use")."""
+_PLACES = Table(
+    ("", "Name", "Date", "Signature"),
+    [(role, "", "", "") for role in ("Controller and purpose", "Trained by", "Checked by", "Approved by")],
+    left=4,
+)
 _SHOWN = {"ok": "ok", "contradicts": "contradicts", "unknown": "cannot be known"}
 
 
@@ -33,12 +39,15 @@ def document(
     evaluation: Path | None = None,
     name: str | None = None,
     license: str | None = None,
+    signed: Signed | None = None,
+    sign_off: bool = True,
     progress: Progress | None = None,
 ) -> Document:
     """A report on a head that was read from a file. For the options see `request.Reporting`.
 
     name: what `Head.load` takes, such as `hf:OWNER/NAME`; None: the name of the file. license: the identifier of a
-    licence, as the hub lists them; None: nothing is said of it.
+    licence, as the hub lists them; None: nothing is said of it. signed: its signature, checked. sign_off: whether there
+    are places to sign.
 
     Raises:
         UserError: the head and its ledger contradict each other; a file cannot be read; there is no
@@ -60,12 +69,14 @@ def document(
     unproved: tuple[str, ...] = (NOISE, BELONGS, CHARGED, SIGNER, TEXT)
     if own is not None:
         findings, unproved = list(own.findings), own.unproved
+    if signed is not None:
+        unproved = tuple(each for each in unproved if each != SIGNER)
     evaluated = Section("How good it is", [Words(_NOT_EVALUATED)]) if own is None else own.evaluated
     if figures is not None:
         evaluated = Section("How good it is", _evaluated(figures, card["features"]["split"]))
     claim, *more, limits = said.sections
     sections = [
-        Section("In short", [*claim.blocks, Facts(_short(head, own))], internal=own is not None),
+        Section("In short", [*claim.blocks, Facts(_short(head, own, signed))], internal=own is not None),
         Section("What was trained on", [Facts(_trained_on(head))]),
         *more,
         limits,
@@ -73,7 +84,7 @@ def document(
         evaluated,
         Section("How to use it", _used(head, name)),
         Section("What was checked", _checked(findings, unproved), internal=own is not None),
-        Section("Sign-off", [SignOff(("Trained by", "Checked by", "Approved by"))]),
+        *([Section("Sign-off", [_PLACES])] if sign_off else []),
         Section("Appendix: backbone and digests", [Facts(_digests(card, own))], internal=own is not None),
     ]
     return Document(
@@ -102,12 +113,13 @@ def _notice(card: Mapping[str, Any], evaluated: bool) -> str:
     return f"{said} But this head has no guarantee: keep it as you keep the records that it was trained on."
 
 
-def _short(head: Head, own: "holder.Holder | None") -> list[tuple[str, str]]:
+def _short(head: Head, own: "holder.Holder | None", signed: Signed | None) -> list[tuple[str, str]]:
     card = head.card
     unit = "persons" if card["unit"] == "person" else "records"
     made_of = f"a linear classifier of {counted(len(head.classes), 'class')} on features of {_backbone(card)}"
     return [
         *_strength(card),
+        ("signed by", signed.by if signed else "not checked" if beside(head.file).exists() else "nobody"),
         *(() if own is None else own.short),
         ("trained on", f"{card['facts']['n']:,} {unit} of '{card['features']['name']}'"),
         ("what it is", made_of),
@@ -145,10 +157,8 @@ def _trained_on(head: Head) -> list[tuple[str, str]]:
     ]
     return [
         *rows,
-        ("backbone", _backbone(card)),
         ("what is done to a feature vector first", ", then ".join(steps) or "nothing"),
         ("classes", named + (f", and {more:,} more, which the head's file names" if more > 0 else "")),
-        ("report written by", f"dpfc {__version__}"),
     ]
 
 
@@ -197,7 +207,7 @@ def _checked(findings: list[Finding], unproved: tuple[str, ...]) -> list[Block]:
 def _digests(card: Mapping[str, Any], own: "holder.Holder | None") -> list[tuple[str, str]]:
     features = card["features"]
     rows = [("backbone", "; ".join(_flat(features["backbone"])) or "unknown")]
-    rows.append(("recipe of the features", features["fingerprint"]))
+    rows += [("recipe of the features", features["fingerprint"]), ("report written by", f"dpfc {__version__}")]
     weights = features["backbone"].get("weights")
     if isinstance(weights, dict) and isinstance(weights.get("sha256"), str):
         rows.append(("weights of the backbone", weights["sha256"]))

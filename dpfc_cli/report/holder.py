@@ -70,8 +70,12 @@ def of(
     features = FeatureSet(folder) if figures is None and (folder / MANIFEST).exists() else None
     if features is not None and SPLIT in features.splits:
         found = evaluate(head, features, SPLIT, progress=progress)
-    short = [(what, said) for what, said in (("trained by", charge.by), ("purpose", charge.purpose)) if said]
-    short += [("spent by all trainings of these people", account.summed(delta)), *_room(account, delta)]
+    short = [
+        ("trained by", charge.by),
+        ("purpose", charge.purpose or "not said when it was trained (--purpose)"),
+        ("spent by all trainings of these people", account.summed(delta)),
+        *_room(account, delta),
+    ]
     if found is not None:
         said = f"{with_interval(found.top1, found.interval, found.n)}, exact, of {found.n:,} records"
         short.append(("accuracy on the test split", said))

@@ -81,7 +81,6 @@ def push(wanted: Pushing) -> Pushed:
     name = STEM + SUFFIXES[loaded.card["claim"]]
     place = f"{PREFIX}{found[1]}/{name}"
     figures = None if wanted.evaluation is None else Path(wanted.evaluation)
-    card = document(loaded, evaluation=figures, name=f"{PREFIX}{found[1]}", license=license)
     with copied(path) as copy:
         files, signed = {name: copy.read_bytes()}, signature.check(copy, path, public_key=wanted.public_key)
     if signed is not None:
@@ -93,6 +92,9 @@ def push(wanted: Pushing) -> Pushed:
             f"'{path.name}{SUFFIX}'.",
             code="missing",
         )
+    card = document(
+        loaded, evaluation=figures, name=f"{PREFIX}{found[1]}", license=license, signed=signed, sign_off=False
+    )
     files[README] = markdown(card).encode()
     if wanted.dry_run:
         return Pushed(repository=found[1], files=files, replaced=(), commit=None, name=place)

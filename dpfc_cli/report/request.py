@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dpfc_cli.options import HEAD, Options, option, progress_option, said
 
+SIGNER = "Whose signature HEAD.sig is. It is checked."
 RELEASED = "What 'dpfc evaluate HEAD --epsilon E --json' wrote: noisy figures, which may be shown to anyone."
 
 
@@ -33,6 +34,7 @@ class Reporting(Options):
         metavar="SET",
     )
     evaluation: Path | str | None = option(RELEASED, metavar="FILE")
+    public_key: Path | str | None = option(SIGNER, metavar="FILE")
     progress: Callable[[str, int, int | None], None] | None = progress_option("records")
 
 
@@ -46,5 +48,5 @@ class Pushing(Options):
     )
     license: str | None = option("The licence for the model card, as the hub calls it: apache-2.0.", metavar="NAME")
     evaluation: Path | str | None = option(RELEASED, metavar="FILE")
-    public_key: Path | str | None = option("Whose signature HEAD.sig is. It is checked.", metavar="FILE")
+    public_key: Path | str | None = option(SIGNER, metavar="FILE")
     dry_run: bool = option("Show what would be sent, and send nothing.", default=False)

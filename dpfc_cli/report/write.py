@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dpfc_cli import outputs
 from dpfc_cli.errors import UserError, installing, sentence
+from dpfc_cli.heads import signature
 from dpfc_cli.heads.head import Head
 from dpfc_cli.options import takes
 from dpfc_cli.report.contents import document
@@ -24,8 +25,9 @@ def write_report(wanted: Reporting) -> Path:
         The file.
 
     Raises:
-        UserError: the head contradicts itself or its ledger; a file cannot be read or written; there is no ledger; a
-            package is missing; or there is another file of that name. Nothing is written then.
+        UserError: the head contradicts itself or its ledger; its signature is not good; a file cannot be read or
+            written; there is no ledger; a package is missing; or there is another file of that name. Nothing is
+            written then.
 
     Examples:
         >>> write_report("eps1", "report.html", internal=True)
@@ -39,8 +41,11 @@ def write_report(wanted: Reporting) -> Path:
     made = _KINDS[path.suffix.lower()]
     if made is _pdf:
         _check_pdf()
+    signed = signature.check(head.file, head.file, public_key=wanted.public_key)
     report = document(
         head,
+        signed=signed,
+        sign_off=made is not markdown,
         internal=wanted.internal,
         features=wanted.features,
         evaluation=None if wanted.evaluation is None else Path(wanted.evaluation),

@@ -42,7 +42,7 @@ class Facts(Block):
 class Table(Block):
     """The first `left` columns are text, the others numbers. few: a short rendering has so many rows, and leaves out
     the columns `more`. bar: what a terminal with room shows beside each row, by the number of the row and how many
-    columns there are for it.
+    columns there are for it. Cells without text are places to write in.
     """
 
     columns: Sequence[str]
@@ -72,13 +72,6 @@ class Curve(Block):
     axes: tuple[str, str]
     title: str
     said: str
-
-
-@dataclass(frozen=True)
-class SignOff(Block):
-    """Places for names, dates and signatures of people in these roles."""
-
-    roles: Sequence[str]
 
 
 @dataclass(frozen=True)

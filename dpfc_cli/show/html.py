@@ -7,7 +7,7 @@ import html
 from collections.abc import Sequence
 
 from dpfc_cli.errors import printable
-from dpfc_cli.show.document import Block, Code, Curve, Document, Facts, Points, Section, SignOff, Table, Words
+from dpfc_cli.show.document import Block, Code, Curve, Document, Facts, Points, Section, Table, Words
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fdfdfb; --ink: #262626; --faint: #5b5b5b; --line: #d6d6d2; --mark: #9c3d00; }
@@ -17,7 +17,7 @@ _STYLE = """
 @media print {
   :root { color-scheme: light; --page: #fff; --ink: #000; --faint: #444; --line: #bbb; --mark: #8a3600; }
 }
-body { background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, "DejaVu Sans", sans-serif;
+body { background: var(--page); color: var(--ink); font: 1rem/1.5 system-ui, "DejaVu Sans", sans-serif;
   max-width: 52rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; line-height: 1.25; }
 h2 { font-size: 1.2rem; margin-top: 2.2rem; border-bottom: 1px solid var(--line); }
@@ -36,20 +36,22 @@ th, .whole { overflow-wrap: normal; }
 .wide { font-size: .8rem; }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 pre { border: 1px solid var(--line); padding: .6rem; white-space: pre-wrap; font-size: .88rem; }
-figure { margin: 1rem 0; } svg { max-width: 100%; height: auto; font-size: 11px; fill: var(--ink); }
+figure { float: left; margin: 1rem 2rem 1rem 0; } section { clear: both; }
+svg { max-width: 100%; height: auto; font-size: 11px; fill: var(--ink); }
 path { fill: none; stroke: var(--line); } .curve, circle { stroke: #0072b2; stroke-width: 2; }
 .chance { stroke: var(--faint); stroke-dasharray: 5 4; } circle { fill: var(--page); }
-.sign td { height: 2.6rem; vertical-align: bottom; width: 27%; }
-@page { size: A4; margin: 15mm 16mm 16mm;
+.sign td { height: 1.9rem; vertical-align: bottom; width: 27%; }
+@page { size: A4; margin: 12mm 15mm 14mm;
   @bottom-right { content: counter(page) " / " counter(pages); font: 8pt sans-serif; }
   @bottom-left { content: "KIND"; font: 8pt sans-serif; } }
-@media print { body { font-size: 9.5pt; line-height: 1.3; max-width: none; margin: 0; padding: 0; }
-  h1 { font-size: 15pt; } h2 { font-size: 12pt; margin-top: .9rem; } svg { max-width: 62mm; }
-  dl { gap: .15rem 1rem; } .wide { font-size: 7.5pt; } table, figure { margin: .5rem 0; }
+@media print { html { font-size: 9pt; } body { line-height: 1.25; max-width: none; margin: 0; padding: 0; }
+  h2 { margin: 1rem 0 .3rem; } svg { max-width: 56mm; } dl { gap: .1rem 1rem; }
+  p, ul, dl, table, figure { margin-block: .45rem; }
   h2, caption { break-after: avoid; } tr, figure, dd, pre, .kept { break-inside: avoid; }
   thead { display: table-header-group; } }
 @media (max-width: 36rem) {
-  dl { display: block; } dd { margin-bottom: .5rem; } table { display: block; overflow-x: auto; } }
+  figure { float: none; } dl { display: block; } dd { margin-bottom: .5rem; }
+  table { display: block; overflow-x: auto; } }
 """
 _PAGE = """<!DOCTYPE html>
 <html lang="en"{kind}>
@@ -113,10 +115,6 @@ def _block(block: Block) -> str:
             return f"<pre>{html.escape(block.text)}</pre>"
         case Curve():
             return f"<figure>{_svg(block)}</figure>"
-        case SignOff():
-            head = "<tr><th></th><th>Name</th><th>Date</th><th>Signature</th></tr>"
-            rows = "".join(f"<tr><td>{_text(role)}</td><td></td><td></td><td></td></tr>" for role in block.roles)
-            return f'<table class="sign"><thead>{head}</thead><tbody>{rows}</tbody></table>'
     raise TypeError(block)
 
 
@@ -129,6 +127,7 @@ def _table(table: Table) -> str:
         return f"<tr>{''.join(inside)}</tr>"
 
     kinds = {"figures": not table.left, "wide": len(table.columns) > _MANY, "kept": len(table.rows) <= _FEW}
+    kinds["sign"] = not any(columns[-1])
     caption = f"<caption>{_text(table.title)}</caption>" if table.title else ""
     rows = "\n".join(line(row, "td") for row in table.rows)
     head = f'<table class="{" ".join(name for name, holds in kinds.items() if holds)}">{caption}'

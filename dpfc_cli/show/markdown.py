@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dpfc_cli.errors import printable
-from dpfc_cli.show.document import Block, Code, Curve, Document, Facts, Points, Section, SignOff, Table, Words
+from dpfc_cli.show.document import Block, Code, Curve, Document, Facts, Points, Section, Table, Words
 
 _SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|~$@&^]")
 """What begins something in Markdown, in HTML inside it, or in what sites add (@names, $formulas$, links)."""
@@ -20,12 +20,11 @@ _BEGINS = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=\+(?:\s|$)|[-=])")
 
 
 def markdown(document: Document) -> str:
-    """The text. One with a header has no places to sign."""
+    """The text."""
     header = f"---\n{_yaml(document.header)}---\n\n" if document.header else ""
     notice = [f"> {escaped(document.notice)}"] if document.notice else []
-    signed = [each for each in document.sections if all(isinstance(block, SignOff) for block in each.blocks)]
-    sections = [_section(each) for each in document.sections if not (document.header and each in signed)]
-    return "\n\n".join([f"{header}# {escaped(document.title)}{_tag(document)}", *notice, *sections]) + "\n"
+    title = f"{header}# {escaped(document.title)}{_tag(document)}"
+    return "\n\n".join([title, *notice, *map(_section, document.sections)]) + "\n"
 
 
 def escaped(text: str) -> str:
@@ -59,8 +58,6 @@ def _block(block: Block) -> str:
             return f"```python\n{block.text}\n```"
         case Curve():
             return escaped(block.said)
-        case SignOff():
-            return _table(("", "Name", "Date", "Signature"), [(role, "", "", "") for role in block.roles], 4)
     raise TypeError(block)
 
 

@@ -12,7 +12,7 @@ from rich.table import Table as Drawn
 from rich.text import Text
 
 from dpfc_cli.errors import printable
-from dpfc_cli.show.document import Block, Code, Curve, Document, Facts, Points, SignOff, Table, Words
+from dpfc_cli.show.document import Block, Code, Curve, Document, Facts, Points, Table, Words
 
 GAP = 2
 """Spaces between columns."""
@@ -83,8 +83,6 @@ def _write(block: Block, console: Console, warn: Callable[[str], None]) -> None:
             console.print(Text(block.text))
         case Curve():
             console.print(text(block.said))
-        case SignOff():
-            pass
 
 
 def _facts(rows: Sequence[tuple[str, str]], console: Console) -> None:

@@ -17,6 +17,7 @@ from sigstore.models import ClientTrustConfig
 import dpfc_cli as dpfc_face
 from dpfc_cli import errors
 from dpfc_cli.errors import UserError
+from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.signature import LARGEST
 from tests.cli.conftest import Dpfc
 from tests.signing import key_pair, sign
@@ -40,11 +41,29 @@ def refused(dpfc: Dpfc, *line: str) -> bool:
 def test_a_signature_is_good_for_its_head_and_says_who_signed(dpfc: Dpfc, signed: None) -> None:
     shown = dpfc(*BY_KEY)
     assert shown.exit_code == 0, shown.output
-    assert "'own.pub' vouches for the bytes of the file" in shown.stdout
+    assert f"'own.pub' (SHA-256 {sha256_of(Path('own.pub'))}) vouches for the bytes of the file" in shown.stdout
     assert "who vouches for it" not in shown.stdout
     said = json.loads(dpfc(*BY_KEY, "--json").stdout)
     assert said["signature"]["path"] == str(SIGNATURE)
     assert "own.pub" in said["signature"]["by"]
+
+
+def test_a_report_says_who_signed_that_it_was_not_checked_or_that_nobody_did(dpfc: Dpfc, signed: None) -> None:
+    def by(*more: str) -> str:
+        Path("a.md").unlink(missing_ok=True)
+        assert dpfc("report", str(HEAD), "--out", "a.md", *more).exit_code == 0
+        (line,) = [line for line in Path("a.md").read_text().splitlines() if "| signed by |" in line]
+        return line
+
+    assert "own.pub" in by("--public-key", "own.pub")
+    assert "who vouches for it" not in Path("a.md").read_text()
+    assert "not checked" in by()
+    Path("a.md").unlink()
+    other = key_pair(Path(), "other")[1]
+    assert refused(dpfc, "report", str(HEAD), "--out", "a.md", "--public-key", str(other))
+    assert not Path("a.md").exists()
+    SIGNATURE.unlink()
+    assert "nobody" in by()
 
 
 def test_head_and_signature_may_have_other_names_and_be_links(dpfc: Dpfc, signed: None) -> None:
