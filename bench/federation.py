@@ -38,11 +38,17 @@ def stream_of(x: np.ndarray, y: np.ndarray) -> BlockStream:
     return lambda rows: ((at, x[at : at + rows], y[at : at + rows, None]) for at in range(0, len(x), rows))
 
 
-def plan_of(sizes: list[int], d: int, m: int, epsilons: list[float], method: str = "dp-whitened") -> Federation:
-    """A plan of sites of these sizes."""
+def plan_of(
+    sizes: list[int], d: int, m: int, epsilons: list[float], method: str = "dp-whitened", colluding: int = 0
+) -> Federation:
+    """A plan of sites of these sizes. colluding: with masks; 0 without."""
     features = {"backbone": {}, "dim": d, "dtype": "float32", "preparation": None}
-    sites = [plans.Part(name=f"site-{i}", n=n, epsilon=e) for i, (n, e) in enumerate(zip(sizes, epsilons, strict=True))]
+    sites = [
+        plans.Part(name=f"site-{i}", n=n, epsilon=e, key=f"{i:064x}")
+        for i, (n, e) in enumerate(zip(sizes, epsilons, strict=True))
+    ]
     known: dict[str, Any] = {"id": new_id(), "method": method, "options": {}, "adjacency": "zero-out", "k": 1}
+    known["colluding"] = colluding or max(1, len(sizes) - 1)
     classes = tuple(f"class {j}" for j in range(m))
     return Federation(**known, sites=tuple(sites), classes=classes, features=features, delta=1e-5)
 
@@ -59,7 +65,8 @@ def accuracy(plan: Federation, parts: list[Any], test: Any, seed: int | None, we
             bits = SeededBits(1000 * seed + i)
             sites.append(local(Curator(claim.mechanism, records, bits, shelf=InMemory())))
     solver = plan.solver
-    oracle = Sums(solver.plan, solver.facts, sites, weights or plan.weights)
+    assert solver.mechanism is not None
+    oracle = Sums(solver.mechanism, sites, weights or plan.weights)
     head = solver.method.solve(oracle, solver.facts, solver.options)
     scores = run(head.chain, test[0].astype(np.float32), np) @ head.weight + head.bias
     return float(np.mean(scores.argmax(axis=1) == test[1]))

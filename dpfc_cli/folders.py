@@ -10,7 +10,9 @@ LEDGER = "ledger.sqlite"
 LEDGER_ANSWERS = "ledger.answers"
 """The folder beside a ledger that keeps the answers of trainings that were charged and have no head yet."""
 LEDGER_QUERIES = "ledger.federation"
-"""The folder beside a ledger with a log for each plan of several sites: which queries were answered."""
+"""The folder beside a ledger with a log for each plan of several sites (which queries were answered), and the private
+keys of invitations.
+"""
 LEDGER_DIGESTS = "ledger.digests"
 """The folder beside a ledger that keeps digests of the records of each set."""
 

@@ -28,13 +28,14 @@ Out = Annotated[Path, Option("The file. It is never overwritten.", metavar="FILE
 def invite(
     features: Features,
     name: Annotated[str, Option("What this site is to be called: small letters, digits, dashes.", metavar="NAME")],
-    epsilon: Annotated[float, Option("The ε that this site would spend.")],
+    epsilon: Annotated[float, Option("The ε that this site would spend: it holds even if all others collude.")],
     out: Out,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write what this site would bring to a federation, for whoever makes its plan.
 
-    It says how many records (or persons) the set has, its classes, what made the features, and ε. Nothing else.
+    It says how many records (or persons) the set has, its classes, what made the features, ε, and a public key for
+    masks. The private key stays beside the ledger.
     """
     from dpfc_cli.federation import plan as plans
 
@@ -59,6 +60,10 @@ def new(
     adjacency: Annotated[
         Literal["zero-out", "replace-one"], Option("What the guarantees hide, see 'dpfc train'.")
     ] = "zero-out",
+    colluding: Annotated[
+        int | None,
+        Option("Masks: this many of the other sites may collude. Default: all of them, and no masks.", low=1),
+    ] = None,
     as_json: Annotated[bool, JSON] = False,
     **asked: Any,
 ) -> None:
@@ -68,7 +73,7 @@ def new(
     """
     from dpfc_cli.federation import plan as plans
 
-    made = plans.agreed(invitations, method, MethodOptions(**asked).options, delta, adjacency)
+    made = plans.agreed(invitations, method, MethodOptions(**asked).options, delta, adjacency, colluding)
     _write(out, made.data)
     if as_json:
         display.as_json({"file": str(out), "digest": made.digest, "plan": json.loads(made.data)})
@@ -177,6 +182,8 @@ def _site(plan: Path, features: str, name: str) -> "Site":
 
 def _agreed(plan: "Federation") -> list[tuple[str, str]]:
     """What all sites agree to."""
+    from dpfc_cli.trust import statement
+
     options = ", ".join(f"{name.replace('_', ' ')} = {value}" for name, value in plan.options.items()) or "the defaults"
     facts = plan.solver.facts
     return [
@@ -184,6 +191,7 @@ def _agreed(plan: "Federation") -> list[tuple[str, str]]:
         ("protects", f"one {facts.unit}, {plan.adjacency} adjacency, delta = {plan.delta:g}"),
         ("classes", f"{len(plan.classes):,}: {', '.join(plan.classes[:5])}{' …' if len(plan.classes) > 5 else ''}"),
         ("trust", "each site adds the noise of its own claim: nobody has to be trusted"),
+        *statement.masked({**vars(plan.solver.guarantee), "unit": facts.unit, "federation": plan.described()}),
         ("digest", f"{plan.digest} (compare it with all operators, outside the network)"),
     ]
 

@@ -24,7 +24,7 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.chain import Linear, arrays, to_json
 from dpfc_cli.privacy.curator import lattice_of
 from dpfc_cli.privacy.forms import unpacked
-from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, Release
+from dpfc_cli.privacy.oracle import Mechanism, Oracle, Release
 from dpfc_cli.privacy.parts import bytes_of, encoded, framed, taken
 from dpfc_cli.privacy.queries import Gradient, Query, sensitivity
 from dpfc_cli.training.card import check_name, with_ending
@@ -68,11 +68,11 @@ Part = Callable[[int, int, Query], np.ndarray]
 
 
 class Sums(Oracle):
-    """The oracle of a federation: weighted sums of what the sites answer."""
+    """The oracle of a federation: weighted sums of what the sites answer, or the sums in which masks cancel."""
 
-    def __init__(self, plan: Plan, facts: Any, sites: Sequence[Part], weights: Sequence[float]) -> None:
-        """Make it. plan, facts: of the sums. weights: what each site's answers are multiplied by."""
-        self._plan, self._facts, self._sites, self._weights = plan, facts, sites, weights
+    def __init__(self, mechanism: Mechanism, sites: Sequence[Part], weights: Sequence[float]) -> None:
+        """Make it. mechanism: of the sums. weights: what each site's answers are multiplied by; with masks 1."""
+        self._mechanism, self._sites, self._weights = mechanism, sites, weights
         self._released = 0
         self._threads = ThreadPoolExecutor(len(sites))
 
@@ -81,7 +81,7 @@ class Sums(Oracle):
 
     def pieces(self, query: Query) -> Iterator[np.ndarray]:
         number, self._released = self._released, self._released + 1
-        due = self._plan.due(number, query, self._facts)
+        due = self._mechanism.plan.due(number, query, self._mechanism.facts)
         query, signs = _with_fixed_signs(query)
         # All sites have released it when this returns.
         first = signs * self._sum(number, 0, query, due)
@@ -95,9 +95,19 @@ class Sums(Oracle):
     def _sum(self, number: int, part: int, query: Query, due: Release) -> np.ndarray:
         asked = [self._threads.submit(site, number, part, query) for site in self._sites]
         found = [each.result() for each in asked]
-        total = np.zeros_like(found[0])
-        for weight, answer in zip(self._weights, found, strict=True):
-            total += weight * answer
+        if self._mechanism.pool is None:
+            total = np.zeros_like(found[0])
+            for weight, answer in zip(self._weights, found, strict=True):
+                total += weight * answer
+        else:
+            whole = np.zeros(found[0].shape, np.uint64)
+            for answer in found:
+                # Modulo 2⁶⁴.
+                whole += answer.view(np.uint64)
+            facts, lattice = self._mechanism.facts, lattice_of(self._mechanism)
+            total = whole.view(np.int64) * query.scale(facts, lattice)
+            if not _can_be(self._mechanism, total, number, query):
+                raise _impossible("One of the sites")
         return total if len(due.pieces) == 1 else unpacked(total, due.shape[-1])
 
 
@@ -176,26 +186,33 @@ class Remote:
             (answer,), rest = taken(body, [shape])
         except ValueError:
             rest = memoryview(b"?")
-        if len(rest) or not self._can_be(answer, number, release, query):
-            raise UserError(
-                f"Site '{self.name}' sent an answer that its records and its noise cannot give.",
-                "Speak to its operator. Nothing was computed with it.",
-                code="damaged",
-                site=self.name,
-            )
+        # A masked answer says nothing by itself.
+        masked = self.mechanism.pool is not None
+        if len(rest) or not (masked or _can_be(self.mechanism, answer, number, query)):
+            raise _impossible(f"Site '{self.name}'", self.name)
         return answer
 
-    def _can_be(self, answer: np.ndarray, number: int, release: Release, query: Query) -> bool:
-        """Whether an answer is as long as n units, and noise, can make it: n·4ᵇ + σ·4ᵇ·(√D + 6), in natural units.
 
-        The length of D Gaussian numbers exceeds √D + 6 with a probability below e⁻¹⁸.
-        """
-        facts, lattice = self.mechanism.facts, lattice_of(self.mechanism)
-        sigma = self.mechanism.sigmas[number] * sensitivity(query, facts)
-        most = lattice.unit * query.scale(facts, lattice) * (facts.n + sigma * (math.sqrt(release.held) + 6))
-        whole = answer if answer.shape == release.shape else unpacked(answer, release.shape[-1])
-        # The largest number first: squares of larger ones may not be numbers.
-        return bool(np.abs(whole).max() <= most and np.linalg.norm(whole) <= most)
+def _can_be(mechanism: Mechanism, answer: np.ndarray, number: int, query: Query) -> bool:
+    """Whether an answer is as long as n units, and noise, can make it: n·4ᵇ + σ·4ᵇ·(√D + 6), in natural units.
+
+    The length of D Gaussian numbers exceeds √D + 6 with a probability below e⁻¹⁸.
+    """
+    facts, lattice, release = mechanism.facts, lattice_of(mechanism), mechanism.plan.releases[number]
+    sigma = mechanism.sigmas[number] * sensitivity(query, facts)
+    most = lattice.unit * query.scale(facts, lattice) * (facts.n + sigma * (math.sqrt(release.held) + 6))
+    whole = answer if answer.shape == release.shape else unpacked(answer, release.shape[-1])
+    # The largest number first: squares of larger ones may not be numbers.
+    return bool(np.abs(whole).max() <= most and np.linalg.norm(whole) <= most)
+
+
+def _impossible(who: str, site: str = "") -> UserError:
+    return UserError(
+        f"{who} sent an answer that records and noise cannot give.",
+        "Speak to its operator. Nothing was computed with it.",
+        code="damaged",
+        site=site,
+    )
 
 
 def run(plan: Federation, sockets: Path, out: Path, observer: Observer, patience: float = PATIENCE) -> Head:
@@ -247,7 +264,7 @@ def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer) -> H
             state, _ = site.say(asked)
             observer.say(f"{site.name}: {state}")
     solver = plan.solver
-    oracle = Sums(solver.plan, solver.facts, [site.part for site in sites], plan.weights)
+    oracle = Sums(_noise(solver), [site.part for site in sites], plan.weights)
     solution = solver.method.solve(oracle, solver.facts, solver.options)
     return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card_of(plan, solution))
 

@@ -6,6 +6,10 @@ and how the answers are added, are functions of it.
 **Weights.** Site h has n_h units, and its answers have noise of μ_h. If units are alike, the best estimate of a mean of
 means A_h/n_h weighs them by the reciprocals of their variances, n_h²·μ_h². So the answers A_h themselves get weights
 a_h ∝ n_h·μ_h². The sum of a_h·A_h then is an answer about n = Σ a_h·n_h units, with noise of 1/μ² = Σ a_h²/μ_h².
+
+**Masks** hide each answer in the sum over all sites, see `masks`. Then all weights are 1, all sites have the same ε,
+and they add integers of one lattice: the one that is exact for all records together, and for H times the noise of a
+site. Without masks all H − 1 other sites may collude.
 """
 
 import hashlib
@@ -21,11 +25,15 @@ from typing import Any, get_args
 from dpfc_cli.errors import UserError, parameter, printable, quoted
 from dpfc_cli.features.manifest import Manifest, fingerprint_of
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.federation.masks import new_key
 from dpfc_cli.files import bytes_in, json_of
+from dpfc_cli.folders import LEDGER_QUERIES
 from dpfc_cli.ledger.facts import new_id
+from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.methods import METHODS, AnyMethod
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, default_delta
 from dpfc_cli.privacy.facts import Adjacency, Facts
+from dpfc_cli.privacy.lattice import lattice_for
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.schema import (
     Check,
@@ -52,12 +60,14 @@ FEDERATED = ("dp-whitened", "dp-fc", "dp-ls")
 """The methods that a federation can have: their plans do not depend on how many records there are."""
 _NAME = test(lambda value: type(value) is str and bool(re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", value)))
 _HEX = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{32}", value)))
+_KEY = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{64}", value)))
 _EPSILON = number(LEAST_EPSILON, LARGEST_EPSILON)
 _PART: dict[str, Check] = {
     "name": _NAME,
     "n": whole(1),
     "records": either(null, whole(1)),
     "epsilon": _EPSILON,
+    "key": _KEY,
 }
 _COMMON: dict[str, Check] = {
     "k": whole(1),
@@ -68,7 +78,7 @@ _COMMON: dict[str, Check] = {
 }
 _PLAN = closed(
     {
-        **{"format": among([FORMAT]), "code": text, "id": _HEX, "trust": among(["own"]), "method": among(FEDERATED)},
+        **{"format": among([FORMAT]), "code": text, "id": _HEX, "colluding": whole(1), "method": among(FEDERATED)},
         **{"options": mapping(either(scalar, each(scalar))), "adjacency": among(get_args(Adjacency))},
         **{"delta": number(LEAST_DELTA, 1), "sites": each(closed(_PART), least=2), **_COMMON},
     }
@@ -78,11 +88,14 @@ _INVITATION = closed({"format": among([INVITATION]), **_PART, **_COMMON})
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What one site brings: its name, its number of units, of records if units are persons, and its ε."""
+    """What one site brings: its name, its number of units, of records if units are persons, its ε whoever colludes, and
+    its public key for masks.
+    """
 
     name: str
     n: int
     epsilon: float
+    key: str
     records: int | None = None
 
 
@@ -99,7 +112,7 @@ class Federation:
         k: the labels of a record at most.
         features: what makes the features: backbone, dim, dtype, preparation.
         adjacency, delta: of all claims.
-        trust: "own": each site adds the noise of its claim.
+        colluding: how many of the other sites may tell what they know, or add no noise. All of them: without masks.
         code: of this dpfc (`version.code_digest`). What a plan means is what this code makes of it.
 
     """
@@ -113,7 +126,7 @@ class Federation:
     features: Mapping[str, Any]
     adjacency: Adjacency
     delta: float
-    trust: str = "own"
+    colluding: int
     format: str = FORMAT
     code: str = field(default_factory=code_digest)
 
@@ -152,10 +165,15 @@ class Federation:
         counts = {"n": n, "rows": records, "m": len(self.classes), "d": self.features["dim"], "k": self.k}
         return Facts(**counts, adjacency=self.adjacency, unit=unit)
 
+    @property
+    def masked(self) -> bool:
+        """Whether each answer is hidden in the sum of all."""
+        return self.colluding < len(self.sites) - 1
+
     @cached_property
     def claims(self) -> tuple[Calibrated, ...]:
-        """What each site releases and claims, in the order of `sites`."""
-        return tuple(
+        """What each site releases and claims, in the order of `sites`. It claims what holds whoever colludes."""
+        found = tuple(
             calibrate(
                 self.chosen,
                 self.facts(each.n, each.records),
@@ -164,11 +182,20 @@ class Federation:
             )
             for each in self.sites
         )
+        if not self.masked:
+            return found
+        noise, records = _noise(found[0]), sum(claim.facts.records for claim in found)
+        longest = max(noise.facts.d + 1, noise.facts.m)
+        pool = lattice_for(records, len(found) * max(noise.sigmas), longest).bits
+        return tuple(replace(each, mechanism=replace(_noise(each), pool=pool)) for each in found)
 
     @cached_property
     def weights(self) -> tuple[float, ...]:
         """What the answers of each site are multiplied by; the largest is 1."""
-        raw = [each.n * _mu(claim) ** 2 for each, claim in zip(self.sites, self.claims, strict=True)]
+        raw = [
+            1.0 if self.masked else each.n * _noise(claim).mu ** 2
+            for each, claim in zip(self.sites, self.claims, strict=True)
+        ]
         return tuple(each / max(raw) for each in raw)
 
     @cached_property
@@ -181,11 +208,11 @@ class Federation:
             round(math.fsum(a * (count or 0) for a, count in zip(weights, counts, strict=True)))
             for counts in ([each.n for each in parts], [each.records for each in parts])
         )
-        mu = math.fsum((a / _mu(claim)) ** 2 for a, claim in zip(weights, self.claims, strict=True)) ** -0.5
+        mu = math.fsum((a / _noise(claim).mu) ** 2 for a, claim in zip(weights, self.claims, strict=True)) ** -0.5
         facts, method = self.facts(n, rows or None), self.chosen
-        most = max(self.claims, key=_mu)
+        most = max(self.claims, key=lambda claim: _noise(claim).mu)
         planned = method.planned(facts, most.given, True)
-        mechanism = Mechanism(facts=facts, plan=method.plan(facts, planned), mu=mu)
+        mechanism = Mechanism(facts=facts, plan=method.plan(facts, planned), mu=mu, pool=_noise(most).pool)
         if any(claim.plan != mechanism.plan for claim in self.claims):
             raise ValueError(f"the plan of {method.name} depends on the number of records")
         options = method.complete(facts, planned, mechanism, most.given)
@@ -198,13 +225,17 @@ class Federation:
 
     def described(self, name: str | None = None) -> dict[str, Any]:
         """What a card says of the plan. name: of the site whose card it is; None: the coordinator's."""
-        sites = [{key: value for key, value in asdict(each).items() if value is not None} for each in self.sites]
-        return {"plan": self.digest, "trust": self.trust, "sites": sites, **({} if name is None else {"site": name})}
+        sites = [
+            {key: value for key, value in asdict(each).items() if value is not None and key != "key"}
+            for each in self.sites
+        ]
+        said = {"plan": self.digest, "colluding": self.colluding, "sites": sites}
+        return {**said, **({} if name is None else {"site": name})}
 
 
-def _mu(claim: Calibrated) -> float:
-    assert claim.guarantee is not None
-    return claim.guarantee.mu
+def _noise(claim: Calibrated) -> Mechanism:
+    assert claim.mechanism is not None
+    return claim.mechanism
 
 
 def _bytes(values: Mapping[str, Any]) -> bytes:
@@ -229,10 +260,14 @@ def load(path: Path) -> Federation:
     plan = Federation(**{**raw, "sites": sites, "classes": tuple(raw["classes"])})
     if bytes_in(path) != plan.data:
         raise _damaged(path, "a plan", "it is not as dpfc writes it, so equal plans may have other digests")
-    if len({each.name for each in sites}) < len(sites) or len(set(plan.classes)) < len(plan.classes):
-        raise _damaged(path, "a plan", "two of its sites, or two of its classes, have one name")
+    if min(len({each.name for each in sites}), len({each.key for each in sites})) < len(sites) or len(
+        set(plan.classes)
+    ) < len(plan.classes):
+        raise _damaged(path, "a plan", "two of its sites have one name or key, or two of its classes one name")
     if len({each.records is None for each in sites}) > 1 or any(each.n > (each.records or each.n) for each in sites):
         raise _damaged(path, "a plan", "its sites do not protect the same unit")
+    if plan.colluding >= len(sites) or (plan.masked and len({each.epsilon for each in sites}) > 1):
+        raise _damaged(path, "a plan", "more sites collude than there are others, or masks are for several epsilon")
     try:
         assert plan.solver
     except ValueError as error:
@@ -241,9 +276,12 @@ def load(path: Path) -> Federation:
 
 
 def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
-    """What a site brings, for whoever makes the plan. UserError for a name or an ε that no plan can have."""
+    """What a site brings, for whoever makes the plan. Its private key stays beside the ledger.
+
+    UserError for a name or an ε that no plan can have, or where no key can be made.
+    """
     facts, manifest = facts_of(features), features.manifest
-    part = {"name": name, "n": facts.n, "records": facts.rows, "epsilon": epsilon}
+    part = {"name": name, "n": facts.n, "records": facts.rows, "epsilon": epsilon, "key": new_key(keys_of(features))}
     values = {
         "format": INVITATION,
         **part,
@@ -261,6 +299,11 @@ def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
     return _bytes(values)
 
 
+def keys_of(features: FeatureSet) -> Path:
+    """The folder with the private keys of a site's invitations."""
+    return ledger_path(features.folder).parent / LEDGER_QUERIES
+
+
 def recipe(manifest: Manifest) -> dict[str, Any]:
     """What makes features: public facts that all sites must share."""
     # The file that imported features came in does not matter.
@@ -275,6 +318,7 @@ def agreed(
     options: Mapping[str, Any] | None = None,
     delta: float | None = None,
     adjacency: Adjacency = "zero-out",
+    colluding: int | None = None,
 ) -> Federation:
     """The plan of all who are invited. Its classes are those of all sites, in the order in which they come.
 
@@ -284,6 +328,7 @@ def agreed(
         options: of the method.
         delta: δ; None: the smallest of the sites' defaults.
         adjacency: what neighbours are.
+        colluding: how many of the other sites may collude. None: all of them, without masks.
 
     Raises:
         UserError: the sites do not fit together, or the method is none of `FEDERATED`.
@@ -293,8 +338,17 @@ def agreed(
     names = [each["name"] for each in found]
     if len(found) < 2 or len(set(names)) < len(names):
         raise UserError("A federation needs two sites, each with a name of its own.", "Give an invitation of each.")
-    first = found[0]
+    first, others = found[0], len(found) - 1
+    colluding = others if colluding is None else colluding
+    if not 1 <= colluding <= others:
+        raise UserError(
+            f"{parameter('colluding')} lies in 1 to {others}: each site knows its own noise.",
+            f"{others} are all other sites. Fewer of them mean masks, which need three sites.",
+            code="bad-value",
+            parameter="colluding",
+        )
     for what, of in (
+        ("epsilon", lambda one: one["epsilon"] if colluding < others else None),
         ("labels per record", lambda one: one["k"]),
         ("unit", lambda one: one["records"] is None),
         ("backbone", lambda one: fingerprint_of(classes=(), **one["features"])),
@@ -303,7 +357,8 @@ def agreed(
         if other is not None:
             raise UserError(
                 f"'{other}' has another {what} than '{first['name']}'.",
-                "All sites make their features in the same way, with the same backbone, and protect the same unit.",
+                "All sites make their features in the same way, with the same backbone, and protect the same unit. "
+                "With masks, all spend the same epsilon.",
                 code="conflict",
             )
     method = (FEDERATED[0] if first["k"] == 1 else FEDERATED[1]) if method == "auto" else method
@@ -319,6 +374,7 @@ def agreed(
         k=first["k"],
         features=first["features"],
         adjacency=adjacency,
+        colluding=colluding,
         delta=min(default_delta(each["n"]) for each in found) if delta is None else delta,
     )
     assert made.solver

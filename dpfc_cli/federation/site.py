@@ -28,8 +28,9 @@ import numpy as np
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.federation.masks import Masks
 from dpfc_cli.federation.messages import Door, Exchange, query_bytes
-from dpfc_cli.federation.plan import Federation
+from dpfc_cli.federation.plan import Federation, keys_of
 from dpfc_cli.files import sync
 from dpfc_cli.folders import LEDGER_QUERIES, heads_folder
 from dpfc_cli.ledger.file import ledger_path, read
@@ -95,6 +96,15 @@ def site_of(plan: Federation, name: str, features: FeatureSet, folder: Path | No
     return Site(plan=plan, name=name, features=found, folder=heads_folder() if folder is None else folder)
 
 
+def masks_of(site: Site) -> Masks | None:
+    """The site's masks, if the plan has some. UserError where its keys are not there."""
+    plan = site.plan
+    if not plan.masked:
+        return None
+    own = plan.sites.index(plan.part(site.name))
+    return Masks([each.key for each in plan.sites], own, plan.digest, keys_of(site.features))
+
+
 def ready(site: Site, observer: Observer) -> Checked:
     """Everything that can be refused. Nothing is charged.
 
@@ -102,6 +112,7 @@ def ready(site: Site, observer: Observer) -> Checked:
         UserError: as `training.check.check`; or the plan was charged before, and its answers are gone.
 
     """
+    masks_of(site)
     plan, claim = site.plan, site.plan.claim(site.name)
     request = Request(
         site.features,
@@ -201,6 +212,7 @@ class Answering:
         self._plan, self._facts = charged.checked.calibrated.plan, charged.checked.calibrated.facts
         ends = itertools.accumulate(len(release.parts) for release in self._plan.releases)
         self._starts = [0, *ends]
+        self._masks = masks_of(site)
         self._log = ledger_path(site.features.folder).parent / LEDGER_QUERIES / f"{site.plan.digest}.jsonl"
         self._begun = 0
 
@@ -256,6 +268,8 @@ class Answering:
             # The first part of an answer in pieces says which query it is of.
             at = part + (len(release.parts) > len(release.pieces))
             answer = self._kept(self._starts[number] + at, release.parts[at])
+            if self._masks is not None:
+                answer = self._masks.masked(answer, number, part)
         except BaseException:
             each.refuse("failed")
             raise

@@ -98,7 +98,7 @@ _SOMETIMES: dict[str, Check] = {
     "converged": boolean,
     "federation": closed(
         {
-            **{"plan": text, "trust": among(["own"])},
+            **{"plan": text, "colluding": whole(1)},
             "sites": each(closed({"name": text, "n": whole(1), "epsilon": EPSILON}, records=whole(1)), least=2),
         },
         site=text,
@@ -197,6 +197,8 @@ def _federation_fault(card: Mapping[str, Any]) -> str | None:
     known, facts = card["federation"], card["facts"]
     if card["claim"] != "private" or len({each["name"] for each in known["sites"]}) < len(known["sites"]):
         return "its sites have one name, or nothing is claimed"
+    if known["colluding"] >= len(known["sites"]):
+        return "more sites may collude than there are others"
     own = [each for each in known["sites"] if known.get("site", each["name"]) == each["name"]]
     if not own or facts["n"] != sum(each["n"] for each in own):
         return "it has other records than the sites that it is about"

@@ -116,6 +116,15 @@ def mu_of(releases: Iterable[Mapping[str, Any]]) -> float:
     return math.sqrt(mu_squared(releases))
 
 
+def masked_epsilon(card: Mapping[str, Any], at: int = 1) -> float:
+    """ε of a unit at so many sites, where masks hide the answers of sites in their sum (`federation.masks` has the
+    proof). It holds while no more than `colluding` of the other sites tell. card: with a `federation`.
+    """
+    known = card["federation"]
+    count = len(known["sites"])
+    return epsilon_for(at * card["mu"] / math.sqrt(count - known["colluding"]), card["delta"], count * card["eta"])
+
+
 def epsilon_of(releases: Sequence[Mapping[str, Any]], delta: float, eta: float) -> float:
     """ε at δ of releases, as a card or a row has them. eta: the sum of their trainings' η."""
     mu = mu_of(r for r in releases if r["rate"] == 1)

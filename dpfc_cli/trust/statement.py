@@ -15,7 +15,7 @@ from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.rounding import at_most, cost, delta, epsilon, rounded_down
 from dpfc_cli.show.document import Curve, Document, Facts, Points, Section, Table, Words
-from dpfc_cli.trust.claims import is_sampled
+from dpfc_cli.trust.claims import is_sampled, masked_epsilon
 
 _SEVERAL = {
     "record": "several pictures of one person together: the guarantee is for one record",
@@ -276,15 +276,31 @@ def _sites(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     said = ", ".join(f"{each['name']} ({each['n']:,}, epsilon = {each['epsilon']:g})" for each in known["sites"])
     whose = f"the records of {known['site']}" if "site" in known else "each site, with the largest epsilon"
     squares = sorted((mu_for(each["epsilon"], delta, eta) ** 2 for each in known["sites"]), reverse=True)
-    several = [
-        f"{j} sites: epsilon = {_figure(found if found <= LARGEST_EPSILON else None)}"
+    several = "; ".join(
+        f"{j} sites: epsilon = {_figure(epsilon_for(math.sqrt(sum(squares[:j])), delta, eta))}"
         for j in range(2, min(len(squares), 3) + 1)
-        if (found := epsilon_for(math.sqrt(sum(squares[:j])), delta, eta))
-    ]
+    )
     return [
         ("trained by", f"{counted(len(squares), 'site')}: {said}; this says what is promised for {whose}"),
         ("trust", "each site added the noise of its own claim: nobody has to be trusted"),
-        (f"a {card['unit']} of", f"{'; '.join(several)}; at most, at the same delta"),
+        (f"a {card['unit']} of", f"{several}; at most, at the same delta"),
+        *masked(card),
+    ]
+
+
+def masked(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What masks add to the claim of a site, and for whom. card: of a head of several sites."""
+    known, count = card["federation"], len(card["federation"]["sites"])
+    if known["colluding"] == count - 1:
+        return []
+    spent = [_figure(masked_epsilon(card, j)) for j in (1, 2, 3)]
+    return [
+        (
+            "with masks",
+            f"epsilon = {spent[0]} while at most {known['colluding']} of the {count - 1} other sites tell what they "
+            "know, lie or add no noise, whatever the coordinator does, and X25519 and ChaCha20 are not broken; "
+            f"for a {card['unit']} of 2 sites: epsilon = {spent[1]}; 3 sites: epsilon = {spent[2]}",
+        )
     ]
 
 
@@ -367,7 +383,7 @@ def _value(value: object) -> str:
 
 
 def _figure(spent: float | None) -> str:
-    return f"more than {LARGEST_EPSILON:g}" if spent is None else epsilon(spent)
+    return f"more than {LARGEST_EPSILON:g}" if spent is None or spent > LARGEST_EPSILON else epsilon(spent)
 
 
 def _origin(origin: str, private: bool) -> str:

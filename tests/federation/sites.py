@@ -19,8 +19,9 @@ from tests.training.stopped import Listener
 
 CLASSES = ("a", "b", "c")
 X, Y = blobs(900, 8, 3)
-PARTS = {"north": slice(0, 600), "south": slice(600, 900)}
-NAMES = tuple(PARTS)
+PARTS = {"north": slice(0, 600), "south": slice(600, 900), "west": slice(300, 900)}
+"""The records of west are those of others, too."""
+NAMES = ("north", "south")
 JOINT = Path("joint.safetensors")
 
 

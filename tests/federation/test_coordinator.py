@@ -41,7 +41,8 @@ def test_without_noise_several_sites_give_the_head_of_one_place(method: str) -> 
         ]
         # The noise is what shapes the options, so all have those of one place.
         solver = plan_of([len(X)], 8, 3, [2.0], method).solver
-        sums = Sums(solver.plan, solver.facts, sites, [1.0] * len(sizes))
+        assert solver.mechanism is not None
+        sums = Sums(solver.mechanism, sites, [1.0] * len(sizes))
         return solver.method.solve(sums, solver.facts, solver.options)
 
     alone, joint = head([len(X)]), head([500, 300, 99, 1])
@@ -76,8 +77,8 @@ def test_the_weighted_sum_has_the_noise_that_the_solver_is_told() -> None:
         nulls = np.zeros((claim.facts.n, 64), np.float32), np.full(claim.facts.n, -1)
         sites.append(local(curator(claim.facts, claim.plan, claim.mechanism.mu, *nulls, seed=i)))
     solver, query = plan.solver, Gram((Clip(1.0),), 0.2)
-    found = Sums(solver.plan, solver.facts, sites, plan.weights).release(query)
     assert solver.mechanism is not None
+    found = Sums(solver.mechanism, sites, plan.weights).release(query)
     # Beside the diagonal it is σ/√2, in units of 1 + 0.2².
     beside = found[np.triu_indices(65, 1)].std() / 1.04 * np.sqrt(2)
     assert beside == pytest.approx(solver.mechanism.sigmas[0], rel=0.06)

@@ -97,14 +97,31 @@ def test_the_statement_says_what_several_records_of_one_person_have_spent() -> N
 def test_a_head_of_several_sites_names_them_and_says_what_a_patient_of_some_has_spent() -> None:
     sites = [{"name": name, "n": n, "epsilon": 1.0} for name, n in (("north", 80), ("south", 20), ("west", 5))]
     card = make_card("private")
-    own = {**card, "federation": {"plan": "0" * 64, "trust": "own", "sites": sites, "site": "south"}}
+    own = {**card, "federation": {"plan": "0" * 64, "colluding": 2, "sites": sites, "site": "south"}}
     said = said_of(own)
     assert "promised for the records of south" in said["trained by"]
     mu = mu_for(1.0, card["delta"], card["eta"])
     for j in (2, 3):
         spent = epsilon_for(j**0.5 * mu, card["delta"], card["eta"])
         assert f"{j} sites: epsilon = {epsilon(spent)}" in said["a record of"]
+    assert "with masks" not in said
     assert "trained by" not in said_of(card)
+
+
+@pytest.mark.parametrize(("count", "colluding", "alone"), [(5, 2, 1.83), (20, 10, 3.62)])
+def test_a_head_with_masks_says_what_holds_under_trust_and_what_without(
+    count: int, colluding: int, alone: float
+) -> None:
+    """Its own claim needs none. A patient of several sites has spent as many times μ behind masks."""
+    card = make_card("private")
+    whole = mu_for(1.0, 1e-5)
+    mu = whole * (count - colluding) ** 0.5
+    sites = [{"name": f"site-{i}", "n": 20, "epsilon": alone} for i in range(count)]
+    said = said_of({**card, "mu": mu, "federation": {"plan": "0" * 64, "colluding": colluding, "sites": sites}})
+    assert epsilon_for(mu, 1e-5) == pytest.approx(alone, abs=0.005)
+    known = [epsilon(epsilon_for(j * whole, 1e-5)) for j in (1, 2, 3)]
+    assert said["with masks"].startswith(f"epsilon = {known[0]} while at most {colluding} of the {count - 1} other")
+    assert said["with masks"].endswith(f"2 sites: epsilon = {known[1]}; 3 sites: epsilon = {known[2]}")
 
 
 def test_for_sampled_trainings_the_statement_uses_epsilon_and_delta_alone() -> None:

@@ -1,0 +1,138 @@
+"""Masks: what each site sends is random by itself, and the sum over all sites is exact.
+
+Each pair of sites has a secret (X25519 of one's private and the other's public key, which the plan has). From it both
+make the same *pad* for each part of each answer (HKDF and ChaCha20). The first of the two adds it and the second one
+subtracts it, modulo 2⁶⁴. So all pads cancel in the sum over all sites, which is that of the integers that the curators
+have answered. If a site is lost there is no sum.
+
+**What an attacker sees.** Let the coordinator and t of the H sites tell what they know, lie, or add no noise. The pads
+among the K = H − t others are unknown to them, and K ≥ 2. So what these K send of a release is, but for its sum,
+uniformly random, as long as X25519, HKDF and ChaCha20 are what they should be. Nobody can choose a query by looking at
+one part of this sum, and whatever is asked of each site, a unit changes the sum by its sensitivity at most. The plan's
+digest is in each pad: another plan, or another set of sites, has other pads. A site draws one answer to a release
+(`training.answers`), a plan is charged once (`site`), and its bytes are the same whenever they are sent.
+
+**Theorem.** Let N_1 … N_K be independent, N_i = round(s·Z_i), with Z_i standard normal and s ≥ 1. Let X ~ N(0, K·s²),
+and V the sum of K − 1 uniform numbers in [−½, ½], all independent. Then the total variation distance of Σ N_i and
+round(X + V) is at most
+
+    Σ_{k=1}^{K−1} Σ_{l≥1} exp(−2π²·s²·l²·k/(k + 1)) ≤ 1.001·(K − 1)·exp(−π²·s²).
+
+Proof by induction. Let M_k = N_1 + … + N_k and Y_k = X_k + V_{k−1}, with X_k ~ N(0, k·s²) and V_{k−1} a sum of k − 1
+uniform numbers. M_1 = round(Y_1). M_k is an integer, so M_{k+1} = round(M_k + s·Z). Put round(Y_k) in the place of M_k:
+this costs the distance of the step before. Then compare A = round(Y_k) + s·Z with B = Y_k + U + s·Z = Y_{k+1}, where U
+is uniform in [−½, ½]. To round both makes no distance larger. P(round(Y_k) = j) is the density of Y_k + U at j. So the
+density of B at y is the integral over x of E[φ_a(x − V_k)]·φ_s(y − x) with a² = k·s², and that of A is the sum over the
+integers x. For each value of V_k the product is a multiple of a normal density in x, of variance τ² = s²·k/(k + 1). By
+Poisson's summation its sum is its integral times 1 ± 2·Σ_l exp(−2π²·τ²·l²). The total variation is half the integral of
+the difference. Last, k/(k + 1) ≥ ½. ∎
+
+**The claim.** S + round(X + V) = round(S + X + V) for an integer S. So up to that distance the sum is a post-processing
+of S + X: the answer of one curator with √K times the noise of a site. If each site is μ-GDP by itself, then all that is
+seen of the others is μ/√K-GDP. A unit at j sites can change the sum j times as much. The distance is paid for in η, as
+in `curator`: for each coordinate K·2⁻²⁴⁰ for the sampler, and that of the theorem, which is below 2⁻²⁴⁰. (Each lattice
+has 4ᵇ ≥ 2²⁰, and no site's ε exceeds 100, so s > 2¹⁴.) Both together are at most H·2⁻²⁴⁰, so η is H times that of one
+site.
+
+**Without trust** each site's own noise is all that counts, as if there were no masks. Its ledger is charged for this.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dpfc_cli.errors import UserError, check_installed
+from dpfc_cli.files import make
+
+PURPOSE = "To make keys for masks"
+
+
+def new_key(folder: Path) -> str:
+    """Make the private key of an invitation, for its owner alone, in a folder. Returns the public one, in hex.
+
+    UserError where it cannot be written, or `cryptography` is not installed.
+    """
+    check_installed("cryptography", "federation", PURPOSE)
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    private = X25519PrivateKey.generate()
+    public = private.public_key().public_bytes_raw().hex()
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        make(_path(folder, public), private.private_bytes_raw(), 0o600)
+    except OSError as error:
+        raise UserError(
+            f"'{folder}' cannot be written: {error.strerror or error}.",
+            "A site keeps the keys of its invitations beside its ledger. Make that folder writable.",
+            code="unwritable",
+            path=str(folder),
+        ) from error
+    return public
+
+
+def _path(folder: Path, public: str) -> Path:
+    return folder / f"{public}.key"
+
+
+class Masks:
+    """The pads of one site of a plan."""
+
+    def __init__(self, keys: Sequence[str], own: int, digest: str, folder: Path) -> None:
+        """Make them. UserError: the private key is not there, or a public key is none.
+
+        Args:
+            keys: the public keys of all sites of the plan, in its order.
+            own: the number of this site.
+            digest: of the plan.
+            folder: where its private keys are.
+
+        """
+        check_installed("cryptography", "federation", PURPOSE)
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+        self._own, self._digest = own, bytes.fromhex(digest)
+        try:
+            private = X25519PrivateKey.from_private_bytes(_path(folder, keys[own]).read_bytes())
+            if private.public_key().public_bytes_raw().hex() != keys[own]:
+                raise ValueError
+            others = {
+                i: X25519PublicKey.from_public_bytes(bytes.fromhex(key)) for i, key in enumerate(keys) if i != own
+            }
+            self._secrets = {i: private.exchange(each) for i, each in others.items()}
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"The keys of this plan cannot be used here: the private one is not in '{folder}', or another site has "
+                "sent one that is none.",
+                "Serve where the invitation was made, or ask for a plan of new invitations.",
+                code="conflict",
+                path=str(folder),
+            ) from error
+
+    def masked(self, answer: np.ndarray, number: int, part: int) -> np.ndarray:
+        """An answer, or a part of one, with the pads of all other sites. It always is the same.
+
+        Args:
+            answer: integers, int64 in the bytes of float64.
+            number: of the release.
+            part: of the answer.
+
+        """
+        total = answer.view(np.uint64).copy()
+        for other, secret in self._secrets.items():
+            first, second = sorted((self._own, other))
+            pad = self._pad(secret, f"{first} {second} {number} {part}", total.size)
+            pad = pad.reshape(total.shape)
+            total += pad if self._own == first else -pad
+        return total.view(np.float64)
+
+    def _pad(self, secret: bytes, info: str, count: int) -> np.ndarray:
+        from cryptography.hazmat.primitives.ciphers import Cipher
+        from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+        # Each key makes one pad, so its nonce may be zero.
+        key = HKDF(SHA256(), 32, salt=self._digest, info=info.encode()).derive(secret)
+        stream = Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(bytes(8 * count))
+        return np.frombuffer(stream, "<u8").astype(np.uint64)
