@@ -68,7 +68,8 @@ def _show(found: "Forecast") -> None:
     columns += [] if found.cap is None else [f"fit under {found.cap:g}"]
     columns += [] if found.records_per_person is None else [f"of {counted(found.records_per_person, 'record')}"]
     title = (
-        f"{found.method} on {counted(facts.n, facts.unit)} of {counted(facts.m, 'class')} with "
+        f"{found.method} on {counted(facts.n, facts.unit)} of {counted(facts.m, 'class')} "
+        f"{'' if found.sites == 1 else f'at {found.sites} sites '}with "
         f"{counted(facts.d, 'dimension')}, delta = {rounding.delta(found.delta)}"
     )
     table = Table(columns, [_row(found, each) for each in found.outlooks], left=0)
@@ -115,6 +116,8 @@ def _said(found: "Forecast") -> list[tuple[str, str]]:
             ("not as it will be", "; ".join(stand_in.unmatched)),
             ("how far off", MEASURED),
         ]
+    if found.sites > 1:
+        rows.append(("sites", "each adds the whole noise of its epsilon, and trusts nobody ('dpfc site-invite')"))
     guessed = f"how often an attacker guesses right whether a {unit} was used, at most (50 % is chance)"
     rows.append(("guessed", guessed))
     if found.cap is not None:

@@ -7,6 +7,9 @@ public labelled features of the same backbone. Whole private trainings run on it
 
 `stand_in` says what a stand-in can match.
 
+**Several sites** that train one head each add the noise of their own ε. Sums do not care how the records are split. So
+the head of H equal sites is that of one place with H times the variance of the noise: μ/√H. No site is made up for it.
+
 The interval is for one more training on the stand-in: mean ± t·s·√(1 + 1/R) over R draws of records, classes and noise.
 It covers chance alone.
 """
@@ -77,6 +80,7 @@ class Forecast:
 
     Attributes:
         facts: the public facts.
+        sites: how many have equal parts of the records. ε and δ are those of each of them.
         origin: who states the classes. If they were inferred, `facts` depends on the records, and so does all else.
         method: the name of the method.
         delta: δ.
@@ -89,6 +93,7 @@ class Forecast:
     """
 
     facts: Facts
+    sites: int
     origin: Origin
     method: str
     delta: float
@@ -128,8 +133,9 @@ def forecast(wanted: Forecasting) -> Forecast:
         )
     chosen = method_named(wanted.method, facts)
     asked = [Privacy(epsilon=each, delta=wanted.delta) for each in sorted(set(wanted.epsilons))]
-    calibrations = [calibrate(chosen, facts, wanted.options, each) for each in asked]
-    first = calibrations[0].guarantee
+    claims = [calibrate(chosen, _of_site(facts, wanted.sites, chosen.name), wanted.options, each) for each in asked]
+    calibrations = [_of_all(claim, facts, wanted.sites) for claim in claims]
+    first = claims[0].guarantee
     assert first is not None
     room = None
     if cap is not None:
@@ -156,8 +162,8 @@ def forecast(wanted: Forecasting) -> Forecast:
     if sampled and records_per_person is not None:
         said.append("Little is known of what sampled trainings are for several records, so it is not stated.")
     outlooks = tuple(
-        _outlook(calibrated, found, room, records_per_person)
-        for calibrated, found in zip(calibrations, scores, strict=True)
+        _outlook(claim, kept(calibrated), found, room, records_per_person)
+        for claim, calibrated, found in zip(claims, calibrations, scores, strict=True)
     )
     hidden = [f"{each.epsilon:g}" for each, c in zip(outlooks, calibrations, strict=True) if kept(c) < POOR]
     # Where trainings were tried, their accuracies say it better.
@@ -168,6 +174,7 @@ def forecast(wanted: Forecasting) -> Forecast:
         )
     return Forecast(
         facts=facts,
+        sites=wanted.sites,
         origin=origin,
         method=chosen.name,
         delta=first.delta,
@@ -179,8 +186,31 @@ def forecast(wanted: Forecasting) -> Forecast:
     )
 
 
+def _of_site(facts: Facts, sites: int, method: str) -> Facts:
+    """The facts of one of so many equal sites. UserError: they have too few records, or cannot train this method."""
+    if sites == 1:
+        return facts
+    from dpfc_cli.federation.plan import FEDERATED
+
+    n, rows = facts.n // sites, None if facts.rows is None else facts.rows // sites
+    if n < 2 or method not in FEDERATED:
+        raise UserError(
+            f"{counted(facts.n, facts.unit)} at {sites} sites cannot train {method}.",
+            f"Sites train {', '.join(FEDERATED)}, and each needs two {facts.unit}s.",
+            code="conflict",
+            parameter="sites",
+        )
+    return replace(facts, n=n, rows=rows)
+
+
+def _of_all(claim: Calibrated, facts: Facts, sites: int) -> Calibrated:
+    """What the head of all sites is made of: all records, and H times the variance of a site's noise."""
+    assert claim.guarantee is not None
+    return replace(claim, facts=facts, guarantee=replace(claim.guarantee, mu=claim.guarantee.mu / math.sqrt(sites)))
+
+
 def _outlook(
-    calibrated: Calibrated, scores: Sequence[float], room: float | None, records_per_person: int | None
+    calibrated: Calibrated, part: float, scores: Sequence[float], room: float | None, records_per_person: int | None
 ) -> Outlook:
     guarantee = calibrated.guarantee
     assert guarantee is not None
@@ -192,7 +222,7 @@ def _outlook(
     return Outlook(
         epsilon=guarantee.epsilon,
         mu=guarantee.mu,
-        kept=kept(calibrated) if calibrated.method.name in FITTED and not scores else None,
+        kept=part if calibrated.method.name in FITTED and not scores else None,
         accuracy=statistics.mean(scores) if scores else None,
         interval=interval_of(scores) if scores else None,
         scores=tuple(scores),

@@ -44,6 +44,13 @@ class Forecasting(Noisy):
         "accuracy to expect. Without it no accuracy is expected.",
         metavar="SET",
     )
+    sites: int = option(
+        "So many hospitals have equal parts of the records and train one head. Each adds the whole noise of its ε.",
+        PRIVACY,
+        low=1,
+        high=1000,
+        default=1,
+    )
     epsilons: Sequence[float] = option(
         "The ε to look at.", PRIVACY, metavar="LIST", flags=("--epsilon",), default=(0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
     )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.federation import plan_of
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.evaluation.evaluate import evaluate
 from dpfc_cli.extraction.importing import import_features
@@ -51,6 +52,21 @@ def test_classes_that_were_inferred_are_called_so(sets: dict[str, FeatureSet], t
     assert (inferred.facts, inferred.outlooks) == (stated.facts, stated.outlooks)
     more = set(inferred.warnings) - set(stated.warnings)
     assert [GUARDED in text for text in more] == [True]
+
+
+def test_a_forecast_for_sites_has_the_noise_of_their_plan() -> None:
+    (alone,) = forecast(records=250, classes=3, dimensions=6, epsilons=[2.0]).outlooks
+    (joint,) = forecast(records=1000, classes=3, dimensions=6, epsilons=[2.0], sites=4).outlooks
+    plan = plan_of([250] * 4, 6, 3, [2.0] * 4)
+    solver = plan.solver
+    assert solver.guarantee is not None
+    assert solver.mechanism is not None
+    heard = replace(solver, guarantee=replace(solver.guarantee, mu=solver.mechanism.mu))
+    assert joint.kept == pytest.approx(kept(heard), rel=1e-9)
+    assert (joint.mu, joint.guess) == (alone.mu, alone.guess), "the claim is that of each site"
+    for wrong in ({"sites": 1000}, {"sites": 2, "method": "dp-sgd"}):
+        with pytest.raises(UserError, match="cannot train"):
+            forecast(records=1000, classes=3, dimensions=6, **wrong)
 
 
 PARTS = {"public": slice(600), "private": slice(600, 1200)}
