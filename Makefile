@@ -85,15 +85,15 @@ reproduce: .venv/.bench ## The paper's tables on FEATURES="SET…" (hours; goes 
 costs: .venv/.run ## Seconds and memory of every method on made-up features (SHAPE=50000x768x100)
 	$(BIN)/python -m bench.costs --shape $(or $(SHAPE),50000x768x100)
 
-# The other tools have an environment of their own: diffprivlib needs an older scikit-learn than dpfc.
+# The other tools have an environment of their own.
 PEERS ?= .venv-bench
 
 $(PEERS)/.made: pyproject.toml
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -e . torch torchvision timm opacus diffprivlib 'scikit-learn<1.6'
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -e . torch torchvision timm opacus scikit-learn
 	@touch $@
 
-bench: $(PEERS)/.made ## dpfc beside other tools, for docs/benchmarks.md, on FEATURES="SET…" (hours; goes on where it stopped)
+bench: $(PEERS)/.made ## dpfc beside other tools, for docs/benchmarks.md, on FEATURES="SET…" (half an hour; goes on where it stopped)
 	$(PEERS)/bin/python -m bench.benchmarks $(FEATURES)
 
 bench-accuracy: .venv/.run ## The default beside the paper's methods on synthetic sets and FEATURES="SET…" (hours; resumable)

@@ -100,15 +100,6 @@ def plain(data: Data, epsilon: float, seed: int, rate: float) -> np.ndarray:
     return np.asarray(test @ theta)
 
 
-def diffprivlib(data: Data, epsilon: float, seed: int, rate: float) -> np.ndarray:
-    """Logistic regression by objective perturbation, one class against the rest; δ = 0."""
-    from diffprivlib.models import LogisticRegression
-
-    x, test = _unit(data)
-    model = LogisticRegression(epsilon=epsilon, data_norm=1.02, max_iter=100, random_state=seed)
-    return np.asarray(model.fit(x, data.y).decision_function(test))
-
-
 def scikit_learn(data: Data, epsilon: float, seed: int, rate: float) -> np.ndarray:
     """Multinomial logistic regression without privacy: the loss of `dp-fc --non-private --loss softmax`."""
     from sklearn.linear_model import LogisticRegression
@@ -121,12 +112,10 @@ def scikit_learn(data: Data, epsilon: float, seed: int, rate: float) -> np.ndarr
 
 
 PEERS: dict[str, Callable[[Data, float, int, float], np.ndarray]] = {
-    each.__name__: each for each in (opacus, plain, diffprivlib, scikit_learn)
+    each.__name__: each for each in (opacus, plain, scikit_learn)
 }
 WITHOUT = ("scikit_learn", "dp-fc --non-private --loss softmax")
-"""Without privacy, and so without a seed."""
-ONCE = (*WITHOUT, "diffprivlib")
-"""What is trained once: the accuracy does not vary, or the time is not worth it."""
+"""Without privacy, and so without a seed: trained once."""
 WORDS = {
     "dp-whitened": "`dp-whitened`, the default",
     "dp-fc": "`dp-fc`",
@@ -134,7 +123,6 @@ WORDS = {
     "dp-adam --steps 100": "`dp-adam --steps 100`",
     "opacus": "Opacus: DP-SGD on a linear layer, 10 epochs, samples of 1,024",
     "plain": "the paper's Algorithm 4 as its pseudo-code has it, in JAX",
-    "diffprivlib": "diffprivlib: `LogisticRegression`, δ = 0",
     "dp-fc --non-private --loss softmax": "without privacy: `dp-fc --non-private --loss softmax`",
     "scikit_learn": "without privacy: scikit-learn, `LogisticRegression`, the same loss",
 }
@@ -230,7 +218,7 @@ def wanted(names: Sequence[str], seeds: int, runs: Runs) -> Iterator[tuple[str, 
     """The trainings that are missing, in turns. What is found meanwhile is to be put into `runs`."""
     for seed in range(seeds):
         for name in names:
-            for rate in rates(name, runs) if not (seed and name in ONCE) else ():
+            for rate in rates(name, runs) if not (seed and name in WITHOUT) else ():
                 if (name, seed, rate) not in runs:
                     yield name, seed, rate
 
