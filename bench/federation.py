@@ -1,11 +1,14 @@
-"""How good a head of several sites is: own noise, on features that lie in NumPy files.
+"""How good a head of several sites is, on features that lie in NumPy files.
 
     python -m bench.federation FOLDER --epsilon 1 --seeds 5 --sizes 0.2,0.2,0.2,0.2,0.2
+
+With --colluding T the ε are those of masks, while at most T of the other sites collude. Pads cancel, so none are made.
 
 FOLDER has train_x.npy, train_y.npy, test_x.npy and test_y.npy. The noise comes from seeds: nothing here is private.
 """
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from dpfc_cli.federation import plan as plans
 from dpfc_cli.federation.coordinator import Part, Sums
 from dpfc_cli.federation.plan import Federation
 from dpfc_cli.ledger.facts import new_id
+from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.chain import run
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected
 from dpfc_cli.privacy.directions import InMemory
@@ -22,6 +26,8 @@ from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Oracle
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import Query
+
+DELTA = 1e-5
 
 
 def local(oracle: Oracle) -> Part:
@@ -50,7 +56,7 @@ def plan_of(
     known: dict[str, Any] = {"id": new_id(), "method": method, "options": {}, "adjacency": "zero-out", "k": 1}
     known["colluding"] = colluding or max(1, len(sizes) - 1)
     classes = tuple(f"class {j}" for j in range(m))
-    return Federation(**known, sites=tuple(sites), classes=classes, features=features, delta=1e-5)
+    return Federation(**known, sites=tuple(sites), classes=classes, features=features, delta=DELTA)
 
 
 def accuracy(plan: Federation, parts: list[Any], test: Any, seed: int | None, weights: Any = None) -> float:
@@ -80,18 +86,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--by-class", action="store_true", help="each site has its own classes")
     parser.add_argument("--method", default="dp-whitened")
+    parser.add_argument("--colluding", type=int, default=0)
     given = parser.parse_args()
     x, y, *test = (np.load(given.folder / f"{name}.npy") for name in ("train_x", "train_y", "test_x", "test_y"))
     x, y, m = x.astype(np.float32), y.astype(np.int32), int(y.max()) + 1
     fractions = np.cumsum([float(each) for each in given.sizes.split(",")])
     epsilons = [float(each) for each in given.epsilon.split(",")]
     epsilons = epsilons * len(fractions) if len(epsilons) == 1 else epsilons
+    if given.colluding:
+        honest = len(epsilons) - given.colluding
+        epsilons = [epsilon_for(math.sqrt(honest) * mu_for(each, DELTA), DELTA) for each in epsilons]
     found = []
     for seed in range(given.seeds):
         order = np.random.default_rng(seed).permutation(len(x))
         order = order[np.argsort(y[order], kind="stable")] if given.by_class else order
         cuts = np.split(order, np.rint(fractions[:-1] * len(x)).astype(int))
-        plan = plan_of([len(each) for each in cuts], x.shape[1], m, epsilons, given.method)
+        plan = plan_of([len(each) for each in cuts], x.shape[1], m, epsilons, given.method, given.colluding)
         found.append(accuracy(plan, [(x[each], y[each]) for each in cuts], test, seed))
         print(f"seed {seed}: {100 * found[-1]:.2f}", flush=True)
     weights = ", ".join(f"{each:.3g}" for each in plan.weights)

@@ -71,6 +71,11 @@ def new_key(folder: Path) -> str:
     return public
 
 
+def forget(folder: Path, public: str) -> None:
+    """Delete a private key. Then nobody can find out later what its masks have hidden."""
+    _path(folder, public).unlink(missing_ok=True)
+
+
 def _path(folder: Path, public: str) -> Path:
     return folder / f"{public}.key"
 

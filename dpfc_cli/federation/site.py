@@ -28,7 +28,7 @@ import numpy as np
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.federation.masks import Masks
+from dpfc_cli.federation.masks import Masks, forget
 from dpfc_cli.federation.messages import Door, Exchange, query_bytes
 from dpfc_cli.federation.plan import Federation, keys_of
 from dpfc_cli.files import sync
@@ -144,6 +144,7 @@ def serve(site: Site, socket: Path, observer: Observer) -> Trained | None:
 
     """
     if site.ended:
+        _forget(site)
         return None
     checked = ready(site, observer)
     with Door(socket, query_bytes(site.features.dim, len(site.plan.classes))) as door:
@@ -162,7 +163,14 @@ def serve(site: Site, socket: Path, observer: Observer) -> Trained | None:
         finally:
             let_go(charged)
         last[0].reply({"state": "ended"})
+        _forget(site)
         return trained
+
+
+def _forget(site: Site) -> None:
+    """Delete the private key of a plan that has ended."""
+    if site.plan.masked:
+        forget(keys_of(site.features), site.plan.part(site.name).key)
 
 
 def _charged(site: Site, checked: Checked, door: Door, observer: Observer) -> Charged:

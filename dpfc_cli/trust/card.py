@@ -197,8 +197,9 @@ def _federation_fault(card: Mapping[str, Any]) -> str | None:
     known, facts = card["federation"], card["facts"]
     if card["claim"] != "private" or len({each["name"] for each in known["sites"]}) < len(known["sites"]):
         return "its sites have one name, or nothing is claimed"
-    if known["colluding"] >= len(known["sites"]):
-        return "more sites may collude than there are others"
+    others, several = len(known["sites"]) - 1, len({each["epsilon"] for each in known["sites"]}) > 1
+    if known["colluding"] > others or (known["colluding"] < others and several):
+        return "more sites may collude than there are others, or masks are for several epsilon"
     own = [each for each in known["sites"] if known.get("site", each["name"]) == each["name"]]
     if not own or facts["n"] != sum(each["n"] for each in own):
         return "it has other records than the sites that it is about"

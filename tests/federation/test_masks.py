@@ -18,7 +18,7 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.curator import Curator, Unprotected
+from dpfc_cli.privacy.curator import Curator, Unprotected, lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS
 from dpfc_cli.privacy.noise import SeededBits
@@ -93,6 +93,15 @@ def test_a_masked_answer_is_uniform(keys: list[str]) -> None:
         assert np.abs(found - len(sent) / 16).max() < 6 * math.sqrt(len(sent) / 16)
 
 
+@pytest.mark.parametrize(("n", "count", "epsilon"), [(1000, 3, 1.0), (10**5, 400, 1.0), (1000, 400, 1e-4)])
+def test_the_sum_of_all_sites_fits_into_64_bits(n: int, count: int, epsilon: float) -> None:
+    """And each site's own sums are exact on that lattice."""
+    noise = mechanism_of(plan_of([n] * count, 8, 3, [epsilon] * count, colluding=1).claims[0])
+    assert noise.pool == lattice_of(noise).bits
+    assert (n * count + 40 * count * max(noise.sigmas)) * 4**noise.pool < 2**63
+    assert n * 4**noise.pool <= 2**52
+
+
 @pytest.mark.parametrize("query", [Mean((Clip(1.0),)), Gram((Clip(1.0),), 0.2)])
 def test_sums_of_sites_are_those_of_one_place_with_the_same_noise(
     query: Query, keys: list[str], monkeypatch: pytest.MonkeyPatch
@@ -148,6 +157,7 @@ def test_sites_with_masks_train_one_head_over_sockets(method: str, monkeypatch: 
         assert [each.epsilon for each in charges(sets[name])] == [20.0]
         assert "1 of the 2 other sites" in own.statement()["with masks"]
         assert masked_epsilon(own.card) < 16
+        assert not list(Path(name, "ledger.federation").glob("*.key"))
     assert np.mean([found == CLASSES[y] for found, y in zip(joint.predict(X), Y, strict=True)]) > 0.9
 
 
