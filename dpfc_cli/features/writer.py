@@ -241,14 +241,16 @@ class FeatureWriter:
                 os.close(descriptor)
 
     def _emptied(self) -> bool:
-        """Remove what was begun, unless there is a finished shard. True if there was none.
+        """Remove what was begun and not finished. True if there is no finished shard.
 
         The caller holds the folder's lock alone.
         """
-        if any(self._partial.glob("*.h5")):
-            return False
-        _tidy(self._partial)
-        return True
+        if not any(self._partial.glob("*.h5")):
+            _tidy(self._partial)
+            return True
+        for left in self._partial.glob(f"*{files.TEMPORARY}"):
+            left.unlink(missing_ok=True)
+        return False
 
     def _nulls(self) -> dict[str, np.ndarray]:
         """The numbers of the null records of each split. They are read from the shards: others may have made some."""
