@@ -342,8 +342,8 @@ def agreed(
     colluding = others if colluding is None else colluding
     if not 1 <= colluding <= others:
         raise UserError(
-            f"{parameter('colluding')} lies in 1 to {others}: each site knows its own noise.",
-            f"{others} are all other sites. Fewer of them mean masks, which need three sites.",
+            f"{parameter('colluding')} lies in 1 to {others}, which are all other sites.",
+            "Fewer than all mean masks. They need three sites, because each one knows its own noise.",
             code="bad-value",
             parameter="colluding",
         )

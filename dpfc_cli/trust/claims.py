@@ -119,10 +119,13 @@ def mu_of(releases: Iterable[Mapping[str, Any]]) -> float:
 def masked_epsilon(card: Mapping[str, Any], at: int = 1) -> float:
     """ε of a unit at so many sites, where masks hide the answers of sites in their sum (`federation.masks` has the
     proof). It holds while no more than `colluding` of the other sites tell. card: with a `federation`.
+
+    A unit counts as often as it is there in the sum of all, or once in each answer: the smaller one is true.
     """
     known = card["federation"]
     count = len(known["sites"])
-    return epsilon_for(at * card["mu"] / math.sqrt(count - known["colluding"]), card["delta"], count * card["eta"])
+    factor = min(at / math.sqrt(count - known["colluding"]), math.sqrt(at))
+    return epsilon_for(factor * card["mu"], card["delta"], count * card["eta"])
 
 
 def epsilon_of(releases: Sequence[Mapping[str, Any]], delta: float, eta: float) -> float:

@@ -19,6 +19,7 @@ from dpfc_cli.rounding import epsilon
 from dpfc_cli.show.markdown import markdown
 from dpfc_cli.training.card import card_of
 from dpfc_cli.trust import statement
+from dpfc_cli.trust.claims import masked_epsilon
 from tests.hostile import standing
 from tests.support import CHAIN, calibrated_at, plan_of, set_with
 
@@ -122,6 +123,13 @@ def test_a_head_with_masks_says_what_holds_under_trust_and_what_without(
     known = [epsilon(epsilon_for(j * whole, 1e-5)) for j in (1, 2, 3)]
     assert said["with masks"].startswith(f"epsilon = {known[0]} while at most {colluding} of the {count - 1} other")
     assert said["with masks"].endswith(f"2 sites: epsilon = {known[1]}; 3 sites: epsilon = {known[2]}")
+
+
+def test_masks_make_no_claim_larger() -> None:
+    """A unit at more sites than are honest has spent no more than in each answer by itself."""
+    sites = [{"name": name, "n": 30, "epsilon": 1.0} for name in ("north", "south", "west")]
+    card = {**make_card("private"), "federation": {"plan": "0" * 64, "colluding": 1, "sites": sites}}
+    assert masked_epsilon(card, 3) == pytest.approx(epsilon_for(3**0.5 * card["mu"], 1e-5))
 
 
 def test_for_sampled_trainings_the_statement_uses_epsilon_and_delta_alone() -> None:
