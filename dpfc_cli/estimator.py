@@ -37,8 +37,8 @@ from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.options import MethodName, MethodOptions, declared
 from dpfc_cli.privacy.facts import Adjacency
-from dpfc_cli.rounding import cost, rounded_up
-from dpfc_cli.show.document import Told
+from dpfc_cli.rounding import cost
+from dpfc_cli.show.document import Values
 from dpfc_cli.sources.classes import check_classes
 from dpfc_cli.sources.groups import keys_of
 from dpfc_cli.training.calibrate import HIDES
@@ -74,14 +74,6 @@ SOURCE = "PrivateClassifier.npz"
 
 class InvalidInputError(UserError, ValueError):
     """Something that the user can correct, as the ValueError that scikit-learn expects."""
-
-
-class Values(dict[str, Any], Told):
-    """Facts by name. A notebook shows them as a table."""
-
-    def told(self) -> dict[str, str]:
-        # Floats are ε, δ and μ.
-        return {name: rounded_up(value, 6) if isinstance(value, float) else str(value) for name, value in self.items()}
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -197,7 +189,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_, self._order = classes[order], order
         self.head_ = trained.head
         self.privacy_ = _privacy(trained)
-        self.statement_ = Values(trained.head.statement())
+        self.statement_ = trained.head.statement()
         return self
 
     def _asserted(self) -> Sequence[Any] | int | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.errors import UserError, parameter, quoted
+from dpfc_cli.errors import UserError, parameter, printable, quoted
 from dpfc_cli.features.lookup import set_of_training
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -15,6 +15,7 @@ from dpfc_cli.heads.signature import Signed
 from dpfc_cli.ledger.facts import Charge, Merge
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Ledger
+from dpfc_cli.show.document import Told
 from dpfc_cli.training.card import charged_standing
 from dpfc_cli.training.request import SPLIT, facts_of
 from dpfc_cli.trust.card import BELONGS, CHARGED, NOISE, OWNER, SIGNER, TEXT, Finding, contradictions
@@ -25,8 +26,8 @@ _NO_LEDGER = "not compared with a ledger: none is at hand, and none was named"
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verified:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Verified(Told):
     """What the checks of a head found. sha256: of its file. ledger: the one that was looked into; signature: the one
     that was checked; None where there was none. findings: the checks. unproved: what the file cannot prove, whatever
     the checks found.
@@ -38,6 +39,11 @@ class Verified:
     signature: Signed | None
     findings: tuple[Finding, ...]
     unproved: tuple[str, ...]
+
+    def told(self) -> dict[str, str]:
+        unknown = ", ".join(each.what for each in self.findings if each.result == "unknown")
+        found = {"head": printable(str(self.path)), "contradicts": "; ".join(self.contradictions) or "nothing"}
+        return {**found, "not checked": unknown or "nothing", "signed by": self.signature.by if self.signature else "–"}
 
     @property
     def contradictions(self) -> list[str]:

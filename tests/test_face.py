@@ -107,8 +107,10 @@ def test_the_whole_path_from_pictures_to_names(tmp_path: Path, monkeypatch: pyte
     right = np.mean([name == head.classes[label] for name, label in zip(names, y.ravel(), strict=True)])
     assert right == pytest.approx(found.top1)
     assert head.statement() == trained.head.statement()
-    for value in (made.features, trained, head, found, trained.spent):
-        assert len(repr(value)) < 400
+    compared, checked = dpfc.compare([head, head], made.features), dpfc.verify(trained.path)
+    written, forecast = dpfc.export(head, "npz", "head.npz"), dpfc.forecast(made.features)
+    for value in (made.features, trained, head, found, trained.spent, released, compared, checked, written, forecast):
+        assert len(repr(value)) < 500
         assert value._repr_html_().count("<tr>") == len(value.told())
     assert "epsilon = 8" in repr(trained)
     with pytest.raises(dpfc.UserError, match="is a str, not a feature set"):

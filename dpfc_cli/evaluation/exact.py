@@ -22,6 +22,8 @@ from dpfc_cli.show.document import Told
 
 ROWS = 4_096
 """Records scored at a time."""
+MOST_SHOWN = 10
+"""Heads that a line shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +87,8 @@ class Evaluation(Told):
         return None if self.mean_average_precision is not None else (1 / m, min(BEST / m, 1.0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(Told):
     """Several heads on the same records of a split.
 
     evaluations: of each head, in the order given. differences: of each head but the first, to the first one.
@@ -94,6 +96,12 @@ class Comparison:
 
     evaluations: tuple[Evaluation, ...]
     differences: tuple[Difference, ...]
+
+    def told(self) -> dict[str, str]:
+        first = self.evaluations[0]
+        shown = [percentage(each.top1, first.n, each.interval, more=1) for each in self.evaluations[:MOST_SHOWN]]
+        more = ", …" if len(self.evaluations) > MOST_SHOWN else ""
+        return {**first.told(), "top-1": f"{', '.join(shown)}{more}, exact and not protected"}
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -55,6 +55,8 @@ from dpfc_cli.privacy.noise import SystemBits
 from dpfc_cli.privacy.oracle import Mechanism, Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.progress import Progress
+from dpfc_cli.rounding import cost, with_interval
+from dpfc_cli.show.document import Told
 from dpfc_cli.training.calibrate import Planned, check_delta, noised
 from dpfc_cli.training.card import charge_of, without_charge
 from dpfc_cli.training.charge import Paid, pay, settle
@@ -74,8 +76,8 @@ class ReleasedClass:
     noise: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrivateEvaluation:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PrivateEvaluation(Told):
     """How good a head is on a private split. Everything here was released with noise, or is public.
 
     head: the name of its file, and head_sha256: its digest. split: the records. epsilon, delta: what the figures cost
@@ -104,6 +106,11 @@ class PrivateEvaluation:
     warnings: tuple[str, ...]
     charge: str
     spent: Account
+
+    def told(self) -> dict[str, str]:
+        found = with_interval(self.top1, self.interval, self.n)
+        paid = f"{cost(self.epsilon, self.delta)} for one {self.unit}"
+        return {"split": printable(self.split), "top-1": f"{found}, with noise", "cost": paid, **self.spent.told()}
 
     @property
     def figures(self) -> dict[str, Any]:

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpfc_cli import outputs
-from dpfc_cli.errors import UserError, check_installed, parameter, quoted, unknown
+from dpfc_cli.errors import UserError, check_installed, parameter, printable, quoted, unknown
 from dpfc_cli.exports import arrays, onnx
 from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads.head import Head, check_heads, encoded
 from dpfc_cli.privacy.chain import to_json
 from dpfc_cli.progress import Progress, show
+from dpfc_cli.show.document import Told
 from dpfc_cli.trust.statement import brief
 from dpfc_cli.version import __version__
 
@@ -21,8 +22,8 @@ TARGETS = {"onnx": ".onnx", "torch": ".safetensors", "sklearn": ".npz", "npz": "
 _ARRAYS = {"torch": arrays.torch, "sklearn": arrays.sklearn, "npz": arrays.npz}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exported:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Exported(Told):
     """What was written.
 
     Attributes:
@@ -35,6 +36,9 @@ class Exported:
     path: Path
     files: tuple[Path, ...]
     notes: dict[str, str]
+
+    def told(self) -> dict[str, str]:
+        return {"files": ", ".join(printable(str(path)) for path in self.files), "claim": self.notes["claim"]}
 
 
 def export(

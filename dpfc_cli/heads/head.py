@@ -25,7 +25,7 @@ from dpfc_cli.heads import hub
 from dpfc_cli.memory import check_fits
 from dpfc_cli.outputs import unwritable
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
-from dpfc_cli.show.document import Told
+from dpfc_cli.show.document import Told, Values
 from dpfc_cli.sources.reading import unread
 from dpfc_cli.trust import card as card_values
 from dpfc_cli.trust import statement
@@ -143,14 +143,14 @@ class Head(Told):
             )
         return as_probabilities(self.scores(x) / temperature, self.several_labels)
 
-    def statement(self, groups: Sequence[int] = statement.GROUPS) -> dict[str, str]:
-        """What is claimed of this head, as sentences by topic. It needs the head's file for its SHA-256.
+    def statement(self, groups: Sequence[int] = statement.GROUPS) -> Values:
+        """What is claimed of this head: sentences by topic. It needs the head's file for its SHA-256.
 
         Args:
             groups: for how many records of one person (or persons, if those are protected) an ε is given.
 
         """
-        return statement.document(self.card, sha256_of(self.file), groups).facts
+        return Values(statement.document(self.card, sha256_of(self.file), groups).facts)
 
     @property
     def file(self) -> Path:

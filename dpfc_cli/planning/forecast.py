@@ -29,6 +29,8 @@ from dpfc_cli.methods import method_named
 from dpfc_cli.options import Option, takes
 from dpfc_cli.planning.request import MOST, Forecasting
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.rounding import at_most
+from dpfc_cli.show.document import Told
 from dpfc_cli.sources.classes import Origin, class_names
 from dpfc_cli.training.calibrate import FITTED, POOR, Calibrated, calibrate, kept, warnings_of_width
 from dpfc_cli.training.request import Privacy, facts_of
@@ -74,8 +76,8 @@ class Outlook:
     for_person: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Forecast:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Forecast(Told):
     """What is to be expected of trainings, by ε.
 
     Attributes:
@@ -102,6 +104,13 @@ class Forecast:
     records_per_person: int | None
     cap: float | None
     warnings: tuple[str, ...]
+
+    def told(self) -> dict[str, str]:
+        found = {"method": self.method, "records" if self.facts.unit == "record" else "persons": f"{self.facts.n:,}"}
+        for each in self.outlooks:
+            good = "" if each.accuracy is None else f"{100 * each.accuracy:.0f} % accuracy, "
+            found[f"epsilon {each.epsilon:g}"] = f"{good}{at_most(each.guess)} right guesses of an attacker"
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON values."""

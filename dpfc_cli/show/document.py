@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpfc_cli.errors import printable
+from dpfc_cli.rounding import rounded_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,3 +150,11 @@ class Told:
         shown = ((html.escape(printable(name)), html.escape(printable(said))) for name, said in self.told().items())
         rows = (f"<tr><th {left}>{name}</th><td {left}>{said}</td></tr>" for name, said in shown)
         return f"<table>{''.join(rows)}</table>"
+
+
+class Values(dict[str, Any], Told):
+    """Facts by name. A notebook shows them as a table."""
+
+    def told(self) -> dict[str, str]:
+        # Floats are ε, δ and μ.
+        return {name: rounded_up(value, 6) if isinstance(value, float) else str(value) for name, value in self.items()}
