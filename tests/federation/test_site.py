@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation import coordinator
 from dpfc_cli.federation import site as sites
-from dpfc_cli.federation.messages import Door
+from dpfc_cli.federation.messages import Door, ask
 from dpfc_cli.federation.plan import Federation, load
 from dpfc_cli.federation.site import site_of
 from dpfc_cli.heads import head as heads
@@ -269,6 +270,31 @@ def test_only_the_own_user_reaches_a_socket_and_what_a_killed_site_left_is_repla
     with pytest.raises(UserError, match="listen"):
         Door(Path("door.sock"), 100)
     assert Path("door.sock").read_text() == "a file"
+
+
+def test_a_carrier_between_two_sockets_need_not_know_how_long_a_message_is() -> None:
+    """It reads what is said to the end, and what is replied."""
+
+    def carry(door: socket.socket) -> None:
+        asking, _ = door.accept()
+        asking.settimeout(20)
+        with asking, socket.socket(socket.AF_UNIX) as site:
+            site.connect("site.sock")
+            site.sendall(asking.makefile("rb").read())
+            site.shutdown(socket.SHUT_WR)
+            asking.sendall(site.makefile("rb").read())
+
+    def reply(door: Door) -> None:
+        for each in door.exchanges():
+            each.reply(each.said, bytes(each.body)[::-1])
+
+    with Door(Path("site.sock"), 1000) as site, socket.socket(socket.AF_UNIX) as door:
+        door.bind("carrier.sock")
+        door.listen()
+        for target, given in ((carry, door), (reply, site)):
+            threading.Thread(target=target, args=(given,), daemon=True).start()
+        said, body = ask(Path("carrier.sock"), framed({"ask": "ready"}, b"abc"), 1000)
+        assert (said, bytes(body)) == ({"ask": "ready"}, b"cba")
 
 
 def test_a_plan_that_was_changed_is_another_plan_or_none(sets: dict[str, FeatureSet]) -> None:

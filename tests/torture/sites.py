@@ -1,19 +1,27 @@
 """Sites and their coordinator are killed at random, and started again, until all have the head.
 
     python -m tests.torture.sites --kills 40
+    python -m tests.torture.sites --kills 10 --flower FOLDER
+
+FOLDER has the programs of Flower (`bin` of an environment with flwr). Then all messages go over Flower, with TLS and
+keys, and SuperNodes are killed as well.
 
 It says what broke: a ledger with two charges, a release with two answers, a site without the head.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import multiprocessing
 import os
 import random
+import signal
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +41,11 @@ from tests.support import blobs
 NAMES = ("north", "south", "west")
 START, LONGEST = 0.2, 60.0
 """Seconds before the first kill at least; seconds that one federation may take."""
+SLOW = 10
+"""How many times as long everything may take over Flower."""
+PORT = 9640
+"""Of the SuperLink. SuperNodes have the next ones."""
+HOSPITALS = Path(__file__).parents[2] / "examples" / "hospitals"
 
 
 def site(name: str) -> None:
@@ -40,7 +53,7 @@ def site(name: str) -> None:
     serve(site_of(plan.load(Path("plan.json")), name, features, Path(name, "heads")), Path(f"{name}.sock"), Observer())
 
 
-def coordinate() -> None:
+def coordinate(sockets: str, patience: float) -> None:
     """The coordinator. Each answer that it gets is written down."""
     real = Remote._part
 
@@ -52,7 +65,50 @@ def coordinate() -> None:
         return answer
 
     Remote._part = watched  # type: ignore[method-assign]
-    coordinator.run(plan.load(Path("plan.json")), Path(), Path("joint.safetensors"), Observer(), 15.0)
+    coordinator.run(plan.load(Path("plan.json")), Path(sockets), Path("joint.safetensors"), Observer(), patience)
+
+
+def flower_has(programs: Path, name: str) -> dict[str, str]:
+    """The environment of Flower's programs, with a folder of their own."""
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    return os.environ | quiet | {"PATH": f"{programs}:{os.environ['PATH']}", "FLWR_HOME": f"{Path.cwd()}/flower-{name}"}
+
+
+def supernode(name: str, programs: Path) -> None:
+    """It takes the place of this process."""
+    keys = ["--root-certificates", "server.pem", "--auth-supernode-private-key", f"{name}.key"]
+    place = ["--superlink", f"localhost:{PORT}", "--port", str(PORT + 1 + NAMES.index(name))]
+    line = ["flower-supernode", *place, *keys, "--node-config", f'socket="{Path.cwd()}/{name}.sock"']
+    log = os.open("flower.log", os.O_WRONLY | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.execvpe(line[0], line, flower_has(programs, name))
+
+
+@contextlib.contextmanager
+def superlink(programs: Path) -> Iterator[None]:
+    """A SuperLink at which all sites are registered, and the relay."""
+    script = f"""
+        mkdir link $FLWR_HOME
+        sed "s|localhost:8000|localhost:{PORT}|; s|/keys/ca.pem|$PWD/server.pem|" {HOSPITALS}/flower/config.toml \
+            > $FLWR_HOME/config.toml
+        openssl req -x509 -newkey rsa:2048 -nodes -keyout server.key -out server.pem -subj /CN=localhost \
+            -addext subjectAltName=DNS:localhost,IP:127.0.0.1
+        flower-superlink --port {PORT} --enable-supernode-auth --disable-runtime-dependency-installation \
+            --ssl-ca-certfile server.pem --ssl-certfile server.pem --ssl-keyfile server.key &
+        echo $! > link.pid
+        for name in {" ".join(NAMES)}; do
+            ssh-keygen -q -t ecdsa -b 384 -N "" -f $name.key
+            until flwr supernode register $name.key.pub --name $name; do sleep 1; done
+        done
+        flwr run {HOSPITALS}/relay --run-config "sockets='$PWD/link'"
+    """
+    with Path("flower.log").open("wb") as log:
+        subprocess.run(["bash", "-ec", script], env=flower_has(programs, "link"), stdout=log, stderr=log, check=True)
+    try:
+        yield
+    finally:
+        os.kill(int(Path("link.pid").read_text()), signal.SIGTERM)
 
 
 def prepared(method: str) -> None:
@@ -84,16 +140,19 @@ def broken() -> list[str]:
     return found
 
 
-def one(chance: random.Random, method: str) -> tuple[int, list[str]]:
+def one(chance: random.Random, programs: Path | None) -> tuple[int, list[str]]:
     """One federation, with kills until all have ended: how many, and what broke."""
     context = multiprocessing.get_context("forkserver")
-    tasks: dict[str, Any] = {name: (site, (name,)) for name in NAMES} | {"coordinator": (coordinate, ())}
+    slow = SLOW if programs else 1
+    told = ("link" if programs else ".", 15.0 * slow)
+    tasks: dict[str, Any] = {name: (site, (name,)) for name in NAMES} | {"coordinator": (coordinate, told)}
+    nodes: dict[str, Any] = {f"node of {name}": (supernode, (name, programs)) for name in NAMES if programs}
     running: dict[str, Any] = {}
     kills, begun = 0, time.monotonic()
-    pause = START
+    pause = START * slow
     try:
-        while tasks or running:
-            for name, (target, given) in tasks.items():
+        while tasks or running.keys() - nodes.keys():
+            for name, (target, given) in (tasks | nodes).items():
                 if name not in running:
                     running[name] = context.Process(target=target, args=given)
                     running[name].start()
@@ -103,16 +162,16 @@ def one(chance: random.Random, method: str) -> tuple[int, list[str]]:
                     del running[name]
                     # A site that ends before it was told to give its head away is started again, as an operator does.
                     if process.exitcode == 0:
-                        tasks.pop(name)
-            late = time.monotonic() - begun > LONGEST
+                        tasks.pop(name, None)
+            late = time.monotonic() - begun > LONGEST * slow
             if running and not late:
                 name = chance.choice(sorted(running))
                 running[name].kill()
                 running.pop(name).join()
                 kills += 1
-            if time.monotonic() - begun > 3 * LONGEST:
+            if time.monotonic() - begun > 3 * LONGEST * slow:
                 return kills, [f"it does not end: {sorted(running)} are left"]
-            pause = 0.5 if late else chance.uniform(0.5, 6.0)
+            pause = 0.5 if late else chance.uniform(0.5, 6.0) * slow
     finally:
         for process in running.values():
             process.kill()
@@ -123,6 +182,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--flower", type=Path, help="the folder of Flower's programs")
     given = parser.parse_args()
     multiprocessing.set_forkserver_preload(["dpfc_cli.federation.site", "dpfc_cli.federation.coordinator"])
     chance, kills, wrong, rounds = random.Random(given.seed), 0, list[str](), 0
@@ -135,7 +195,8 @@ def main() -> int:
             made = context.Process(target=prepared, args=(method,))
             made.start()
             made.join()
-            more, found = one(chance, method)
+            with superlink(given.flower) if given.flower else contextlib.nullcontext():
+                more, found = one(chance, given.flower)
             os.chdir(before)
         kills, rounds, wrong = kills + more, rounds + 1, wrong + found
         print(f"{method}: {more} kills, {found or 'nothing broke'}", flush=True)
