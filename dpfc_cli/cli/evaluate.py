@@ -97,11 +97,7 @@ def evaluate(
     paths, cards = [_path(head) for head in loaded], [head.card for head in loaded]
     ready = None
     if epsilon is not None:
-        ready = evaluation.prepared(PrivateScoring(loaded[0], found, **asked, epsilon=epsilon))
-        from dpfc_cli.training.card import loses
-
-        if lost := loses(ready.account, ready.charge):
-            display.warn(lost)
+        ready = evaluation.prepared(PrivateScoring(loaded[0], found, **asked, epsilon=epsilon), display.warn)
         if not asked["again"] and display.can_ask():
             from dpfc_cli.training.charge import confirm_again
 

@@ -248,8 +248,6 @@ def _show_head(trained: "Trained", as_json: bool, full: bool, named: bool, featu
 
     card, claimed = trained.head.card, trained.charged.checked.calibrated.claimed
     spent = trained.spent
-    if card.get("converged") is False:
-        display.warn("the optimum was not reached. The head is where the iteration ended.")
     rows = []
     if claimed is not None:
         said = [f"{spent.summed(claimed.delta)} by {counted(len(spent.private), 'private charge')}"]

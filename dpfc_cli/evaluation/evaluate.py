@@ -8,7 +8,7 @@ Of a split of the training's name there is no more than the accuracy: no confusi
 between heads. Its records may be those that were to be protected.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -70,16 +70,23 @@ def evaluate_privately(wanted: PrivateScoring) -> "PrivateEvaluation":
 
     """
     from dpfc_cli.evaluation import private
+    from dpfc_cli.training.observer import Observer
 
-    return private.release(prepared(wanted), wanted.progress)
+    return private.release(prepared(wanted, Observer().warn), wanted.progress)
 
 
-def prepared(wanted: PrivateScoring) -> "Ready":
-    """A private evaluation that is not charged yet. UserError: as for `evaluate_privately`."""
+def prepared(wanted: PrivateScoring, warn: Callable[[str], None]) -> "Ready":
+    """A private evaluation that is not charged yet. UserError: as for `evaluate_privately`. warn: told what the charge
+    takes away.
+    """
     from dpfc_cli.evaluation import private
+    from dpfc_cli.training.card import loses
 
     wanted, warnings, _ = _checked(wanted, noisy=True)
-    return private.prepare(wanted, warnings)
+    ready = private.prepare(wanted, warnings)
+    if lost := loses(ready.account, ready.charge):
+        warn(lost)
+    return ready
 
 
 def _checked(wanted: Wanted, noisy: bool) -> tuple[Wanted, tuple[str, ...], bool]:

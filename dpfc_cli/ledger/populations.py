@@ -129,7 +129,7 @@ def set_population(
     who = noted("by", by) or account_name()
 
     def said(ledger: Ledger) -> list[Set]:
-        known = ledger.sets.get(features.manifest.id, []) if adopt else known_set(ledger, features)
+        known = known_set(ledger, features, lacking=adopt)
         if adopt and known:
             raise refused("adopt", f"The ledger has {features.name}.", "There is nothing to adopt.", "exists")
         if not adopt and population in {ledger.named(each.population) for each in known}:
@@ -158,12 +158,16 @@ def _check_caps(after: Ledger, of: str) -> None:
             raise refused("population", what, remedy, "over-cap")
 
 
-def known_set(ledger: Ledger, features: "FeatureSet") -> list[Set]:
-    """What the ledger says of a set. UserError where it lacks the set, or the set is not the one it was."""
+def known_set(ledger: Ledger, features: "FeatureSet", lacking: bool = False) -> list[Set]:
+    """What the ledger says of a set. UserError where it is not complete, the ledger lacks it, or it is not the one it
+    was. lacking: it may lack the set.
+    """
     found, folder = ledger.sets.get(features.manifest.id, []), features.folder
     if folder.resolve().name.endswith(PARTIAL):
-        raise refused("features", f"'{folder}' is not complete.", "Run the command that began it again.", "missing")
-    if not found:
+        raise refused(
+            "features", f"{quoted(folder)} is not complete.", "Run the command that began it again.", "missing"
+        )
+    if not found and not lacking:
         what = f"The ledger {quoted(ledger.path)} does not have {features.name}: what was spent on it is not known."
         remedy = (
             "Put the set's own ledger back, or unite the two: 'dpfc budget --merge'. If there is none any more: 'dpfc "

@@ -91,15 +91,20 @@ class Answers:
 
         path: the file. file: a descriptor of it, which holds its lock.
         """
+        self._file: int | None = None
         self.path = path
         self.charge, self.answered = _named(path)
-        self._file: int | None = file
         line, end, _ = os.pread(file, _LARGEST_HEADER, 0).partition(b"\n")
         self.training = json_of(line)["training"]
         if line + end != _header(self.charge, self.training, file):
             raise ValueError("it is a copy")
         self._end = len(line + end)
         self._starts: list[int] = []
+        self._file = file
+
+    def __del__(self) -> None:
+        # Ctrl-C may lose them before anybody has them, and a notebook lives on.
+        self.close()
 
     def find(self, plan: Plan) -> None:
         """Find the answers that are there, of a training with this plan.

@@ -26,6 +26,9 @@ from dpfc_cli.training.machine import shelf_for, side_of, stack_bytes, stack_for
 from dpfc_cli.training.observer import MATRICES, SOLVING, TRAINING, Observer
 from dpfc_cli.training.request import SPLIT
 
+UNUSED = 0.005
+"""A public start that is trusted less is shown as trusted to 0 %."""
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Trained(Told):
@@ -85,7 +88,14 @@ def run(charged: Charged, observer: Observer) -> Trained:
             # Without the ledger they are what says that there was a charge.
             answers.remove()
         if unsettled is not None:
-            observer.warn(f"The head is written to '{path}', but the ledger does not say so. {unsettled.what}")
+            observer.warn(f"the head is written to '{path}', but the ledger does not say so. {unsettled.what}")
+        if card.get("converged") is False:
+            observer.warn("the optimum was not reached. The head is where the iteration ended.")
+        if card.get("public_head", {}).get("trusted", 1.0) < UNUSED:
+            observer.warn(
+                "the public start was trusted to 0 %, so the head has nothing of it. Its vectors are wrong, or of "
+                "another backbone or order of classes."
+            )
     except BaseException as stop:
         if oracle is None and charged.paid.unused.locked():
             # Another run has this charge, and says what becomes of it.

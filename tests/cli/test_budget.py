@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +16,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dpfc_cli import rounding
+from dpfc_cli import evaluate_privately, open_features, rounding
 from dpfc_cli.cli import display
 from dpfc_cli.folders import LEDGER
+from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator, sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
+from dpfc_cli.training.observer import TrainingWarning
 from tests.cli.conftest import Dpfc, charges, one_line
 from tests.support import blobs
 
@@ -358,6 +361,12 @@ def test_an_evaluation_of_records_says_what_it_takes_from_the_persons(dpfc: Dpfc
     made(dpfc, "persons", "--population", "ward", persons=True)
     made(dpfc, "records", seed=4)
     assert dpfc(*LS, "1", "--features", "persons").exit_code == 0
+    # In Python, too. Whoever makes errors of warnings is charged nothing.
+    records, (path,) = open_features("records"), Path("heads").glob("*")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TrainingWarning)
+        with pytest.raises(TrainingWarning, match="will be for one record only"):
+            evaluate_privately(Head.load(path), records, split="train", epsilon=1.0)
     done = dpfc("evaluate", "--features", "records", "--split", "train", "--epsilon", "1")
     assert done.exit_code == 0, done.output
     assert one_line(done.stderr).count("will be for one record only") == 1

@@ -279,6 +279,9 @@ def test_an_adopted_set_has_a_past_that_nobody_knows(place: Path, tmp_path: Path
         refused("over-cap", lambda: dpfc_cli.set_population(second, None, adopt=True))
         assert book(place) == before
         written(path, a_cap(None, cap.population, replaces=(cap.id,)))
+    partial = shutil.copytree(second.folder, place / "second.partial")
+    refused("missing", lambda: dpfc_cli.set_population(FeatureSet(partial), None, adopt=True))
+    shutil.rmtree(partial)
     dpfc_cli.set_population(second, None, adopt=True, by="an officer")
     ledger = read(path)
     assert ledger.account("a").adopted

@@ -211,7 +211,7 @@ def test_errors_of_the_charge_say_themselves_what_is_charged(
         assert [note.split(":")[0] for note in getattr(end.value, "__notes__", [])] == said
 
 
-def test_a_stop_just_after_the_charge_leaves_nothing_beside_the_heads(
+def test_a_stop_just_after_the_charge_leaves_nothing_beside_the_heads_and_lets_it_go_on(
     sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ready(sets["a"])
@@ -224,6 +224,7 @@ def test_a_stop_just_after_the_charge_leaves_nothing_beside_the_heads(
     with pytest.raises(KeyboardInterrupt):
         finish(asked, Observer())
     assert list(asked.path.parent.glob(".*")) == []
+    assert ready(sets["a"]).unfinished is not None
 
 
 def test_a_stop_after_the_head_says_that_it_is_there(
