@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 Plan = Annotated[Path, Option("The plan: a JSON file that all sites have.", argument=True)]
 Features = Annotated[str, Option("This site's feature set, by path or name.", metavar="SET")]
 Name = Annotated[str, Option("The name of this site in the plan.", metavar="NAME")]
+Policy = Annotated[
+    Path | None,
+    Option("A JSON file with what this site agrees to at most (docs/federation.md).", metavar="FILE"),
+]
 Out = Annotated[Path, Option("The file. It is never overwritten.", metavar="FILE")]
 
 
@@ -82,7 +86,9 @@ def new(
 
 
 @command("site-check")
-def check(plan: Plan, features: Features, name: Name, as_json: Annotated[bool, JSON] = False) -> None:
+def check(
+    plan: Plan, features: Features, name: Name, policy: Policy = None, as_json: Annotated[bool, JSON] = False
+) -> None:
     """Say what this site would agree to, and check that nothing stands against it. Nothing is charged."""
     from dpfc_cli.federation.site import ready
     from dpfc_cli.report import account as shown
@@ -90,7 +96,7 @@ def check(plan: Plan, features: Features, name: Name, as_json: Annotated[bool, J
 
     with contextlib.ExitStack() as stack:
         observer = Shown(stack)
-        site = _site(plan, features, name)
+        site = _site(plan, features, name, policy)
         checked = ready(site, observer)
     claimed = checked.calibrated.claimed
     assert claimed is not None
@@ -119,14 +125,26 @@ def serve(
     name: Name,
     digest: Annotated[str, Option("The plan's SHA-256 that all operators have agreed on.", metavar="SHA256")],
     socket: Annotated[Path, Option("The Unix socket at which the coordinator asks.", metavar="FILE")],
+    policy: Policy = None,
+    answer_every: Annotated[
+        float,
+        Option(
+            "Replies leave at multiples of so many seconds since their message came. If that is more than a pass over "
+            "the records takes, nobody sees how long it took. 0: at once.",
+            metavar="SECONDS",
+            low=0.0,
+            high=1e6,
+        ),
+    ] = 0.0,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Answer the queries of a plan, until this site has the head. It charges the ledger when all sites are ready."""
+    from dpfc_cli.federation.messages import Pace
     from dpfc_cli.federation.site import serve as answer
 
     with contextlib.ExitStack() as stack:
         observer = Shown(stack)
-        site = _site(plan, features, name)
+        site = _site(plan, features, name, policy)
         if site.plan.digest != digest.lower():
             raise UserError(
                 f"'{plan}' has the digest {site.plan.digest}, and {parameter('digest')} is another one.",
@@ -134,7 +152,7 @@ def serve(
                 code="conflict",
             )
         stop.stands = "'dpfc budget' says whether the plan is charged. The same command goes on."
-        trained = answer(site, socket, observer)
+        trained = answer(site, socket, observer, Pace(answer_every))
     head, sha256 = (None, None) if trained is None else (str(trained.path), trained.sha256)
     if as_json:
         display.as_json({"site": name, "head": head, "sha256": sha256})
@@ -173,11 +191,14 @@ def _write(out: Path, data: bytes) -> None:
         raise outputs.taken(out)
 
 
-def _site(plan: Path, features: str, name: str) -> "Site":
-    from dpfc_cli.federation.plan import load
+def _site(plan: Path, features: str, name: str, policy: Path | None) -> "Site":
+    from dpfc_cli.federation.plan import check_policy, load
     from dpfc_cli.federation.site import site_of
 
-    return site_of(load(plan), name, feature_set(features)[0])
+    found = load(plan)
+    if policy is not None:
+        check_policy(found, name, policy)
+    return site_of(found, name, feature_set(features)[0])
 
 
 def _agreed(plan: "Federation") -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -36,21 +36,45 @@ def query_bytes(d: int, m: int) -> int:
     return 2 * SHORT + 8 * (d * d + 4 * d + (d + 2) * m)
 
 
+@dataclass(frozen=True)
+class Pace:
+    """When replies leave: at a multiple of `every` seconds since their message came; 0: at once.
+
+    So how long a pass over the records takes is not seen, if it takes less than that.
+    """
+
+    every: float = 0.0
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def wait(self, came: float) -> None:
+        """Wait until the reply to a message may leave. came: when it came."""
+        if self.every:
+            self.sleep(self.every - (self.now() - came) % self.every)
+
+
+AT_ONCE = Pace()
+
+
 @dataclass
 class Exchange:
     """A message that has come to a site, and the way of its reply.
 
-    said: the values of the message. body: the bytes behind them.
+    said: the values of the message. body: the bytes behind them. came: when, by the clock of `pace`.
     """
 
     said: dict[str, Any]
     body: memoryview
     connection: socket.socket
+    pace: Pace
+    came: float
 
     def reply(self, said: dict[str, Any], body: bytes = b"") -> None:
         """Send the reply and close. Whoever asked may have gone: it will ask again."""
+        data = framed(said, body)
+        self.pace.wait(self.came)
         with contextlib.suppress(OSError), self.connection:
-            _send(self.connection, framed(said, body))
+            _send(self.connection, data)
 
     def refuse(self, code: Refusal) -> None:
         """Reply that it cannot be, with a fixed word."""
@@ -60,11 +84,11 @@ class Exchange:
 class Door:
     """The socket of a site, for one message at a time. Only the own user can reach it.
 
-    path: of the socket. limit: the most bytes of a message.
+    path: of the socket. limit: the most bytes of a message. pace: when replies leave.
     """
 
-    def __init__(self, path: Path, limit: int) -> None:
-        self._path, self._limit = path, limit
+    def __init__(self, path: Path, limit: int, pace: Pace = AT_ONCE) -> None:
+        self._path, self._limit, self._pace = path, limit, pace
         self._socket = socket.socket(socket.AF_UNIX)
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -98,13 +122,17 @@ class Door:
             connection, _ = self._socket.accept()
             connection.settimeout(STALLED)
             try:
-                said, body = unframed(_receive(connection, self._limit))
-                found = Exchange(said, body, connection)
+                message = _receive(connection, self._limit)
             except ValueError:
-                Exchange({}, memoryview(b""), connection).refuse("unreadable")
-                continue
+                message = b""
             except OSError:
                 connection.close()
+                continue
+            found = Exchange({}, memoryview(b""), connection, self._pace, self._pace.now())
+            try:
+                found.said, found.body = unframed(message)
+            except ValueError:
+                found.refuse("unreadable")
                 continue
             yield found
 

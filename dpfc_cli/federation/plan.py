@@ -83,6 +83,13 @@ _PLAN = closed(
         **{"delta": number(LEAST_DELTA, 1), "sites": each(closed(_PART), least=2), **_COMMON},
     }
 )
+_POLICY = closed(
+    {},
+    epsilon=_EPSILON,
+    delta=number(LEAST_DELTA, 1),
+    methods=each(among(FEDERATED)),
+    sites=each(_NAME),
+)
 _INVITATION = closed({"format": among([INVITATION]), **_PART, **_COMMON})
 
 
@@ -273,6 +280,35 @@ def load(path: Path) -> Federation:
     except ValueError as error:
         raise _damaged(path, "a plan", str(error)) from error
     return plan
+
+
+def check_policy(plan: Federation, name: str, path: Path) -> None:
+    """Compare a plan with what a site agrees to at most. Unit and backbone are those of its own set (`site_of`).
+
+    Args:
+        plan: the plan.
+        name: of the site.
+        path: a JSON file with some of `epsilon`, `delta`, `methods`, and `sites`: names of those that it trains with.
+
+    Raises:
+        UserError: the file cannot be read, or the plan has something that it does not allow.
+
+    """
+    allowed, others = _read(path, _POLICY, "a policy"), {each.name for each in plan.sites} - {name}
+    fits = {
+        "epsilon": plan.part(name).epsilon <= allowed.get("epsilon", math.inf),
+        "delta": plan.delta <= allowed.get("delta", math.inf),
+        "methods": plan.method in allowed.get("methods", FEDERATED),
+        "sites": others <= set(allowed.get("sites", others)),
+    }
+    broken = [key for key, does in fits.items() if not does]
+    if broken:
+        raise UserError(
+            f"The policy '{path}' does not allow the plan's {', '.join(broken)}.",
+            "Ask for another plan, or whoever wrote the policy.",
+            code="conflict",
+            path=str(path),
+        )
 
 
 def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:

@@ -29,7 +29,7 @@ import numpy as np
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation.masks import Masks, forget
-from dpfc_cli.federation.messages import Door, Exchange, query_bytes
+from dpfc_cli.federation.messages import AT_ONCE, Door, Exchange, Pace, query_bytes
 from dpfc_cli.federation.plan import Federation, keys_of
 from dpfc_cli.files import sync
 from dpfc_cli.folders import LEDGER_QUERIES, heads_folder
@@ -136,8 +136,8 @@ def ready(site: Site, observer: Observer) -> Checked:
     return checked
 
 
-def serve(site: Site, socket: Path, observer: Observer) -> Trained | None:
-    """Answer at a socket until the head of the plan is written. None: it was written before.
+def serve(site: Site, socket: Path, observer: Observer, pace: Pace = AT_ONCE) -> Trained | None:
+    """Answer at a socket until the head of the plan is written. None: it was written before. pace: when replies leave.
 
     Raises:
         UserError: it is not ready; or it stopped. Then the same command goes on.
@@ -147,7 +147,7 @@ def serve(site: Site, socket: Path, observer: Observer) -> Trained | None:
         _forget(site)
         return None
     checked = ready(site, observer)
-    with Door(socket, query_bytes(site.features.dim, len(site.plan.classes))) as door:
+    with Door(socket, query_bytes(site.features.dim, len(site.plan.classes)), pace) as door:
         observer.say(f"Answers at {socket}.")
         charged = _charged(site, checked, door, observer)
         last: list[Exchange] = []

@@ -34,8 +34,9 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
     assert not charges(sets["south"])
 
     where = ("--digest", "0" * 64, "--socket", "south.sock")
-    refused = dpfc("site-serve", "plan.json", *own, *where)
-    assert refused.exit_code == 2
+    Path("policy.json").write_text('{"sites": ["west"]}')
+    for more in (where, ("--digest", str(made["digest"]), "--socket", "south.sock", "--policy", "policy.json")):
+        assert dpfc("site-serve", "plan.json", *own, *more).exit_code == 2
     assert not Path("south.sock").exists()
 
     serving = Serving(load(Path("plan.json")), sets, ("north",))

@@ -10,7 +10,7 @@ import numpy as np
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation import plan as plans
-from dpfc_cli.federation.messages import ask
+from dpfc_cli.federation.messages import AT_ONCE, Pace, ask
 from dpfc_cli.federation.plan import Federation
 from dpfc_cli.federation.site import Site, serve, site_of
 from dpfc_cli.privacy.parts import framed
@@ -61,7 +61,7 @@ def said(name: str, plan: Federation, asked: str, body: bytes = b"", **more: Any
 class Serving:
     """Sites that serve in threads, until they have their heads.
 
-    again: they are started again when they stop. at: the socket, if it is not the usual one.
+    again: they are started again when they stop. at: the socket, if it is not the usual one. pace: of replies.
     """
 
     def __init__(
@@ -71,8 +71,9 @@ class Serving:
         names: tuple[str, ...] = NAMES,
         again: bool = False,
         at: str | None = None,
+        pace: Pace = AT_ONCE,
     ) -> None:
-        self.again, self.at = again, at
+        self.again, self.at, self.pace = again, at, pace
         self.sites = {name: site_of(plan, name, sets[name], Path(name, "heads")) for name in names}
         self.ended: dict[str, Any] = {}
         self.threads = {name: threading.Thread(target=self._serve, args=(name,), daemon=True) for name in names}
@@ -86,7 +87,7 @@ class Serving:
         site: Site = self.sites[name]
         while True:
             try:
-                self.ended[name] = serve(site, self._socket(name), Listener())
+                self.ended[name] = serve(site, self._socket(name), Listener(), self.pace)
             except BaseException as error:
                 self.ended[name] = error
             if not (self.again and isinstance(self.ended[name], BaseException)):

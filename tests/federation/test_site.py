@@ -15,8 +15,8 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation import coordinator
 from dpfc_cli.federation import site as sites
-from dpfc_cli.federation.messages import Door, ask
-from dpfc_cli.federation.plan import Federation, load
+from dpfc_cli.federation.messages import Door, Pace, ask
+from dpfc_cli.federation.plan import Federation, check_policy, load
 from dpfc_cli.federation.site import site_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
@@ -295,6 +295,42 @@ def test_a_carrier_between_two_sockets_need_not_know_how_long_a_message_is() -> 
             threading.Thread(target=target, args=(given,), daemon=True).start()
         said, body = ask(Path("carrier.sock"), framed({"ask": "ready"}, b"abc"), 1000)
         assert (said, bytes(body)) == ({"ask": "ready"}, b"cba")
+
+
+def test_replies_leave_at_times_that_do_not_depend_on_how_long_a_pass_takes() -> None:
+    waited: list[float] = []
+    for took, left in ((0.0, 60.0), (59.5, 0.5), (60.0, 60.0), (61.0, 59.0)):
+        Pace(60.0, now=iter([1000.0 + took]).__next__, sleep=waited.append).wait(1000.0)
+        assert waited.pop() == left
+    Pace(sleep=waited.append).wait(1000.0)
+    assert not waited
+
+
+def test_every_reply_of_a_site_waits(sets: dict[str, FeatureSet]) -> None:
+    waited: list[float] = []
+    plan = agreed(sets, method="dp-fc")
+    Serving(plan, sets, ("north",), pace=Pace(60.0, now=lambda: 7.0, sleep=waited.append))
+    assert [say("north", plan, asked) for asked in ("ready", "nothing", "charge")] == ["ready", "unreadable", "charged"]
+    assert say("north", plan, "release", FIRST, number=0, part=0) == "answered"
+    assert word("north", b"") == "unreadable"
+    assert waited == [60.0] * 5
+
+
+def test_a_policy_refuses_what_it_does_not_allow_and_nothing_else(sets: dict[str, FeatureSet]) -> None:
+    plan, path = agreed(sets), Path("policy.json")
+    just = {"epsilon": 2, "delta": 1e-5, "methods": ["dp-whitened"], "sites": ["north"]}
+    for allowed in ({}, just, {"sites": ["west", "north"]}):
+        path.write_text(json.dumps(allowed))
+        check_policy(plan, "south", path)
+    limits: list[tuple[str, Any]] = [("epsilon", 1.9), ("delta", 1e-6), ("methods", ["dp-fc"]), ("methods", [])]
+    for limit, value in [*limits, ("sites", ["west"])]:
+        path.write_text(json.dumps({limit: value}))
+        with pytest.raises(UserError, match=limit):
+            check_policy(plan, "south", path)
+    for text in ("", "[]", '{"epsilons": 1}', '{"epsilon": "1"}', '{"sites": "north"}'):
+        path.write_text(text)
+        with pytest.raises(UserError, match="cannot be read"):
+            check_policy(plan, "south", path)
 
 
 def test_a_plan_that_was_changed_is_another_plan_or_none(sets: dict[str, FeatureSet]) -> None:
