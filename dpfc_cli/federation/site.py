@@ -109,10 +109,10 @@ def ready(site: Site, observer: Observer) -> Checked:
     """Everything that can be refused. Nothing is charged.
 
     Raises:
-        UserError: as `training.check.check`; or the plan was charged before, and its answers are gone.
+        UserError: as `training.check.check`; or the plan was charged before, and its answers are gone; or its masks
+            cannot be made here.
 
     """
-    masks_of(site)
     plan, claim = site.plan, site.plan.claim(site.name)
     request = Request(
         site.features,
@@ -133,6 +133,7 @@ def ready(site: Site, observer: Observer) -> Checked:
             "A plan is charged once. If it can go on nowhere, ask for a new plan.",
             code="conflict",
         )
+    masks_of(site)
     return checked
 
 

@@ -25,7 +25,7 @@ from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.parts import bytes_of, encoded, framed
 from dpfc_cli.privacy.queries import ClassSums, Gradient, Gram, Mean
 from dpfc_cli.training.observer import Observer
-from tests.federation.sites import JOINT, NAMES, Serving, agreed, made_set, said, say, word
+from tests.federation.sites import JOINT, NAMES, PARTS, Serving, agreed, made_set, said, say, word
 from tests.support import drawn_sigmas
 from tests.training.requests import charges, states
 
@@ -157,15 +157,19 @@ class Killed(BaseException):
     """Stops a site where nothing else does."""
 
 
-@pytest.mark.parametrize("method", ["dp-fc", "dp-ls"])
+@pytest.mark.parametrize(("method", "names"), [("dp-fc", NAMES), ("dp-ls", tuple(PARTS))], ids=["", "masks"])
 def test_a_site_that_was_killed_goes_on_and_draws_no_answer_again(
-    sets: dict[str, FeatureSet], method: str, monkeypatch: pytest.MonkeyPatch
+    method: str, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each point: before an answer, after it was kept, and before the head was written. So does the coordinator."""
+    """At each point: before an answer, after it was kept, and before the head was written. So does the coordinator.
+
+    What has masks is sent again with the same ones.
+    """
     from dpfc_cli.privacy import curator
     from dpfc_cli.training import run as training
 
-    plan = agreed(sets, method=method)
+    sets = {name: made_set(name) for name in names}
+    plan = agreed(sets, method=method, colluding=1)
     got: dict[tuple[Any, ...], bytes] = {}
     real_part = coordinator.Remote._part
 
@@ -193,18 +197,17 @@ def test_a_site_that_was_killed_goes_on_and_draws_no_answer_again(
         patch.setattr(curator, "draw_noise", dying("draw_noise", curator.draw_noise))
         patch.setattr(sites.Answering, "_kept", dying("_kept", sites.Answering._kept))
         patch.setattr(heads, "save", dying("save", heads.save))
-        serving = Serving(plan, sets, again=True)
+        serving = Serving(plan, sets, names, again=True)
         while not JOINT.exists():
             with suppress(UserError):
                 trained(plan)
         joint = trained(plan)
         ended = serving.heads()
     assert not any(count > 0 for count in left.values()), "each of them was reached"
-    for name in NAMES:
+    for name in names:
         assert len(charges(sets[name])) == 1
         assert np.array_equal(Head.load(ended[name].path).weight, joint.weight)
-    numbers = {"north": 0, "south": 0} | {name: sum(of[0] == name for of in got) for name in NAMES}
-    assert len(set(numbers.values())) == 1
+    assert len({sum(of[0] == name for of in got) for name in names}) == 1
 
 
 def test_a_site_that_has_its_head_serves_the_plan_no_more(sets: dict[str, FeatureSet]) -> None:
