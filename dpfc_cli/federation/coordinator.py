@@ -167,15 +167,19 @@ class Remote:
     def part(self, number: int, part: int, query: Query) -> np.ndarray:
         if number == len(self._asked):
             self._asked.append(query)
-        try:
-            return self._part(number, part, query)
-        except RefusedError as error:
-            if error.said != "out-of-order":
-                raise
-        # It was started again, and its curator begins with the first release. All of these have their answers.
-        for before in range(number):
-            self._part(before, 0, self._asked[before])
-        return self._part(number, part, query)
+        at = number
+        while True:
+            try:
+                answer = self._part(at, part if at == number else 0, self._asked[at])
+            except RefusedError as error:
+                if error.said != "out-of-order" or at == 0:
+                    raise
+                # It was started again, and its curator begins with the first release. All of these have their answers.
+                at = 0
+                continue
+            if at == number:
+                return answer
+            at += 1
 
     def _part(self, number: int, part: int, query: Query) -> np.ndarray:
         release = self.mechanism.plan.releases[number]

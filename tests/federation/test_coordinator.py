@@ -153,3 +153,28 @@ def test_an_answer_that_records_and_noise_cannot_give_is_refused(monkeypatch: py
             remote.part(0, 0, query)
     monkeypatch.setattr(Remote, "say", lambda *_, **__: ("answered", memoryview(honest.tobytes())))
     assert np.array_equal(remote.part(0, 0, query), honest)
+
+
+def test_a_site_that_stops_again_while_it_goes_on_is_asked_from_the_beginning_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    claim = plan_of([600, 300], 8, 3, [2.0, 2.0], "dp-fc").claims[0]
+    assert claim.mechanism is not None
+    remote = Remote("north", Path("none"), "0" * 64, claim.mechanism)
+    begun, stops, answered = 0, [3, 5, 6], list[int]()
+
+    def asked(_: Remote, number: int, part: int, query: Any) -> np.ndarray:
+        nonlocal begun
+        if len(answered) in stops:
+            stops.pop(0)
+            begun = 0
+        if number > begun:
+            raise coordinator.RefusedError("north", "out-of-order")
+        begun = max(begun, number + 1)
+        answered.append(number)
+        return np.full(1, number)
+
+    monkeypatch.setattr(Remote, "_part", asked)
+    query = Gram((Clip(1.0),), 0.2)
+    assert [int(remote.part(number, 0, query)[0]) for number in range(4)] == [0, 1, 2, 3]
+    assert answered == [0, 1, 2, 0, 1, 0, 0, 1, 2, 3]

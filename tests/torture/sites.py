@@ -90,8 +90,8 @@ def superlink(programs: Path) -> Iterator[None]:
     """A SuperLink at which all sites are registered, and the relay."""
     script = f"""
         mkdir link $FLWR_HOME
-        sed "s|localhost:8000|localhost:{PORT}|; s|/keys/ca.pem|$PWD/server.pem|" {HOSPITALS}/flower/config.toml \
-            > $FLWR_HOME/config.toml
+        sed "s|localhost:8000|localhost:{PORT}|; s|/keys/federation.pem|$PWD/server.pem|" \
+            {HOSPITALS}/flower/config.toml > $FLWR_HOME/config.toml
         openssl req -x509 -newkey rsa:2048 -nodes -keyout server.key -out server.pem -subj /CN=localhost \
             -addext subjectAltName=DNS:localhost,IP:127.0.0.1
         flower-superlink --port {PORT} --enable-supernode-auth --disable-runtime-dependency-installation \
@@ -185,6 +185,7 @@ def main() -> int:
     parser.add_argument("--flower", type=Path, help="the folder of Flower's programs")
     given = parser.parse_args()
     multiprocessing.set_forkserver_preload(["dpfc_cli.federation.site", "dpfc_cli.federation.coordinator"])
+    flower = given.flower and given.flower.absolute()
     chance, kills, wrong, rounds = random.Random(given.seed), 0, list[str](), 0
     while kills < given.kills:
         with tempfile.TemporaryDirectory() as folder:
@@ -195,8 +196,8 @@ def main() -> int:
             made = context.Process(target=prepared, args=(method,))
             made.start()
             made.join()
-            with superlink(given.flower) if given.flower else contextlib.nullcontext():
-                more, found = one(chance, given.flower)
+            with superlink(flower) if flower else contextlib.nullcontext():
+                more, found = one(chance, flower)
             os.chdir(before)
         kills, rounds, wrong = kills + more, rounds + 1, wrong + found
         print(f"{method}: {more} kills, {found or 'nothing broke'}", flush=True)
