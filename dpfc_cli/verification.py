@@ -11,10 +11,11 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads import signature as signatures
-from dpfc_cli.heads.signature import Signed
+from dpfc_cli.heads.signature import Checking, Signed
 from dpfc_cli.ledger.facts import Charge, Merge
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Ledger
+from dpfc_cli.options import takes
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.card import charged_standing
 from dpfc_cli.training.request import SPLIT, facts_of
@@ -51,29 +52,11 @@ class Verified(Told):
         return contradictions(self.findings)
 
 
-def verify(
-    head: Path | str,
-    *,
-    ledger: Path | str | None = None,
-    signature: Path | str | None = None,
-    public_key: Path | str | None = None,
-    certificate_chain: Path | str | None = None,
-    identity: str | None = None,
-    identity_provider: str | None = None,
-) -> Verified:
+@takes(Checking)
+def verify(wanted: Checking) -> Verified:
     """Check whether a head can be what its card says, and who signed it.
 
     Without `public_key`, `certificate_chain` and `identity` no signature is checked.
-
-    Args:
-        head: its file, or its name in the folder for heads.
-        ledger: the ledger that its training was charged to. None: that of the feature set of the card's name in the
-            features folder, if the set has the card's fingerprint.
-        signature: the file that `model_signing sign` made. None: HEAD.sig.
-        public_key: a file. The holder of its private key must have signed.
-        certificate_chain: a file of certificates. The holder of a certificate under one of them must have signed.
-        identity: who must have signed through Sigstore, such as a mail address. This needs the network.
-        identity_provider: who knows this identity, such as https://accounts.google.com.
 
     Returns:
         The checks and their results. A contradiction is a result, not an error.
@@ -87,26 +70,18 @@ def verify(
         >>> print(found.contradictions or "nothing contradicts")
 
     """
-    path = heads.located(head)
+    path = heads.located(wanted.head)
     with heads.copied(path) as copy:
         # A file that is not what was signed is not even read.
-        signed = signatures.check(
-            copy,
-            path,
-            signature=signature,
-            public_key=public_key,
-            certificate_chain=certificate_chain,
-            identity=identity,
-            identity_provider=identity_provider,
-        )
-        head_, digest = heads.read(path, copy), sha256_of(copy)
-    card = head_.card
-    d, m = head_.weight.shape
+        signed = signatures.check(copy, path, wanted)
+        head, digest = heads.read(path, copy), sha256_of(copy)
+    card = head.card
+    d, m = head.weight.shape
     file = Finding(what="file", result="ok", why=f"a head of {m} classes over {d} dimensions, all numbers finite")
-    findings = [*_of_signature(path, signed), file, *of_card(card, head_.chain)]
+    findings = [*_of_signature(path, signed), file, *of_card(card, head.chain)]
     known, said = _set_at_hand(card)
     findings.append(said)
-    place = _place(ledger, known)
+    place = _place(wanted.ledger, known)
     named = charged = False
     if place is None:
         findings.append(Finding(what="ledger", result="unknown", why=_NO_LEDGER))

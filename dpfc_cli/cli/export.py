@@ -1,35 +1,19 @@
 """`dpfc export`: a head in the format of another program."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
-from dpfc_cli.options import Option
+from dpfc_cli.exports.request import Exporting
 
 
-@command("export")
+@command("export", Exporting)
 def export(
-    to: Annotated[Literal["onnx", "torch", "sklearn", "npz"], Option("The format.", metavar="FORMAT")],
-    out: Annotated[
-        Path,
-        Option(
-            "The file, ending in .onnx, .safetensors (torch) or .npz (sklearn, npz). It is never overwritten.",
-            metavar="FILE",
-        ),
-    ],
     head: Annotated[Path | None, NEWEST] = None,
-    with_backbone: Annotated[bool, Option("With onnx: backbone and head in one graph, from pixels to scores.")] = False,
-    weights: Annotated[
-        str | None,
-        Option(
-            "With --with-backbone: the backbone's weights, a file, a folder or hf:OWNER/NAME. Default: as the "
-            "card says.",
-            metavar="CHECKPOINT",
-        ),
-    ] = None,
     as_json: Annotated[bool, JSON] = False,
+    **asked: Any,
 ) -> None:
     """Write a head in the format of another program.
 
@@ -42,10 +26,12 @@ def export(
 
     loaded = Head.load(head_or_newest(head))
     with display.stages("Exporting", "B") as progress:
-        made = write(loaded, to, out, with_backbone=with_backbone, weights=weights, progress=progress)
+        made = write(loaded, **asked, progress=progress)
     name = shown(loaded.file)
     if as_json:
-        display.as_json({"head": name, "format": to, "files": [str(path) for path in made.files], "notes": made.notes})
+        display.as_json(
+            {"head": name, "format": asked["to"], "files": [str(path) for path in made.files], "notes": made.notes}
+        )
         return
     rows = [("head", name), *(("written", f"{path} ({path.stat().st_size:,} bytes)") for path in made.files)]
     rows += [(each, made.notes[each]) for each in ("claim", "input", "outputs", "probabilities") if each in made.notes]

@@ -7,29 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import NEWEST, head_or_newest
+from dpfc_cli.cli.typed import NEWEST, head_or_newest, with_sets
 from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.options import Option, listed
 from dpfc_cli.prediction.output import FORMATS, LINES, check_place, format_of, header, line
+from dpfc_cli.prediction.request import SOURCE, Predicting
 
 if TYPE_CHECKING:
     from dpfc_cli.prediction.output import Saved
     from dpfc_cli.prediction.predict import Predictions
 
 
-@command("predict", when_stopped="What was printed is all that was made.")
+@command("predict", Predicting, when_stopped="What was printed is all that was made.")
 def predict(
     head: Annotated[str | None, NEWEST] = None,
-    source: Annotated[
-        str | None,
-        Option(
-            "A folder of pictures (at any depth, without folders of classes); a text file with the path of a "
-            "picture on each line (- for standard input); a .tar or .parquet file of pictures; a feature set; or "
-            "features as .npy, .npz, .safetensors or .h5.",
-            argument=True,
-            metavar="SOURCE",
-        ),
-    ] = None,
+    source: Annotated[str | None, Option(SOURCE, argument=True, metavar="SOURCE")] = None,
     out: Annotated[
         Path | None,
         Option(
@@ -42,27 +34,11 @@ def predict(
         str | None,
         Option(f"{listed(FORMATS)}. Default: as FILE is called.", metavar="NAME", flags=("--format",), choices=FORMATS),
     ] = None,
-    top: Annotated[int, Option("How many of the best classes to give.", low=1)] = 1,
-    weights: Annotated[
-        str | None,
-        Option(
-            "Where the weights of the backbone are: a file, a folder, or hf:OWNER/NAME. They must be those that "
-            "the head was trained with. Default: as the head says.",
-            metavar="CHECKPOINT",
-        ),
-    ] = None,
-    calibrate_on: Annotated[
-        str | None,
-        Option(
-            "A feature set of public pictures with labels, to fit one temperature on. Default: none. The "
-            "probabilities are then not calibrated.",
-            metavar="PUBLIC_SET",
-        ),
-    ] = None,
     as_json: Annotated[
         bool,
         Option("Print one JSON object on what was written. It needs --out.", flags=("--json",)),
     ] = False,
+    **asked: Any,
 ) -> None:
     """Name the classes of new pictures, with probabilities.
 
@@ -92,10 +68,9 @@ def predict(
 
     unit = ["pictures"]
     units = {prediction.LOADING: "B"}
-    named = head_or_newest(head)
-    how: dict[str, Any] = {"top": top, "weights": weights, "calibrate_on": calibrate_on}
+    named, asked = head_or_newest(head), with_sets(asked, Predicting)
     with display.stages(prediction.LOADING, lambda stage: units.get(stage.partition(":")[0], unit[0])) as progress:
-        found = prediction.predict(named, source, **how, progress=progress)
+        found = prediction.predict(named, source, **asked, progress=progress)
         unit[0] = f"{found.noun}s"
         _remark(found)
         saved = _print(found, kind) if out is None else found.save(out, form)

@@ -2,46 +2,26 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
 from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.heads.signature import Checking
 from dpfc_cli.options import Option
 
 SHOWN = {"ok": "ok", "contradicts": "CONTRADICTS", "unknown": "cannot be known"}
 
 
-@command("verify")
+@command("verify", Checking)
 def verify(
     head: Annotated[Path | None, NEWEST] = None,
-    ledger: Annotated[
-        Path | None,
-        Option(
-            "The ledger that its training was charged to. Default: that of the head's feature set, if it is here.",
-            metavar="FILE",
-        ),
-    ] = None,
-    signature: Annotated[
-        Path | None,
-        Option("The signature that 'model_signing sign' made. Default: HEAD.sig.", metavar="FILE"),
-    ] = None,
-    public_key: Annotated[
-        Path | None, Option("The holder of its private key must have signed.", metavar="FILE")
-    ] = None,
-    certificate_chain: Annotated[
-        Path | None,
-        Option("The holder of a certificate under one of these must have signed.", metavar="FILE"),
-    ] = None,
-    identity: Annotated[
-        str | None, Option("Who must have signed through Sigstore: a mail address.", metavar="NAME")
-    ] = None,
-    identity_provider: Annotated[str | None, Option("The https address of who knows this name.", metavar="URL")] = None,
     strict: Annotated[bool, Option("End with an exit code above 0 if something could not be checked, too.")] = False,
     full: Full = False,
     as_json: Annotated[bool, JSON] = False,
+    **asked: Any,
 ) -> None:
     """Check whether a head can be what its card says.
 
@@ -52,15 +32,7 @@ def verify(
     from dpfc_cli.trust.card import refused
     from dpfc_cli.verification import verify as checked
 
-    found = checked(
-        head_or_newest(head),
-        ledger=ledger,
-        signature=signature,
-        public_key=public_key,
-        certificate_chain=certificate_chain,
-        identity=identity,
-        identity_provider=identity_provider,
-    )
+    found = checked(head_or_newest(head), **asked)
     wrong = found.contradictions
     unknown = [each.what for each in found.findings if each.result == "unknown"]
     if as_json:

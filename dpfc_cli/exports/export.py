@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpfc_cli import outputs
-from dpfc_cli.errors import UserError, check_installed, parameter, printable, quoted, unknown
+from dpfc_cli.errors import UserError, check_installed, parameter, printable, quoted
 from dpfc_cli.exports import arrays, onnx
+from dpfc_cli.exports.request import Exporting, Format
 from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads.head import Head, check_heads, encoded
+from dpfc_cli.options import takes
 from dpfc_cli.privacy.chain import to_json
-from dpfc_cli.progress import Progress, show
 from dpfc_cli.show.document import Told
 from dpfc_cli.trust.statement import brief
 from dpfc_cli.version import __version__
 
-TARGETS = {"onnx": ".onnx", "torch": ".safetensors", "sklearn": ".npz", "npz": ".npz"}
+TARGETS: dict[Format, str] = {"onnx": ".onnx", "torch": ".safetensors", "sklearn": ".npz", "npz": ".npz"}
 """The formats by name, and how the names of their files end."""
 _ARRAYS = {"torch": arrays.torch, "sklearn": arrays.sklearn, "npz": arrays.npz}
 
@@ -41,28 +42,12 @@ class Exported(Told):
         return {"files": ", ".join(printable(str(path)) for path in self.files), "claim": self.notes["claim"]}
 
 
-def export(
-    head: Head,
-    to: str,
-    out: Path | str,
-    *,
-    with_backbone: bool = False,
-    weights: str | None = None,
-    progress: Progress | None = show,
-) -> Exported:
+@takes(Exporting)
+def export(wanted: Exporting) -> Exported:
     """Write a head in the format of another program. The card goes with it.
 
-    Args:
-        head: the head, as `Head.load` gives it.
-        to: "onnx", "torch", "sklearn" or "npz".
-        out: the file. Another one of that name is never overwritten.
-        with_backbone: whether the backbone is to be in the file, too. The input is then pictures. For "onnx" alone.
-        weights: where the weights of the backbone are: a file, a folder or `hf:owner/name[/file]`. Default: where the
-            card says.
-        progress: told how many bytes of the weights were downloaded.
-
     Returns:
-        The files, and what they say.
+        The files, and what they say of the head.
 
     Raises:
         UserError: the format is unknown or cannot hold a backbone, a package is not
@@ -72,18 +57,16 @@ def export(
         >>> export(Head.load("heads/eps1.safetensors"), "onnx", "eps1.onnx")
 
     """
-    if to not in TARGETS:
-        raise unknown("format", to, list(TARGETS))
-    path = Path(out)
+    head, to, path = wanted.head, wanted.to, Path(wanted.out)
     check_heads(head)
     _check_place(path, TARGETS[to])
-    if weights is not None and not with_backbone:
+    if wanted.weights is not None and not wanted.with_backbone:
         raise UserError(
             f"{parameter('weights')} has no meaning without {parameter('with_backbone')}: a head has no other weights.",
             "Leave it out.",
             code="conflict",
         )
-    if with_backbone and to != "onnx":
+    if wanted.with_backbone and to != "onnx":
         raise UserError(
             f"The format {to} holds a head alone.",
             f"Leave out {parameter('with_backbone')}, or choose onnx.",
@@ -92,7 +75,7 @@ def export(
     texts = notes(head, to)
     if to == "onnx":
         check_installed("onnx", "export", "To write onnx")
-        network = onnx.rebuilt(head, weights, progress) if with_backbone else None
+        network = onnx.rebuilt(head, wanted.weights, wanted.progress) if wanted.with_backbone else None
         made = onnx.files(head, texts, network, path.name)
     else:
         made = _ARRAYS[to](head, texts)

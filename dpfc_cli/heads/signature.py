@@ -6,11 +6,12 @@
 import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpfc_cli.errors import Code, UserError, check_installed, parameter, quoted, sentence
 from dpfc_cli.files import sha256_of
+from dpfc_cli.options import HEAD, Options, option, said
 
 SUFFIX = ".sig"
 LARGEST = 2**20
@@ -36,21 +37,42 @@ def beside(head: Path) -> Path:
     return head.with_name(head.name + SUFFIX)
 
 
-def check(
-    copy: Path,
-    head: Path,
-    *,
-    signature: Path | str | None = None,
-    public_key: Path | str | None = None,
-    certificate_chain: Path | str | None = None,
-    identity: str | None = None,
-    identity_provider: str | None = None,
-) -> Signed | None:
+@dataclass(frozen=True, kw_only=True)
+class Signer(Options):
+    """Who must have signed a head; nothing, if no signature is to be checked."""
+
+    signature: Path | str | None = option(
+        "The signature that 'model_signing sign' made. Default: HEAD.sig.", metavar="FILE"
+    )
+    public_key: Path | str | None = option("The holder of its private key must have signed.", metavar="FILE")
+    certificate_chain: Path | str | None = option(
+        "The holder of a certificate under one of these must have signed.", metavar="FILE"
+    )
+    identity: str | None = option(
+        "Who must have signed through Sigstore: a mail address. This needs the network.", metavar="NAME"
+    )
+    identity_provider: str | None = option("The https address of who knows this name.", metavar="URL")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checking(Signer):
+    """A check of a head as it is asked for."""
+
+    head: Path | str = field(kw_only=False, metadata=said(HEAD, argument=True))
+    ledger: Path | str | None = option(
+        "The ledger that its training was charged to. Default: that of the head's feature set, if it is here.",
+        metavar="FILE",
+    )
+
+
+def check(copy: Path, head: Path, signer: Signer) -> Signed | None:
     """Check the signature of a head. None if it was not said who must have signed.
 
-    `copy` has the bytes of `head`, and nobody else can change it. Without `signature` it lies `beside` the head.
+    `copy` has the bytes of `head`, and nobody else can change it. Without a named signature it lies `beside` the head.
     UserError: the signature is missing or not good, or it is not clear who must have signed.
     """
+    signature, public_key, certificate_chain = signer.signature, signer.public_key, signer.certificate_chain
+    identity, identity_provider = signer.identity, signer.identity_provider
     signers = {"public_key": public_key, "certificate_chain": certificate_chain, "identity": identity}
     named = [name for name, value in signers.items() if value is not None]
     if not named and signature is identity_provider is None:

@@ -5,19 +5,25 @@ import os
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpfc_cli.errors import UserError, counted, parameter
-from dpfc_cli.features.lookup import open_features, placed
+from dpfc_cli.features.lookup import placed
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.backbone import recipe_of
 from dpfc_cli.heads.head import Head, as_probabilities, encoded
+from dpfc_cli.options import takes
 from dpfc_cli.prediction import calibration, output, sources
 from dpfc_cli.prediction.calibration import Calibration
 from dpfc_cli.prediction.output import Row, Saved
-from dpfc_cli.progress import Progress, show
+from dpfc_cli.prediction.request import Predicting
+from dpfc_cli.progress import Progress
+
+if TYPE_CHECKING:
+    from dpfc_cli.prediction.request import Source
 
 LOADING, PREDICTING = "Loading the model", "Predicting"
 """The stages that progress is told. More words may follow after a colon."""
@@ -126,33 +132,12 @@ class Predictions:
         return rows
 
 
-def predict(
-    head: Head | Path | str,
-    source: str | Path | FeatureSet | np.ndarray,
-    *,
-    top: int = 1,
-    weights: str | None = None,
-    calibrate_on: FeatureSet | str | Path | None = None,
-    batch: int | None = None,
-    progress: Progress | None = show,
-) -> Predictions:
+@takes(Predicting)
+def predict(wanted: Predicting) -> Predictions:
     """Apply a head to pictures, or to features.
 
     For pictures, the backbone is made again from the head's card: model, weights, pooling, and how pictures are
     prepared. A picture that cannot be read has a row with its error, and does not stop the others.
-
-    Args:
-        head: the head, its file, or its name in the folder for heads.
-        source: a folder of pictures, a list of files ("-" for standard input), a .tar or .parquet file of pictures, a
-            feature set, a file of features (.npy, .npz, .safetensors, .h5), or an n × d array.
-        top: how many of the best classes a row has.
-        weights: where the weights of the backbone are: a file, a folder or `hf:owner/name[/file]`. They must be those
-            of the training. Default: as the head says.
-        calibrate_on: a feature set of public records with labels. A temperature is fitted on them. Default: none, so
-            the probabilities are not calibrated.
-        batch: pictures per call of the backbone. Default: the model chooses.
-        progress: told the stage (`LOADING` or `PREDICTING`, and details after a colon), how much of it is done, and how
-            much it is in all, if that is known.
 
     Returns:
         The rows, in the order of the source.
@@ -165,16 +150,15 @@ def predict(
         >>> predict("heads/first.safetensors", "photos").save("photos.csv")
 
     """
-    if top < 1:
-        raise UserError(f"{parameter('top')} must be 1 or more, not {top}.", "Give another number.")
+    head, source, on = wanted.head, wanted.source, wanted.calibrate_on
     loaded = head if isinstance(head, Head) else Head.load(head)
-    on = calibrate_on if calibrate_on is None or isinstance(calibrate_on, FeatureSet) else open_features(calibrate_on)
-    found = _source(loaded, source, weights, batch, progress)
+    found = _source(loaded, source, wanted.weights, wanted.batch, wanted.progress)
     calibrated = None if on is None else calibration.fit(loaded, on)
-    return Predictions(loaded, found, min(top, len(loaded.classes)), calibrated, progress, _taken(source))
+    top = min(wanted.top, len(loaded.classes))
+    return Predictions(loaded, found, top, calibrated, wanted.progress, _taken(source))
 
 
-def _taken(source: str | Path | FeatureSet | np.ndarray) -> tuple[str, ...]:
+def _taken(source: "Source") -> tuple[str, ...]:
     """Which of two is meant, if a path is the name of a feature set, too."""
     if not isinstance(source, str | Path) or not os.path.exists(source):
         return ()
@@ -186,7 +170,7 @@ def _taken(source: str | Path | FeatureSet | np.ndarray) -> tuple[str, ...]:
 
 def _source(
     head: Head,
-    source: str | Path | FeatureSet | np.ndarray,
+    source: "Source",
     weights: str | None,
     batch: int | None,
     progress: Progress | None,

@@ -82,7 +82,10 @@ def push(wanted: Pushing) -> Pushed:
     place = f"{PREFIX}{found[1]}/{name}"
     figures = None if wanted.evaluation is None else Path(wanted.evaluation)
     with copied(path) as copy:
-        files, signed = {name: copy.read_bytes()}, signature.check(copy, path, public_key=wanted.public_key)
+        files, signed = (
+            {name: copy.read_bytes()},
+            signature.check(copy, path, signature.Signer(public_key=wanted.public_key)),
+        )
     if signed is not None:
         files[name + SUFFIX] = signed.path.read_bytes()
     elif signature.beside(path).exists():

@@ -41,7 +41,7 @@ def write_report(wanted: Reporting) -> Path:
     made = _KINDS[path.suffix.lower()]
     if made is _pdf:
         _check_pdf()
-    signed = signature.check(head.file, head.file, public_key=wanted.public_key)
+    signed = signature.check(head.file, head.file, signature.Signer(public_key=wanted.public_key))
     report = document(
         head,
         signed=signed,

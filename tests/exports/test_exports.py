@@ -20,6 +20,7 @@ import dpfc_cli as dpfc
 from dpfc_cli.errors import UserError
 from dpfc_cli.exports import graph
 from dpfc_cli.exports.export import TARGETS, export
+from dpfc_cli.exports.request import Format
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
 from dpfc_cli.training.request import Privacy
@@ -75,7 +76,7 @@ def probabilities(head: Head, x: np.ndarray) -> np.ndarray:
     return np.asarray(softmax(scores, axis=1) if head.card["facts"]["k"] == 1 else expit(scores))
 
 
-def written(head: Head, to: str, folder: Path) -> Path:
+def written(head: Head, to: Format, folder: Path) -> Path:
     return export(head, to, folder / f"head{SUFFIX[to]}").path
 
 
@@ -180,7 +181,7 @@ def test_the_archive_has_the_head_and_its_card_and_no_pickle(head: Head, tmp_pat
 @pytest.mark.parametrize(
     ("to", "needed"), [("sklearn", {"json", "numpy", "sklearn"}), ("torch", {"json", "torch", "safetensors"})]
 )
-def test_the_module_beside_an_export_needs_no_dpfc(to: str, needed: set[str], tmp_path: Path) -> None:
+def test_the_module_beside_an_export_needs_no_dpfc(to: Format, needed: set[str], tmp_path: Path) -> None:
     written(head_of(), to, tmp_path)
     tree = ast.parse((tmp_path / f"dpfc_head_{to}.py").read_text("utf-8"))
     named = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
@@ -227,7 +228,7 @@ def notes_in(path: Path, to: str) -> dict[str, str]:
         ("non-private", "no guarantee: no noise was added"),
     ],
 )
-def test_each_export_has_the_card_and_says_what_is_claimed(to: str, claim: str, said: str, tmp_path: Path) -> None:
+def test_each_export_has_the_card_and_says_what_is_claimed(to: Format, claim: str, said: str, tmp_path: Path) -> None:
     head = head_of(claim=claim)
     made = export(head, to, tmp_path / f"head{SUFFIX[to]}")
     notes = notes_in(made.path, to)
@@ -268,7 +269,7 @@ def sound(folder: Path, **changes: object) -> Head:
 @pytest.mark.parametrize(
     ("to", "out", "options", "said"),
     [
-        ("pickle", "a.pkl", {}, "Unknown format 'pickle'"),
+        ("pickle", "a.pkl", {}, "Unknown to 'pickle'"),
         ("onnx", "a.npz", {}, r"must end in \.onnx"),
         ("torch", "a.pt", {}, r"must end in \.safetensors"),
         ("onnx", "a\x1b.onnx", {}, "characters that cannot be seen"),
@@ -281,7 +282,7 @@ def sound(folder: Path, **changes: object) -> Head:
     ],
 )
 def test_what_makes_no_sense_is_refused_and_nothing_is_written(
-    to: str, out: str, options: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    to: Format, out: str, options: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("heads").mkdir()

@@ -279,7 +279,7 @@ def test_features_that_do_not_fit_are_refused(digits: Scene, tmp_path: Path) -> 
             predict(digits.head, array)
     with pytest.raises(UserError, match="weights is for pictures"):
         predict(digits.head, np.zeros((3, 324)), weights="x")
-    with pytest.raises(UserError, match="top must be 1 or more"):
+    with pytest.raises(UserError, match="top must be a whole number"):
         predict(digits.head, np.zeros((3, 324)), top=0)
 
 
