@@ -33,7 +33,7 @@ def write(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) ->
     except OSError as error:
         raise unwritable(path, error) from error
     if found == "other":
-        raise taken(path)
+        raise exists(path)
     return found == "made"
 
 
@@ -46,7 +46,7 @@ def unwritable(path: Path, error: OSError) -> UserError:
     )
 
 
-def taken(path: Path) -> UserError:
+def exists(path: Path) -> UserError:
     """The error where another file has that name."""
     return UserError(
         f"There is another file {quoted(path)} already.",

@@ -152,7 +152,6 @@ def _features(given: str | None, own: str, charged: bool) -> "FeatureSet":
 
     found = set_of_training(own)
     if found is not None:
-        display.say(f"Features: {found.folder} (the set of the training, by its name)")
         return found
     if charged:
         raise UserError(

@@ -188,7 +188,7 @@ def _write(out: Path, data: bytes) -> None:
 
     outputs.check(out, (".json",))
     if not outputs.write(out, data):
-        raise outputs.taken(out)
+        raise outputs.exists(out)
 
 
 def _site(plan: Path, features: str, name: str, policy: Path | None) -> "Site":

@@ -61,8 +61,9 @@ def show_needed(needs: "Sequence[Needed]", as_json: bool) -> None:
     blocks: list[Block] = [Facts(rows or [("all", "here: nothing comes from the network")], title="What it needs")]
     for of, each in files:
         if not state[of]:
-            size = "as the hub says" if each.size is None else f"{each.size:,}"
-            facts = [*(("address", url) for url in each.urls), ("bytes", size)]
-            facts += [("SHA-256", each.sha256 or "as the hub says"), ("put it at", str(each.place))]
+            facts = [("address", url) for url in each.urls]
+            facts += [] if each.size is None else [("bytes", f"{each.size:,}")]
+            facts += [] if each.sha256 is None else [("SHA-256", each.sha256)]
+            facts.append(("put it at", str(each.place)))
             blocks.append(Facts(facts, title=f"{each.place.name}, of {of}"))
     display.show(Document(title="", sections=[Section("", blocks)]))

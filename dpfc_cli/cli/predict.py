@@ -134,16 +134,9 @@ def _told(found: "Predictions", saved: "Saved") -> None:
         display.say(f"Went on after {counted(saved.resumed, 'row')} of an earlier run.")
     if saved.path is not None:
         display.say(f"{counted(saved.rows, 'row')}: {saved.path}")
-    if saved.first is None:
-        return
-    said = f"such as '{saved.first.name}': {saved.first.error}"
-    if saved.errors == saved.rows:
-        raise UserError(
-            f"Not one of {counted(saved.rows, found.noun)} could be read, {said}.",
-            "The column 'error' says why. Check the source.",
-            code="bad-record",
-            parameter="source",
-        )
-    display.warn(
-        f"{saved.errors:,} of {counted(saved.rows, found.noun)} could not be read, {said}. The column 'error' says why."
-    )
+    why = "The column 'error' says why."
+    if saved.errors and saved.errors == saved.rows:
+        what = f"Not one of {counted(saved.rows, found.noun)} could be read."
+        raise UserError(what, f"{why} Check the source.", code="bad-record", parameter="source")
+    if saved.errors:
+        display.warn(f"{saved.errors:,} of {counted(saved.rows, found.noun)} could not be read. {why}")

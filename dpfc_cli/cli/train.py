@@ -72,7 +72,6 @@ def train(
             display.say(f"Features: {found.folder} (the newest of {others + 1} sets; --features names another)")
         checked = plan(request, observer)
         if not dry_run:
-            _show_so_far(checked)
             stop.stands = "'dpfc budget' says whether the training is charged."
             trained = finish(checked, observer)
             stop.stands = stands(trained.charged, trained.path)
@@ -170,23 +169,6 @@ def _unit_of(stage: str) -> str:
     return "trainings" if stage.startswith(TUNING) else "records"
 
 
-def _show_so_far(checked: "Checked") -> None:
-    """What these people have spent before this training, and what that will make it."""
-    from dpfc_cli.report import account as shown
-    from dpfc_cli.training.train import account_with
-
-    claimed, before = checked.calibrated.claimed, checked.account
-    if claimed is None or checked.unfinished is not None or not (before.charges or before.caps):
-        return
-    then = account_with(checked)
-    made = f"this training makes it {'' if then.exact else 'at most '}{rounding.epsilon(then.epsilon(claimed.delta))}"
-    if then.unit != before.unit:
-        made += f" for one {then.unit}"
-    left = shown.left(then, claimed.delta, checked.charge)
-    parts = [f"So far {before.summed(claimed.delta)} is spent on {shown.whose(before)}", made]
-    display.say("; ".join([*parts, *([] if left is None else [f"then {left}"]), *shown.not_in(before)]) + ".")
-
-
 def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     """What would be released, claimed and spent."""
     from dpfc_cli.ledger import caps
@@ -250,7 +232,7 @@ def _show_head(trained: "Trained", as_json: bool, full: bool, named: bool, featu
     spent = trained.spent
     rows = []
     if claimed is not None:
-        said = [f"{spent.summed(claimed.delta)} by {counted(len(spent.private), 'private charge')}"]
+        said = [f"{counted(len(spent.private), 'private charge')}: {spent.summed(claimed.delta)}"]
         left = shown.left(spent, claimed.delta, trained.charged.receipt.charge)
         said += [] if left is None else [left]
         rows.append(("spent so far", "; ".join([*said, *shown.not_in(spent)])))

@@ -57,8 +57,8 @@ class Extracted:
     folder: where the feature set is, or will be. features: the set; None if other processes still make shards of it.
     was_complete: whether it was complete before, so that nothing was computed. images, seconds: how many pictures this
     call computed, and how long that took. resumed: how many shards were still to be made when this call continued an
-    earlier one; None if it began the set. null: how many pictures became null records, and where they are named, for
-    whoever holds the records; None if none did, or this call did not complete the set.
+    earlier one; None if it began the set. null: how many pictures became null records, for whoever holds the records;
+    None if none did, or this call did not complete the set.
     """
 
     folder: Path
@@ -171,6 +171,8 @@ def extract(wanted: Extraction) -> Extracted:
         if broken.too_many:
             raise broken.refusal()
         null.append(broken.said())
+        if not tolerant:
+            listed.unlink(missing_ok=True)
 
     with saying_what_is_kept(folder), closing(writer):
         left = len(writer.missing) if writer.resumed else None

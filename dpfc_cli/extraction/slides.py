@@ -256,14 +256,15 @@ def _blocks(dataset: h5py.Dataset, count: int, width: int) -> Iterator[np.ndarra
 
 def _judge(broken: dict[str, str], patches: dict[str, np.ndarray], wanted: Import, out: Path) -> None:
     """Refuse broken slides, or say which records became null. patches: of the records of each split."""
-    lines = [f"{printable(name)}: {printable(why)}" for name, why in sorted(broken.items())]
-    where = listed(lines, out.with_name(f"{out.name}{LISTED}"))
+    list_of_them, what = out.with_name(f"{out.name}{LISTED}"), f"{counted(len(broken), 'slide')} cannot be read."
     if not broken:
+        if not wanted.tolerant:
+            list_of_them.unlink(missing_ok=True)
         return
-    what = f"{counted(len(broken), 'slide')} cannot be read. {where}"
     if not wanted.tolerant or not any(found.any() for found in patches.values()):
+        lines = [f"{printable(name)}: {printable(why)}" for name, why in sorted(broken.items())]
         raise UserError(
-            f"{what} {GUARDED}",
+            f"{what} {listed(lines, list_of_them)} {GUARDED}",
             "Make them again, or leave them out of the table. Or keep them as records without content: "
             f"{parameter('on_error')} null.",
             code="bad-record",

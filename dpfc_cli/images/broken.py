@@ -85,15 +85,16 @@ class Broken:
         )
 
     def said(self) -> str | None:
-        """How many records of the set became null records, and where they are named; None if there are none."""
-        where, splits = self._listed(), self._source.splits
+        """How many records of the set became null records; None if there are none."""
+        splits = self._source.splits
         parts = [
             f"{count:,} of {counted(splits[split].n, f'{split} picture')}"
             for split, count in self.counts.items()
             if count
         ]
-        said = f"Null records, which add nothing to a training: {' and '.join(parts)}. {where}"
-        return f"{said} This number depends on the records: do not publish it." if parts else None
+        said = f"Null records, which add nothing to a training: {' and '.join(parts)}."
+        how = f"Without {parameter('on_error')} null, and with another {parameter('out')}, a file names them."
+        return f"{said} {how} This number depends on the records: do not publish it." if parts else None
 
     def _listed(self) -> str:
         titles = ((self._source.splits[split].title(row), why) for (split, row), why in sorted(self._found.items()))

@@ -112,7 +112,7 @@ class Account(Told):
             return f"{least}nothing"
         bound = "" if self.exact else " (an upper bound)"
         why = ", and for no person: some charges protect records" if len({of.unit for of in self.private}) > 1 else ""
-        return f"{least}{cost(self.epsilon(delta), delta)}{bound} for one {self.unit}, under zero-out adjacency{why}"
+        return f"{least}{cost(self.epsilon(delta), delta)}{bound} for one {self.unit}{why}"
 
     def told(self) -> dict[str, str]:
         return {"population": printable(self.population or "unsaid"), "spent": self.summed(1e-5)}

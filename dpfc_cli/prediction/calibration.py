@@ -23,7 +23,7 @@ LEAST_LOG, MOST_LOG = -12.0, 12.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibration:
+class Temperature:
     """A temperature, and what it was fitted on: n labelled records of a split of the set of that name. warnings: for
     whoever reads the probabilities.
     """
@@ -35,7 +35,7 @@ class Calibration:
     warnings: tuple[str, ...]
 
 
-def fit(head: Head, on: FeatureSet) -> Calibration:
+def fit(head: Head, on: FeatureSet) -> Temperature:
     """Fit the temperature of a head on public labelled features: on the test split of the set if it has one. UserError:
     the set is private, as far as can be seen; it does not fit the head; or it has no label.
     """
@@ -60,7 +60,7 @@ def fit(head: Head, on: FeatureSet) -> Calibration:
             code="missing",
         )
     scores, right = (np.concatenate(parts) for parts in zip(*kept, strict=True))
-    return Calibration(
+    return Temperature(
         temperature=temperature_of(scores, right, several),
         name=on.name,
         split=split,

@@ -28,7 +28,7 @@ from typing import IO, Any, Protocol
 from dpfc_cli.errors import Note, UserError, check_new_name, parameter, printable, quoted, unknown
 from dpfc_cli.files import opened, publish, sync, temporary_beside
 from dpfc_cli.folders import PARTIAL
-from dpfc_cli.outputs import taken, unwritable
+from dpfc_cli.outputs import exists, unwritable
 from dpfc_cli.version import __version__
 
 FORMATS = ("csv", "jsonl", "parquet")
@@ -59,13 +59,12 @@ class Row:
 
 @dataclass(kw_only=True)
 class Saved:
-    """What was written. errors: how many of the rows have one; first: the first of these. resumed: how many rows were
-    there already, of a call that was stopped.
+    """What was written. errors: how many of the rows have one. resumed: how many rows were there already, of a call
+    that was stopped.
     """
 
     rows: int = 0
     errors: int = 0
-    first: Row | None = None
     resumed: int = 0
     path: Path | None = None
 
@@ -73,9 +72,7 @@ class Saved:
         """Add rows."""
         for row in rows:
             self.rows += 1
-            if row.error is not None:
-                self.errors += 1
-                self.first = self.first or row
+            self.errors += row.error is not None
 
 
 class Source(Protocol):
@@ -135,7 +132,7 @@ def check_place(path: Path, form: str | None) -> str:
     check_new_name(path.name)
     kind = format_of(path, form)
     if path.exists() or path.is_symlink():
-        raise taken(path)
+        raise exists(path)
     return kind
 
 
@@ -272,7 +269,7 @@ def _gathered(blocks: Generator[list[Row], None, None]) -> Iterator[list[Row]]:
 
 def _publish(temporary: Path, path: Path) -> None:
     if not publish(temporary, path):
-        raise taken(path)
+        raise exists(path)
 
 
 def _values(row: Row, top: int, as_text: Callable[[str], str] = str) -> list[Any]:

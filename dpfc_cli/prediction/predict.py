@@ -17,7 +17,7 @@ from dpfc_cli.heads.backbone import recipe_of
 from dpfc_cli.heads.head import Head, as_probabilities, encoded
 from dpfc_cli.options import takes
 from dpfc_cli.prediction import calibration, output, sources
-from dpfc_cli.prediction.calibration import Calibration
+from dpfc_cli.prediction.calibration import Temperature
 from dpfc_cli.prediction.output import Row, Saved
 from dpfc_cli.prediction.request import Predicting
 from dpfc_cli.progress import Progress
@@ -51,7 +51,7 @@ class Predictions:
         head: Head,
         source: sources.Source,
         top: int,
-        calibrated: Calibration | None,
+        calibrated: Temperature | None,
         progress: Progress | None,
         remarks: tuple[str, ...] = (),
     ) -> None:

@@ -52,8 +52,9 @@ def one(
     path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "Evaluation", calibration: bool = False
 ) -> Document:
     """The figures of one head. calibration: whether a short rendering says how good its probabilities are."""
-    head = [("method", str(card["method"])), *brief(card)]
-    sections = [Section("", [*warned(result.warnings), *exact(result, features, head)])]
+    claim, *more = brief(card)
+    rest = Facts([("method", str(card["method"])), *more], full=True)
+    sections = [Section("", [*warned(result.warnings), *exact(result, features, [claim]), rest])]
     if result.confusions is not None:
         sections.append(Section("", [_confusions(result)], full=True))
     if result.calibration is not None:

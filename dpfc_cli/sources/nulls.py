@@ -1,19 +1,20 @@
 """Records that cannot be read: how many of them may become null records, and where the list of them goes.
 
-Which records are broken is a fact about records, and their names may be those of patients. Their number goes to
-standard error, their names into a file for the owner alone (mode 0600), and neither into a feature set.
+Which records are broken is a fact about records, and their names may be those of patients. Where no set is made, they
+stand in a file for the owner alone (mode 0600). Where some become null records, standard error has their number, and no
+file does: that there is one, or how long it is, would tell others.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from dpfc_cli import files
-from dpfc_cli.errors import printable
+from dpfc_cli.errors import quoted
 
 MOST_NULL = 0.05
 """The share of a split's records that may become null records, unless the user says otherwise."""
 LISTED = ".broken.txt"
-"""How the name of a list of broken records ends. It lies beside the set."""
+"""How the name of a list of broken records ends. It lies beside the set that could not be made."""
 
 
 def most_allowed(n: int, share: float | None) -> int:
@@ -23,14 +24,10 @@ def most_allowed(n: int, share: float | None) -> int:
 
 
 def listed(lines: Sequence[str], file: Path, which: str = "Which they are") -> str:
-    """Write the lines about broken records into the file, and say so in a sentence, where `which` is their name. A file
-    that an earlier run left is removed.
-    """
+    """Write the lines about broken records into the file, and say so in a sentence, where `which` is their name."""
     try:
-        file.unlink(missing_ok=True)
-        if lines:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            files.replace(file, "".join(f"{line}\n" for line in lines).encode(), mode=0o600)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        files.replace(file, "".join(f"{line}\n" for line in lines).encode(), mode=0o600)
     except OSError as error:
-        return f"The list could not be written: '{printable(str(file))}': {error.strerror or error}."
-    return f"{which} stands in '{printable(str(file))}'. Only you can read that file." if lines else ""
+        return f"The list could not be written: {quoted(file)}: {error.strerror or error}."
+    return f"{which} stands in {quoted(file)}. Only you can read that file."

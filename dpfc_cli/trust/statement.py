@@ -80,13 +80,17 @@ def document(
     """
     values = {"head": named, "sha256": sha256, "epsilon": card["epsilon"], "delta": card["delta"], "card": card}
     values["means"] = meaning(card, groups)
-    sections = [Section("", [Facts([*brief(card), *_means(card, groups), *_sites(card), *more])]), *promised(card)]
+    means = _means(card, groups)
+    # Where persons are protected, several of them are no matter of the first screen.
+    last = means[1:] if card["unit"] == "person" else []
+    first = [*brief(card), *means[: len(means) - len(last)], *_sites(card), *more]
+    sections = [Section("", [Facts(first)]), *promised(card, last)]
     sections += [trained(card, sha256), *released(card["plan"], card), others(card)]
     return Document(title=f"Head {named}", sections=sections, values=values)
 
 
-def promised(card: Mapping[str, Any]) -> list[Section]:
-    """What the guarantee is exactly."""
+def promised(card: Mapping[str, Any], more: Sequence[tuple[str, str]]) -> list[Section]:
+    """What the guarantee is exactly. more: facts beside it."""
     if card["claim"] != "private":
         return []
     accounting = f"{_EXACT}; for k {card['unit']}s, mu is k times as large (Dong, Roth and Su 2022)"
@@ -108,7 +112,7 @@ def promised(card: Mapping[str, Any]) -> list[Section]:
     )
     rates = [(f"{100 * rate:g} %", at_most(power(card, rate)), f"{100 * rate:g} %") for rate in RATES]
     table = Table(("false alarms", "found, at most", "by chance"), rates, left=0)
-    rows = [("compared", _adjacency(card)), ("accounting", accounting), ("sampler", said)]
+    rows = [*more, ("compared", _adjacency(card)), ("accounting", accounting), ("sampler", said)]
     return [Section("What is promised", [Facts(rows), Words(words), drawn, table], full=True)]
 
 
@@ -228,7 +232,7 @@ def _protected(card: Mapping[str, Any]) -> str:
     n = card["facts"]["n"]
     if card["unit"] != "person":
         return f"one {card['unit']} of {n:,}"
-    return f"one person of {n:,}, with all records of this person ({card['facts']['records']:,} records in all)"
+    return f"one person of {n:,}, with all records of this person ({card['facts']['records']:,} in all)"
 
 
 def _adjacency(card: Mapping[str, Any]) -> str:

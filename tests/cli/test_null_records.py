@@ -65,9 +65,10 @@ def test_whoever_extracts_learns_how_many_records_are_null_and_nobody_else(dpfc:
     assert "Warning: Null records, which add nothing to a training: 1 of 30 train pictures." in said
     assert "This number depends on the records: do not publish it." in said
     assert path.name not in said
-    assert LIST.read_text() == f"{path}: image file is truncated\n"
     assert "null" not in made.stdout.lower()
     assert labels_of("set").count(-1) == 1
+    # It is in no file: neither what a set states nor which files there are depends on it.
+    assert not list(Path("features").rglob("*.txt"))
 
 
 def test_beyond_the_share_no_set_is_made_and_a_larger_share_goes_on(dpfc: Dpfc, pictures: Path) -> None:
@@ -112,6 +113,9 @@ def test_null_records_of_other_processes_and_of_earlier_runs_count(dpfc: Dpfc, p
     second = dpfc(*parts, "--task", "2/2")
     assert second.exit_code == 2
     assert "At most 1 of the 30 train pictures" in one_line(second.stderr)
+    # Which they are is known, but of the other part not what is wrong with them.
+    named = Path("features/set-2.broken.txt").read_text()
+    assert named == f"{damaged[0]}: it is a null record\n{damaged[1]}: image file is truncated\n"
     assert nothing_to_train_on(dpfc)
     # All shards are there, so nothing is computed now.
     assert dpfc(*parts).exit_code == 2
@@ -119,8 +123,6 @@ def test_null_records_of_other_processes_and_of_earlier_runs_count(dpfc: Dpfc, p
     last = dpfc(*parts, "--most-null", "0.1")
     assert last.exit_code == 0, last.output
     assert "2 of 30 train pictures" in one_line(last.stderr)
-    # Nobody knows any more what was wrong with them, but which they are.
-    assert all(f"{path}: it is a null record" in LIST.read_text() for path in damaged)
 
 
 def test_features_that_are_not_finite_count_as_null_records(
