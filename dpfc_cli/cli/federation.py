@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 Plan = Annotated[Path, Option("The plan: a JSON file that all sites have.", argument=True)]
 Features = Annotated[str, Option("This site's feature set, by path or name.", metavar="SET")]
 Name = Annotated[str, Option("The name of this site in the plan.", metavar="NAME")]
+Start = Annotated[
+    Path | None,
+    Option("Public class vectors, such as 'dpfc zero-shot' makes: the training starts from them.", metavar="FILE"),
+]
 Policy = Annotated[
     Path | None,
     Option("A JSON file with what this site agrees to at most (docs/federation.md).", metavar="FILE"),
@@ -68,6 +72,7 @@ def new(
         int | None,
         Option("Masks: this many of the other sites may collude. Default: all of them, and no masks.", low=1),
     ] = None,
+    public_head: Start = None,
     as_json: Annotated[bool, JSON] = False,
     **asked: Any,
 ) -> None:
@@ -77,7 +82,7 @@ def new(
     """
     from dpfc_cli.federation import plan as plans
 
-    made = plans.agreed(invitations, method, MethodOptions(**asked).options, delta, adjacency, colluding)
+    made = plans.agreed(invitations, method, MethodOptions(**asked).options, delta, adjacency, colluding, public_head)
     _write(out, made.data)
     if as_json:
         display.as_json({"file": str(out), "digest": made.digest, "plan": json.loads(made.data)})
@@ -166,6 +171,7 @@ def run(
     sockets: Annotated[Path, Option("The folder in which site NAME answers at NAME.sock.", metavar="FOLDER")],
     out: Out,
     patience: Annotated[float, Option("Seconds for which a site may be away.", low=0.0, high=1e7)] = 600.0,
+    public_head: Start = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Train the head of a plan with all its sites, and give it to them."""
@@ -175,7 +181,7 @@ def run(
 
     with contextlib.ExitStack() as stack:
         observer = Shown(stack)
-        head = train(load(plan), sockets, out, observer, patience)
+        head = train(load(plan), sockets, out, observer, patience, public_head)
     digest = head.statement()["SHA-256 of the file"]
     if as_json:
         display.as_json({"head": str(head.file), "sha256": digest, "card": head.card})
@@ -211,6 +217,7 @@ def _agreed(plan: "Federation") -> list[tuple[str, str]]:
         ("method", f"{plan.method}, options: {options}"),
         ("protects", f"one {facts.unit}, {plan.adjacency} adjacency, delta = {plan.delta:g}"),
         ("classes", f"{len(plan.classes):,}: {', '.join(plan.classes[:5])}{' …' if len(plan.classes) > 5 else ''}"),
+        *([("public start", f"{plan.start['name']} (SHA-256 {plan.start['sha256']})")] if plan.start else []),
         ("trust", "each site adds the noise of its own claim: nobody has to be trusted"),
         *statement.masked({**vars(plan.solver.guarantee), "unit": facts.unit, "federation": plan.described()}),
         ("digest", f"{plan.digest} (compare it with all operators, outside the network)"),

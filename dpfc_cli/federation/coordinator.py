@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.federation.messages import SHORT, LostError, Refusal, ask_patiently
 from dpfc_cli.federation.plan import Federation
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods.method import Solution
+from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.privacy.chain import Linear, arrays, to_json
 from dpfc_cli.privacy.curator import lattice_of
 from dpfc_cli.privacy.forms import unpacked
@@ -29,6 +30,7 @@ from dpfc_cli.privacy.parts import bytes_of, encoded, framed, taken
 from dpfc_cli.privacy.queries import Gradient, Query, sensitivity
 from dpfc_cli.training.card import check_name, with_ending
 from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.public_start import vectors_for
 from dpfc_cli.version import __version__
 
 PATIENCE, GIVING = 600.0, 30.0
@@ -219,7 +221,14 @@ def _impossible(who: str, site: str = "") -> UserError:
     )
 
 
-def run(plan: Federation, sockets: Path, out: Path, observer: Observer, patience: float = PATIENCE) -> Head:
+def run(
+    plan: Federation,
+    sockets: Path,
+    out: Path,
+    observer: Observer,
+    patience: float = PATIENCE,
+    start: Path | str | None = None,
+) -> Head:
     """Train the head of a plan, write it, and give it to all sites.
 
     Args:
@@ -228,12 +237,20 @@ def run(plan: Federation, sockets: Path, out: Path, observer: Observer, patience
         out: the file of the head. If it has the head of this plan, the sites get it, and nothing is asked.
         observer: told of progress.
         patience: for how many seconds a site may be away.
+        start: the file of the public class vectors that the plan names.
 
     Raises:
-        UserError: a site refuses, does not answer before there is a head, or the head cannot be
-            written.
+        UserError: a site refuses, does not answer before there is a head, the head cannot be written, or the plan has
+            another start.
 
     """
+    public = None if start is None else vectors_for(plan.classes, plan.features["dim"], start)
+    if (public and public.origin["sha256"]) != (plan.start and plan.start["sha256"]):
+        raise UserError(
+            f"The plan starts from {plan.start['name'] if plan.start else 'nothing'}: {parameter('public_head')}.",
+            "Name the file that the plan was made with, or none if it has none.",
+            code="conflict",
+        )
     sites = [
         Remote(each.name, sockets / f"{each.name}.sock", plan.digest, _noise(claim), patience)
         for each, claim in zip(plan.sites, plan.claims, strict=True)
@@ -242,7 +259,7 @@ def run(plan: Federation, sockets: Path, out: Path, observer: Observer, patience
     if not out.exists():
         check_name(out, "private")
         heads.try_place(out)
-        path = heads.save(heads.encoded(_trained(plan, sites, observer)), out)
+        path = heads.save(heads.encoded(_trained(plan, sites, observer, public)), out)
     head = Head.load(path)
     if head.card.get("federation", {}).get("plan") != plan.digest:
         raise UserError(f"'{out}' exists.", "A head is never overwritten. Choose another name.", code="exists")
@@ -261,7 +278,7 @@ def run(plan: Federation, sockets: Path, out: Path, observer: Observer, patience
     return head
 
 
-def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer) -> Head:
+def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer, start: PublicHead | None) -> Head:
     """Ask whether all are ready, then for all charges, then the queries."""
     for asked in ("ready", "charge"):
         for site in sites:
@@ -269,7 +286,8 @@ def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer) -> H
             observer.say(f"{site.name}: {state}")
     solver = plan.solver
     oracle = Sums(_noise(solver), [site.part for site in sites], plan.weights)
-    solution = solver.method.solve(oracle, solver.facts, solver.options)
+    options = solver.options if start is None else replace(solver.options, public_head=start)
+    solution = solver.method.solve(oracle, solver.facts, options)
     return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card_of(plan, solution))
 
 
@@ -307,6 +325,7 @@ def card_of(plan: Federation, solution: Solution) -> dict[str, Any]:
             "unit": facts.unit,
         },
         "federation": plan.described(),
+        **({} if plan.start is None else {"public_head": dict(plan.start)}),
     }
 
 

@@ -22,6 +22,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
+
 from dpfc_cli.errors import UserError, parameter, printable, quoted
 from dpfc_cli.features.manifest import Manifest, fingerprint_of
 from dpfc_cli.features.reader import FeatureSet
@@ -31,6 +33,7 @@ from dpfc_cli.folders import LEDGER_QUERIES
 from dpfc_cli.ledger.facts import new_id
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.methods import METHODS, AnyMethod
+from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, default_delta
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.lattice import lattice_for
@@ -52,7 +55,10 @@ from dpfc_cli.schema import (
     whole,
 )
 from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.public_start import check as check_start
+from dpfc_cli.training.public_start import vectors_for
 from dpfc_cli.training.request import Privacy, facts_of
+from dpfc_cli.trust.card import START
 from dpfc_cli.version import code_digest
 
 FORMAT, INVITATION = "dpfc-federation-1", "dpfc-invitation-1"
@@ -81,6 +87,7 @@ _PLAN = closed(
         **{"format": among([FORMAT]), "code": text, "id": _HEX, "colluding": whole(1), "method": among(FEDERATED)},
         **{"options": mapping(either(scalar, each(scalar))), "adjacency": among(get_args(Adjacency))},
         **{"delta": number(LEAST_DELTA, 1), "sites": each(closed(_PART), least=2), **_COMMON},
+        "start": either(null, START),
     }
 )
 _POLICY = closed(
@@ -120,6 +127,8 @@ class Federation:
         features: what makes the features: backbone, dim, dtype, preparation.
         adjacency, delta: of all claims.
         colluding: how many of the other sites may tell what they know, or add no noise. All of them: without masks.
+        start: public class vectors from which the coordinator starts, as a card names them; None: there are none. No
+            site needs them: its claim holds for every query.
         code: of this dpfc (`version.code_digest`). What a plan means is what this code makes of it.
 
     """
@@ -134,6 +143,7 @@ class Federation:
     adjacency: Adjacency
     delta: float
     colluding: int
+    start: Mapping[str, Any] | None = None
     format: str = FORMAT
     code: str = field(default_factory=code_digest)
 
@@ -227,8 +237,11 @@ class Federation:
 
     def claim(self, name: str) -> Calibrated:
         """The training of a site: its own plan, noise and claim, with the options of the head that all of them make."""
-        own = self.claims[self.sites.index(self.part(name))]
-        return replace(own, options=self.solver.options, federation=self.described(name))
+        own, options = self.claims[self.sites.index(self.part(name))], self.solver.options
+        if self.start is not None:
+            # What the card says of it is all that a site has.
+            options = replace(options, public_head=PublicHead(vectors=np.zeros((0, 0)), origin=self.start))
+        return replace(own, options=options, federation=self.described(name))
 
     def described(self, name: str | None = None) -> dict[str, Any]:
         """What a card says of the plan. name: of the site whose card it is; None: the coordinator's."""
@@ -355,6 +368,7 @@ def agreed(
     delta: float | None = None,
     adjacency: Adjacency = "zero-out",
     colluding: int | None = None,
+    start: Path | str | None = None,
 ) -> Federation:
     """The plan of all who are invited. Its classes are those of all sites, in the order in which they come.
 
@@ -365,6 +379,7 @@ def agreed(
         delta: δ; None: the smallest of the sites' defaults.
         adjacency: what neighbours are.
         colluding: how many of the other sites may collude. None: all of them, without masks.
+        start: a file of public class vectors, see `training.public_start`.
 
     Raises:
         UserError: the sites do not fit together, or the method is none of `FEDERATED`.
@@ -413,6 +428,9 @@ def agreed(
         colluding=colluding,
         delta=min(default_delta(each["n"]) for each in found) if delta is None else delta,
     )
+    if start is not None:
+        check_start(made.solver)
+        made = replace(made, start=vectors_for(made.classes, made.features["dim"], start).origin)
     assert made.solver
     return made
 

@@ -144,6 +144,20 @@ def vectors_of(private: FeatureSet, given: Path | str, book: Ledger) -> tuple[Pu
     """Class vectors for the classes of a feature set. If they are a private head of the same records, its card, too.
     UserError: see `begin`.
     """
+    return _vectors_for(private.classes, private.dim, given, (private, book))
+
+
+def vectors_for(classes: tuple[str, ...], dim: int, given: Path | str) -> PublicHead:
+    """Class vectors for these classes, of so many dimensions, where no private record is at hand.
+
+    UserError: see `begin`; or it is a head, of which nobody here could say of which records.
+    """
+    return _vectors_for(classes, dim, given, None)[0]
+
+
+def _vectors_for(
+    classes: tuple[str, ...], dim: int, given: Path | str, private: tuple[FeatureSet, Ledger] | None
+) -> tuple[PublicHead, Mapping[str, Any] | None]:
     path = located(given)
     if not path.is_file():
         raise UserError(
@@ -158,18 +172,17 @@ def vectors_of(private: FeatureSet, given: Path | str, book: Ledger) -> tuple[Pu
     with ExitStack() as stack:
         with _whole(path):
             file = form(path, private, stack)
-        names, count = file.names, len(private.classes)
-        if len(file.shape) != 2 or file.shape[1] != private.dim:
-            shape = list(file.shape)
-            raise _unfit(path, f"its vectors are of shape {shape}, not numbers of shape [classes, {private.dim}]")
+        names, count = file.names, len(classes)
+        if len(file.shape) != 2 or file.shape[1] != dim:
+            raise _unfit(path, f"its vectors are of shape {list(file.shape)}, not numbers of shape [classes, {dim}]")
         if names is None and file.shape[0] != count:
             raise _unfit(path, f"it has {file.shape[0]} vectors without names for {count} classes")
         if names is not None and file.shape[0] != len(names):
             raise _unfit(path, f"it has {len(names)} names for {file.shape[0]} vectors")
         # So they are as many as there are names, or classes: what a file declares beyond is not read.
-        matched = {row: row for row in range(count)} if names is None else _matched(path, private.classes, names)
+        matched = {row: row for row in range(count)} if names is None else _matched(path, classes, names)
         digest = sha256_of(path)
-        before = None if file.head is None else _before(file.head, private, digest, book)
+        before = None if file.head is None or private is None else _before(file.head, *private, digest)
         with _whole(path):
             read = file.read()
     if read.dtype.kind not in "fiu":
@@ -179,23 +192,21 @@ def vectors_of(private: FeatureSet, given: Path | str, book: Ledger) -> tuple[Pu
         vectors = read.astype(np.float64)
     if not np.isfinite(vectors).all():
         raise _unfit(path, "it has numbers that are NaN or infinite")
-    found = np.zeros((private.dim, len(private.classes)))
+    found = np.zeros((dim, count))
     for column, row in matched.items():
         vector = vectors[row]
         largest = np.abs(vector).max()
         # Long and short vectors say the same. Their squares must be numbers.
         found[:, column] = vector / largest if largest > 0 else 0.0
-    without = [name for j, name in enumerate(private.classes) if not found[:, j].any()]
-    if len(private.classes) - len(without) < 2:
-        raise _unfit(
-            path, f"only {len(private.classes) - len(without)} of the set's classes have a vector in it", known=names
-        )
+    without = [name for j, name in enumerate(classes) if not found[:, j].any()]
+    if count - len(without) < 2:
+        raise _unfit(path, f"only {count - len(without)} of the set's classes have a vector in it", known=names)
     if directions(found) is None:
         raise _unfit(path, "its vectors do not tell any two classes apart")
     origin = {
         "name": hub.origin(path) or path.name,
         "sha256": digest,
-        "classes": len(private.classes) - len(without),
+        "classes": count - len(without),
         "without": without,
     }
     continued = {} if before is None else {"releases": len(before["plan"]), "asserted": _asserted(before)}
@@ -213,27 +224,29 @@ def _whole(path: Path) -> Iterator[None]:
         raise _unfit(path, f"it cannot be read as class vectors ({error})") from error
 
 
-def _npy(path: Path, private: FeatureSet, stack: ExitStack) -> _Found:
+def _npy(path: Path, private: object, stack: ExitStack) -> _Found:
     # np.load would accept other formats under this name, too.
     npz.header(stack.enter_context(path.open("rb")))
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     return _Found(shape=array.shape, read=lambda: np.asarray(array))
 
 
-def _npz(path: Path, private: FeatureSet, stack: ExitStack) -> _Found:
+def _npz(path: Path, private: object, stack: ExitStack) -> _Found:
     arrays = npz.opened(path, stack)
     vectors, classes = arrays["vectors"], arrays["classes"]
     return _Found(shape=vectors.shape, read=vectors.read, names=tuple(map(str, classes.read())))
 
 
-def _safetensors(path: Path, private: FeatureSet, stack: ExitStack) -> _Found:
+def _safetensors(path: Path, private: tuple[FeatureSet, Ledger] | None, stack: ExitStack) -> _Found:
     from safetensors import safe_open
 
     file = stack.enter_context(safe_open(path, framework="numpy"))
     metadata = file.metadata() or {}
     if "card" in metadata:
+        if private is None:
+            raise _unfit(path, "it is a head, and several sites start from class vectors alone")
         head = Head.load(path)
-        vectors = _vectors(head, private)
+        vectors = _vectors(head, private[0])
         return _Found(shape=vectors.shape, read=lambda: vectors, names=head.classes, head=head)
     return _Found(
         shape=tuple(file.get_slice("vectors").get_shape()),
@@ -279,7 +292,7 @@ def _vectors(head: Head, private: FeatureSet) -> np.ndarray:
     return weight.T
 
 
-def _before(head: Head, private: FeatureSet, digest: str, book: Ledger) -> Mapping[str, Any] | None:
+def _before(head: Head, private: FeatureSet, book: Ledger, digest: str) -> Mapping[str, Any] | None:
     """The card of a private head of the same records. None for a head of others. UserError where it is neither."""
     assert head.path is not None
     said, n = head.card["features"], head.card["facts"].get("records", head.card["facts"]["n"])

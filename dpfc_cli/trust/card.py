@@ -75,11 +75,15 @@ _CARD: dict[str, Check] = {
     # `claim_fault` looks at these.
     **dict.fromkeys(("claim", "epsilon", "delta", "mu", "eta", "adjacency", "plan"), anything),
 }
+_START: dict[str, Check] = {"name": text, "sha256": text, "classes": whole(2), "without": each(text)}
+_MADE = closed({"source": among(["text", "classifier"]), "model": text, "count": whole(1)})
+START = closed(_START, made=_MADE)
+"""Public class vectors, as it is known of them before a training."""
 _SOMETIMES: dict[str, Check] = {
     "public_features": closed({"name": text, "rows": whole(1), "fingerprint": text, "backbone": mapping(anything)}),
     "public_head": closed(
-        {"name": text, "sha256": text, "classes": whole(2), "without": each(text)},
-        made=closed({"source": among(["text", "classifier"]), "model": text, "count": whole(1)}),
+        _START,
+        made=_MADE,
         trusted=number(0, 1),
         doubted=each(text),
         releases=whole(1),

@@ -108,6 +108,28 @@ def test_sites_train_one_head_over_sockets(method: str, persons: bool, monkeypat
     assert np.mean([found == CLASSES[y] for found, y in zip(joint.predict(X), Y, strict=True)]) > 0.9
 
 
+def test_a_plan_may_have_a_public_start_that_the_coordinator_alone_reads() -> None:
+    sets = {name: made_set(name) for name in NAMES}
+    np.savez("start.npz", vectors=np.stack([X[j == Y].mean(axis=0) for j in range(2)]), classes=np.array(["a", "b"]))
+    np.save("other.npy", np.eye(3, 8))
+    with pytest.raises(UserError, match="no option of dp-fc"):
+        agreed(sets, method="dp-fc", start="start.npz")
+    plain, plan = agreed(sets, epsilon=0.5), agreed(sets, epsilon=0.5, start="start.npz")
+    assert plan.start is not None
+    assert plan.start["without"] == ["c"]
+    for wrong, start in ((plan, None), (plan, "other.npy"), (plain, "start.npz")):
+        with pytest.raises(UserError, match="The plan starts from"):
+            coordinator.run(wrong, Path(), JOINT, Observer(), 0.0, start)
+    serving = Serving(plan, sets)
+    joint = coordinator.run(plan, Path(), JOINT, Observer(), 20.0, "start.npz")
+    ended = serving.heads()
+    for head in (joint, Head.load(ended["north"].path)):
+        assert head.card["public_head"] == plan.start
+    assert not verify(ended["north"].path, ledger=Path("north", "ledger.sqlite")).contradictions
+    with pytest.raises(UserError, match="it is a head"):
+        agreed(sets, start=JOINT)
+
+
 def test_where_one_site_is_not_ready_none_is_charged() -> None:
     sets = {name: made_set(name) for name in NAMES}
     plan = agreed(sets)
