@@ -18,7 +18,6 @@ from dpfc_cli.training.observer import CHECKING, MATRICES, SOLVING, TUNING, Obse
 from dpfc_cli.training.request import RUN, Request
 
 if TYPE_CHECKING:
-    from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.processes import Processes
     from dpfc_cli.training.check import Checked
     from dpfc_cli.training.run import Trained
@@ -32,7 +31,12 @@ def train(
     dry_run: Annotated[
         bool, Option("Do everything but the training: show plan, guarantee and cost, charge nothing.", RUN)
     ] = False,
-    yes: Annotated[bool, Option("Do not ask before the charge.", RUN, flags=("--yes", "-y"))] = False,
+    yes: Annotated[
+        bool,
+        Option(
+            "Charge without a question: the newest set, or what ends a total for persons.", RUN, flags=("--yes", "-y")
+        ),
+    ] = False,
     distributed: Annotated[
         bool,
         Option(
@@ -60,7 +64,7 @@ def train(
         if processes is not None and processes.number:
             serve(processes, found)
             return
-        observer = _Observer(stack, found, others, asks=not (yes or dry_run))
+        observer = _Observer(stack, others, yes)
         # The other processes wait already: what cannot be opened ends them, too.
         request = Request(
             found,
@@ -131,33 +135,40 @@ class Shown(Observer):
 
 
 class _Observer(Shown):
-    """Asks before the charge, too, where the set was chosen for the user."""
+    """Asks before the charge, too, where the set was chosen for the user, or the charge ends a total for persons."""
 
-    def __init__(self, stack: contextlib.ExitStack, found: "FeatureSet", others: int, asks: bool) -> None:
+    def __init__(self, stack: contextlib.ExitStack, others: int, yes: bool) -> None:
         super().__init__(stack)
-        self._found, self._others, self._asks = found, others, asks
+        self._others, self._yes = others, yes
 
-    @property
-    def asks(self) -> bool:
-        """Whether there is somebody to ask."""
-        return self._asks and display.can_ask()
-
-    def asked(self, question: str) -> bool:
-        """The answer. It is asked once before a charge."""
-        self._asks = False
+    def _asked(self, question: str) -> bool:
+        """Whether the user said yes. It is asked once before a charge."""
         self._stack.close()
         self._advance = None
-        return display.confirmed(question)
+        self._yes = display.confirmed(question)
+        return self._yes
 
-    def confirm(self, charge: str) -> bool:
-        """Ask on a terminal, if there are several sets and none was named."""
+    def confirm(self, charge: str, loses: bool) -> bool:
+        """Ask on a terminal, if it loses, or if there are several sets and none was named."""
         stop.check()
-        if not (self.asks and self._others):
+        if self._yes or not (loses or (self._others and display.can_ask())):
             return True
-        return self.asked(f"Charge {charge}? It is the newest of {self._others + 1} sets.")
+        if not display.can_ask():
+            raise UserError(
+                "Nothing was charged: there would be no total for one person any more.",
+                "Make the set again with --group-by. Or give --yes, to charge it all the same.",
+                code="conflict",
+                parameter="yes",
+            )
+        why = (
+            "Then there is no total for one person any more"
+            if loses
+            else f"It is the newest of {self._others + 1} sets"
+        )
+        return self._asked(f"Charge {charge}? {why}.")
 
     def confirm_again(self, question: str) -> bool:
-        return self.asks and self.asked(question)
+        return not self._yes and display.can_ask() and self._asked(question)
 
 
 def _unit_of(stage: str) -> str:

@@ -31,8 +31,10 @@ class Observer:
         """Told how much of a stage is done."""
         show(stage, done, total)
 
-    def confirm(self, charge: str) -> bool:
-        """Asked once, before the charge, which the text describes. False: nothing is charged."""
+    def confirm(self, charge: str, loses: bool) -> bool:
+        """Asked once, before the charge, which the text describes. loses: after it there is no total for one person any
+        more, and this was warned of. False: nothing is charged.
+        """
         return True
 
     def confirm_again(self, question: str) -> bool:

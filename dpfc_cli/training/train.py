@@ -11,6 +11,7 @@ from dpfc_cli.ledger.totals import Account
 from dpfc_cli.options import takes
 from dpfc_cli.training import public, public_start, tuning
 from dpfc_cli.training.calibrate import calibrate, warnings_of
+from dpfc_cli.training.card import loses
 from dpfc_cli.training.charge import charge, confirm_again, question
 from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import TUNING, Observer
@@ -80,7 +81,7 @@ def finish(checked: Checked, observer: Observer) -> Trained:
             book, request = read(checked.account.ledger), checked.request
             again = request.again or confirm_again(book, checked.charge, request.features.name, observer.confirm_again)
             checked = replace(checked, request=replace(request, again=again))
-            if not observer.confirm(charge_of(checked)):
+            if not observer.confirm(charge_of(checked), loses(checked.account, checked.charge) is not None):
                 raise UserError("Nothing was charged.", "No head was made.", code="declined")
         note = Note("It was stopped during the charge: 'dpfc budget' says whether it is charged. No head was written.")
         charged = charge(checked)

@@ -345,8 +345,12 @@ def test_it_is_said_before_a_charge_and_after_it_that_there_is_no_total_for_a_pe
     for line in ((*LS, "1", "--features", "persons"), (*LS, "1", "--features", "persons", "--dry-run")):
         assert makes_none not in one_line(dpfc(*line).stderr)
     assert told(dpfc)[0]["unit"] == "person"
-    for line in ((*LS, "1", "--features", "records", "--dry-run"), (*LS, "1", "--features", "records")):
-        said = one_line(dpfc(*line).stderr)
+    without, yes = (*LS, "1", "--features", "records"), "--yes"
+    for line, code in (((*without, "--dry-run"), 0), (without, 2), ((*without, yes), 0)):
+        assert told(dpfc)[0]["unit"] == "person"
+        done = dpfc(*line)
+        assert done.exit_code == code, done.output
+        said = one_line(done.stderr)
         assert said.count(makes_none) == 1
         assert "population ward" in said
         assert "--group-by" in said

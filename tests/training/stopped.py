@@ -31,7 +31,7 @@ class Listener(Observer):
     def warn(self, text: str) -> None:
         self.said.append(text)
 
-    def confirm(self, charge: str) -> bool:
+    def confirm(self, charge: str, loses: bool) -> bool:
         self.asked.append(charge)
         return True
 

@@ -46,7 +46,7 @@ class Told(Observer):
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def confirm(self, charge: str) -> bool:
+    def confirm(self, charge: str, loses: bool) -> bool:
         self.asked.append(charge)
         return True
 
