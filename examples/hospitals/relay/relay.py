@@ -61,7 +61,9 @@ class Nodes:
         sent = self._grid.push_messages([Message(content(data), node, "query")])
         while self.started[node] == started:
             for reply in self._grid.pull_messages(sent):
-                return b"" if reply.has_error() else data_of(reply)
+                if reply.has_error():
+                    raise ConnectionError(reply.error.reason)
+                return data_of(reply)
             time.sleep(PAUSE)
         return b""
 
@@ -73,8 +75,11 @@ class Nodes:
             door.listen()
             while True:
                 connection, _ = door.accept()
-                with connection, contextlib.suppress(OSError):
-                    connection.sendall(self.carry(node, received(connection)))
+                with connection:
+                    try:
+                        connection.sendall(self.carry(node, received(connection)))
+                    except Exception as error:  # The coordinator asks again.
+                        print(f"{path.name}: {str(error)!r}", flush=True)
 
 
 @server.main()
@@ -84,9 +89,10 @@ def serve(grid: Grid, context: Context) -> None:
     os.umask(0o177)
     while True:
         for node in grid.get_nodes():
-            if node.node_id not in nodes.started:
+            known = node.node_id in nodes.started
+            nodes.started[node.node_id] = node.last_activated_at
+            if not known:
                 at = folder / f"{node.name}.sock"
                 print(f"{at} is SuperNode {node.node_id}", flush=True)
                 threading.Thread(target=nodes.listen, args=(node.node_id, at), daemon=True).start()
-            nodes.started[node.node_id] = node.last_activated_at
         time.sleep(PAUSE)
