@@ -32,7 +32,7 @@ EPSILONS = (0.05, 0.1, 0.5, 1.0, 8.0)
 UNTUNED = ("dp-whitened", "dp-fc", "dp-ls")
 TUNED = ("dp-fc:10", "dp-ls:1", "dp-adam:10", "dp-newton:1")
 SIMULATED = ("dp-whitened", "dp-fc")
-"""Methods that are simulated where they are not tuned (see `bench.simulation`)."""
+"""Methods that are simulated (see `bench.simulation`)."""
 BASELINES = ("dp-whitened", "dp-ls")
 """The non-private baselines. The better one shows what is possible. They take minutes; an optimum may take hours."""
 FINALISTS, FINAL_SEEDS = 3, 2
@@ -43,7 +43,17 @@ GRADIENT_CLIPS = (0.4, 2.5)
 
 def untuned(data: str, row: str, epsilon: float | None) -> Cell:
     """The cell of a method at its defaults."""
-    return Cell(data, row, epsilon, variant="simulated" if row in SIMULATED and epsilon is not None else "")
+    return _simulated(Cell(data, row, epsilon))
+
+
+def middle(data: str, row: str, epsilon: float) -> Cell:
+    """The cell in the middle of the grid of a tuned row, METHOD:STEPS."""
+    method, _, steps = row.partition(":")
+    return _simulated(reproduction.base(data, (method, int(steps)), epsilon))
+
+
+def _simulated(cell: Cell) -> Cell:
+    return replace(cell, variant="simulated") if cell.method in SIMULATED and cell.epsilon is not None else cell
 
 
 def others(best: Cell) -> list[Cell]:
@@ -65,7 +75,7 @@ def tune(
     sets: Sequence[str], rows: Sequence[str], epsilons: Sequence[float], seeds: int, done: dict[str, float]
 ) -> Iterator[list[Cell]]:
     """The cells of a tuned table, in stages. `done` must have the results of one stage before the next is asked for."""
-    start = [reproduction.base(s, _row(r), e) for s in sets for r in rows for e in epsilons]
+    start = [middle(s, r, e) for s in sets for r in rows for e in epsilons]
     yield [point for cell in start for point in reproduction.grid(cell)]
     yield [other for cell in start for other in _tried(cell, done)]
     yield [again for cell in start for each in finalists(cell, done) for again in _again(each)]
@@ -91,11 +101,6 @@ def picked(cell: Cell, done: dict[str, float]) -> Cell:
     """The finalist with the best mean, at seed 0. KeyError if one is missing."""
     best = max(finalists(cell, done), key=lambda c: statistics.mean(done[again.key] for again in _again(c)))
     return replace(best, seed=0)
-
-
-def _row(text: str) -> reproduction.Row:
-    method, _, steps = text.partition(":")
-    return method, int(steps)
 
 
 @dataclass(frozen=True)
@@ -139,11 +144,7 @@ def verdict(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
         lead = _lead(own, rivals + [_tuned(data, row, epsilon, wanted.seeds, done) for row in wanted.tuned])
         if lead is not None:
             leads.append(lead)
-    edges = [
-        _at_edge(reproduction.base(data, _row(row), epsilon), done)
-        for data, epsilon in cells_of
-        for row in wanted.tuned
-    ]
+    edges = [_at_edge(middle(data, row, epsilon), done) for data, epsilon in cells_of for row in wanted.tuned]
     won, lost = (sum(sign * gain > error for gain, error in leads) for sign in (1, -1))
     yield f"Of {len(leads)} cells `{UNTUNED[0]}` wins {won} by more than one standard error and loses {lost}."
     yield (
@@ -172,13 +173,12 @@ def report(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
         "- `dp-whitened` is the default: what `dpfc train --epsilon …` does if no other option is given. Its defaults",
         "  were fitted on CIFAR-10 and CIFAR-100, among others ([which](whitening.md#the-shares-of-the-budget)).",
         "- `dp-fc` and `dp-ls` are methods of the paper, with their defaults here. `dp-fc` shrinks the eigenvalues of",
-        "  its Gram matrix by their noise. The *tuned* rows were made before it did: `dp-fc` as it is now has no tuned",
-        "  rival here.",
+        "  its Gram matrix by their noise.",
         "- `dp-adam` has 10 steps, as `dp-fc` has in these searches: with 100, the tool's default, each search takes",
         "  ten times as long. With 100, tuned on the test labels, it has 88.6, 89.9, 91.5, 91.9 and 92.7 on CIFAR-10,",
         "  and 4.7, 13.8, 56.1, 65.4 and 74.7 on CIFAR-100 ([from a smaller grid](reproduction.md)).",
-        "- The rows of `dp-whitened` and `dp-fc` are simulated: the methods' own code, sums in float32, normal noise",
-        "  (`bench/simulation.py`).",
+        "- `dp-whitened` and `dp-fc` are simulated, also where they are tuned: the methods' own code, sums in float32,",
+        "  normal noise (`bench/simulation.py`).",
         "- *tuned* rows (the number of steps after the colon) have independent noise and exact accounting. In every",
         "  cell they have the learning rate, damping and clipping norms that did best **on the test labels**: first a",
         "  grid around the defaults, then other norms, then three finalists with another seed. Nobody with private",
@@ -205,7 +205,7 @@ def _values(cell: Cell, seeds: int, done: dict[str, float]) -> list[float]:
 
 def _tuned(data: str, row: str, epsilon: float, seeds: int, done: dict[str, float]) -> list[float]:
     try:
-        return _values(picked(reproduction.base(data, _row(row), epsilon), done), seeds, done)
+        return _values(picked(middle(data, row, epsilon), done), seeds, done)
     except KeyError:
         return []
 
