@@ -88,7 +88,6 @@ def _ensure(remote: Remote, target: Path, progress: Progress | None) -> None:
         f"{parameter('data_dir')}.",
         code="unreachable",
         name=target.name,
-        urls=list(remote.urls),
         problem=f"{target.name}: {problem}",
     )
 

@@ -78,8 +78,8 @@ class UserError(Exception):
         what: what is wrong and why, one or two sentences.
         remedy: what to do about it.
         code: the kind of error, for programs.
-        fields: what the message is about, as JSON-able values (`known`, `problem` …), for programs. `parameter` and
-            `path` are those that the message names first, unless they are said.
+        fields: what a program does something with, as JSON-able values: `parameter` and `path`, which are those that
+            the message names first unless they are said; `name` and what is `known`; what is `needed` and `allowed`.
 
     `str(error)` is both texts, a line each and `printable`, with parameters named as Python names them.
 

@@ -144,11 +144,10 @@ def check(weights: str) -> None:
         raise _pickle(f"'{file}' is", path=file)
     if file and not file.endswith((*_KNOWN, ".index.json")):
         raise UserError(
-            f"'{file}' is not a file of weights.",
+            f"{quoted(file)} is not a file of weights.",
             f"Use a file with a name that ends in {' or '.join(_KNOWN)}.",
             code="unsupported",
             parameter="weights",
-            path=file,
         )
 
 
@@ -252,7 +251,6 @@ class _Place:
                     f"'{weights}' does not name a repository.",
                     "Write hf:OWNER/NAME, or hf:OWNER/NAME/FILE.",
                     parameter="weights",
-                    value=weights,
                 )
             self.repository, named = found["repository"], found["file"] or ""
             self.where, self._folder = f"hf:{self.repository}", cache_folder() / "hub" / self.repository
@@ -387,8 +385,6 @@ def download(
         "Check the name and the network and try again. Or get all files in another way ('dpfc fetch --dry-run' lists "
         f"them), put them into a folder of your own, and name it with {parameter('weights')}.",
         code=code,
-        repository=repository,
-        file=file,
         problem=f"{file}: {problem}",
     )
 
@@ -438,8 +434,6 @@ def _gated(repository: str, file: str) -> UserError:
         f"{_accept(repository)} If you did both, the page says whether the publisher still has to agree. Or get the "
         f"file in another way and name it with {parameter('weights')}.",
         code="unreadable",
-        repository=repository,
-        file=file,
         gated=True,
     )
 
@@ -454,7 +448,7 @@ def only_a_pickle(model: str, place: str, gated: bool) -> UserError:
         f" the file: hf download {repository} {file}. Or name hf:{repository}, if it has a model.safetensors by now. "
     )
     what = f"All that the publisher of {model} has is '{file}' of '{repository}', which is"
-    return _pickle(what, first, repository=repository, gated=gated)
+    return _pickle(what, first, gated=gated)
 
 
 def _pickle(what: str, first: str = "", **fields: Any) -> UserError:

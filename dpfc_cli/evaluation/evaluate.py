@@ -141,7 +141,6 @@ def compare(
             "Compare on another split, such as test.",
             code="private-records",
             parameter="split",
-            split=split,
         )
     warnings = [_warnings(head, features, split, False, noisy=False) for head in heads]
     features.verify(split)
@@ -170,7 +169,6 @@ def _fitted(heads: Sequence[Head], features: FeatureSet, split: str) -> FeatureS
         what,
         f"Evaluate on features of the same backbone, with classes that the head has: {parameter('features')}.",
         code="conflict",
-        parameter="features",
         heads=[_named(head, heads) for head, _ in wrong],
     )
 

@@ -191,7 +191,6 @@ def figures(
             "Evaluate on a split with labels.",
             code="missing",
             parameter="split",
-            split=split,
         )
     evaluations = []
     for each in watched:

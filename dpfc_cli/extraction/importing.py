@@ -106,7 +106,6 @@ def import_features(wanted: Import) -> Imported:
                 f"than {parameter('labels_per_record')} {k}.{f' {GUARDED}' if by_list else ''}",
                 "Assert the larger number, or drop columns.",
                 code="conflict",
-                value=k,
             )
         names = names or texts or inferred_classes(max(int(table.y.max()) for table in tables.values()))
         check_classes(names, origin == "inferred")
@@ -265,7 +264,6 @@ def _check_nulls(tables: dict[str, Table], most_null: float | None, nulls: dict[
                 f"most {allowed:,} may become null records ({parameter('most_null')}). {GUARDED}",
                 f"If the features are merely large, set {parameter('dtype')} to float32.",
                 code="bad-record",
-                split=split,
             )
 
 
@@ -278,21 +276,18 @@ def _check_labels(tables: dict[str, Table], m: int | None) -> None:
                 f"The {split} labels are out of range for some records. {GUARDED}",
                 f"Labels are {high} (−1 for none). Check {parameter('classes')}.",
                 code="bad-record",
-                split=split,
             )
         if table.y.shape[1] > 1 and _one_hot(table.y):
             raise UserError(
                 f"The {split} labels seem to be a table of zeros and ones, a column for each class. {GUARDED}",
                 "Give the numbers of each record's classes instead, from 0, filled up with −1 to one length.",
                 code="bad-record",
-                split=split,
             )
         if not table.nulls and (table.y < 0).all(axis=1).any():
             raise UserError(
                 f"Some {split} records are without a label. {GUARDED}",
                 "Label them, or leave them out before importing.",
                 code="bad-record",
-                split=split,
             )
 
 

@@ -131,7 +131,6 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, out: P
                     f"{sums.shape[1]}.",
                     "All slides must come from the same encoder.",
                     code="conflict",
-                    dimensions=[sums.shape[1], len(total)],
                 )
             sums[record] += total
             patches[record] += count
@@ -320,7 +319,6 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
                     f"Line {number} of {quoted(table)} has nothing under '{column}'. {GUARDED}",
                     "Each line needs the name of a slide and a label. Leave out slides without a label.",
                     code="bad-record",
-                    line=number,
                 )
     slides, labels = ([str(line[column]).strip() for _, line in lines] for column in (slide_column, label_column))
     keys, first = None, np.arange(len(lines))
@@ -373,9 +371,6 @@ def _of_splits(table: Path, lines: list[Line], column: str | None) -> tuple[list
     splits = np.array(["train" if word in TRAIN_SPLITS else "test" if word == test else "" for word in words])
     if "train" not in splits:
         raise UserError(
-            f"{quoted(table)} names no slide for training.",
-            "Give it a line for each slide.",
-            code="missing",
-            split="train",
+            f"{quoted(table)} names no slide for training.", "Give it a line for each slide.", code="missing"
         )
     return [line for line, split in zip(lines, splits, strict=True) if split], splits[splits != ""]

@@ -121,10 +121,10 @@ def _features(schema: Any, column: str | None, y: str, g: str | None, source: st
         return columns.chosen(schema, column, _is_vector, "lists of floats", "column", source)
     if not fitting or len(set(schema.names)) < len(schema.names):
         raise UserError(
-            f"'{source}' has {'two columns of one name' if fitting else f'no column of floats named {pattern!r}'}.",
+            f"{quoted(source)} has "
+            f"{'two columns of one name' if fitting else f'no column of floats named {pattern!r}'}.",
             f"Name the columns of features: {parameter('column')} 'f*'. It has: {', '.join(schema.names[:20])}.",
             code="missing",
-            path=source,
         )
     return tuple(fitting)
 
@@ -187,7 +187,6 @@ def _block(batch: Any, name: tuple[str, ...] | str, d: int, path: Path) -> np.nd
             f"{quoted(path)} has a record without a value in '{lacking}'. {GUARDED}",
             "All records need all features: fill it up, or leave the record out.",
             code="bad-record",
-            column=lacking,
         )
     return np.stack([np.asarray(part.to_numpy(zero_copy_only=False)) for part in parts], axis=1)
 
@@ -206,7 +205,6 @@ def _table(paths: list[Path], x: tuple[str, ...] | str, y: str, g: str | None) -
                         f"{quoted(path)} has {own} in '{name}', and the files before it have {kinds[name]}.",
                         "Store a column with the same kind of values in all files.",
                         code="conflict",
-                        column=name,
                     )
             _check_declared(file, x, y, path, kind)
             n = files[path] = sum(columns.rows_of(file))
@@ -284,8 +282,6 @@ def _unequal(path: Path, name: str, d: int) -> UserError:
         else f"{quoted(path)} begins with a list in '{name}' that is missing or empty. {GUARDED}",
         "All records need features of the same length.",
         code="bad-record",
-        column=name,
-        dimensions=d,
     )
 
 

@@ -92,7 +92,7 @@ class FeatureSet(Told):
                     "training split."
                 )
             raise UserError(
-                f"{quoted(self.folder)} has no split '{name}'.", remedy, code="missing", split=name, known=known
+                f"{quoted(self.folder)} has no split '{name}'.", remedy, code="missing", known=known
             ) from None
 
     def with_classes(self, classes: Sequence[str]) -> "FeatureSet":
@@ -222,7 +222,6 @@ class FeatureSet(Told):
                 f"{quoted(self.folder)} does not say which records belong to one person.",
                 f"Extract with {parameter('group_by')}, or import with an array or a column of groups.",
                 code="missing",
-                split=split,
             )
         return lambda rows: (
             (start, x, y, g) for start, (x, y, g) in _cut(self._pieces(facts, rows, begin), rows, begin)

@@ -142,8 +142,6 @@ class ShardSink:
                     f"written). {GUARDED}",
                     f"Correct the source. If the features are merely large, set {parameter('dtype')} to float32.",
                     code="bad-record",
-                    row=row,
-                    dtype=self._dtype,
                 )
             rows[bad] = 0
             labels = np.where(bad if labels.ndim == 1 else bad[:, None], -1, labels)

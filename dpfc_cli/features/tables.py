@@ -105,7 +105,6 @@ def opened(
                 f"{quoted(path)} has no groups for its {lacking[0]} records, but it has some for the others.",
                 f"Give them groups, too: an array '{lacking[0]}_{GROUPS}', or a column in each file.",
                 code="missing",
-                split=lacking[0],
             )
         yield found
 
@@ -315,7 +314,6 @@ def check_stored(dataset: Any, path: Path, name: str) -> None:
             f"{quoted(path)}: '{name}' is stored through filter {foreign[0]}, which dpfc does not run there.",
             "Write it without compression, or with gzip or lzf alone.",
             code="unsupported",
-            array=name,
         )
 
 

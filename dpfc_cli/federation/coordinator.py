@@ -217,7 +217,6 @@ def _impossible(who: str, site: str = "") -> UserError:
         f"{who} sent an answer that records and noise cannot give.",
         "Speak to its operator. Nothing was computed with it.",
         code="damaged",
-        site=site,
     )
 
 

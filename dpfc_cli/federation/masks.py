@@ -42,7 +42,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, check_installed
+from dpfc_cli.errors import UserError, check_installed, quoted
 from dpfc_cli.files import make
 
 PURPOSE = "To make keys for masks"
@@ -63,10 +63,9 @@ def new_key(folder: Path) -> str:
         make(_path(folder, public), private.private_bytes_raw(), 0o600)
     except OSError as error:
         raise UserError(
-            f"'{folder}' cannot be written: {error.strerror or error}.",
+            f"{quoted(folder)} cannot be written: {error.strerror or error}.",
             "A site keeps the keys of its invitations beside its ledger. Make that folder writable.",
             code="unwritable",
-            path=str(folder),
         ) from error
     return public
 
@@ -107,11 +106,10 @@ class Masks:
             self._secrets = {i: private.exchange(each) for i, each in others.items()}
         except (OSError, ValueError) as error:
             raise UserError(
-                f"The keys of this plan cannot be used here: the private one is not in '{folder}', or another site has "
-                "sent one that is none.",
+                f"The keys of this plan cannot be used here: the private one is not in {quoted(folder)}, or another "
+                "site has sent one that is none.",
                 "Serve where the invitation was made, or ask for a plan of new invitations.",
                 code="conflict",
-                path=str(folder),
             ) from error
 
     def masked(self, answer: np.ndarray, number: int, part: int) -> np.ndarray:

@@ -396,7 +396,6 @@ def agreed(
             f"{parameter('colluding')} lies in 1 to {others}, which are all other sites.",
             "Fewer than all mean masks. They need three sites, because each one knows its own noise.",
             code="bad-value",
-            parameter="colluding",
         )
     for what, of in (
         ("epsilon", lambda one: one["epsilon"] if colluding < others else None),

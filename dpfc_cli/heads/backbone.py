@@ -117,7 +117,6 @@ class Stated:
                 f"Use the dpfc that the head was made with. {self.instead}",
                 code="conflict",
                 parameter=self.about,
-                differ=differ,
             )
         return backbone
 

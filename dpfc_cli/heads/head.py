@@ -162,15 +162,11 @@ class Head(Told):
     def _taken(self, x: np.ndarray) -> np.ndarray:
         given = np.asarray(x)
         if given.dtype.kind not in "fiu":
-            raise UserError(
-                f"Features are numbers, not {given.dtype}.", "Give an n × d array of floats.", dtype=str(given.dtype)
-            )
+            raise UserError(f"Features are numbers, not {given.dtype}.", "Give an n × d array of floats.")
         if given.ndim != 2 or given.shape[1] != self.dim:
             raise UserError(
                 f"This head takes features of shape n × {self.dim}, not {' × '.join(map(str, given.shape)) or 'one'}.",
                 "Give features of the backbone that the head was trained on, a row for each record.",
-                shape=list(given.shape),
-                dim=self.dim,
             )
         with np.errstate(over="ignore"):
             taken = given.astype(np.float32)
@@ -181,7 +177,6 @@ class Head(Told):
                 f"float32, first row {int(bad.argmax())}.",
                 "Leave them out, or compute them again.",
                 code="bad-record",
-                row=int(bad.argmax()),
             )
         return taken
 

@@ -41,7 +41,6 @@ def fetch(name: str, suffixes: Sequence[str]) -> Path:
             f"'{name}' does not name a head on the Hugging Face hub.",
             "Write hf:OWNER/NAME, hf:OWNER/NAME/FILE or hf:OWNER/NAME@REVISION.",
             parameter="head",
-            value=name,
         )
     repository, revision = found["repository"], found["revision"]
     for file in [found["file"]] if found["file"] else [STEM + suffix for suffix in suffixes]:
@@ -54,7 +53,6 @@ def fetch(name: str, suffixes: Sequence[str]) -> Path:
             f"If its head has another name, write hf:{repository}/FILE.",
             code="missing",
             parameter="head",
-            repository=repository,
         )
     commit = path.parents[len(PurePosixPath(file).parts) - 1].name
     # Offline, the cache may not know whether there is a signature. Who checks it misses it then.

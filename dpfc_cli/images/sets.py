@@ -275,10 +275,9 @@ def unreadable(title: str, reason: str) -> UnreadableError:
 def unread(title: str, error: OSError) -> UserError:
     """The error for a picture that the system does not let us read. This is no property of the picture."""
     return UserError(
-        f"'{title}' cannot be read: {error.strerror or error}. {GUARDED}",
+        f"{quoted(title)} cannot be read: {error.strerror or error}. {GUARDED}",
         "Check that it is still where it was, and the disk. Then run the same command again to continue.",
         code="unreadable",
-        path=title,
     )
 
 

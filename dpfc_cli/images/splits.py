@@ -149,8 +149,6 @@ def _split(labels: np.ndarray, found: Listed, request: Request) -> Split:
             f"{quoted(request.place)} has {counted(len(pictures), 'image')} and {counted(len(labels), 'label')}.",
             "Images and labels must come from the same copy of the data set. Fetch both again.",
             code="conflict",
-            images=len(pictures),
-            labels=len(labels),
         )
     labels.setflags(write=False)
     listing = listing_of(found.classes, found.entries)
@@ -227,10 +225,9 @@ class Decoder:
             if picture.shape != self._shape:
                 # This is never a null record: the first picture alone could turn all others into null records.
                 raise UserError(
-                    f"'{title}' has another size than the first image. {GUARDED}",
+                    f"{quoted(title)} has another size than the first image. {GUARDED}",
                     f"Give a size that all images are resized and cropped to: {parameter('image_size')}.",
                     code="bad-record",
-                    path=title,
                 )
             batch[row] = picture
         return batch

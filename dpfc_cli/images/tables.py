@@ -350,7 +350,6 @@ def _refuse_giant(size: int, path: Path) -> None:
             f"{quoted(path)} has a row group of {size / 1e9:.1f} GB. dpfc holds row groups in memory.",
             "Write the file again with smaller row groups: pyarrow's write_table(…, row_group_size=1000).",
             code="memory",
-            bytes=size,
         )
 
 
@@ -402,10 +401,9 @@ def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) ->
     names = hub_class_names(schema.metadata, label)
     if names and request.classes:
         raise UserError(
-            f"The files of '{source}' name their classes themselves.",
+            f"The files of {quoted(source)} name their classes themselves.",
             f"Leave out {parameter('classes')}.",
             code="conflict",
-            path=source,
         )
 
     def values(name: str, *splits: str) -> Iterator[object]:
@@ -477,11 +475,10 @@ def image_column(schema: Any, source: str) -> str:
     found = [field.name for field in schema if _holds_bytes(field.type)]
     if len(found) != 1:
         raise UserError(
-            f"'{source}' has {'no column' if not found else f'several columns {found}'} of pictures.",
+            f"{quoted(source)} has {'no column' if not found else f'several columns {found}'} of pictures.",
             "One column must be a struct of 'bytes' and 'path', as the Hugging Face hub writes images. "
             "If the files hold features and not pictures, use 'dpfc import'.",
             code="conflict" if found else "missing",
-            path=source,
             known=found,
         )
     return str(found[0])

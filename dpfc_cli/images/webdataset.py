@@ -144,7 +144,6 @@ def _label(known: dict[str, object], path: Path, key: str, label_column: str | N
         f"{'' if name is None else f' (a name, or an integer from 0) under {name!r}'}. It has: {keys or 'nothing'}.",
         f"Name the key that holds the label: {parameter('label_column')}. Or put the number of the class into a "
         f".{LABEL} next to the picture.",
-        parameter="label_column",
     )
 
 
@@ -171,8 +170,8 @@ def _facts(file: BinaryIO, member: Member, path: Path) -> dict[str, object]:
     return known
 
 
-def _refused(what: str, remedy: str, **fields: object) -> UserError:
-    return UserError(f"{what} {GUARDED}", remedy, code="bad-record", **fields)
+def _refused(what: str, remedy: str) -> UserError:
+    return UserError(f"{what} {GUARDED}", remedy, code="bad-record")
 
 
 def _bytes(file: BinaryIO, member: Member, most: int) -> bytes:

@@ -187,7 +187,7 @@ def _check_kind(cap: Cap, charge: Charge) -> None:
     else:
         return
     what = f"There is a cap: {said(cap)}. {what}"
-    raise refused(named, what, remedy, "over-cap", cap=cap.epsilon, cap_delta=cap.delta)
+    raise refused(named, what, remedy, "over-cap")
 
 
 def left(account: Account, delta: float, of: Charge | None = None) -> tuple[float, Cap] | None:

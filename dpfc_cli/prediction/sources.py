@@ -254,7 +254,6 @@ def _fitting(path: Path, head: Head) -> Iterator[Array]:
                 "Give a file with one array of features, from the backbone that the head was trained on.",
                 code="conflict",
                 parameter="source",
-                dim=head.dim,
             )
         yield fitting[0]
 
@@ -278,7 +277,7 @@ def pictures_at(given: str) -> Unlabelled:
     if ending == PARQUET:
         return in_parquet(given)
     if not os.path.exists(path):
-        raise UserError(f"There is no '{given}'.", f"Name {ACCEPTED}.", code="missing", parameter="source", path=given)
+        raise UserError(f"There is no {quoted(given)}.", f"Name {ACCEPTED}.", code="missing", parameter="source")
     if ending in EXTENSIONS:
         return in_list([given])
     kind = f"a list of files ({parameter('source')})"
@@ -294,20 +293,18 @@ def _names(data: bytes, source: str) -> list[str]:
     longest = max(map(len, lines), default=0)
     if len(data) > LARGEST_LIST or longest > LONGEST_NAME or any(map(CONTROL.search, lines[:100])):
         raise UserError(
-            f"'{source}' is no list of files, a path on each line.",
+            f"{quoted(source)} is no list of files, a path on each line.",
             f"Name {ACCEPTED}.",
             code="unsupported",
             parameter="source",
-            path=source,
         )
     names = [line.decode("utf-8", "surrogateescape") for line in lines if line.strip()]
     if not names:
         raise UserError(
-            f"'{source}' names no file.",
+            f"{quoted(source)} names no file.",
             "Give the path of a picture on each line.",
             code="missing",
             parameter="source",
-            path=source,
         )
     return names
 
@@ -319,5 +316,4 @@ def _check_width(d: int, head: Head, source: str) -> None:
             "Give features of the backbone that the head was trained on.",
             code="conflict",
             parameter="source",
-            dim=head.dim,
         )

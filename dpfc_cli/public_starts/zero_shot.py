@@ -345,5 +345,4 @@ def _refuse(on: FeatureSet, differ: list[str]) -> None:
             f"{quoted(on.folder)} has features of another backbone. They differ in {', '.join(differ)}.",
             f"Score on features that were made as those to be trained on: {parameter('on')}.",
             code="conflict",
-            differ=differ,
         )

@@ -65,12 +65,7 @@ def push(wanted: Pushing) -> Pushed:
     repository, license = wanted.repository, wanted.license
     found = _REPOSITORY.fullmatch(repository)
     if found is None:
-        raise UserError(
-            f"'{repository}' does not name a repository.",
-            "Write hf:OWNER/NAME.",
-            parameter="repository",
-            value=repository,
-        )
+        raise UserError(f"'{repository}' does not name a repository.", "Write hf:OWNER/NAME.", parameter="repository")
     if license is not None and not _LICENSE.fullmatch(license):
         raise UserError(
             f"{parameter('license')} '{license}' is not the identifier of a licence.",
@@ -137,6 +132,5 @@ def _send(repository: str, files: Mapping[str, bytes]) -> tuple[str, tuple[str, 
             remedy,
             code="unwritable" if denied else "unreachable",
             parameter="repository",
-            repository=repository,
         ) from error
     return str(made.oid), stale

@@ -210,7 +210,6 @@ def labelled(labels: Mapping[str, Given], classes: tuple[str, ...] | None, names
             f"There are no labelled training images.{f' {GUARDED}' if 'train' in labels else ''}",
             "Give their files or their folder names that begin with 'train'.",
             code="missing",
-            split="train",
         )
     given = {split: known[split] for split in used.values()}
     origin: Origin = "asserted" if classes else "inferred"
@@ -224,7 +223,6 @@ def labelled(labels: Mapping[str, Given], classes: tuple[str, ...] | None, names
                 f"The {split} images have labels outside 0..{len(found) - 1}. {GUARDED}",
                 f"Check the labels, and the number of classes: {parameter('classes')}.",
                 code="bad-record",
-                split=split,
             )
     return Labelled(found, origin, used, numbers)
 
@@ -252,7 +250,6 @@ def _labelled_by_names(
                 f"Some {split} images have the name of a class as label, and others do not. {GUARDED}",
                 "Give each image a label. Take names everywhere, or numbers everywhere.",
                 code="bad-record",
-                split=split,
             )
     texts = {split: [composed(str(label)) for label in given] for split, given in labels.items()}
     found = sorted({*(name for own in texts.values() for name in own), *map(composed, also)})

@@ -131,10 +131,9 @@ def chosen(schema: Any, given: str | None, fits: Fits, what: str, option: str, s
         return given or fitting[0]
     problem = f"no column '{given}' of {what}" if given else f"{len(fitting) or 'no'} columns of {what}"
     raise UserError(
-        f"'{source}' has {problem}.",
+        f"{quoted(source)} has {problem}.",
         f"Name one with {parameter(option)}. Columns of {what}: {', '.join(fitting) or 'none'}.",
         code="missing",
-        path=source,
         known=fitting,
     )
 
@@ -156,7 +155,6 @@ def label_column(schema: Any, given: str | None, fits: Fits, what: str, source: 
         f"'{source}' has {has}",
         f"Name it with {parameter('label_column')}, or give it one of these names: {', '.join(USUAL_NAMES)}.",
         code="conflict" if numbers else "missing",
-        source=source,
         known=numbers,
     )
 
@@ -168,7 +166,6 @@ def same(schema: Any, name: str, fits: Fits, path: Path) -> Any:
             f"{quoted(path)} has no column '{name}' as the first file has.",
             "Give all files the same columns, or leave this one out.",
             code="conflict",
-            column=name,
         )
     return schema.field(name).type
 

@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter, quoted
 
 Integers = NDArray[np.int64]
 GROUPS = "groups"
@@ -120,9 +120,7 @@ def rule_of(text: str) -> Rule:
 
 
 def _bad_rule(text: str, remedy: str) -> UserError:
-    return UserError(
-        f"{parameter('group_by')} '{text}' does not say how persons are found.", remedy, code="bad-value", value=text
-    )
+    return UserError(f"{parameter('group_by')} '{text}' does not say how persons are found.", remedy, code="bad-value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,10 +201,9 @@ def keys_of(
         except TypeError as error:
             first = len(found) if codes is None else int(np.argmax(codes == len(found)))
             raise UserError(
-                f"'{source}' names the person of '{called(first)}' by {error}. {GUARDED}",
+                f"{quoted(source)} names the person of '{called(first)}' by {error}. {GUARDED}",
                 "A person is named by a text or by an integer.",
                 code="bad-record",
-                path=source,
             ) from error
     found.append(number.setdefault(None, len(number)))
     own = np.array(found, np.int64)
@@ -215,11 +212,10 @@ def keys_of(
     if lacking.any():
         count, name = int(lacking.sum()), called(int(np.argmax(lacking)))
         raise UserError(
-            f"{counted(count, 'record')} of '{source}' {'has' if count == 1 else 'have'} no person. The first is "
+            f"{counted(count, 'record')} of {quoted(source)} {'has' if count == 1 else 'have'} no person. The first is "
             f"'{name}'. {GUARDED}",
             f"{remedy} dpfc does not guess: two records without a person may be of the same one.",
             code="bad-record",
-            path=source,
             count=count,
         )
     return Keys([key or "" for key in number], own)
@@ -254,11 +250,10 @@ def check_apart(keys: Mapping[str, Keys], source: str) -> None:
     if both:
         have = "has" if len(both) == 1 else "have"
         raise UserError(
-            f"{counted(len(both), 'person')} of '{source}' {have} records in two splits. {GUARDED}",
+            f"{counted(len(both), 'person')} of {quoted(source)} {have} records in two splits. {GUARDED}",
             "Put all records of a person into one split. If these are different persons, such as numbers that begin "
             "again in each split, give them different names.",
             code="bad-record",
-            path=source,
             count=len(both),
         )
 

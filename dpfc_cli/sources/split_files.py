@@ -58,10 +58,9 @@ def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
     missing = next((name for name, paths in listed if not paths), None)
     if missing is not None:
         raise UserError(
-            f"There is no file '{missing}', and no folder of that name with {suffix} files.",
+            f"There is no file {quoted(missing)}, and no folder of that name with {suffix} files.",
             f"Name a {suffix} file, a folder of them, or a pattern such as 'train-{{0000..0099}}{suffix}' in quotes.",
             code="missing",
-            path=missing,
         )
     found = [path for _, paths in listed for path in paths]
     refuse_twice(found)
@@ -102,7 +101,7 @@ def expanded(pattern: str) -> list[str]:
         count *= len(choice)
     if count > MOST_FILES:
         raise UserError(
-            f"'{pattern}' names {count:,} files.", "Check the numbers in its braces.", code="bad-value", path=pattern
+            f"{quoted(pattern)} names {count:,} files.", "Check the numbers in its braces.", code="bad-value"
         )
     return ["".join(combination) for combination in product(*choices)]
 
@@ -112,10 +111,7 @@ def _choices(inside: str) -> list[str]:
         first, last, width = int(match[1]), int(match[2]), len(match[1])
         if not first <= last < first + MOST_FILES:
             raise UserError(
-                f"'{{{inside}}}' is not a range of numbers.",
-                "Write for instance {0000..0099}.",
-                code="bad-value",
-                value=f"{{{inside}}}",
+                f"'{{{inside}}}' is not a range of numbers.", "Write for instance {0000..0099}.", code="bad-value"
             )
         return [f"{i:0{width}d}" for i in range(first, last + 1)]
     return inside.split(",")
@@ -193,7 +189,6 @@ def held_out(
             f"{parameter('hold_out')} {fraction:g} of {counted(n, noun)} leaves one of the two splits empty.",
             "Give another fraction, or a test split of your own.",
             code="bad-value",
-            value=fraction,
         )
     return {"train": np.flatnonzero(~out), "test": np.flatnonzero(out)}
 

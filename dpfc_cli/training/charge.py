@@ -126,7 +126,6 @@ def confirm_again(
             f"{said} Again it would charge {asked}.",
             f"{'Give' if ended else 'Wait for its end, or give'} the option {parameter('again')} to charge one more.",
             code="exists" if ended else "busy",
-            parameter="again",
         )
     return True
 

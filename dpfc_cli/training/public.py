@@ -95,7 +95,6 @@ def check_other(private: FeatureSet, public: FeatureSet, option: str) -> None:
             f"{', '.join(differ)}.",
             f"Extract the public pictures with the same {parameter('model')} and options as the private ones.",
             code="conflict",
-            differ=names,
         )
 
 
@@ -181,7 +180,6 @@ def check_public(
         "guarantee is a promise that stays. To practise on public records, train on them with "
         f"{parameter('seed')} or {parameter('non_private')}: then they stay public.",
         code="private-records",
-        **({} if split is None else {"split": split}),
     )
 
 

@@ -342,9 +342,8 @@ def _unfit(path: Path, why: str, **fields: Any) -> UserError:
 
 def _private(name: str, why: str, remedy: str = "") -> UserError:
     return UserError(
-        f"The training cannot start from '{name}'. {why}",
+        f"The training cannot start from {quoted(name)}. {why}",
         remedy or "Start from class vectors, or from a head that was trained on public records without noise.",
         code="private-records",
         parameter="public_head",
-        path=name,
     )

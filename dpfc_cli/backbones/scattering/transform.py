@@ -64,8 +64,6 @@ def load(name: str, image_shape: tuple[int, int, int], pool: str) -> "Scattering
             f"The pictures have {height} × {width} pixels, but scattering averages over {STRIDE} × {STRIDE} pixels.",
             f"Use pictures of at least {STRIDE} × {STRIDE} pixels.",
             code="unsupported",
-            height=height,
-            width=width,
         )
     return Scattering(name, image_shape, pool)
 

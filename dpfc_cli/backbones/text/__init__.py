@@ -79,7 +79,6 @@ def class_vectors(wanted: Wanted, names: Sequence[str], prompts: Sequence[str] =
             f"Use one that was trained on pictures with captions: {', '.join(known)}.",
             code="unsupported",
             parameter="model",
-            model=name,
             known=known,
         )
     if wanted.pool not in (None, model.pool):
@@ -88,7 +87,6 @@ def class_vectors(wanted: Wanted, names: Sequence[str], prompts: Sequence[str] =
             "does not lie in their joint space.",
             f"Use features with {parameter('pool')} '{model.pool}'.",
             code="conflict",
-            model=name,
             known=[model.pool],
         )
     texts = texts_of(names, prompts)
@@ -131,7 +129,6 @@ def texts_of(names: Sequence[str], prompts: Sequence[str]) -> list[str]:
                 f"The prompt '{prompt}' has no {{}}.",
                 "Write {} where the name of the class belongs, such as in 'a photo of a {}.'.",
                 parameter="prompts",
-                value=prompt,
             )
     spoken = [" ".join(name.replace("_", " ").split()) for name in names]
     for name, words in zip(names, spoken, strict=True):
@@ -141,6 +138,5 @@ def texts_of(names: Sequence[str], prompts: Sequence[str]) -> list[str]:
                 f"The class '{name}' has no name that can be read.",
                 "Give the class a name in words.",
                 parameter="classes",
-                value=name,
             )
     return [prompt.replace("{}", words) for words in spoken for prompt in prompts]

@@ -87,8 +87,6 @@ class Tokenizer:
                     f"'{source}' knows {vocabulary} tokens, and reads {context} of a text.",
                     "Put the tokenizer beside the weights that belongs to them.",
                     code="conflict",
-                    source=id,
-                    token=max(row),
                 )
             ids[i, : len(row)] = row
             ends[i] = row.index(self.end)
@@ -109,7 +107,6 @@ def load(model: Model, weights: str | None, progress: Progress | None = None) ->
             "Get it from the repository of the weights, and put it into their folder.",
             code="missing",
             parameter="weights",
-            source=where,
             known=[FILE],
         )
     with _refused(located.id):
@@ -137,7 +134,6 @@ def _refused(id: str) -> Iterator[None]:
             "Get it again from the repository of the weights.",
             code="damaged",
             parameter="weights",
-            source=id,
         ) from error
 
 

@@ -116,7 +116,6 @@ class Tower:
                 "Get the weights again.",
                 code="damaged",
                 parameter="weights",
-                source=self.source,
             )
         return vectors.astype(np.float32)
 

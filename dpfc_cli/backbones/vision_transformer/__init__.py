@@ -25,7 +25,6 @@ class VisionTransformerFamily(Family):
                 f"The weights of {name} were never published.",
                 f"Name a file of your own with {parameter('weights')}.",
                 code="missing",
-                model=name,
             )
 
     def poolings_of(self, wanted: Wanted) -> tuple[str, ...]:
