@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dpfc_cli.errors import UserError, parameter, quoted
+from dpfc_cli.errors import UserError, parameter, quoted, unwritable
 from dpfc_cli.files import opened, publish, sha256_of, sync
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.progress import Progress
@@ -52,11 +52,10 @@ def fetch(remotes: Sequence[Remote], progress: Progress | None = None) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             _ensure(remote, remote.place, progress)
         except OSError as error:
-            raise UserError(
+            raise unwritable(
                 f"The cache folder {quoted(folder)} cannot be used: {error}.",
                 "Set DPFC_CACHE to a folder that can be written to, or name the folder that holds the data set: "
                 f"{parameter('data_dir')}.",
-                code="unwritable",
             ) from error
 
 

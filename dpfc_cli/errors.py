@@ -5,6 +5,7 @@ Every room raises `UserError`. The command line prints it and ends with its exit
 
 A message names a parameter as `parameter("learning_rate")`. Python callers then read `learning_rate`, and the command
 line puts the flag in its place, `--learning-rate`. So the library knows no flags. It names a file as `quoted(path)`.
+`conflict(what, remedy)` is a `UserError` with that code, as `missing`, `damaged` and others are.
 
 Messages have names of classes, files and folders, and texts of other libraries, which others chose. So `printable` is
 applied where texts are shown: in `cli.display`, in `str(error)`, in notes of exceptions and in Python warnings.
@@ -17,6 +18,7 @@ import sys
 import unicodedata
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from os import PathLike
 from typing import Literal
@@ -103,6 +105,15 @@ class UserError(Exception):
     def text(self, spell: Callable[[str], str]) -> tuple[str, str]:
         """(what, remedy) with every parameter spelled by `spell`, a function of its Python name."""
         return spelled(self.what, spell), spelled(self.remedy, spell)
+
+
+conflict = partial(UserError, code="conflict")
+missing = partial(UserError, code="missing")
+damaged = partial(UserError, code="damaged")
+bad_record = partial(UserError, code="bad-record")
+unsupported = partial(UserError, code="unsupported")
+unwritable = partial(UserError, code="unwritable")
+"""The errors of the frequent codes."""
 
 
 class Note(str):

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, installing, near, parameter, quoted
+from dpfc_cli.errors import GUARDED, UserError, conflict, installing, near, parameter, quoted, unsupported, unwritable
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
@@ -53,10 +53,9 @@ try:
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
-    raise UserError(
+    raise unsupported(
         "PrivateClassifier needs scikit-learn (1.6 or later), which is not installed.",
         f"Install it: {installing('sklearn')}.",
-        code="unsupported",
         package="scikit-learn",
     ) from error
 
@@ -197,11 +196,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(self.classes, str) and self.classes == INFER:
             return None
         if self.classes is None or isinstance(self.classes, str):
-            raise UserError(
+            raise conflict(
                 f"{parameter('classes')} does not list the labels that may occur. Those that do occur follow from the "
                 "private records, and no noise hides them.",
                 f"List all labels. Or, if everybody may know which occur: {parameter('classes')}='{INFER}'.",
-                code="conflict",
             )
         return self.classes
 
@@ -340,10 +338,9 @@ def _ledger_folder(given: str | Path | None) -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(
+        raise unwritable(
             f"The ledger cannot be kept in {quoted(folder)}: {error.strerror or error}.",
             f"Name another folder: {parameter('ledger')}.",
-            code="unwritable",
         ) from error
     return folder
 

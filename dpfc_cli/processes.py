@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter, printable, sentence
+from dpfc_cli.errors import UserError, conflict, missing, parameter, printable, sentence, unsupported
 from dpfc_cli.version import __version__, code_digest
 
 ALIVE = 2.0
@@ -244,7 +244,7 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
         launched = _launched(environment)
         address = launched["coordinator_address"]
         if address is None:
-            raise UserError("No launcher says where the processes meet.", _HOW_TO_START, code="unsupported")
+            raise unsupported("No launcher says where the processes meet.", _HOW_TO_START)
         check_address(address, environment)
         # By default process 0 listens on all addresses of its machine.
         bind = environment.get("JAX_COORDINATOR_BIND_ADDRESS") or address
@@ -252,7 +252,7 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
             check_listen(bind)
         jax.distributed.initialize(**launched, coordinator_bind_address=bind, shutdown_timeout_seconds=LEAVE)
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"The processes did not meet: {sentence(error)}", _HOW_TO_START, code="unsupported") from error
+        raise unsupported(f"The processes did not meet: {sentence(error)}", _HOW_TO_START) from error
     _use_network_of(address, environment)
     from dpfc_cli.kernels import processes
 
@@ -274,10 +274,9 @@ def _launched(environment: Mapping[str, str]) -> dict[str, Any]:
     elif (part := part_of(environment)) is not None:
         found = (address, part[1], part[0])
     else:
-        raise UserError(
+        raise unsupported(
             "JAX_COORDINATOR_ADDRESS is set, and the number of processes is not known.",
             "Set JAX_NUM_PROCESSES, and JAX_PROCESS_ID to 0, 1, … in each of them.",
-            code="unsupported",
         )
     return dict(zip(("coordinator_address", "num_processes", "process_id"), found, strict=False))
 
@@ -307,20 +306,15 @@ def meet(processes: Processes) -> None:
     """Wait until all processes are there. UserError if they run different code, or do not add exactly."""
     versions = sorted(set(processes.gathered(f"{__version__} ({code_digest()[:16]})")))
     if len(versions) > 1:
-        raise UserError(
+        raise conflict(
             f"The processes run different code of dpfc: {', '.join(map(printable, versions))}.",
             "Install the same on all machines.",
-            code="conflict",
         )
     # Near 2⁵³, as the largest sums.
     count = processes.count
     each = [2**53 // count - count + number for number in range(count)]
     if processes.added(np.array([float(each[processes.number])]))[0] != sum(each):
-        raise UserError(
-            "The devices of the processes do not add exactly in float64.",
-            "Try JAX_PLATFORMS=cpu.",
-            code="unsupported",
-        )
+        raise unsupported("The devices of the processes do not add exactly in float64.", "Try JAX_PLATFORMS=cpu.")
 
 
 def started_with_others(environment: Mapping[str, str] = os.environ) -> str | None:
@@ -346,11 +340,10 @@ def check_address(address: str, environment: Mapping[str, str]) -> None:
     }
     public = sorted(name for name, each in found.items() if not each.is_private or each.is_unspecified)
     if public and environment.get(TRUSTED) != "1":
-        raise UserError(
+        raise unsupported(
             f"The processes would meet at a public address ({', '.join(public)}). They send sums of records without "
             "noise and without encryption.",
             f"Use a private network. If nobody else can read this one, set {TRUSTED}=1.",
-            code="unsupported",
         )
 
 
@@ -362,11 +355,10 @@ def check_listen(address: str) -> None:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind(place)
             return
-    raise UserError(
+    raise conflict(
         f"Process 0 cannot listen at '{address}': it is no address of this machine, or its port is taken.",
         "Check JAX_COORDINATOR_ADDRESS. If the others reach this machine under an address that it does not have, set "
         "JAX_COORDINATOR_BIND_ADDRESS in process 0 to one that it has, with the port.",
-        code="conflict",
     )
 
 
@@ -376,10 +368,9 @@ def _at(address: str) -> list[tuple[socket.AddressFamily, Any]]:
     try:
         return [(each[0], each[4]) for each in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)]
     except (OSError, ValueError) as error:
-        raise UserError(
+        raise missing(
             f"The address of process 0, '{address}', is not known: {sentence(error)}",
             "Check JAX_COORDINATOR_ADDRESS. It is HOST:PORT.",
-            code="missing",
         ) from error
 
 

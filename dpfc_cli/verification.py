@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.errors import UserError, parameter, printable, quoted
+from dpfc_cli.errors import UserError, missing, parameter, printable, quoted
 from dpfc_cli.features.lookup import set_of_training
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -150,10 +150,9 @@ def _place(ledger: Path | str | None, known: FeatureSet | None) -> Path | None:
 
 def _ledger_in(place: Path) -> Ledger:
     if not place.exists() or place.is_dir():
-        raise UserError(
+        raise missing(
             f"There is no ledger {quoted(place)}{' (it is a folder)' if place.is_dir() else ''}.",
             f"Name the file that lies beside the feature set: {parameter('ledger')}.",
-            code="missing",
         )
     return read(place)
 

@@ -16,7 +16,7 @@ from dpfc_cli.backbones.family import DEFAULT_RECIPE as _DEFAULT_RECIPE
 from dpfc_cli.backbones.family import Backbone, Classifier, Family, Wanted, computed
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.hub import Pin
-from dpfc_cli.errors import UserError, parameter, unknown
+from dpfc_cli.errors import conflict, parameter, unknown
 
 __all__ = [
     "BACKBONES",
@@ -127,10 +127,9 @@ def check(wanted: Wanted) -> Family:
             raise unknown(kind, value, known)
     for option, kind, value, _, own in chosen:
         if value is not None and value not in own:
-            raise UserError(
+            raise conflict(
                 f"The model {wanted.name} has no {kind} '{value}'.",
                 f"Leave out {parameter(option)}, or use one that it has: {', '.join(own)}.",
-                code="conflict",
                 known=list(own),
             )
     family.check(wanted)
@@ -146,10 +145,9 @@ def _check_repository(name: str, weights: str | None) -> None:
     named = "/".join(weights.removeprefix("hf:").split("/")[:2]).casefold()
     owners = [each for each, family in _FAMILY_OF.items() if (family.repository(each) or "").casefold() == named]
     if owners and name not in owners:
-        raise UserError(
+        raise conflict(
             f"'{weights}' are the weights of {' and '.join(owners)}, not of {name}.",
             f"Choose that {parameter('model')}, or name other {parameter('weights')}.",
-            code="conflict",
             parameter="weights",
             known=owners,
         )

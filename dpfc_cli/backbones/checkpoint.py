@@ -25,7 +25,7 @@ import numpy as np
 
 from dpfc_cli import npz
 from dpfc_cli.backbones.hub import unread
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, damaged, unsupported
 from dpfc_cli.files import check_plain
 from dpfc_cli.memory import check_fits
 
@@ -173,10 +173,9 @@ def recognise(names: Iterable[str], source: str, dialects: Sequence[Dialect], ki
     counts = [sum(bool(dialect.place(prefix, name)) for name in known) for dialect, prefix in spoken]
     if not any(counts):
         shown = ", ".join(sorted(known)[:4]) or "none"
-        raise UserError(
+        raise unsupported(
             f"'{source}' is not a {kind} that dpfc can read: its tensors have other names ({shown}, …).",
             f"Use a checkpoint with the names of {' or '.join(dialect.name for dialect in dialects)}.",
-            code="unsupported",
         )
     return spoken[counts.index(max(counts))]
 
@@ -309,13 +308,12 @@ def misshapen(source: str, name: str, shape: tuple[int, ...]) -> UserError:
 
 def incomplete(source: str, what: str) -> UserError:
     """The error for a checkpoint that lacks a tensor, or has one that cannot be."""
-    return UserError(f"'{source}' {what}.", "Get a complete checkpoint of this model.", code="damaged")
+    return damaged(f"'{source}' {what}.", "Get a complete checkpoint of this model.")
 
 
 def _foreign(source: str, name: str, dialect: Dialect, kind: str) -> UserError:
     """The error for a tensor that nothing here takes: features would be computed without it."""
-    return UserError(
+    return unsupported(
         f"'{source}' holds a tensor that a {dialect.name} checkpoint of a {kind} does not have: '{name}'.",
         "Choose the model that the weights belong to. This checkpoint may be of an architecture that dpfc cannot run.",
-        code="unsupported",
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import parameter, unsupported
 from dpfc_cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -206,8 +206,7 @@ class Family(ABC):
 
     def classifier(self, wanted: Wanted) -> Classifier:
         """The classifier that the weights were trained with. Raises UserError if there is none of this feature."""
-        raise UserError(
+        raise unsupported(
             f"dpfc knows no classifier of the model {wanted.name}.",
             f"Choose another {parameter('model')}, or a start of your own.",
-            code="unsupported",
         )

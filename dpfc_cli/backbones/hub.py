@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpfc_cli.downloads import Remote
-from dpfc_cli.errors import Code, UserError, parameter, quoted, sentence
+from dpfc_cli.errors import Code, UserError, conflict, damaged, missing, parameter, quoted, sentence, unsupported
 from dpfc_cli.files import json_in, sha256_of
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.progress import Progress
@@ -63,11 +63,10 @@ class Located:
         sums = [sha256_of(file) for file in self.files]
         for file, found, wanted in zip(self.files, sums, self.expected, strict=True):
             if wanted not in (None, found):
-                raise UserError(
+                raise damaged(
                     f"{quoted(file)} of '{self.id}' has the SHA-256 {found}, not {wanted}: it was damaged or "
                     "exchanged.",
                     "Delete it and run the command again. If it comes back, do not use it.",
-                    code="damaged",
                 )
         return sums[0] if len(sums) == 1 else hashlib.sha256(b"".join(map(bytes.fromhex, sums))).hexdigest()
 
@@ -116,21 +115,19 @@ class Published:
         located = locate(where, progress, pin)
         found = located.digest()
         if expected not in (None, found):
-            raise UserError(
+            raise conflict(
                 f"'{located.id}' is not the checkpoint that the features were computed with: its digest is {found}, "
                 f"not {expected}.",
                 f"Name the weights of the features: {parameter('weights')}.",
-                code="conflict",
             )
         return located, found
 
     def check_width(self, width: int, source: str) -> None:
         """Refuse weights whose features have another width. source: what messages call them."""
         if self.width not in (None, width):
-            raise UserError(
+            raise conflict(
                 f"'{source}' belongs to features of {width} numbers, not of {self.width}.",
                 f"Choose the {parameter('model')} that the weights belong to, or other {parameter('weights')}.",
-                code="conflict",
                 parameter="weights",
             )
 
@@ -143,10 +140,9 @@ def check(weights: str) -> None:
     if file and file.endswith(_PICKLES):
         raise _pickle(f"'{file}' is", path=file)
     if file and not file.endswith((*_KNOWN, ".index.json")):
-        raise UserError(
+        raise unsupported(
             f"{quoted(file)} is not a file of weights.",
             f"Use a file with a name that ends in {' or '.join(_KNOWN)}.",
-            code="unsupported",
             parameter="weights",
         )
 
@@ -258,10 +254,9 @@ class _Place:
             return
         path = Path(weights).expanduser()
         if not path.is_file() and not path.is_dir():
-            raise UserError(
+            raise missing(
                 f"There are no weights at {quoted(weights)}.",
                 "Name a file, its folder, or hf:OWNER/NAME.",
-                code="missing",
                 parameter="weights",
             )
         self._folder, self.file = (path, _file_in(path)) if path.is_dir() else (path.parent, path.name)
@@ -278,10 +273,9 @@ class _Place:
         """As `get`. Raises UserError if there is none."""
         path = self.get(name)
         if path is None:
-            raise UserError(
+            raise missing(
                 f"'{self.where}' has no file {self.ahead}{name}.",
                 f"Get it, or name another file with {parameter('weights')}. Pickles (.bin, .pt) are not opened.",
-                code="missing",
             )
         return path
 
@@ -310,7 +304,7 @@ def _parts(index: Path) -> list[str]:
         isinstance(name, str) and Path(name).name == name and name.endswith(".safetensors") for name in parts
     ):
         what = f"{quoted(index)} is not an index of .safetensors files."
-        raise UserError(what, "Get the file again.", code="damaged")
+        raise damaged(what, "Get the file again.")
     return sorted(set(parts))
 
 
@@ -452,11 +446,10 @@ def only_a_pickle(model: str, place: str, gated: bool) -> UserError:
 
 
 def _pickle(what: str, first: str = "", **fields: Any) -> UserError:
-    return UserError(
+    return unsupported(
         f"{what} a pickle. Whoever opens a pickle runs the code in it.",
         f"{first}Convert it where that code can do no harm: tensors = torch.load(FILE, weights_only=True), then "
         f"safetensors.torch.save_file(tensors, 'model.safetensors'). Name the new file: {parameter('weights')}.",
-        code="unsupported",
         **fields,
     )
 

@@ -28,7 +28,7 @@ from dpfc_cli import progress
 from dpfc_cli.cli import stop
 from dpfc_cli.cli.help import COMMANDS, Command, Group
 from dpfc_cli.cli.typed import flag_named, typed
-from dpfc_cli.errors import Code, UserError, notes, printable
+from dpfc_cli.errors import Code, UserError, notes, printable, unwritable
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.options import Options
 from dpfc_cli.version import __version__
@@ -225,7 +225,7 @@ def main() -> None:
         from dpfc_cli.cli import display
 
         remedy = "What the command made is in place. Make room, or send the output elsewhere."
-        error = UserError(f"The output could not be written ({failed.strerror}).", remedy, code="unwritable")
+        error = unwritable(f"The output could not be written ({failed.strerror}).", remedy)
         code = display.fail(error, as_json="--json" in sys.argv)
     if code in (130, 143) or stop.at_once:
         # What was stopped may still compute on JAX's threads, and would crash the interpreter while it ends. And JAX

@@ -9,7 +9,7 @@ from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import JSON, conflict, feature_set
-from dpfc_cli.errors import UserError, counted, parameter, quoted, sentence
+from dpfc_cli.errors import UserError, counted, missing, parameter, quoted, sentence
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 from dpfc_cli.options import Option
 from dpfc_cli.show.document import Block, Document, Section, Table, Words
@@ -211,12 +211,11 @@ def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[
     if not book.facts:
         check_begin(book)
     if found is None and not book.facts:
-        raise UserError(
+        raise missing(
             f"Nothing to show: there is no ledger in {quoted(book.path.parent)}, and neither {parameter('sigma')} nor "
             f"{parameter('epsilon')} was given.",
             "Try 'dpfc budget --sigma 10 --steps 10', or make a feature set first. A ledger alone is shown, too: as "
             f"'{LEDGER}' in a folder that DPFC_FEATURES names.",
-            code="missing",
         )
     accounts = book.accounts(None)
     if found is not None:

@@ -13,7 +13,7 @@ from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import conflict, feature_set, head_or_newest
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, missing, parameter
 from dpfc_cli.evaluation.request import PRIVATE, PrivateScoring
 from dpfc_cli.folders import features_folder
 from dpfc_cli.options import Option
@@ -154,11 +154,10 @@ def _features(given: str | None, own: str, charged: bool) -> "FeatureSet":
     if found is not None:
         return found
     if charged:
-        raise UserError(
+        raise missing(
             f"The head was trained on '{own}', which is not in '{features_folder()}'. So it is not known on which set "
             f"{parameter('epsilon')} is to be spent.",
             f"Name the set: {parameter('features')}.",
-            code="missing",
             parameter="features",
         )
     found, _ = feature_set(None)

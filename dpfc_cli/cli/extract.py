@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.typed import JSON, flag_named, set_named, source_named
-from dpfc_cli.errors import GUARDED, UserError, counted, spelled
+from dpfc_cli.errors import GUARDED, UserError, counted, missing, spelled
 from dpfc_cli.extraction.request import SOURCES, WHAT, WORK, Extraction, Import
 from dpfc_cli.options import Option, declared
 
@@ -38,7 +38,7 @@ def extract(
     wanted = source_named(source, dataset)
     if wanted is None:
         remedy = "Write dpfc extract SOURCE, such as digits or imagefolder:PATH."
-        raise UserError("No pictures are named.", remedy, code="missing", parameter="source")
+        raise missing("No pictures are named.", remedy, parameter="source")
     if dry_run:
         from dpfc_cli.cli.fetch import show_needed
 

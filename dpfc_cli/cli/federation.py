@@ -10,7 +10,7 @@ from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.train import Shown
 from dpfc_cli.cli.typed import JSON, feature_set
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import conflict, parameter
 from dpfc_cli.options import MethodOptions, Option
 from dpfc_cli.show.document import Document, Facts, Section, Table
 
@@ -151,10 +151,9 @@ def serve(
         observer = Shown(stack)
         site = _site(plan, features, name, policy)
         if site.plan.digest != digest.lower():
-            raise UserError(
+            raise conflict(
                 f"'{plan}' has the digest {site.plan.digest}, and {parameter('digest')} is another one.",
                 "It is not the plan that was agreed on. Ask for that one.",
-                code="conflict",
             )
         stop.stands = "'dpfc budget' says whether the plan is charged. The same command goes on."
         trained = answer(site, socket, observer, Pace(answer_every))

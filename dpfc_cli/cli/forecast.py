@@ -7,7 +7,7 @@ from dpfc_cli import rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.typed import JSON, with_sets
-from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.errors import conflict, counted, parameter
 from dpfc_cli.options import Option
 from dpfc_cli.planning.request import Forecasting
 from dpfc_cli.show.document import Facts, Table, page
@@ -37,10 +37,9 @@ def forecast(
         from dpfc_cli.figures import canvas
 
         if asked["on"] is None:
-            raise UserError(
+            raise conflict(
                 f"{parameter('plot')} needs {parameter('on')}: without public records no accuracy is expected.",
                 "Name a public feature set of the same backbone.",
-                code="conflict",
             )
         canvas.check(plot)
     with display.stages("Calibrating the noise", "trainings") as progress:

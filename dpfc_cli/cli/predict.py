@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.typed import NEWEST, head_or_newest, with_sets
-from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.errors import bad_record, conflict, counted, missing, parameter
 from dpfc_cli.options import Option, listed
 from dpfc_cli.prediction.output import FORMATS, LINES, check_place, format_of, header, line
 from dpfc_cli.prediction.request import SOURCE, Predicting
@@ -50,19 +50,16 @@ def predict(
         head, source = None, head
     if source is None:
         remedy = "Write dpfc predict SOURCE, such as a folder, or dpfc predict HEAD SOURCE."
-        raise UserError("No pictures are named.", remedy, code="missing", parameter="source")
+        raise missing("No pictures are named.", remedy, parameter="source")
     # What can be refused is refused before anything is loaded.
     kind = format_of(out, form) if out is None else check_place(out, form)
     if out is None and kind not in LINES:
-        raise UserError(
-            f"{parameter('form')} {kind} is no text.", f"Name a file: {parameter('out')} FILE.{kind}.", code="conflict"
-        )
+        raise conflict(f"{parameter('form')} {kind} is no text.", f"Name a file: {parameter('out')} FILE.{kind}.")
     if as_json and out is None:
-        raise UserError(
+        raise conflict(
             f"{parameter('as_json')} says what was written, and standard output has the rows.",
             f"Name a file with {parameter('out')}. For rows in JSON leave {parameter('as_json')} out: "
             f"{parameter('form')} jsonl.",
-            code="conflict",
         )
     from dpfc_cli.prediction import predict as prediction
 
@@ -137,6 +134,6 @@ def _told(found: "Predictions", saved: "Saved") -> None:
     why = "The column 'error' says why."
     if saved.errors and saved.errors == saved.rows:
         what = f"Not one of {counted(saved.rows, found.noun)} could be read."
-        raise UserError(what, f"{why} Check the source.", code="bad-record", parameter="source")
+        raise bad_record(what, f"{why} Check the source.", parameter="source")
     if saved.errors:
         display.warn(f"{saved.errors:,} of {counted(saved.rows, found.noun)} could not be read. {why}")

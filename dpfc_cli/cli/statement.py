@@ -18,7 +18,7 @@ def statement(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show what is claimed of a head, from its card, with the SHA-256 of its file."""
-    from dpfc_cli.errors import UserError, parameter
+    from dpfc_cli.errors import conflict, parameter
     from dpfc_cli.files import sha256_of
     from dpfc_cli.heads.head import Head, shown
     from dpfc_cli.trust import statement as statements
@@ -26,10 +26,9 @@ def statement(
     found = Head.load(head_or_newest(head))
     path = found.file
     if records_per_person is not None and found.card["unit"] == "person":
-        raise UserError(
+        raise conflict(
             f"{parameter('records_per_person')} has no effect: this head protects persons with all their records.",
             "Leave it out.",
-            code="conflict",
         )
     groups = statements.GROUPS if records_per_person is None else (records_per_person,)
     document = statements.document(found.card, sha256_of(path), groups, shown(path))

@@ -11,7 +11,7 @@ from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import feature_set, head_named, with_sets
-from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.errors import conflict, counted, parameter
 from dpfc_cli.options import Option
 from dpfc_cli.show.document import Document, Facts, Section
 from dpfc_cli.training.observer import CHECKING, MATRICES, SOLVING, TUNING, Observer
@@ -95,10 +95,9 @@ def _processes(distributed: bool) -> Iterator["Processes | None"]:
     if not distributed:
         others = started_with_others()
         if others is not None:
-            raise UserError(
+            raise conflict(
                 f"{others} says that this process is one of several. Each would train, and charge, by itself.",
                 f"Let them train together with {parameter('distributed')}, or start one process.",
-                code="conflict",
             )
         yield None
         return
@@ -154,10 +153,9 @@ class _Observer(Shown):
         if self._yes or not (loses or (self._others and display.can_ask())):
             return True
         if not display.can_ask():
-            raise UserError(
+            raise conflict(
                 "Nothing was charged: there would be no total for one person any more.",
                 "Make the set again with --group-by. Or give --yes, to charge it all the same.",
-                code="conflict",
                 parameter="yes",
             )
         why = (

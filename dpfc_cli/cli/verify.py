@@ -8,7 +8,7 @@ from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import missing, parameter
 from dpfc_cli.heads.signature import Checking
 from dpfc_cli.options import Option
 
@@ -57,8 +57,7 @@ def verify(
     if wrong:
         raise refused(found.path, wrong, "Do not rely on it: ask whoever made it for the head and its ledger again.")
     if strict and unknown:
-        raise UserError(
+        raise missing(
             f"Not checked: {', '.join(unknown)}.",
             f"Give what it takes, such as {parameter('ledger')}, or leave out {parameter('strict')}.",
-            code="missing",
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, conflict, parameter
 from dpfc_cli.evaluation.exact import Comparison, Evaluation, figures
 from dpfc_cli.evaluation.request import PrivateScoring, Scoring
 from dpfc_cli.features.reader import FeatureSet
@@ -165,10 +165,9 @@ def _fitted(heads: Sequence[Head], features: FeatureSet, split: str) -> FeatureS
     if len(heads) > 1:
         said = "; ".join(f"{_named(head, heads)}: {why[0].lower()}{why[1:-1]}" for head, why in wrong)
         what = f"{len(wrong)} of {len(heads)} heads do not fit '{features.folder}'. {said}."
-    raise UserError(
+    raise conflict(
         what,
         f"Evaluate on features of the same backbone, with classes that the head has: {parameter('features')}.",
-        code="conflict",
         heads=[_named(head, heads) for head, _ in wrong],
     )
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, printable
+from dpfc_cli.errors import GUARDED, missing, printable
 from dpfc_cli.evaluation.statistics import Calibration, Difference, calibration, difference
 from dpfc_cli.features.reader import Blocks, FeatureSet
 from dpfc_cli.heads.head import Head, as_probabilities
@@ -185,11 +185,10 @@ def figures(
         gained += (right & ~right[0]).sum(axis=1)
         lost += (~right & right[0]).sum(axis=1)
     if not watched[0].scores.n:
-        raise UserError(
+        raise missing(
             f"No record of the split '{split}' of '{features.folder}' has a label."
             f"{f' {GUARDED}' if private_split else ''}",
             "Evaluate on a split with labels.",
-            code="missing",
             parameter="split",
         )
     evaluations = []

@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import Note, UserError, notes, parameter, printable
+from dpfc_cli.errors import Note, UserError, conflict, notes, parameter, printable
 from dpfc_cli.evaluation.request import PrivateScoring
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -292,12 +292,11 @@ def _refuse_leaking(head: Head, digest: str, features: FeatureSet, split: str, b
     same = (own["name"], own["split"], n) == (features.name, split, features.split(split).n)
     of = features.manifest.id
     if card["claim"] != "private" and (same or any(_may_hold(book, each, of, split) for each in book.written(digest))):
-        raise UserError(
+        raise conflict(
             "This head was trained on these records without a guarantee. So its figures on them cannot have one: they "
             "tell what the head tells.",
             f"Evaluate it on other records, or without {parameter('epsilon')}. If nobody is in both sets, say whose "
             f"records they are: {parameter('population')}.",
-            code="conflict",
         )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpfc_cli import outputs
-from dpfc_cli.errors import UserError, check_installed, parameter, printable, quoted
+from dpfc_cli.errors import check_installed, conflict, parameter, printable, quoted
 from dpfc_cli.exports import arrays, onnx
 from dpfc_cli.exports.request import Exporting, Format
 from dpfc_cli.files import sha256_of
@@ -61,16 +61,13 @@ def export(wanted: Exporting) -> Exported:
     check_heads(head)
     _check_place(path, TARGETS[to])
     if wanted.weights is not None and not wanted.with_backbone:
-        raise UserError(
+        raise conflict(
             f"{parameter('weights')} has no meaning without {parameter('with_backbone')}: a head has no other weights.",
             "Leave it out.",
-            code="conflict",
         )
     if wanted.with_backbone and to != "onnx":
-        raise UserError(
-            f"The format {to} holds a head alone.",
-            f"Leave out {parameter('with_backbone')}, or choose onnx.",
-            code="conflict",
+        raise conflict(
+            f"The format {to} holds a head alone.", f"Leave out {parameter('with_backbone')}, or choose onnx."
         )
     texts = notes(head, to)
     if to == "onnx":
@@ -89,10 +86,9 @@ def export(wanted: Exporting) -> Exported:
 def _check_place(path: Path, suffix: str) -> None:
     outputs.check(path, (suffix,))
     if suffix == TARGETS["torch"] and path.parent.resolve() == heads_folder().resolve():
-        raise UserError(
+        raise conflict(
             f"{quoted(path)} would lie among the heads, and it would look like one.",
             f"Choose another folder: {parameter('out')}.",
-            code="conflict",
         )
 
 

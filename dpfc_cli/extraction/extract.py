@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dpfc_cli import backbones, images
-from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter
+from dpfc_cli.errors import GUARDED, Note, conflict, counted, parameter
 from dpfc_cli.extraction.fetching import Needed, fetch, needed
 from dpfc_cli.extraction.request import Extraction
 from dpfc_cli.features.lookup import new_folder
@@ -224,10 +224,9 @@ def checked(wanted: Extraction) -> Extractable:
     whose = _population_of(wanted.population, images.catalogued(source, data_dir))
     geometry = _geometry_of(source, model, preprocess, wanted.image_size)
     if wanted.tolerant and geometry is None and not images.small(source):
-        raise UserError(
+        raise conflict(
             "Pictures that have another size than the first one would become null records.",
             f"Give {parameter('image_size')}, or leave out {parameter('on_error')}.",
-            code="conflict",
         )
     needs = needed(source, data_dir, model, wanted.weights)
     return Extractable(network, named, data_dir, rule, whose, geometry, needs)
@@ -283,13 +282,12 @@ def _geometry_of(source: str, model: str, preprocess: str | None, image_size: in
         return own
     if own is None and not images.small(source):
         return images.Geometry(resize=image_size, crop=image_size)
-    raise UserError(
+    raise conflict(
         f"'{model}' looks at squares of {own.crop} pixels."
         if own
         else f"All pictures of '{source}' have one size already.",
         f"Leave out {parameter('image_size')}: it is for pictures of many sizes, and models that take any size. Or "
         f"choose another {parameter('preprocess')}.",
-        code="conflict",
     )
 
 
@@ -312,7 +310,7 @@ def _population_of(given: str | None, catalogued: str | None) -> str | None:
     check_name(given)
     if given is not None and catalogued is not None:
         what = f"{catalogued} is a public data set with a population of its own."
-        raise UserError(what, "Leave it out.", code="conflict", parameter="population")
+        raise conflict(what, "Leave it out.", parameter="population")
     return given if catalogued is None else RESERVED + catalogued
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, parameter, quoted
+from dpfc_cli.errors import GUARDED, bad_record, conflict, parameter, quoted, unwritable
 from dpfc_cli.extraction import slides
 from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.lookup import new_folder
@@ -101,11 +101,10 @@ def import_features(wanted: Import) -> Imported:
         _check_labels(tables, len(names) if names else None)
         k = labels_per_record or width
         if k < width:
-            raise UserError(
+            raise conflict(
                 f"{quoted(path)} has {f'a record with {width} labels' if by_list else f'{width} label columns'}, more "
                 f"than {parameter('labels_per_record')} {k}.{f' {GUARDED}' if by_list else ''}",
                 "Assert the larger number, or drop columns.",
-                code="conflict",
             )
         names = names or texts or inferred_classes(max(int(table.y.max()) for table in tables.values()))
         check_classes(names, origin == "inferred")
@@ -188,10 +187,9 @@ def _by_names(
     if not texts:
         return tables, None
     if len(texts) < len(tables):
-        raise UserError(
+        raise conflict(
             "The labels of one split are texts, and those of another one are numbers.",
             "Take texts everywhere, or numbers everywhere.",
-            code="conflict",
         )
     found = tuple(sorted({name for names in texts for name in names}))
     number = numbers_of_names(found, classes)
@@ -244,11 +242,10 @@ def _check_room(path: Path, out: Path, tables: dict[str, Table], k: int, dtype: 
     place = next(folder for folder in partial.absolute().parents if os.path.isdir(folder))
     free = shutil.disk_usage(place).free
     if needed - made > free:
-        raise UserError(
+        raise unwritable(
             f"{quoted(path)} says that it holds {' + '.join(f'{table.n:,}' for table in tables.values())} records. "
             f"They take {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free in '{place}'.",
             f"Check the file. If it is right, choose another {parameter('out')}, or make room.",
-            code="unwritable",
             needed=needed,
             allowed=free,
         )
@@ -259,11 +256,10 @@ def _check_nulls(tables: dict[str, Table], most_null: float | None, nulls: dict[
     for split, found in nulls.items():
         allowed = most_allowed(tables[split].n, most_null)
         if len(found) > allowed:
-            raise UserError(
+            raise bad_record(
                 f"{len(found):,} of the {tables[split].n:,} {split} records have no features that can be stored. At "
                 f"most {allowed:,} may become null records ({parameter('most_null')}). {GUARDED}",
                 f"If the features are merely large, set {parameter('dtype')} to float32.",
-                code="bad-record",
             )
 
 
@@ -272,22 +268,19 @@ def _check_labels(tables: dict[str, Table], m: int | None) -> None:
     for split, table in tables.items():
         if (table.y < -1).any() or (m is not None and (table.y >= m).any()):
             high = f"0..{m - 1}" if m else "0 and above"
-            raise UserError(
+            raise bad_record(
                 f"The {split} labels are out of range for some records. {GUARDED}",
                 f"Labels are {high} (−1 for none). Check {parameter('classes')}.",
-                code="bad-record",
             )
         if table.y.shape[1] > 1 and _one_hot(table.y):
-            raise UserError(
+            raise bad_record(
                 f"The {split} labels seem to be a table of zeros and ones, a column for each class. {GUARDED}",
                 "Give the numbers of each record's classes instead, from 0, filled up with −1 to one length.",
-                code="bad-record",
             )
         if not table.nulls and (table.y < 0).all(axis=1).any():
-            raise UserError(
+            raise bad_record(
                 f"Some {split} records are without a label. {GUARDED}",
                 "Label them, or leave them out before importing.",
-                code="bad-record",
             )
 
 

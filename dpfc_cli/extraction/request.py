@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS
-from dpfc_cli.errors import UserError, parameter, spelled, warned
+from dpfc_cli.errors import UserError, conflict, parameter, spelled, warned
 from dpfc_cli.options import Classes, Options, listed, option, progress_option, said
 from dpfc_cli.progress import Progress
 
@@ -112,10 +112,9 @@ class Making(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.most_null is not None and not self.tolerant:
-            raise UserError(
+            raise conflict(
                 f"{parameter('most_null')} is for null records, and none are made here.",
                 f"Leave it out, or add {parameter('on_error')} null.",
-                code="conflict",
             )
 
 

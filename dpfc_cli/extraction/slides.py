@@ -26,7 +26,7 @@ import h5py
 import numpy as np
 
 from dpfc_cli import files
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable, quoted
+from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, printable, quoted
 from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.hdf5 import broken as damaged
 from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable
@@ -68,10 +68,8 @@ def refuse(wanted: Import) -> None:
     given = (name for name in ("table", "file_column", "pool_by", "most_null") if getattr(wanted, name) is not None)
     name = next(given, "on_error" if wanted.tolerant else None)
     if name is not None:
-        raise UserError(
-            f"{parameter(name)} is for slides.",
-            f"Leave it out, or name a folder of slides: {PREFIX}FOLDER.",
-            code="conflict",
+        raise conflict(
+            f"{parameter(name)} is for slides.", f"Leave it out, or name a folder of slides: {PREFIX}FOLDER."
         )
 
 
@@ -89,10 +87,9 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, out: P
 
     """
     if wanted.table is None:
-        raise UserError(
+        raise missing(
             "Nothing says which slides there are, and what their labels are.",
             f"Name a CSV file with a line for each slide: {parameter('table')}.",
-            code="missing",
         )
     table = Path(wanted.table).expanduser()
     lines = list(rows(table, "slide"))
@@ -115,7 +112,7 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, out: P
     for done, (slide, path, record) in enumerate(zip(listed.slides, found, listed.records, strict=True), 1):
         try:
             if path is None:
-                raise UserError(f"There is no file for it in '{folder}'.", "Make it.", code="missing")
+                raise missing(f"There is no file for it in '{folder}'.", "Make it.")
             count, total = _sum(path, wanted.column)
         except UserError as error:
             if error.code in _LATER:
@@ -126,11 +123,10 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, out: P
                 check_fits(folder, "one vector for each record", 8 * len(total) * n, copies=3)
                 sums = np.zeros((n, len(total)))
             if len(total) != sums.shape[1]:
-                raise UserError(
+                raise conflict(
                     f"{quoted(path)} has features of {len(total)} numbers, and the slides before it have "
                     f"{sums.shape[1]}.",
                     "All slides must come from the same encoder.",
-                    code="conflict",
                 )
             sums[record] += total
             patches[record] += count
@@ -161,10 +157,8 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
 
     """
     if not folder.is_dir():
-        raise UserError(
-            f"There is no folder {quoted(folder)}.",
-            f"Name the folder with one .h5 file a slide: {PREFIX}FOLDER.",
-            code="missing",
+        raise missing(
+            f"There is no folder {quoted(folder)}.", f"Name the folder with one .h5 file a slide: {PREFIX}FOLDER."
         )
     below: dict[str, list[Path]] = {}
     skipped: list[OSError] = []
@@ -179,11 +173,10 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
         several = next((below[stem] for stem in stems if stem in below), [])
         several = [path for path in several if path.parent == folder / named.parent] or several
         if len(several) > 1:
-            raise UserError(
+            raise conflict(
                 f"{quoted(folder)} has {len(several)} files for the slide '{slide}': "
                 f"{', '.join(os.path.relpath(path, folder) for path in several[:4])}. {GUARDED}",
                 "Name the folder of one run of one encoder.",
-                code="conflict",
             )
         found.append(several[0] if several else None)
     if skipped and None in found:
@@ -192,10 +185,9 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
     same = [slide for slide, count in Counter(slides).items() if count > 1]
     twice = same[0] if same else files.named_twice(path for path in found if path is not None)
     if twice is not None:
-        raise UserError(
+        raise bad_record(
             f"{quoted(table)} names '{twice}' twice. It would count as two records, and the guarantee is for one.",
             f"Leave one line for each slide. {GUARDED}",
-            code="bad-record",
         )
     return found
 
@@ -262,11 +254,10 @@ def _judge(broken: dict[str, str], patches: dict[str, np.ndarray], wanted: Impor
         return
     if not wanted.tolerant or not any(found.any() for found in patches.values()):
         lines = [f"{printable(name)}: {printable(why)}" for name, why in sorted(broken.items())]
-        raise UserError(
+        raise bad_record(
             f"{what} {listed(lines, list_of_them)} {GUARDED}",
             "Make them again, or leave them out of the table. Or keep them as records without content: "
             f"{parameter('on_error')} null.",
-            code="bad-record",
             count=len(broken),
         )
     nulls = {split: int((found == 0).sum()) for split, found in patches.items()}
@@ -305,20 +296,18 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
     if wanted.group_column is not None:
         person = column_in(table, columns, wanted.group_column, persons.USUAL_NAMES, "persons", "group_column")
     if by_patient and person is None:
-        raise UserError(
+        raise missing(
             f"{quoted(table)} does not say which slides are of one patient.",
             f"Name the column that does: {parameter('group_column')}.",
-            code="missing",
             known=columns,
         )
     lines, splits = _of_splits(table, lines, next((c for c in columns if c.lower() == SPLIT_COLUMN), None))
     for number, line in lines:
         for column in (slide_column, label_column):
             if line.get(column) is None or not str(line[column]).strip():
-                raise UserError(
+                raise bad_record(
                     f"Line {number} of {quoted(table)} has nothing under '{column}'. {GUARDED}",
                     "Each line needs the name of a slide and a label. Leave out slides without a label.",
-                    code="bad-record",
                 )
     slides, labels = ([str(line[column]).strip() for _, line in lines] for column in (slide_column, label_column))
     keys, first = None, np.arange(len(lines))
@@ -337,11 +326,10 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
     of_record = [labels[i] for i in first]
     for slide, label, record in zip(slides, labels, records, strict=True):
         if label != of_record[record]:
-            raise UserError(
+            raise bad_record(
                 f"{quoted(table)} gives slides of one patient two labels. One of them is '{slide}'. {GUARDED}",
                 "Give all slides of a patient one label. Or make a record of each slide: leave out "
                 f"{parameter('pool_by')}.",
-                code="bad-record",
             )
     return _Listed(
         slides=slides, records=records.tolist(), splits=splits[first], labels=of_record, keys=keys, person=person
@@ -361,16 +349,13 @@ def _of_splits(table: Path, lines: list[Line], column: str | None) -> tuple[list
     words = [str(line.get(column) or "").strip().lower() if column else "train" for _, line in lines]
     foreign = set(words).difference(TRAIN_SPLITS, TEST_SPLITS)
     if foreign:
-        raise UserError(
+        raise bad_record(
             f"{quoted(table)} names a split '{min(foreign)}'. {GUARDED}",
             f"Write {' or '.join(TRAIN_SPLITS)} or one of {', '.join(TEST_SPLITS)} into each line, or leave the column "
             "out: then all slides are for training.",
-            code="bad-record",
         )
     test = next((word for word in TEST_SPLITS if word in words), None)
     splits = np.array(["train" if word in TRAIN_SPLITS else "test" if word == test else "" for word in words])
     if "train" not in splits:
-        raise UserError(
-            f"{quoted(table)} names no slide for training.", "Give it a line for each slide.", code="missing"
-        )
+        raise missing(f"{quoted(table)} names no slide for training.", "Give it a line for each slide.")
     return [line for line, split in zip(lines, splits, strict=True) if split], splits[splits != ""]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
-from dpfc_cli.errors import GUARDED, UserError, parameter, quoted
+from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, parameter, quoted
 from dpfc_cli.features.table import ROWS, Array, Table, Tables, checked, numbered, sliced
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources import columns, person_hints
@@ -183,10 +183,9 @@ def _block(batch: Any, name: tuple[str, ...] | str, d: int, path: Path) -> np.nd
     parts = [batch.column(each) for each in name]
     lacking = next((each for each, part in zip(name, parts, strict=True) if part.null_count), None)
     if lacking is not None:
-        raise UserError(
+        raise bad_record(
             f"{quoted(path)} has a record without a value in '{lacking}'. {GUARDED}",
             "All records need all features: fill it up, or leave the record out.",
-            code="bad-record",
         )
     return np.stack([np.asarray(part.to_numpy(zero_copy_only=False)) for part in parts], axis=1)
 
@@ -201,10 +200,9 @@ def _table(paths: list[Path], x: tuple[str, ...] | str, y: str, g: str | None) -
             kind, held = _kind(file.schema_arrow, x, path), columns.same(file.schema_arrow, y, _is_label, path)
             for name, own in ((first, kind.__name__), (y, "texts" if is_text(held) else "integers")):
                 if kinds.setdefault(name, own) != own:
-                    raise UserError(
+                    raise conflict(
                         f"{quoted(path)} has {own} in '{name}', and the files before it have {kinds[name]}.",
                         "Store a column with the same kind of values in all files.",
-                        code="conflict",
                     )
             _check_declared(file, x, y, path, kind)
             n = files[path] = sum(columns.rows_of(file))
@@ -276,12 +274,11 @@ def _matrix(lists: Any, d: int, path: Path, name: str) -> np.ndarray:
 
 
 def _unequal(path: Path, name: str, d: int) -> UserError:
-    return UserError(
+    return bad_record(
         f"{quoted(path)} has lists in '{name}' that are missing or not {d} long. {GUARDED}"
         if d
         else f"{quoted(path)} begins with a list in '{name}' that is missing or empty. {GUARDED}",
         "All records need features of the same length.",
-        code="bad-record",
     )
 
 

@@ -17,7 +17,7 @@ from typing import get_args
 import numpy as np
 
 from dpfc_cli import files
-from dpfc_cli.errors import UserError, quoted
+from dpfc_cli.errors import UserError, damaged, quoted
 from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.schema import among, closed, fault, test, whole
 from dpfc_cli.sources.digests import NONE, SIZE, Digests, Kind
@@ -99,9 +99,8 @@ def note(path: Path, parts: Sequence[Digests]) -> None:
 
 
 def _damaged(path: Path) -> UserError:
-    return UserError(
+    return damaged(
         f"{quoted(path)} is damaged. It says which records a feature set has.",
         "Put it back from a backup. If there is none, delete it: nothing then tells whether a record is in two "
         "populations.",
-        code="damaged",
     )

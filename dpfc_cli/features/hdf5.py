@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, quoted
+from dpfc_cli.errors import UserError, damaged, missing, quoted
 from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import NoPlainFileError, check_plain
 
@@ -69,7 +69,7 @@ def opened_hdf5(path: Path) -> Iterator["h5py.File"]:
             file = stack.enter_context(h5py.File(storage, "r"))
         except FileNotFoundError as error:
             what = f"{quoted(path)} cannot be used: it is missing."
-            raise UserError(what, _REMEDY, code="missing") from error
+            raise missing(what, _REMEDY) from error
         except BlockingIOError as error:
             raise UserError(
                 f"{quoted(path)} is locked: another program has it open for writing.",
@@ -148,4 +148,4 @@ _REMEDY = "Make the file again with the program that made it."
 
 
 def broken(path: Path, why: str) -> UserError:
-    return UserError(f"{quoted(path)} cannot be used: {why}.", _REMEDY, code="damaged")
+    return damaged(f"{quoted(path)} cannot be used: {why}.", _REMEDY)

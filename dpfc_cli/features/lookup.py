@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, check_new_name, near, parameter, quoted
+from dpfc_cli.errors import UserError, check_new_name, missing, near, parameter, quoted
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import written_at
@@ -52,19 +52,17 @@ def set_folder(given: str | Path, accepted: Callable[[Path], bool] = lambda fold
     named = [folder for folder in folders if folder.name]
     begun = next((folder for folder in named if _there(folder.with_name(folder.name + PARTIAL))), None)
     if begun is not None:
-        raise UserError(
+        raise missing(
             f"The feature set {quoted(begun)} is not complete.",
             "Run the command that began it again, or its other tasks.",
-            code="missing",
         )
     there = next(filter(_there, folders), None)
-    raise UserError(
+    raise missing(
         f"There is no feature set {quoted(given)}."
         if there is None
         else f"{quoted(there)} is no feature set: it has no '{MANIFEST}'.",
         near(Path(given).name, [each.name for each in finished(features_folder())])
         + f"Name a folder, or a set in '{features_folder()}'.",
-        code="missing",
     )
 
 
@@ -93,11 +91,10 @@ def newest(folder: Path) -> FeatureSet:
     """The newest feature set in `folder`, by the date of the manifest. Raises UserError if there is none."""
     found = finished(folder)
     if not found:
-        raise UserError(
+        raise missing(
             f"No feature set found in {quoted(folder)}.",
             "Make one with 'dpfc extract digits' or 'dpfc import PATH', or name one that lies elsewhere: "
             f"{parameter('features')}.",
-            code="missing",
         )
     return FeatureSet(max(found, key=lambda folder: written_at(folder / MANIFEST)))
 

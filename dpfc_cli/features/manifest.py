@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from dpfc_cli.errors import UserError, quoted
+from dpfc_cli.errors import UserError, damaged, missing, quoted
 from dpfc_cli.files import json_in
 from dpfc_cli.schema import among, each, either, fault, mapping, null, number, record, scalar, test, text, whole
 from dpfc_cli.sources.classes import Origin
@@ -192,15 +192,14 @@ def load(folder: Path) -> Manifest:
         if wrong is not None:
             raise ValueError(f"'{wrong[:80]}' in it makes no sense")
     except FileNotFoundError as error:
-        raise UserError(
+        raise missing(
             f"{quoted(folder)} is no feature set: it has no {MANIFEST}.",
             "Name a folder made by 'dpfc extract' or 'dpfc import'.",
-            code="missing",
         ) from error
     except OSError as error:
         raise unreadable(path, error) from error
     except ValueError as error:
-        raise UserError(f"{quoted(path)} cannot be read as a manifest: {error}.", REMEDY, code="damaged") from error
+        raise damaged(f"{quoted(path)} cannot be read as a manifest: {error}.", REMEDY) from error
     splits = {
         name: SplitFacts(
             n=split["n"],
@@ -212,7 +211,7 @@ def load(folder: Path) -> Manifest:
     manifest = Manifest(**{**raw, "splits": splits, "classes": tuple(raw["classes"])})
     wrong = next(_contradictions(manifest), None)
     if wrong is not None:
-        raise UserError(f"{quoted(path)} contradicts itself: {wrong}.", REMEDY, code="damaged")
+        raise damaged(f"{quoted(path)} contradicts itself: {wrong}.", REMEDY)
     return manifest
 
 

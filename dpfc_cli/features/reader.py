@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, counted, parameter, printable, quoted
+from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, printable, quoted
 from dpfc_cli.features.hdf5 import broken, opened_hdf5, plain_dataset, readable, rows_of
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load, unreadable
 from dpfc_cli.files import sha256_of
@@ -91,9 +91,7 @@ class FeatureSet(Told):
                     f" For pictures, 'dpfc extract' with {parameter('hold_out')} 0.1 makes one of a part of the "
                     "training split."
                 )
-            raise UserError(
-                f"{quoted(self.folder)} has no split '{name}'.", remedy, code="missing", known=known
-            ) from None
+            raise missing(f"{quoted(self.folder)} has no split '{name}'.", remedy, known=known) from None
 
     def with_classes(self, classes: Sequence[str]) -> "FeatureSet":
         """The same records with labels that are numbers in another list of classes, which has all classes of the set.
@@ -103,11 +101,10 @@ class FeatureSet(Told):
         own = self.manifest.classes
         lacking = [name for name in own if name not in classes]
         if lacking:
-            raise UserError(
+            raise conflict(
                 f"{quoted(self.folder)} has a class that is not among those that are wanted: "
                 f"'{printable(lacking[0])}'.",
                 "Make it again with the names of the classes that all agreed on.",
-                code="conflict",
             )
         found = copy.copy(self)
         found.manifest = replace(self.manifest, classes=tuple(classes))
@@ -129,10 +126,9 @@ class FeatureSet(Told):
     def check_same(self) -> None:
         """UserError where the folder no longer has the set that was opened (`is_same`)."""
         if not self.is_same():
-            raise UserError(
+            raise conflict(
                 f"{quoted(self.folder)} has another feature set now than the one that was opened.",
                 "Type the command again. It then takes what is there.",
-                code="conflict",
             )
 
     def verify(
@@ -218,10 +214,9 @@ class FeatureSet(Told):
         """
         facts = self.split(split)
         if facts.groups is None:
-            raise UserError(
+            raise missing(
                 f"{quoted(self.folder)} does not say which records belong to one person.",
                 f"Extract with {parameter('group_by')}, or import with an array or a column of groups.",
-                code="missing",
             )
         return lambda rows: (
             (start, x, y, g) for start, (x, y, g) in _cut(self._pieces(facts, rows, begin), rows, begin)

@@ -14,7 +14,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, parameter, quoted
+from dpfc_cli.errors import GUARDED, bad_record, parameter, quoted, unwritable
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.folders import moved_by
 from dpfc_cli.sources.digests import Digests
@@ -67,11 +67,10 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
+        raise unwritable(
             f"{quoted(folder)} cannot be written: {error.strerror or error}.",
             f"Choose a writable place, with room left: {moved_by(folder.parent) or parameter('out')}. With room there, "
             "the same command goes on.",
-            code="unwritable",
         ) from error
 
 
@@ -137,11 +136,10 @@ class ShardSink:
         if bad.any():
             if not self._tolerant:
                 row = self.filled + int(np.flatnonzero(bad)[0])
-                raise UserError(
+                raise bad_record(
                     f"A feature is NaN, infinite or beyond {self._dtype} (first in row {row} of the shard being "
                     f"written). {GUARDED}",
                     f"Correct the source. If the features are merely large, set {parameter('dtype')} to float32.",
-                    code="bad-record",
                 )
             rows[bad] = 0
             labels = np.where(bad if labels.ndim == 1 else bad[:, None], -1, labels)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, quoted
+from dpfc_cli.errors import damaged, quoted
 from dpfc_cli.memory import check_fits, free_memory
 from dpfc_cli.sources.groups import Keys, keys_in
 
@@ -132,11 +132,10 @@ def with_groups(table: Table, source: str, groups: Array, name: str) -> Table:
     """
     kind = groups.dtype.kind if isinstance(groups.dtype, np.dtype) else "?"
     if groups.shape != (table.n,) or kind not in "iuSU":
-        raise UserError(
+        raise damaged(
             f"{quoted(source)}: {name} has shape {groups.shape} and dtype {groups.dtype} beside {table.n} rows of "
             "features.",
             f"Groups are n integers or n texts: for each record the person to whom it belongs. {FIXED}",
-            code="damaged",
         )
     # As they are, sorted, and twice more while they are compared.
     check_fits(Path(source), f"'{name}'", max(8, groups.dtype.itemsize) * table.n, copies=4)
@@ -177,7 +176,7 @@ def _of_texts(labels: np.ndarray, source: str, name: str) -> tuple[np.ndarray, t
     try:
         texts = [value.decode() if isinstance(value, bytes) else str(value) for value in values.tolist()]
     except UnicodeDecodeError as error:
-        raise UserError(f"{quoted(source)}: {name} has texts that are not UTF-8.", FIXED, code="damaged") from error
+        raise damaged(f"{quoted(source)}: {name} has texts that are not UTF-8.", FIXED) from error
     return numbered(texts, codes.reshape(-1))
 
 
@@ -188,10 +187,9 @@ def _check_features(source: str, shape: tuple[int, ...], dtype: Any, name: str) 
     native = np.dtype(dtype).newbyteorder("=") if isinstance(dtype, np.dtype | type) else None
     if len(shape) == 2 and min(shape) > 0 and native is not None and native in FLOATS:
         return native
-    raise UserError(
+    raise damaged(
         f"{quoted(source)}: {name} has shape {shape} and dtype {dtype}.",
         "Features are an n × d array of float16, 32 or 64 (in NumPy: x.astype('float32')), with at least one record.",
-        code="damaged",
     )
 
 
@@ -201,11 +199,10 @@ def _check_labels(source: str, shape: tuple[int, ...], dtype: Any, n: int, name:
     """
     kind = dtype.kind if isinstance(dtype, np.dtype) else "?"
     if not (shape == (n,) and kind in "iuSU") and not (len(shape) == 2 and shape[0] == n and shape[1] and kind in "iu"):
-        raise UserError(
+        raise damaged(
             f"{quoted(source)}: {name} has shape {shape} and dtype {dtype} beside {n} rows of features.",
             "Labels are n, or n × k, integers (in NumPy: y.astype('int64')): the numbers of the classes, from "
             f"0. Or they are n texts, the names of the classes. {FIXED}",
-            code="damaged",
         )
     # As they are, as int64, and twice more while they are compared.
     check_fits(Path(source), f"'{name}'", max(8, dtype.itemsize) * math.prod(shape), copies=4)

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli import npz
-from dpfc_cli.errors import UserError, parameter, quoted
+from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted, unsupported
 from dpfc_cli.features.table import ROWS, Array, Rows, Table, Tables, checked, sliced, with_groups
 from dpfc_cli.files import check_plain
 from dpfc_cli.memory import check_fits, proved
@@ -71,7 +71,7 @@ def opened(
     with ExitStack() as stack:
         kind, splits = path.suffix.lower(), list(SPLITS)
         if not path.exists() and kind not in COLUMNS:
-            raise UserError(f"There is no {quoted(path)}.", f"Name {ACCEPTED}.", code="missing")
+            raise missing(f"There is no {quoted(path)}.", f"Name {ACCEPTED}.")
         arrays = _arrays(path, kind, stack)
         if arrays is None:
             from dpfc_cli.features.columns import open_columns
@@ -87,24 +87,20 @@ def opened(
             tables = _named(path, named, splits, column, label_column, group_column)
             found = Tables(splits=tables, noticed=lambda: array_of_persons(arrays))
         if "train" not in found.splits:
-            raise UserError(
-                f"{quoted(path)} has no train_x and train_y.",
-                "Name the arrays train_x, train_y, test_x and test_y.",
-                code="missing",
+            raise missing(
+                f"{quoted(path)} has no train_x and train_y.", "Name the arrays train_x, train_y, test_x and test_y."
             )
         widths = sorted({table.d for table in found.splits.values()})
         if len(widths) > 1:
-            raise UserError(
+            raise conflict(
                 f"Train and test features of {quoted(path)} differ in width: {widths}.",
                 "Both must come from the same backbone.",
-                code="conflict",
             )
         lacking = [split for split, table in found.splits.items() if table.keys is None]
         if lacking and len(lacking) < len(found.splits):
-            raise UserError(
+            raise missing(
                 f"{quoted(path)} has no groups for its {lacking[0]} records, but it has some for the others.",
                 f"Give them groups, too: an array '{lacking[0]}_{GROUPS}', or a column in each file.",
-                code="missing",
             )
         yield found
 
@@ -117,13 +113,13 @@ def _arrays(path: Path, kind: str, stack: ExitStack) -> Arrays | None:
         usual = any(name in arrays for split in SPLITS for labels in (False, True) for name in _usual(split, labels))
         if not arrays and not tables:
             what = f"{quoted(path)} has neither arrays nor files of columns."
-            raise UserError(what, f"Give {ACCEPTED}.", code="missing")
+            raise missing(what, f"Give {ACCEPTED}.")
         return arrays if usual or not tables else None
     if kind in COLUMNS:
         return None
     if kind not in ARRAYS:
         what = f"{quoted(path)} is of no format that dpfc knows."
-        raise UserError(what, f"Give {ACCEPTED}.", code="unsupported")
+        raise unsupported(what, f"Give {ACCEPTED}.")
     found = arrays_in(path, stack)
     beside = _in_folder(path.parent) if kind == NPY else {}
     return {**beside, **{name: partial(found.__getitem__, name) for name in found}}
@@ -151,9 +147,7 @@ def _beside(path: Path, arrays: Arrays) -> str:
     names = [name for name in (own.get(path.stem), "y", "labels") if name is not None]
     found = next((name for name in names if name in arrays and name != path.stem), None)
     if found is None:
-        raise UserError(
-            f"There are no labels beside {quoted(path)}.", f"Put them there as {names[0]}{NPY}.", code="missing"
-        )
+        raise missing(f"There are no labels beside {quoted(path)}.", f"Put them there as {names[0]}{NPY}.")
     return found
 
 
@@ -173,12 +167,11 @@ def _named(
         if x is None and y is None:
             continue
         if x is None or y is None:
-            raise UserError(
+            raise missing(
                 f"{quoted(path)} cannot be read: it has '{x or y}', but no {'labels' if y is None else 'features'} "
                 "for it.",
                 f"It holds {_listed(arrays)}. Name them train_x and train_y, or 'features' and 'labels', or say their "
                 f"names with {parameter('column')} and {parameter('label_column')}.",
-                code="missing",
                 known=sorted(arrays),
             )
         tables[split] = checked(str(path), arrays[x](), arrays[y](), x, y)
@@ -194,10 +187,9 @@ def _found(path: Path, arrays: Arrays, split: str, usual: list[str], option: str
     names = [f"{split}/{given}", f"{split}_{given}", *([given] * (split == "train"))] if given else usual
     found = [name for name in names if name in arrays]
     if given and split == "train" and not found:
-        raise UserError(
+        raise missing(
             f"{quoted(path)} has no '{given}'.",
             f"It holds {_listed(arrays)}.",
-            code="missing",
             parameter=option,
             known=sorted(arrays),
         )
@@ -310,10 +302,9 @@ def check_stored(dataset: Any, path: Path, name: str) -> None:
     if dataset.chunks is not None:
         check_fits(path, f"a chunk of '{name}'", math.prod(dataset.chunks) * dataset.dtype.itemsize, copies=3)
     if foreign:
-        raise UserError(
+        raise unsupported(
             f"{quoted(path)}: '{name}' is stored through filter {foreign[0]}, which dpfc does not run there.",
             "Write it without compression, or with gzip or lzf alone.",
-            code="unsupported",
         )
 
 

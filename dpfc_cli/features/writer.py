@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli import files, schema
-from dpfc_cli.errors import Note, UserError, counted, parameter, printable, quoted
+from dpfc_cli.errors import Note, UserError, conflict, counted, parameter, printable, quoted
 from dpfc_cli.features import digests
 from dpfc_cli.features.hdf5 import opened_hdf5, plain_dataset
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
@@ -305,11 +305,10 @@ class FeatureWriter:
                     self._write(wanted)
                 return dict(begun["shards"])
         self._unlock()
-        raise UserError(
+        raise conflict(
             f"{quoted(self._partial)} was begun from another source or with other settings.",
             f"Run the command that began it, with the same {parameter('population')}. Or delete that folder, or choose "
             f"another {parameter('out')}.",
-            code="conflict",
         )
 
     def _write(self, settings: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, conflict, damaged, parameter
 from dpfc_cli.federation.messages import SHORT, LostError, Refusal, ask_patiently
 from dpfc_cli.federation.plan import Federation
 from dpfc_cli.heads import head as heads
@@ -213,10 +213,9 @@ def _can_be(mechanism: Mechanism, answer: np.ndarray, number: int, query: Query)
 
 
 def _impossible(who: str, site: str = "") -> UserError:
-    return UserError(
+    return damaged(
         f"{who} sent an answer that records and noise cannot give.",
         "Speak to its operator. Nothing was computed with it.",
-        code="damaged",
     )
 
 
@@ -245,10 +244,9 @@ def run(
     """
     public = None if start is None else vectors_for(plan.classes, plan.features["dim"], start)
     if (public and public.origin["sha256"]) != (plan.start and plan.start["sha256"]):
-        raise UserError(
+        raise conflict(
             f"The plan starts from {plan.start['name'] if plan.start else 'nothing'}: {parameter('public_head')}.",
             "Name the file that the plan was made with, or none if it has none.",
-            code="conflict",
         )
     sites = [
         Remote(each.name, sockets / f"{each.name}.sock", plan.digest, _noise(claim), patience)

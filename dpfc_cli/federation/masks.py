@@ -42,7 +42,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, check_installed, quoted
+from dpfc_cli.errors import check_installed, conflict, quoted, unwritable
 from dpfc_cli.files import make
 
 PURPOSE = "To make keys for masks"
@@ -62,10 +62,9 @@ def new_key(folder: Path) -> str:
         folder.mkdir(mode=0o700, exist_ok=True)
         make(_path(folder, public), private.private_bytes_raw(), 0o600)
     except OSError as error:
-        raise UserError(
+        raise unwritable(
             f"{quoted(folder)} cannot be written: {error.strerror or error}.",
             "A site keeps the keys of its invitations beside its ledger. Make that folder writable.",
-            code="unwritable",
         ) from error
     return public
 
@@ -105,11 +104,10 @@ class Masks:
             }
             self._secrets = {i: private.exchange(each) for i, each in others.items()}
         except (OSError, ValueError) as error:
-            raise UserError(
+            raise conflict(
                 f"The keys of this plan cannot be used here: the private one is not in {quoted(folder)}, or another "
                 "site has sent one that is none.",
                 "Serve where the invitation was made, or ask for a plan of new invitations.",
-                code="conflict",
             ) from error
 
     def masked(self, answer: np.ndarray, number: int, part: int) -> np.ndarray:

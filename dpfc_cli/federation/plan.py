@@ -24,7 +24,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter, printable, quoted
+from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter, printable, quoted, unsupported
 from dpfc_cli.features.manifest import Manifest, fingerprint_of
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation.masks import new_key
@@ -173,7 +173,7 @@ class Federation:
         found = next((each for each in self.sites if each.name == name), None)
         if found is None:
             known = ", ".join(each.name for each in self.sites)
-            raise UserError(f"'{name}' is no site of this plan.", f"It has: {known}.", code="missing", known=known)
+            raise missing(f"'{name}' is no site of this plan.", f"It has: {known}.", known=known)
         return found
 
     def facts(self, n: int, records: int | None) -> Facts:
@@ -271,10 +271,9 @@ def load(path: Path) -> Federation:
     """
     raw = _read(path, _PLAN, "a plan")
     if raw["code"] != code_digest():
-        raise UserError(
+        raise conflict(
             f"{quoted(path)} was made by another version of dpfc.",
             "All sites and the coordinator need the version that made the plan.",
-            code="conflict",
         )
     sites = tuple(Part(**each) for each in raw["sites"])
     plan = Federation(**{**raw, "sites": sites, "classes": tuple(raw["classes"])})
@@ -316,10 +315,9 @@ def check_policy(plan: Federation, name: str, path: Path) -> None:
     }
     broken = [key for key, does in fits.items() if not does]
     if broken:
-        raise UserError(
+        raise conflict(
             f"The policy '{path}' does not allow the plan's {', '.join(broken)}.",
             "Ask for another plan, or whoever wrote the policy.",
-            code="conflict",
             path=str(path),
         )
 
@@ -405,15 +403,14 @@ def agreed(
     ):
         other = next((each["name"] for each in found if of(each) != of(first)), None)
         if other is not None:
-            raise UserError(
+            raise conflict(
                 f"'{other}' has another {what} than '{first['name']}'.",
                 "All sites make their features in the same way, with the same backbone, and protect the same unit. "
                 "With masks, all spend the same epsilon.",
-                code="conflict",
             )
     method = (FEDERATED[0] if first["k"] == 1 else FEDERATED[1]) if method == "auto" else method
     if method not in FEDERATED:
-        raise UserError(f"A federation cannot train {method}.", f"Choose {', '.join(FEDERATED)}.", code="unsupported")
+        raise unsupported(f"A federation cannot train {method}.", f"Choose {', '.join(FEDERATED)}.")
     given = METHODS[method].taken(options or {})
     made = Federation(
         id=new_id(),
@@ -446,4 +443,4 @@ def _read(path: Path, check: Check, what: str) -> dict[str, Any]:
 
 
 def _damaged(path: Path, what: str, why: str) -> UserError:
-    return UserError(f"{quoted(path)} cannot be read as {what}: {printable(why)}.", "Ask for it again.", code="damaged")
+    return damaged(f"{quoted(path)} cannot be read as {what}: {printable(why)}.", "Ask for it again.")

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, conflict, unwritable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation.masks import Masks, forget
 from dpfc_cli.federation.messages import AT_ONCE, Door, Exchange, Pace, query_bytes
@@ -88,10 +88,9 @@ def site_of(plan: Federation, name: str, features: FeatureSet, folder: Path | No
         *(["the recipe of the features"] if found.manifest.fingerprint != plan.fingerprint else []),
     ]
     if wrong:
-        raise UserError(
+        raise conflict(
             f"The plan says something else of '{features.name}': {' and '.join(wrong)}.",
             "Name the feature set that the invitation was made of, or ask for a plan of a new invitation.",
-            code="conflict",
         )
     return Site(plan=plan, name=name, features=found, folder=heads_folder() if folder is None else folder)
 
@@ -127,11 +126,10 @@ def ready(site: Site, observer: Observer) -> Checked:
     checked = check(request, claim, observer)
     book = read(ledger_path(site.features.folder))
     if checked.unfinished is None and any(each.purpose == site.purpose for each in book.charges):
-        raise UserError(
+        raise conflict(
             "This plan was charged before, and it cannot go on: another process serves it, its answers are gone, or "
             "dpfc is another version now.",
             "A plan is charged once. If it can go on nowhere, ask for a new plan.",
-            code="conflict",
         )
     masks_of(site)
     return checked
@@ -288,10 +286,9 @@ class Answering:
         answers = self._charged.answers
         found = answers.recall(number, shape) if answers is not None and answers.held else None
         if found is None:
-            raise UserError(
+            raise unwritable(
                 "The answers cannot be kept beside the ledger.",
                 "Make room there. This plan stays charged, and cannot go on. Ask for a new one.",
-                code="unwritable",
             )
         return found
 

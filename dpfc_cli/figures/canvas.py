@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import files
-from dpfc_cli.errors import UserError, check_installed, parameter, printable, quoted
+from dpfc_cli.errors import UserError, check_installed, missing, parameter, printable, quoted, unwritable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,10 +109,9 @@ class Drawing:
         try:
             files.replace(path, self.bytes_of(_kind(path)))
         except OSError as error:
-            raise UserError(
+            raise unwritable(
                 f"The figure cannot be written to {quoted(path)}: {error.strerror or error}.",
                 "Choose a writable place, with room left.",
-                code="unwritable",
             ) from error
 
 
@@ -125,7 +124,7 @@ def check(path: Path | None = None) -> None:
         if path.is_dir() or not path.parent.is_dir():
             what = "is a folder" if path.is_dir() else "would lie in a folder that is not there"
             remedy = f"Name a file in a folder that is there: {parameter('plot')}."
-            raise UserError(f"{quoted(path)} {what}.", remedy, code="missing")
+            raise missing(f"{quoted(path)} {what}.", remedy)
     check_installed("matplotlib", "plot", "To draw figures")
 
 

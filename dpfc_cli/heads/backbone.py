@@ -13,7 +13,7 @@ import numpy as np
 
 from dpfc_cli import backbones
 from dpfc_cli.backbones import BACKBONES, Backbone, Geometry
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, conflict, missing, parameter, unsupported
 from dpfc_cli.features.manifest import DTYPES, fingerprint_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.images import Preparation
@@ -46,7 +46,7 @@ class Stated:
 
     def refused(self, what: str) -> UserError:
         """The error for a card that does not say enough."""
-        return UserError(what, self.instead, code="unsupported", parameter=self.about)
+        return unsupported(what, self.instead, parameter=self.about)
 
     @property
     def geometry(self) -> Geometry | None:
@@ -79,16 +79,13 @@ class Stated:
         """
         stated, known, steps = dict(self.values), self.values.get("weights"), self.values.get("preprocessing")
         if weights is not None and not known:
-            raise UserError(
-                f"The backbone of the head, {stated['name']}, has no weights.",
-                f"Leave out {parameter('weights')}.",
-                code="conflict",
+            raise conflict(
+                f"The backbone of the head, {stated['name']}, has no weights.", f"Leave out {parameter('weights')}."
             )
         if known and weights is None and not known["id"].startswith("hf:"):
-            raise UserError(
+            raise missing(
                 f"The backbone of the head has weights from the file '{known['id']}' (SHA-256 {known['sha256']}).",
                 f"Say where that file is: {parameter('weights')}.",
-                code="missing",
             )
         if precision is not None and "precision" in stated:
             stated["precision"] = precision
@@ -111,11 +108,10 @@ class Stated:
         if (made.get("weights") or {}).get("sha256") != (known or {}).get("sha256"):
             differ.append("weights")
         if differ or backbone.dim != self.dim:
-            raise UserError(
+            raise conflict(
                 "This dpfc computes other features than those that the head was trained on. They differ in "
                 f"{', '.join(differ) or 'their width'}.",
                 f"Use the dpfc that the head was made with. {self.instead}",
-                code="conflict",
                 parameter=self.about,
             )
         return backbone
@@ -171,12 +167,11 @@ def recipe_of(head: Head) -> Recipe:
     if dtype not in DTYPES or own["fingerprint"] != fingerprint_of(
         stated, head.classes, head.dim, dtype, own["preparation"]
     ):
-        raise UserError(
+        raise unsupported(
             "The card of the head does not say how the pictures were prepared that it was trained on, or what it says "
             "does not give the fingerprint of these features.",
             "Extract features as for the training ('dpfc extract', with the same options), and predict on the feature "
             "set.",
-            code="unsupported",
             parameter="head",
         )
     # What was resized on the device then is resized while it is decoded now. Both give the same bytes.

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, counted, near, parameter, printable, quoted
+from dpfc_cli.errors import UserError, bad_record, counted, missing, near, parameter, printable, quoted, unsupported
 from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_beside, write_synced, written_at
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads import hub
@@ -156,7 +156,7 @@ class Head(Told):
     def file(self) -> Path:
         """`path`. UserError where the head was not read from a file."""
         if self.path is None:
-            raise UserError("This head was not read from a file.", "Read it with Head.load.", code="missing")
+            raise missing("This head was not read from a file.", "Read it with Head.load.")
         return self.path
 
     def _taken(self, x: np.ndarray) -> np.ndarray:
@@ -172,11 +172,10 @@ class Head(Told):
             taken = given.astype(np.float32)
         bad = ~np.isfinite(taken).all(axis=1)
         if bad.any():
-            raise UserError(
+            raise bad_record(
                 f"{int(bad.sum())} of {len(taken)} feature vectors have a number that is NaN, infinite or beyond "
                 f"float32, first row {int(bad.argmax())}.",
                 "Leave them out, or compute them again.",
-                code="bad-record",
             )
         return taken
 
@@ -308,11 +307,10 @@ def check_card(card: Mapping[str, Any]) -> None:
     text = json.dumps(card)
     size = len(json.dumps(text))
     if size + _SMALL > LARGEST_HEADER:
-        raise UserError(
+        raise unsupported(
             f"The card of the head would take {size / 1e6:.0f} MB, because it names all classes. A head can "
             f"hold {LARGEST_HEADER / 1e6:.0f} MB.",
             f"Give the classes shorter names: {parameter('classes')} of 'dpfc extract' and 'dpfc import'.",
-            code="unsupported",
         )
     card_values.check(json_of(text))
 
@@ -352,7 +350,7 @@ def _unread(path: Path, error: OSError | ValueError) -> UserError:
     if isinstance(error, FileNotFoundError):
         hint = near(path.name, [each.stem for each in sorted(heads_folder().glob(f"*{PRIVATE}"))])
         remedy = f"{hint}Train one with 'dpfc train', or name the file of one."
-        return UserError(f"There is no head {quoted(path)}.", remedy, code="missing")
+        return missing(f"There is no head {quoted(path)}.", remedy)
     return unread(
         path,
         "a head",
@@ -419,9 +417,8 @@ def newest(folder: Path) -> Path:
     others = (NONPRIVATE, RESEARCH)
     found = [p for p in folder.glob(f"*{PRIVATE}") if not p.name.endswith(others)] if folder.is_dir() else []
     if not found:
-        raise UserError(
+        raise missing(
             f"No private head found in {quoted(folder)}.",
             f"Train one with 'dpfc train' and {parameter('epsilon')} 1, or name a head.",
-            code="missing",
         )
     return max(found, key=written_at)

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.hub import download, named_by
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, missing
 from dpfc_cli.heads.signature import SUFFIX
 
 PREFIX = "hf:"
@@ -48,10 +48,9 @@ def fetch(name: str, suffixes: Sequence[str]) -> Path:
         if path is not None:
             break
     else:
-        raise UserError(
+        raise missing(
             f"The repository '{repository}' has no file {found['file'] or STEM + suffixes[0]}.",
             f"If its head has another name, write hf:{repository}/FILE.",
-            code="missing",
             parameter="head",
         )
     commit = path.parents[len(PurePosixPath(file).parts) - 1].name

@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dpfc_cli.errors import Code, UserError, check_installed, parameter, quoted, sentence
+from dpfc_cli.errors import Code, UserError, check_installed, conflict, missing, parameter, quoted, sentence
 from dpfc_cli.files import sha256_of
 from dpfc_cli.options import HEAD, Options, option, said
 
@@ -79,19 +79,16 @@ def check(copy: Path, head: Path, signer: Signer) -> Signed | None:
         return None
     if len(named) != 1 or (identity is None) != (identity_provider is None):
         ways = [parameter("public_key"), parameter("certificate_chain"), f"{parameter('identity')} with its "]
-        raise UserError(
-            "It is not clear who must have signed.",
-            f"Give one of {', '.join(ways)}{parameter('identity_provider')}.",
-            code="conflict",
+        raise conflict(
+            "It is not clear who must have signed.", f"Give one of {', '.join(ways)}{parameter('identity_provider')}."
         )
     check_installed("model_signing", "sign", "For signatures")
     path = beside(head) if signature is None else Path(signature)
     for name, file in {"signature": path, "public_key": public_key, "certificate_chain": certificate_chain}.items():
         if file is not None and not (Path(file).is_file() and Path(file).stat().st_size <= LARGEST):
-            raise UserError(
+            raise missing(
                 f"There is no file {quoted(file)} of at most {LARGEST:,} bytes.",
                 "Name the right one, or ask whoever signed the head for it.",
-                code="missing",
                 parameter=name,
             )
     from model_signing import hashing, verifying

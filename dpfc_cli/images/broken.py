@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable
+from dpfc_cli.errors import GUARDED, UserError, bad_record, counted, parameter, printable
 from dpfc_cli.images.prefetch import Batch
 from dpfc_cli.images.sets import ImageSet, Records
 from dpfc_cli.sources.nulls import listed
@@ -75,10 +75,9 @@ class Broken:
                 remedy += (
                     f" Null records teach nothing. If you want them all the same: a larger {parameter('most_null')}."
                 )
-        return UserError(
+        return bad_record(
             f"{what}. {self._listed()} {GUARDED}",
             remedy,
-            code="bad-record",
             parameter="on_error" if self._allowed is None else "most_null",
             path=str(self._file),
             count=len(self._found),

@@ -7,7 +7,7 @@ from typing import Any
 
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.downloads import Remote, fetch
-from dpfc_cli.errors import UserError, parameter, unknown
+from dpfc_cli.errors import UserError, conflict, missing, parameter, unknown
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.images import cifar, folder, hugging_face, idx, imagenet, webdataset
 from dpfc_cli.images.sets import DataSet, ImageSet, Notice, Preparation, Request, Window
@@ -53,18 +53,16 @@ def check(
     """
     entry, path = _entry(dataset)
     if entry.location == "path" and not path:
-        raise UserError(
+        raise missing(
             f"'{entry.name}' needs the path of its files.",
             f"Write {entry.usage}.",
-            code="missing",
             parameter="dataset",
             name=entry.name,
         )
     if entry.location == "data_dir" and data_dir is None and not entry.remotes:
-        raise UserError(
+        raise missing(
             f"dpfc cannot download '{entry.name}'.",
             f"{entry.obtain} Then name the folder that holds it: {parameter('data_dir')}.",
-            code="missing",
             name=entry.name,
         )
     known = [form for form in RULES if form.partition(":")[0] in entry.groups]
@@ -79,17 +77,15 @@ def check(
         ("exif", exif, not entry.small, "its pictures are pixels of 8 bits already"),
     ):
         if given and not taken:
-            raise UserError(
+            raise conflict(
                 f"'{entry.name}' takes no {parameter(name)}: {why}.",
                 f"Leave out {parameter(name)}.",
-                code="conflict",
                 name=entry.name,
             )
     if group_by is not None and group_by.by not in entry.groups:
-        raise UserError(
+        raise conflict(
             f"'{entry.name}' does not find persons by '{group_by.by}'.",
             f"Write {' or '.join(known)}.",
-            code="conflict",
             parameter="group_by",
             name=entry.name,
         )

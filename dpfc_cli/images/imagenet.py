@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, UserError, parameter, quoted
+from dpfc_cli.errors import GUARDED, missing, parameter, quoted
 from dpfc_cli.images.folder import open_folder
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
 from dpfc_cli.images.splits import Listed, image_set, read_file
@@ -45,10 +45,9 @@ def open_imagenet(request: Request) -> ImageSet:
     if not archive.is_file():
         if (folder / "train").is_dir():
             return _folders(request)
-        raise UserError(
+        raise missing(
             f"{quoted(folder)} holds neither '{TRAIN}' nor 'train/' with a folder for each class.",
             f"{OBTAIN} Then name the folder that holds it: {parameter('data_dir')}.",
-            code="missing",
         )
     found: dict[str, list[Member]] = {}
     with readable(archive, "the archive of ImageNet", AGAIN):

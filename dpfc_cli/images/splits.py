@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter, quoted
+from dpfc_cli.errors import GUARDED, bad_record, conflict, counted, parameter, quoted
 from dpfc_cli.files import check_plain
 from dpfc_cli.images.sets import (
     Entry,
@@ -132,11 +132,10 @@ def image_set(
         role: _split(known.labels[split].astype(np.int32), found[split], request) for role, split in known.used.items()
     }
     if len({split.image_shape for split in splits.values()}) > 1:
-        raise UserError(
+        raise conflict(
             f"The training and the test images in {quoted(request.place)} differ in size.",
             "Fetch all files from the same source, or give a size that all images are resized and cropped to: "
             f"{parameter('image_size')}.",
-            code="conflict",
         )
     origin: Origin = "data set" if classes else known.origin
     return ImageSet(name, known.classes, splits, origin, known.renumbered, remarks, noticed)
@@ -145,10 +144,9 @@ def image_set(
 def _split(labels: np.ndarray, found: Listed, request: Request) -> Split:
     pictures, preparation, rule = found.pictures, request.preparation, request.group_by
     if len(pictures) != len(labels):
-        raise UserError(
+        raise conflict(
             f"{quoted(request.place)} has {counted(len(pictures), 'image')} and {counted(len(labels), 'label')}.",
             "Images and labels must come from the same copy of the data set. Fetch both again.",
-            code="conflict",
         )
     labels.setflags(write=False)
     listing = listing_of(found.classes, found.entries)
@@ -224,10 +222,9 @@ class Decoder:
             picture = _decoded(data, title, self._preparation)
             if picture.shape != self._shape:
                 # This is never a null record: the first picture alone could turn all others into null records.
-                raise UserError(
+                raise bad_record(
                     f"{quoted(title)} has another size than the first image. {GUARDED}",
                     f"Give a size that all images are resized and cropped to: {parameter('image_size')}.",
-                    code="bad-record",
                 )
             batch[row] = picture
         return batch

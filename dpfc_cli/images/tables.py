@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter, quoted
+from dpfc_cli.errors import GUARDED, UserError, conflict, counted, missing, parameter, quoted, unsupported
 from dpfc_cli.images.prefetch import PIECE
 from dpfc_cli.images.sets import Entry, ImageSet, Records, Request, check_size
 from dpfc_cli.images.splits import Listed, image_set, read_file
@@ -274,10 +274,9 @@ def arrow_file(path: Path) -> Iterator[Arrow]:
         source.seek(0)
         for message in pa.ipc.MessageReader.open_stream(source):
             if _is_compressed(message):
-                raise UserError(
+                raise unsupported(
                     f"{quoted(path)} is compressed, and dpfc reads Arrow in place.",
                     "Write it without compression, as save_to_disk does.",
-                    code="unsupported",
                 )
         source.seek(0)
         reader = pa.ipc.open_stream(source)
@@ -368,13 +367,12 @@ def names_in(pictures: Any) -> Iterator[str]:
 
 def elsewhere(path: Path, name: str | None) -> UserError:
     """The error for a table with pictures that are neither in it nor in its folder."""
-    return UserError(
+    return missing(
         f"{quoted(path)} does not hold all its pictures, but names files such as '{name or 'in its first row'}'. "
         f"{GUARDED}",
         "Write it with the pictures in it: with Hugging Face datasets, map the data set with "
         "datasets.table.embed_table_storage. Files that parquet names are read if they lie in its folder or below it, "
         "and if all rows name one and hold none.",
-        code="missing",
     )
 
 
@@ -400,10 +398,8 @@ def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) ->
     label = columns.label_column(schema, request.label_column, columns.is_key, "integers or texts", source, person)
     names = hub_class_names(schema.metadata, label)
     if names and request.classes:
-        raise UserError(
-            f"The files of {quoted(source)} name their classes themselves.",
-            f"Leave out {parameter('classes')}.",
-            code="conflict",
+        raise conflict(
+            f"The files of {quoted(source)} name their classes themselves.", f"Leave out {parameter('classes')}."
         )
 
     def values(name: str, *splits: str) -> Iterator[object]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, counted, quoted
+from dpfc_cli.errors import UserError, counted, missing, quoted
 from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images import dicom
 from dpfc_cli.images.folder import EXTENSIONS, ending_of, is_dicom, left_out
@@ -175,10 +175,9 @@ def _of_archives(pictures: Encoded, name: Callable[[int], str], paths: list[Path
 
 
 def _empty(source: str) -> UserError:
-    return UserError(
+    return missing(
         f"{quoted(source)} has no pictures: files that end in {', '.join(sorted(EXTENSIONS))}.",
         "Name another source.",
-        code="missing",
         parameter="source",
     )
 

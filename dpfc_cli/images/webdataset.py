@@ -13,7 +13,7 @@ from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
-from dpfc_cli.errors import GUARDED, UserError, parameter, quoted
+from dpfc_cli.errors import GUARDED, UserError, bad_record, parameter, quoted
 from dpfc_cli.files import json_of
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request, has_files
 from dpfc_cli.images.splits import Listed, image_set
@@ -171,7 +171,7 @@ def _facts(file: BinaryIO, member: Member, path: Path) -> dict[str, object]:
 
 
 def _refused(what: str, remedy: str) -> UserError:
-    return UserError(f"{what} {GUARDED}", remedy, code="bad-record")
+    return bad_record(f"{what} {GUARDED}", remedy)
 
 
 def _bytes(file: BinaryIO, member: Member, most: int) -> bytes:

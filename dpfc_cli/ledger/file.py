@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from dpfc_cli.errors import Code, Note, UserError, printable, quoted
+from dpfc_cli.errors import Code, Note, UserError, damaged, printable, quoted
 from dpfc_cli.files import check_plain, json_of
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Fact, fact_of
@@ -175,7 +175,7 @@ def _size_of(path: Path) -> int:
 def _strange(path: Path, what: str) -> UserError:
     """The refusal of a file that is no ledger as dpfc writes them."""
     remedy = "Do not delete it. Use the dpfc that wrote it, or compare it with a backup, or restore it from one."
-    return UserError(f"The ledger {quoted(path)} {what}.", remedy, code="damaged")
+    return damaged(f"The ledger {quoted(path)} {what}.", remedy)
 
 
 def _failed(what: str, error: Exception, closed: Code) -> UserError:

@@ -9,7 +9,7 @@ import functools
 from dataclasses import replace
 from typing import Any
 
-from dpfc_cli.errors import UserError, unknown
+from dpfc_cli.errors import unknown, unsupported
 from dpfc_cli.methods import dp_fc, dp_ls, dp_newton, first_order, whitened
 from dpfc_cli.methods.method import Method
 from dpfc_cli.options import added_methods
@@ -64,10 +64,9 @@ def _added(name: str) -> AnyMethod:
             raise TypeError(f"{entry.value} is no Method of this name")
         digest = code_digest(entry.module.partition(".")[0])
     except Exception as error:
-        raise UserError(
+        raise unsupported(
             f"The method '{name}' of {package} cannot be used: {type(error).__name__}: {error}.",
             "Mend the package, or remove it.",
-            code="unsupported",
             method=name,
         ) from error
     return replace(method, source={"package": package, "sha256": digest})

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import conflict, parameter
 from dpfc_cli.methods.linear import SQUARES, threads_for
 from dpfc_cli.methods.options import Option, declared
 from dpfc_cli.privacy.chain import Chain
@@ -107,10 +107,9 @@ class Method(Generic[Planned, Options]):
         known = self.declared
         for name in given:
             if name not in known:
-                raise UserError(
+                raise conflict(
                     f"{parameter(name)} is no option of {self.name}.",
                     f"{self.name} has: {', '.join(parameter(n) for n, o in known.items() if o.typed)}.",
-                    code="conflict",
                     method=self.name,
                 )
         return {name: known[name].taken(name, value) for name, value in given.items()}

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import backbones
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter, quoted
+from dpfc_cli.errors import GUARDED, UserError, conflict, counted, parameter, quoted
 from dpfc_cli.ledger.caps import allowed
 from dpfc_cli.ledger.facts import Cap
 from dpfc_cli.methods import method_named
@@ -135,10 +135,9 @@ def forecast(wanted: Forecasting) -> Forecast:
     facts = stated_facts(wanted)
     features, on, cap, records_per_person = wanted.features, wanted.on, wanted.cap, wanted.records_per_person
     if records_per_person is not None and facts.unit == "person":
-        raise UserError(
+        raise conflict(
             f"{parameter('records_per_person')} has no effect: persons are protected with all their records.",
             "Leave it out.",
-            code="conflict",
         )
     chosen = method_named(wanted.method, facts)
     asked = [Privacy(epsilon=each, delta=wanted.delta) for each in sorted(set(wanted.epsilons))]
@@ -203,10 +202,9 @@ def _of_site(facts: Facts, sites: int, method: str) -> Facts:
 
     n, rows = facts.n // sites, None if facts.rows is None else facts.rows // sites
     if n < 2 or method not in FEDERATED:
-        raise UserError(
+        raise conflict(
             f"{counted(facts.n, facts.unit)} at {sites} sites cannot train {method}.",
             f"Sites train {', '.join(FEDERATED)}, and each needs two {facts.unit}s.",
-            code="conflict",
             parameter="sites",
         )
     return replace(facts, n=n, rows=rows)
@@ -268,10 +266,9 @@ def stated_facts(wanted: Forecasting) -> Facts:
     given = [name for name, value in {**stated, "dimensions": dimensions}.items() if value is not None]
     twice = ["features", *given] if features is not None else [n for n in given if n in ("model", "dimensions")]
     if len(twice) > 1:
-        raise UserError(
+        raise conflict(
             f"{parameter(twice[0])} and {parameter(twice[1])} both say it.",
             "Leave out one of them.",
-            code="conflict",
             parameter=twice[1],
         )
     if features is not None:
@@ -291,20 +288,18 @@ def stated_facts(wanted: Forecasting) -> Facts:
             parameter=missing[0],
         )
     if on is not None and width != on.dim:
-        raise UserError(
+        raise conflict(
             f"{quoted(on.folder)} has {on.dim} dimensions, not {width}: its features are of another backbone.",
             f"Name features of the same backbone, or leave out {parameter('dimensions')}.",
-            code="conflict",
         )
     k = 1 if on is None else on.manifest.labels_per_record
     facts = Facts(n=units, m=classes, d=width, k=k, adjacency=wanted.neighbours)
     if persons is None:
         return facts
     if records is not None and records < persons:
-        raise UserError(
+        raise conflict(
             f"There are {counted(records, 'record')} of {counted(persons, 'person')}.",
             "A person has one record at least.",
-            code="conflict",
             parameter="persons",
         )
     return replace(facts, rows=persons if records is None else records, unit="person")
@@ -314,10 +309,9 @@ def _dimensions(model: str) -> int:
     """How long a feature vector is."""
     found = backbones.dimensions(model)
     if found is None:
-        raise UserError(
+        raise conflict(
             f"The features of {model} are of a length that depends on the pictures or on the weights.",
             f"State {parameter('dimensions')} instead of {parameter('model')}.",
-            code="conflict",
             parameter="model",
         )
     return found

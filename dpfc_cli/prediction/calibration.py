@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, counted, parameter, quoted
+from dpfc_cli.errors import conflict, counted, missing, parameter, quoted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.training.public import check_public
@@ -54,10 +54,9 @@ def fit(head: Head, on: FeatureSet) -> Temperature:
         if n * m >= MOST:
             break
     if not n:
-        raise UserError(
+        raise missing(
             f"No record of the split '{split}' of '{on.folder}' has a label.",
             f"Name a set of public records with labels: {parameter('calibrate_on')}.",
-            code="missing",
         )
     scores, right = (np.concatenate(parts) for parts in zip(*kept, strict=True))
     return Temperature(
@@ -93,12 +92,11 @@ def _check(head: Head, on: FeatureSet) -> tuple[str, ...]:
     """Refuse private records, and features that do not fit. Returns what to beware of."""
     check_public(on, "calibrate_on", head=head)
     if on.dim != head.dim or on.classes != head.classes:
-        raise UserError(
+        raise conflict(
             f"{quoted(on.folder)} does not fit the head: it has {on.dim} dimensions and "
             f"{counted(len(on.classes), 'class')}, the head has {head.dim} and {len(head.classes)}. The classes must "
             "be the same, in the same order.",
             f"Extract public pictures with the backbone of the head and its classes: {parameter('calibrate_on')}.",
-            code="conflict",
         )
     if head.card["features"]["fingerprint"] != on.manifest.fingerprint:
         return (

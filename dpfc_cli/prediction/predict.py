@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.errors import conflict, counted, parameter
 from dpfc_cli.features.lookup import placed
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
@@ -186,9 +186,7 @@ def _source(
     if features is not None:
         if weights is not None or batch is not None:
             name = "batch" if weights is None else "weights"
-            raise UserError(
-                f"{parameter(name)} is for pictures, and these are features already.", "Leave it out.", code="conflict"
-            )
+            raise conflict(f"{parameter(name)} is for pictures, and these are features already.", "Leave it out.")
         return features
     recipe = recipe_of(head)
     pictures = sources.pictures_at(str(source))

@@ -20,7 +20,7 @@ import numpy as np
 
 from dpfc_cli import backbones
 from dpfc_cli.backbones import Backbone
-from dpfc_cli.errors import UserError, counted, parameter, quoted
+from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, quoted, unsupported
 from dpfc_cli.features.lookup import placed
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
@@ -248,11 +248,10 @@ def _fitting(path: Path, head: Head) -> Iterator[Array]:
         ]
         if len(fitting) != 1:
             held = ", ".join(f"'{name}' {' × '.join(map(str, each.shape)) or 'one'}" for name, each in found.items())
-            raise UserError(
+            raise conflict(
                 f"{quoted(path)} has {'no array' if not fitting else counted(len(fitting), 'array')} of n × {head.dim} "
                 f"floats, which is what the head takes. It holds: {held or 'nothing'}.",
                 "Give a file with one array of features, from the backbone that the head was trained on.",
-                code="conflict",
                 parameter="source",
             )
         yield fitting[0]
@@ -277,7 +276,7 @@ def pictures_at(given: str) -> Unlabelled:
     if ending == PARQUET:
         return in_parquet(given)
     if not os.path.exists(path):
-        raise UserError(f"There is no {quoted(given)}.", f"Name {ACCEPTED}.", code="missing", parameter="source")
+        raise missing(f"There is no {quoted(given)}.", f"Name {ACCEPTED}.", parameter="source")
     if ending in EXTENSIONS:
         return in_list([given])
     kind = f"a list of files ({parameter('source')})"
@@ -292,18 +291,16 @@ def _names(data: bytes, source: str) -> list[str]:
     lines = data.split(b"\0") if b"\0" in data else data.splitlines()
     longest = max(map(len, lines), default=0)
     if len(data) > LARGEST_LIST or longest > LONGEST_NAME or any(map(CONTROL.search, lines[:100])):
-        raise UserError(
+        raise unsupported(
             f"{quoted(source)} is no list of files, a path on each line.",
             f"Name {ACCEPTED}.",
-            code="unsupported",
             parameter="source",
         )
     names = [line.decode("utf-8", "surrogateescape") for line in lines if line.strip()]
     if not names:
-        raise UserError(
+        raise missing(
             f"{quoted(source)} names no file.",
             "Give the path of a picture on each line.",
-            code="missing",
             parameter="source",
         )
     return names
@@ -311,9 +308,8 @@ def _names(data: bytes, source: str) -> list[str]:
 
 def _check_width(d: int, head: Head, source: str) -> None:
     if d != head.dim:
-        raise UserError(
+        raise conflict(
             f"{source} has features of {d} dimensions, and the head takes {head.dim}.",
             "Give features of the backbone that the head was trained on.",
-            code="conflict",
             parameter="source",
         )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, parameter, quoted
+from dpfc_cli.errors import UserError, conflict, parameter, quoted
 from dpfc_cli.files import bytes_in, json_in
 from dpfc_cli.public_starts.wordnet import WordNet
 from dpfc_cli.sources.classes import by_name
@@ -139,11 +139,10 @@ def below(names: Sequence[str], labels: Sequence[Label], wordnet: WordNet) -> Ch
     """
     foreign = next((each.synset for each in labels if each.synset is not None and not wordnet.has(each.synset)), None)
     if foreign is not None:
-        raise UserError(
+        raise conflict(
             f"The labels have the id n{foreign:08d}, which the WordNet in {quoted(wordnet.folder)} does not have: it "
             "is another version.",
             "Name the version that the ids come from. Those of ImageNet are of version 3.0.",
-            code="conflict",
             parameter="wordnet",
         )
     placed: dict[int, list[int]] = {}

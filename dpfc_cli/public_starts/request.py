@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dpfc_cli.backbones import BACKBONES
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import conflict, parameter
 from dpfc_cli.options import Classes, Options, listed, option, progress_option, said
 from dpfc_cli.progress import Progress
 
@@ -93,15 +93,13 @@ class ClassVectors(Options):
         given = [name for name in OF if getattr(self, name) is not None]
         for name in given:
             if OF[name] != self.source:
-                raise UserError(
+                raise conflict(
                     f"{parameter(name)} has no effect with {parameter('source')} {self.source}.",
                     f"Leave it out, or use {parameter('source')} {OF[name]}.",
-                    code="conflict",
                 )
         if "rows" in given and len(given) > 1:
-            raise UserError(
+            raise conflict(
                 f"{parameter('rows')} says which rows the classes have, and so does {parameter(given[1])}.",
                 "Give one of them.",
-                code="conflict",
                 parameter=given[1],
             )

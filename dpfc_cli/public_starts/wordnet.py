@@ -6,7 +6,7 @@ belongs to one version of WordNet only: the ids of ImageNet (`n02084071`) are th
 
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, parameter, quoted
+from dpfc_cli.errors import UserError, damaged, parameter, quoted
 from dpfc_cli.files import bytes_in
 from dpfc_cli.sources.classes import plain
 
@@ -104,8 +104,7 @@ def _bytes_of(folder: Path, name: str) -> bytes:
 
 
 def _damaged(path: Path) -> UserError:
-    return UserError(
+    return damaged(
         f"{quoted(path)} is not a file of WordNet's database, or it is damaged.",
         f"Name another folder: {parameter('wordnet')}.",
-        code="damaged",
     )

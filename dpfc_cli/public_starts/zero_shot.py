@@ -16,7 +16,7 @@ import numpy as np
 
 from dpfc_cli import backbones, outputs
 from dpfc_cli.backbones import BACKBONES, Wanted, text
-from dpfc_cli.errors import UserError, counted, parameter, printable, quoted
+from dpfc_cli.errors import conflict, counted, missing, parameter, printable, quoted
 from dpfc_cli.evaluation.exact import Evaluation, figures
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -110,18 +110,16 @@ def zero_shot(wanted: ClassVectors) -> ZeroShot:
         known, vectors = tuple(found), np.array(list(found.values()))
         warnings += _told(chosen)
     if len(known) < 2:
-        raise UserError(
+        raise conflict(
             f"Only {len(known)} of {len(own)} classes have a vector, so nothing can be told apart.",
             f"Say which rows the classes have: {parameter('rows')}, {parameter('labels')} or {parameter('wordnet')}.",
-            code="conflict",
             known=list(known),
         )
     if features is not None and features.dim != vectors.shape[1]:
         before = " Those of CLIP are taken before its projection." if source == "text" else ""
-        raise UserError(
+        raise conflict(
             f"The vectors of {network.name} have {vectors.shape[1]} dimensions, the features have {features.dim}.",
             f"Name the backbone of the features: {parameter('model')}.{before}",
-            code="conflict",
         )
     origin = {"source": source, "model": network.name, **origin, "without": sorted(set(own) - set(known))}
     if any(names[name] != name for name in own):
@@ -148,27 +146,24 @@ def _network(features: FeatureSet | None, model: str | None, weights: str | None
     if features is None or features.manifest.backbone.get("name") not in BACKBONES:
         if model is None:
             said = "No features are named" if features is None else f"'{features.folder}' does not say its backbone"
-            raise UserError(
+            raise missing(
                 f"{said}, so it is not known what the vectors are to fit.",
                 f"Name the backbone of the features: {parameter('model')}.",
-                code="missing",
             )
         return Wanted(name=model, weights=weights)
     stated = features.manifest.backbone
     name = str(stated["name"])
     if model not in (None, name):
-        raise UserError(
+        raise conflict(
             f"The features of '{features.folder}' are from {name}, not from {model}.",
             f"Leave out {parameter('model')}.",
-            code="conflict",
         )
     known = stated.get("weights") or {}
     at = str(known.get("id", ""))
     if weights is None and known and not at.startswith("hf:"):
-        raise UserError(
+        raise missing(
             f"The features of '{features.folder}' were computed with weights from the file '{at}'.",
             f"Name that file: {parameter('weights')}.",
-            code="missing",
         )
     return Wanted(name=name, pool=stated.get("pooling"), weights=weights or at or None, expected=known.get("sha256"))
 
@@ -178,17 +173,15 @@ def _names(features: FeatureSet | None, classes: int | Sequence[str] | Path | No
     called = class_names(classes)
     if features is None:
         if called is None:
-            raise UserError(
+            raise missing(
                 "No classes are named.",
                 f"Name a feature set, or a file with a name on each line: {parameter('classes')}.",
-                code="missing",
             )
         return {name: name for name in called}
     if called is not None and len(called) != len(features.classes):
-        raise UserError(
+        raise conflict(
             f"{len(called)} names are given for the {len(features.classes)} classes of '{features.folder}'.",
             f"Name each class, in the order of the set: {parameter('classes')}.",
-            code="conflict",
         )
     return dict(zip(features.classes, called or features.classes, strict=True))
 
@@ -243,18 +236,16 @@ def _of_classifier(
         check_count(Path(rows), chosen, len(found.rows))
     else:
         if said is None and found.labels is None:
-            raise UserError(
+            raise missing(
                 f"The weights '{found.id}' do not say what the {len(found.rows):,} rows of their classifier stand for.",
                 f"Say it with {parameter('labels')}, or say which rows the classes have: {parameter('rows')}.",
-                code="missing",
             )
         said = said or tuple(map(label_of, found.labels or ()))
         if len(said) != len(found.rows):
-            raise UserError(
+            raise conflict(
                 f"'{labels}' has {len(said):,} lines for the {len(found.rows):,} rows of the classifier of "
                 f"'{found.id}'.",
                 "Give a line for each row, in the order of the rows.",
-                code="conflict",
                 parameter="labels",
             )
         chosen = labelled(called, said) if nouns is None else below(called, said, nouns)
@@ -323,10 +314,9 @@ def _scored(
     rows = by_name(on.classes, ((name, row) for row, name in enumerate(known)))
     matched = {column: found[0] for column, found in enumerate(rows.values()) if len(found) == 1}
     if len(matched) < 2:
-        raise UserError(
+        raise conflict(
             f"{len(matched)} of the classes of {quoted(on.folder)} have a vector, so nothing can be told apart.",
             f"Score on a set with the same classes: {parameter('on')}.",
-            code="conflict",
         )
     units = vectors[list(matched.values())].astype(np.float64)
     units /= np.linalg.norm(units, axis=1, keepdims=True)
@@ -341,8 +331,7 @@ def _scored(
 
 def _refuse(on: FeatureSet, differ: list[str]) -> None:
     if differ:
-        raise UserError(
+        raise conflict(
             f"{quoted(on.folder)} has features of another backbone. They differ in {', '.join(differ)}.",
             f"Score on features that were made as those to be trained on: {parameter('on')}.",
-            code="conflict",
         )

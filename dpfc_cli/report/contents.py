@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.errors import conflict, counted, parameter
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.signature import Signed, beside
@@ -55,11 +55,10 @@ def document(
 
     """
     if features is not None and not internal:
-        raise UserError(
+        raise conflict(
             f"{parameter('features')} has no meaning without {parameter('internal')}: what a feature set and its "
             "ledger say is for the holder of the records.",
             f"Give {parameter('internal')}, or leave it out.",
-            code="conflict",
         )
     card, digest, name = head.card, sha256_of(head.file), name or head.file.name
     findings = cards.findings(card, head.chain)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.errors import UserError, parameter, quoted, sentence
+from dpfc_cli.errors import UserError, missing, parameter, quoted, sentence
 from dpfc_cli.heads import signature
 from dpfc_cli.heads.head import NONPRIVATE, PRIVATE, RESEARCH, Head, copied, located
 from dpfc_cli.heads.hub import PREFIX, STEM
@@ -84,11 +84,10 @@ def push(wanted: Pushing) -> Pushed:
     if signed is not None:
         files[name + SUFFIX] = signed.path.read_bytes()
     elif signature.beside(path).exists():
-        raise UserError(
+        raise missing(
             f"{quoted(path)} has a signature, and nothing says whose it is. It may be of an earlier head of this name.",
             f"Name the public key, and it is checked before it is sent: {parameter('public_key')}. Or remove "
             f"'{path.name}{SUFFIX}'.",
-            code="missing",
         )
     card = document(
         loaded, evaluation=figures, name=f"{PREFIX}{found[1]}", license=license, signed=signed, sign_off=False

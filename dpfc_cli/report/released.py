@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from dpfc_cli.errors import UserError, parameter, quoted
+from dpfc_cli.errors import UserError, conflict, damaged, parameter, quoted
 from dpfc_cli.files import json_in
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON
 from dpfc_cli.schema import Check, among, each, either, fault, null, number, record, text, whole
@@ -50,28 +50,25 @@ def load(path: Path, digest: str) -> Mapping[str, Any]:
         )
     wrong = fault(found, _FILE)
     if wrong is not None:
-        raise UserError(
+        raise damaged(
             f"{quoted(path)} is not the output of 'dpfc evaluate --epsilon E --json': '{wrong[:80]}' is missing or "
             "makes no sense.",
             "Give what the command wrote.",
-            code="damaged",
             parameter="evaluation",
         )
     assert isinstance(found, dict)
     figures: Mapping[str, Any] = found["figures"]
     if hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest() != found["sha256"]:
-        raise UserError(
+        raise damaged(
             f"The figures in {quoted(path)} are not those that were released: their SHA-256 is another one.",
             "Give them as the command wrote them.",
-            code="damaged",
             parameter="evaluation",
         )
     if figures["head_sha256"] != digest:
-        raise UserError(
+        raise conflict(
             f"The figures in {quoted(path)} are of another head: its SHA-256 begins with "
             f"{figures['head_sha256'][:12]}, and that of this one with {digest[:12]}.",
             "Give the figures of this head.",
-            code="conflict",
             parameter="evaluation",
         )
     return {**figures, "features": PurePath(found["features"]).name}

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dpfc_cli import outputs
-from dpfc_cli.errors import UserError, installing, sentence
+from dpfc_cli.errors import installing, sentence, unsupported
 from dpfc_cli.heads import signature
 from dpfc_cli.heads.head import Head
 from dpfc_cli.options import takes
@@ -62,11 +62,10 @@ def _check_pdf() -> None:
     try:
         import weasyprint  # noqa: F401
     except (ImportError, OSError) as error:
-        raise UserError(
+        raise unsupported(
             f"To write PDF, dpfc needs WeasyPrint and its library Pango: {sentence(error)}",
             f"Write .html and print it from a browser to a file. Or install both: {installing('pdf')}, and Pango from "
             "the system (Debian: apt-get install libpangoft2-1.0-0).",
-            code="unsupported",
             parameter="out",
             package="weasyprint",
             extra="pdf",

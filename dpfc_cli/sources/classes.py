@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter, quoted
+from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted
 from dpfc_cli.files import json_of
 from dpfc_cli.sources.split_files import splits_by_role
 
@@ -40,10 +40,9 @@ def inferred_classes(largest_label: int) -> tuple[str, ...]:
 
 def _check_inferred(count: int) -> None:
     if count > MOST_INFERRED:
-        raise UserError(
+        raise bad_record(
             f"The labels seem to name {count:,} classes. {GUARDED}",
             f"Say which classes there are: {parameter('classes')}.",
-            code="bad-record",
         )
 
 
@@ -61,12 +60,11 @@ def numbers_of_names(found: Sequence[str], classes: tuple[str, ...] | None) -> d
     number = {name: i for i, name in enumerate(classes or found)}
     unknown = next((name for name in found if name not in number), None)
     if unknown is not None:
-        raise UserError(
+        raise conflict(
             f"The label '{unknown}' is not among the {counted(len(number), 'class')} of {parameter('classes')}. "
             f"{GUARDED}",
             "The labels are names. Give the names of all classes: there may be more classes than labels. Or take other "
             f"labels: {parameter('label_column')}.",
-            code="conflict",
         )
     return number
 
@@ -206,10 +204,9 @@ def labelled(labels: Mapping[str, Given], classes: tuple[str, ...] | None, names
     known = {split: given for split, given in labels.items() if _has_labels(given)}
     used = splits_by_role(known)
     if "train" not in used:
-        raise UserError(
+        raise missing(
             f"There are no labelled training images.{f' {GUARDED}' if 'train' in labels else ''}",
             "Give their files or their folder names that begin with 'train'.",
-            code="missing",
         )
     given = {split: known[split] for split in used.values()}
     origin: Origin = "asserted" if classes else "inferred"
@@ -219,10 +216,9 @@ def labelled(labels: Mapping[str, Given], classes: tuple[str, ...] | None, names
     found = classes or inferred_classes(max(int(y.max()) for y in numbers.values()))
     for split, y in numbers.items():
         if y.min() < 0 or y.max() >= len(found):
-            raise UserError(
+            raise bad_record(
                 f"The {split} images have labels outside 0..{len(found) - 1}. {GUARDED}",
                 f"Check the labels, and the number of classes: {parameter('classes')}.",
-                code="bad-record",
             )
     return Labelled(found, origin, used, numbers)
 
@@ -246,10 +242,9 @@ def _labelled_by_names(
     """`labelled`, for labels that are names. Inferred classes are the names, sorted."""
     for split, given in labels.items():
         if not all(isinstance(label, str) and label for label in given):
-            raise UserError(
+            raise bad_record(
                 f"Some {split} images have the name of a class as label, and others do not. {GUARDED}",
                 "Give each image a label. Take names everywhere, or numbers everywhere.",
-                code="bad-record",
             )
     texts = {split: [composed(str(label)) for label in given] for split, given in labels.items()}
     found = sorted({*(name for own in texts.values() for name in own), *map(composed, also)})

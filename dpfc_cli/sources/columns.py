@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import UserError, parameter, quoted
+from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted
 from dpfc_cli.sources.classes import USUAL_NAMES
 from dpfc_cli.sources.groups import Keys, joined, keys_of, names_persons
 from dpfc_cli.sources.reading import readable
@@ -130,10 +130,9 @@ def chosen(schema: Any, given: str | None, fits: Fits, what: str, option: str, s
     if given in fitting or (given is None and len(fitting) == 1):
         return given or fitting[0]
     problem = f"no column '{given}' of {what}" if given else f"{len(fitting) or 'no'} columns of {what}"
-    raise UserError(
+    raise missing(
         f"{quoted(source)} has {problem}.",
         f"Name one with {parameter(option)}. Columns of {what}: {', '.join(fitting) or 'none'}.",
-        code="missing",
         known=fitting,
     )
 
@@ -162,10 +161,9 @@ def label_column(schema: Any, given: str | None, fits: Fits, what: str, source: 
 def same(schema: Any, name: str, fits: Fits, path: Path) -> Any:
     """The type of a column that another file has, too. UserError if this file has no such column."""
     if schema.names.count(name) != 1 or not fits(schema.field(name).type):
-        raise UserError(
+        raise conflict(
             f"{quoted(path)} has no column '{name}' as the first file has.",
             "Give all files the same columns, or leave this one out.",
-            code="conflict",
         )
     return schema.field(name).type
 

@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter, quoted
+from dpfc_cli.errors import GUARDED, UserError, bad_record, counted, parameter, quoted
 
 Integers = NDArray[np.int64]
 GROUPS = "groups"
@@ -200,10 +200,9 @@ def keys_of(
             found.append(number.setdefault(key_of(value), len(number)))
         except TypeError as error:
             first = len(found) if codes is None else int(np.argmax(codes == len(found)))
-            raise UserError(
+            raise bad_record(
                 f"{quoted(source)} names the person of '{called(first)}' by {error}. {GUARDED}",
                 "A person is named by a text or by an integer.",
-                code="bad-record",
             ) from error
     found.append(number.setdefault(None, len(number)))
     own = np.array(found, np.int64)
@@ -211,11 +210,10 @@ def keys_of(
     lacking = own == number[None]
     if lacking.any():
         count, name = int(lacking.sum()), called(int(np.argmax(lacking)))
-        raise UserError(
+        raise bad_record(
             f"{counted(count, 'record')} of {quoted(source)} {'has' if count == 1 else 'have'} no person. The first is "
             f"'{name}'. {GUARDED}",
             f"{remedy} dpfc does not guess: two records without a person may be of the same one.",
-            code="bad-record",
             count=count,
         )
     return Keys([key or "" for key in number], own)
@@ -249,11 +247,10 @@ def check_apart(keys: Mapping[str, Keys], source: str) -> None:
         seen |= own
     if both:
         have = "has" if len(both) == 1 else "have"
-        raise UserError(
+        raise bad_record(
             f"{counted(len(both), 'person')} of {quoted(source)} {have} records in two splits. {GUARDED}",
             "Put all records of a person into one split. If these are different persons, such as numbers that begin "
             "again in each split, give them different names.",
-            code="bad-record",
             count=len(both),
         )
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, UserError, parameter, quoted
+from dpfc_cli.errors import GUARDED, missing, parameter, quoted
 from dpfc_cli.files import json_of
 from dpfc_cli.sources.reading import readable
 from dpfc_cli.sources.split_files import inside
@@ -64,11 +64,10 @@ def column_in(
     if name not in columns:
         # Where not even this column is found, the first line may be about a record.
         guarded = f" {GUARDED}" if option == "file_column" else ""
-        raise UserError(
+        raise missing(
             f"{quoted(path)} has no column {f'of {what}' if given is None else repr(given)}. It has: "
             f"{', '.join(columns) or 'none'}.{guarded}",
             f"Say which one it is: {parameter(option)} {form}NAME. Or give it a usual name: {', '.join(usual)}.",
-            code="missing",
             known=list(columns),
         )
     return str(name)

@@ -14,7 +14,7 @@ from itertools import islice
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.errors import GUARDED, UserError, conflict, parameter
 from dpfc_cli.sources.digests import digest_of
 from dpfc_cli.sources.groups import names_persons
 
@@ -113,10 +113,9 @@ def _several(source: str, by: str, option: str, found: str) -> PersonsNoticedErr
 def refuse_both(each_record_is_a_person: bool, persons: bool, by: str) -> None:
     """Raise UserError if persons are known, and each record shall be one. by: the parameter that says who they are."""
     if each_record_is_a_person and persons:
-        raise UserError(
+        raise conflict(
             f"Persons are known here, and with {parameter('each_record_is_a_person')} each record would be one.",
             f"Leave it out, or {parameter(by)}.",
-            code="conflict",
         )
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter, quoted
+from dpfc_cli.errors import GUARDED, UserError, conflict, counted, parameter, quoted
 from dpfc_cli.files import named_twice
 from dpfc_cli.sources.groups import Keys, sha256_of_key
 
@@ -74,11 +74,10 @@ def refuse_twice(files: Iterable[Path]) -> None:
     """UserError if a file is there twice: each of its records would count twice, and the guarantee is for one."""
     twice = named_twice(files)
     if twice is not None:
-        raise UserError(
+        raise conflict(
             f"{quoted(twice)} is there twice: it is named twice, or is a link or a second name. Its records would "
             f"count twice, and the guarantee is for one. {GUARDED}",
             "Leave one of them.",
-            code="conflict",
         )
 
 
@@ -173,10 +172,9 @@ def held_out(
 
     """
     if "test" in splits:
-        raise UserError(
+        raise conflict(
             f"'{source}' has a test split already, of {counted(splits['test'], noun)}.",
             f"Leave out {parameter('hold_out')}.",
-            code="conflict",
             name=source,
         )
     n = splits["train"]

@@ -44,7 +44,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, counted, quoted
+from dpfc_cli.errors import UserError, counted, damaged, quoted, unwritable
 from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import claimed, json_of, opened, read_at, sync, write_at
 from dpfc_cli.folders import LEDGER_ANSWERS
@@ -198,11 +198,10 @@ class Answers:
             sync(self.path.parent)
             gone = True
         if not (emptied or gone):
-            raise UserError(
+            raise unwritable(
                 f"{quoted(self.path)} can neither be written nor removed: {error.strerror or error}.",
                 "Make the place writable, with room left, and type the same command again: the training goes on, and "
                 "nothing more is charged.",
-                code="unwritable",
             ) from error
         self.close()
 
@@ -299,11 +298,10 @@ def refuse_old(ledger: Ledger) -> None:
         # The second reading is for what was charged since the first.
         if not answers or charge in ledger.known or charge in read(ledger.path).known:
             continue
-        raise UserError(
+        raise damaged(
             f"The ledger {quoted(ledger.path)} is too old a copy: there are answers of a training that it does not "
             f"have ('{path}').",
             "Put the newer ledger back, or unite the two: 'dpfc budget' with --merge. Until then nothing is charged.",
-            code="damaged",
         )
 
 

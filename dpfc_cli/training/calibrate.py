@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpfc_cli.errors import UserError, parameter, sentence
+from dpfc_cli.errors import UserError, conflict, parameter, sentence
 from dpfc_cli.memory import WIDE
 from dpfc_cli.methods import AnyMethod
 from dpfc_cli.privacy import accounting, poisson
@@ -133,11 +133,10 @@ def calibrate(
     """
     given = method.taken(given)
     if facts.m < 2:
-        raise UserError(
+        raise conflict(
             "These features have one class only. A head for one class always gives the same answer.",
             f"State all classes when you make the features: 'dpfc extract' and 'dpfc import' take "
             f"{parameter('classes')}.",
-            code="conflict",
         )
     private = privacy.claim != "non-private"
     planned = method.planned(facts, given, private)
@@ -172,10 +171,9 @@ def noised(
     delta = accounting.default_delta(facts.n) if privacy.delta is None else privacy.delta
     asked, sigma, eta = privacy.epsilon, privacy.noise_multiplier, eta_of(plan)
     if plan.sampled and facts.adjacency != "zero-out":
-        raise UserError(
+        raise conflict(
             "There is no accounting for sampling under replace-one adjacency.",
             f"Leave out {parameter('sampling_rate')} or {parameter('adjacency')}.",
-            code="conflict",
         )
     try:
         accounting.check_privacy(1.0 if asked is None else asked, delta)
@@ -238,10 +236,9 @@ def _refuse_idle(method: AnyMethod, given: Mapping[str, Any], options: Any) -> N
     if idle:
         optimum = method.at_optimum(options)
         until = f" and {parameter('steps')}, {method.name} runs to the optimum, and" if optimum else ""
-        raise UserError(
+        raise conflict(
             f"Without noise{until} {parameter(idle[0])} has no effect.",
             f"Leave it out, or give {parameter('epsilon')}.",
-            code="conflict",
             parameter=idle[0],
         )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from dpfc_cli.errors import UserError, parameter, quoted
+from dpfc_cli.errors import UserError, missing, parameter, quoted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger import caps
@@ -235,8 +235,7 @@ def settle(
 
 def _check_there(ledger: Ledger, charge: Charge) -> None:
     if charge.id not in ledger.known:
-        raise UserError(
+        raise missing(
             f"The ledger {quoted(ledger.path)} does not have the charge any more: it is gone, or too old a copy.",
             "Put the newer ledger back, or unite the two: 'dpfc budget' with --merge.",
-            code="missing",
         )

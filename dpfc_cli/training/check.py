@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, parameter, quoted, sentence
+from dpfc_cli.errors import GUARDED, UserError, conflict, parameter, quoted, sentence, unsupported
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger import caps
@@ -152,13 +152,12 @@ def check_classes(request: Request) -> None:
     if manifest.origin != "inferred" or request.privacy.claim != "private" or request.infer_classes:
         return
     several = f" and {parameter('labels_per_record')}" if manifest.labels_per_record > 1 else ""
-    raise UserError(
+    raise conflict(
         f"Nobody stated the classes of {quoted(request.features.folder)}. They were inferred from the private records: "
         f"{first_names(manifest.classes)}. Each head holds their names, and no noise hides them. A class may be there "
         f"because of one person, or be called as one. {GUARDED}",
         f"State them: repeat 'dpfc extract' or 'dpfc import' with {parameter('classes')}{several}. In this order "
         f"nothing is computed anew. Or, if everybody may know these names: {parameter('infer_classes')}.",
-        code="conflict",
         parameter="infer_classes",
     )
 
@@ -218,9 +217,8 @@ def rehearse(calibrated: Calibrated, features: FeatureSet, standing: Mapping[str
         if oracle.released != len(plan.releases):
             raise PlanError(f"{oracle.released} of {len(plan.releases)} planned releases were asked for")
     except (PlanError, ValueError, TypeError) as error:
-        raise UserError(
+        raise unsupported(
             f"The method {method.name} does not do what it has planned: {sentence(error)}",
             "Mend the method: what `solve` asks for must be what `plan` states. Nothing was charged.",
-            code="unsupported",
             method=method.name,
         ) from error

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import conflict
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy import parts, passes, persons
 from dpfc_cli.privacy.directions import Directions
@@ -99,10 +99,9 @@ def serve(processes: Processes, features: FeatureSet) -> None:
             facts = Facts(**asked["facts"])
             if asked["ask"] == "verify":
                 if digest_of(features) != asked["manifest"]:
-                    raise UserError(
+                    raise conflict(
                         f"'{features.folder}' is not the feature set of process 0.",
                         "Name the same set in all processes: one folder, or equal copies.",
-                        code="conflict",
                     )
                 check_devices()
                 verify_part(processes, features, asked["split"], facts)

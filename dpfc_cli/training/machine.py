@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter, quoted, sentence
+from dpfc_cli.errors import UserError, parameter, quoted, sentence, unsupported, unwritable
 from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import read_at, write_at
 from dpfc_cli.kernels import products
@@ -58,10 +58,8 @@ def check_devices() -> None:
     try:
         products.check_exact()
     except Exception as error:
-        raise UserError(
-            f"JAX cannot compute on this machine's devices: {sentence(error)}",
-            "Try JAX_PLATFORMS=cpu.",
-            code="unsupported",
+        raise unsupported(
+            f"JAX cannot compute on this machine's devices: {sentence(error)}", "Try JAX_PLATFORMS=cpu."
         ) from error
 
 
@@ -171,10 +169,9 @@ class Stack(InFile):
     def put(self, block: tuple[np.ndarray, ...]) -> bool:
         """Add a block. UserError where there is no room for it."""
         if not super().put(block):
-            raise UserError(
+            raise unwritable(
                 f"The answers of this training cannot be written to {quoted(self._folder)}.",
                 "Make room there, or give it more memory, and type the same command again.",
-                code="unwritable",
             )
         return True
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter, quoted
+from dpfc_cli.errors import UserError, conflict, damaged, parameter, quoted
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
@@ -72,15 +72,12 @@ def check_method(calibrated: Calibrated, name: str, option: str, why: str) -> No
     if option not in calibrated.method.public:
         one = "Leave it out, or use dp-whitened."
         many = "Leave it out: dp-whitened is for records with one label."
-        raise UserError(
+        raise conflict(
             f"{parameter(name)} is no option of {calibrated.method.name}. {why}",
             one if calibrated.facts.k == 1 else many,
-            code="conflict",
         )
     if calibrated.mechanism is None:
-        raise UserError(
-            f"{parameter(name)} has no effect with {parameter('non_private')}.", "Leave it out.", code="conflict"
-        )
+        raise conflict(f"{parameter(name)} has no effect with {parameter('non_private')}.", "Leave it out.")
 
 
 def check_other(private: FeatureSet, public: FeatureSet, option: str) -> None:
@@ -90,11 +87,10 @@ def check_other(private: FeatureSet, public: FeatureSet, option: str) -> None:
     names = differing(private, public)
     differ = [f"{name} ({other.get(name)}, not {mine.get(name)})" for name in names]
     if differ:
-        raise UserError(
+        raise conflict(
             f"{quoted(public.folder)} has features of another backbone than '{private.folder}'. They differ in "
             f"{', '.join(differ)}.",
             f"Extract the public pictures with the same {parameter('model')} and options as the private ones.",
-            code="conflict",
         )
 
 
@@ -120,7 +116,7 @@ def mean_of(on: FeatureSet, split: str, progress: Progress | None = None) -> np.
         if progress:
             progress(start + len(x), on.split(split).n)
     if not used:
-        raise UserError(f"{quoted(on.folder)} holds no finite features.", "Name another set.", code="damaged")
+        raise damaged(f"{quoted(on.folder)} holds no finite features.", "Name another set.")
     return total / used
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from dpfc_cli import npz, schema
 from dpfc_cli.backbones import BACKBONES
-from dpfc_cli.errors import UserError, quoted
+from dpfc_cli.errors import UserError, conflict, quoted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import json_of, sha256_of
 from dpfc_cli.heads import hub
@@ -331,10 +331,9 @@ def _matched(path: Path, classes: tuple[str, ...], names: tuple[str, ...]) -> di
 
 
 def _unfit(path: Path, why: str, **fields: Any) -> UserError:
-    return UserError(
+    return conflict(
         f"{quoted(path)} cannot be a public start: {why}.",
         "Give vectors over the features of the private set, with the names of its classes.",
-        code="conflict",
         parameter="public_head",
         **fields,
     )

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import conflict, parameter
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.options import METHOD, MethodName, MethodOptions, option, said
 from dpfc_cli.privacy.accounting import Claim
@@ -138,18 +138,15 @@ class Training(Noisy):
         noted("by", self.by)
         noted("purpose", self.purpose)
         if sum((self.epsilon is not None, self.noise_multiplier is not None, self.non_private)) != 1:
-            raise UserError(
+            raise conflict(
                 f"State the privacy once: as {parameter('epsilon')}, as {parameter('noise_multiplier')} or as "
                 f"{parameter('non_private')}.",
                 f"To begin with: {parameter('epsilon')} 1.",
-                code="conflict",
             )
         idle = [name for name in ("delta", "seed", "adjacency") if getattr(self, name) is not None]
         idle += ["allow_large_delta"] * self.allow_large_delta
         if self.non_private and idle:
-            raise UserError(
-                f"{parameter(idle[0])} has no effect with {parameter('non_private')}.", "Leave it out.", code="conflict"
-            )
+            raise conflict(f"{parameter(idle[0])} has no effect with {parameter('non_private')}.", "Leave it out.")
 
     @property
     def privacy(self) -> Privacy:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, counted, parameter, quoted
+from dpfc_cli.errors import conflict, counted, parameter, quoted
 from dpfc_cli.features.reader import Blocks, FeatureSet, cut
 from dpfc_cli.files import json_of
 from dpfc_cli.heads.head import Head
@@ -185,15 +185,11 @@ def prepare(calibrated: Calibrated, private: FeatureSet, known: FeatureSet, memo
     """
     method = calibrated.method
     if calibrated.mechanism is None:
-        raise UserError(
-            f"{parameter('tune_on')} has no effect with {parameter('non_private')}.", "Leave it out.", code="conflict"
-        )
+        raise conflict(f"{parameter('tune_on')} has no effect with {parameter('non_private')}.", "Leave it out.")
     if set(method.grid) <= set(calibrated.given):
         names = ", ".join(map(parameter, method.grid))
-        raise UserError(
-            f"{parameter('tune_on')} has nothing to choose: {names} are given.",
-            "Leave it out, or one of them.",
-            code="conflict",
+        raise conflict(
+            f"{parameter('tune_on')} has nothing to choose: {names} are given.", "Leave it out, or one of them."
         )
     check_memory(method, calibrated.plan, calibrated.facts, memory)
     check_stand_in(private, known, calibrated.facts.k, "tune_on")
@@ -208,10 +204,9 @@ def check_stand_in(private: FeatureSet, known: FeatureSet, labels: int, option: 
     check_other(private, known, option)
     theirs = known.manifest.labels_per_record
     if theirs > labels or (theirs == 1) != (labels == 1):
-        raise UserError(
+        raise conflict(
             f"{quoted(known.folder)} has up to {theirs} labels per record, '{private.folder}' up to {labels}.",
             "Name a set of the same kind.",
-            code="conflict",
         )
 
 
@@ -298,11 +293,10 @@ def drawn(known: FeatureSet, labels: Sequence[np.ndarray], facts: Facts, seed: i
         held = len(shuffled) // 5
         train, test, split = shuffled[held:][: facts.n], shuffled[:held], SPLIT
     if len(classes) < 2 or len(train) < 2 or not len(test):
-        raise UserError(
+        raise conflict(
             f"{quoted(known.folder)} has too few labelled records for trials: {len(classes)} classes, {len(train)} "
             f"records to train on and {len(test)} to test on.",
             "Name another set.",
-            code="conflict",
         )
     return Draw(
         facts=replace(facts, n=len(train), rows=None, unit="record", m=len(classes)),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dpfc_cli.backbones.geometry import Filter
-from dpfc_cli.errors import UserError, counted, quoted
+from dpfc_cli.errors import UserError, counted, damaged, quoted
 from dpfc_cli.methods import AnyMethod, known
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
 from dpfc_cli.privacy.chain import Chain, Clip
@@ -151,10 +151,9 @@ def contradictions(findings: Iterable[Finding]) -> list[str]:
 
 def refused(path: Path, wrong: list[str], remedy: str | None = None) -> UserError:
     """The error for a head that contradicts itself, or its ledger."""
-    return UserError(
+    return damaged(
         f"{quoted(path)} is not what it says ({counted(len(wrong), 'contradiction')}). {'. '.join(wrong)}.",
         remedy or "Do not rely on it: ask for the head again. 'dpfc verify' shows all checks.",
-        code="damaged",
         contradictions=wrong,
     )
 

@@ -125,7 +125,7 @@ def test_a_damaged_file_ends_in_an_error_of_the_user_or_in_a_value(name: str, tm
         with contextlib.suppress(UserError):
             tried(name, {**whole(name), **files}, tmp_path / case.name)
 
-    @some(25)
+    @some(8)
     @given(files=damaged(whole(name)))
     def check(files: Files) -> None:
         with contextlib.suppress(UserError):
@@ -178,7 +178,7 @@ def test_any_words_end_in_a_result_or_an_error_of_the_user(tmp_path: Path, monke
     import_features(Path("arrays"), Path("features/set"), classes=3)
     own = st.text(st.characters(exclude_characters="/\0", codec=None), max_size=8)
 
-    @some(25)
+    @some(8)
     @given(words=st.lists(st.sampled_from(WORDS) | own, max_size=20))
     def check(words: list[str]) -> None:
         said = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="replace")

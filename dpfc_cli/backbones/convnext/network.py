@@ -23,7 +23,7 @@ from dpfc_cli.backbones.checkpoint import Arrays, Dialect, gathered
 from dpfc_cli.backbones.convnext import EPSILON, MEAN, MODELS, STD
 from dpfc_cli.backbones.family import Wanted
 from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import damaged
 
 KERNEL = 7
 """The side of the convolution of each channel, in places."""
@@ -37,11 +37,10 @@ def load(wanted: Wanted) -> "Network":
     epsilon = located.config.get("layer_norm_eps", EPSILON)
     activation = located.config.get("hidden_act", "gelu")
     if type(epsilon) is not float or not 0 < epsilon < 1 or activation != "gelu":
-        raise UserError(
+        raise damaged(
             f"The config.json of '{located.id}' has values that dpfc cannot use: epsilon {epsilon!r}, activation "
             f"{activation!r}.",
             "Get the config.json that belongs to the weights.",
-            code="damaged",
         )
     return Network(wanted, {"id": located.id, "sha256": digest, "dialect": parameters.dialect}, parameters, epsilon)
 

@@ -1,7 +1,7 @@
 """Scattering: a fixed wavelet transform, without any training. This module describes it; `transform` computes it."""
 
 from dpfc_cli.backbones.family import Backbone, Family, Wanted
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import conflict, parameter
 from dpfc_cli.memory import WIDE
 
 
@@ -17,10 +17,9 @@ class ScatteringFamily(Family):
             ("batch", wanted.batch, "chooses its batch itself"),
         ):
             if value is not None:
-                raise UserError(
+                raise conflict(
                     f"The model {wanted.name} {why}.",
                     f"Leave out {parameter(option)}, or choose another {parameter('model')}.",
-                    code="conflict",
                 )
 
     def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str:

@@ -42,7 +42,7 @@ import numpy as np
 
 from dpfc_cli.backbones.family import Backbone
 from dpfc_cli.backbones.scattering.wavelets import ANGLES, SCALES, STRIDE, axis, padded, wavelets
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import unsupported
 
 # Number of maps of each order: 1, J·L, L²·J(J-1)/2.
 ORDERS = (1, SCALES * ANGLES, ANGLES**2 * SCALES * (SCALES - 1) // 2)
@@ -60,10 +60,9 @@ def load(name: str, image_shape: tuple[int, int, int], pool: str) -> "Scattering
     """Build the transform for pictures of shape (H, W, C). Raises UserError for pictures that are too small."""
     height, width, _ = image_shape
     if min(height, width) < STRIDE:
-        raise UserError(
+        raise unsupported(
             f"The pictures have {height} × {width} pixels, but scattering averages over {STRIDE} × {STRIDE} pixels.",
             f"Use pictures of at least {STRIDE} × {STRIDE} pixels.",
-            code="unsupported",
         )
     return Scattering(name, image_shape, pool)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfc_cli.backbones.family import Wanted
 from dpfc_cli.backbones.vision_transformer.models import MODELS
-from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.errors import UserError, conflict, counted, parameter, unsupported
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,19 +74,17 @@ def class_vectors(wanted: Wanted, names: Sequence[str], prompts: Sequence[str] =
     name, model = wanted.name, MODELS.get(wanted.name)
     if model is None or model.text is None:
         known = [each for each in MODELS if has_text(each)]
-        raise UserError(
+        raise unsupported(
             f"The model {name} has no text tower.",
             f"Use one that was trained on pictures with captions: {', '.join(known)}.",
-            code="unsupported",
             parameter="model",
             known=known,
         )
     if wanted.pool not in (None, model.pool):
-        raise UserError(
+        raise conflict(
             f"Texts and pictures are compared by the feature '{model.pool}' of {name}. The feature '{wanted.pool}' "
             "does not lie in their joint space.",
             f"Use features with {parameter('pool')} '{model.pool}'.",
-            code="conflict",
             known=[model.pool],
         )
     texts = texts_of(names, prompts)

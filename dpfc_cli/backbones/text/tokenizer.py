@@ -21,7 +21,7 @@ import numpy as np
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.vision_transformer.models import Model
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, conflict, damaged, missing
 from dpfc_cli.files import bytes_in
 from dpfc_cli.progress import Progress
 
@@ -82,11 +82,10 @@ class Tokenizer:
                 cut.append(i)
             row = [*self.start, *found[: max(room, 0)], self.end]
             if room < 1 or max(row) >= vocabulary:
-                raise UserError(
+                raise conflict(
                     f"The tokenizer '{id}' has the token {max(row)} in a text of {len(row)}, but the text tower of "
                     f"'{source}' knows {vocabulary} tokens, and reads {context} of a text.",
                     "Put the tokenizer beside the weights that belongs to them.",
-                    code="conflict",
                 )
             ids[i, : len(row)] = row
             ends[i] = row.index(self.end)
@@ -102,10 +101,9 @@ def load(model: Model, weights: str | None, progress: Progress | None = None) ->
     where, pin = model.place(weights)
     located = hub.beside(where, FILE, progress, pin)
     if located is None:
-        raise UserError(
+        raise missing(
             f"There is no tokenizer beside the weights '{where}': no {FILE}.",
             "Get it from the repository of the weights, and put it into their folder.",
-            code="missing",
             parameter="weights",
             known=[FILE],
         )
@@ -129,10 +127,9 @@ def _refused(id: str) -> Iterator[None]:
         raise
     except BaseException as error:  # The tokenizers package raises nothing more exact, and may end in a panic.
         said = str(error).splitlines()[0][:200].rstrip(".") if str(error) else "it is damaged"
-        raise UserError(
+        raise damaged(
             f"The tokenizer '{id}' cannot be used: {said}.",
             "Get it again from the repository of the weights.",
-            code="damaged",
             parameter="weights",
         ) from error
 

@@ -29,7 +29,7 @@ from dpfc_cli.backbones.vision_transformer import transformer, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters, checked
 from dpfc_cli.backbones.vision_transformer.dialects import OPENAI, TRANSFORMERS
 from dpfc_cli.backbones.vision_transformer.models import MODELS, Model
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import damaged
 from dpfc_cli.progress import Progress
 
 _HEAD = 64
@@ -111,10 +111,9 @@ class Tower:
             vectors: np.ndarray = mean if self._visual is None else mean @ self._visual.T.astype(np.float64)
             lengths = np.linalg.norm(vectors, axis=1)
         if not (np.isfinite(lengths) & (lengths > 0)).all():
-            raise UserError(
+            raise damaged(
                 f"The text tower of '{self.source}' gives vectors that are zero, NaN or infinite.",
                 "Get the weights again.",
-                code="damaged",
                 parameter="weights",
             )
         return vectors.astype(np.float32)

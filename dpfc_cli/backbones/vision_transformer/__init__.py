@@ -4,7 +4,7 @@ from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.family import Backbone, Classifier, Family, Wanted
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.vision_transformer.models import MODELS, PAPER
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import missing, parameter
 
 
 class VisionTransformerFamily(Family):
@@ -21,10 +21,8 @@ class VisionTransformerFamily(Family):
         if wanted.weights is None and model.pickle is not None:
             raise hub.only_a_pickle(name, model.pickle, model.gated)
         if wanted.weights is None and model.home is None:
-            raise UserError(
-                f"The weights of {name} were never published.",
-                f"Name a file of your own with {parameter('weights')}.",
-                code="missing",
+            raise missing(
+                f"The weights of {name} were never published.", f"Name a file of your own with {parameter('weights')}."
             )
 
     def poolings_of(self, wanted: Wanted) -> tuple[str, ...]:

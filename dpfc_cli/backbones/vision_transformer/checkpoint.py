@@ -25,7 +25,7 @@ from dpfc_cli.backbones.checkpoint import (
 from dpfc_cli.backbones.family import Classifier, Wanted
 from dpfc_cli.backbones.vision_transformer.dialects import DIALECTS, classifiers
 from dpfc_cli.backbones.vision_transformer.models import MODELS
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import conflict, damaged, missing, parameter, unsupported
 
 KIND = "Vision Transformer"
 Shapes = dict[str, tuple[int, ...]]
@@ -74,10 +74,9 @@ def _outer_shapes(found: Checkpoint) -> Shapes:
     there, patch, position = found.arrays, found.need("patch.weight"), found.need("position")
     width = patch.shape[-1]
     if patch.ndim != 4 or patch.shape[0] != patch.shape[1] or patch.shape[2] != 3:
-        raise UserError(
+        raise unsupported(
             f"The patches of '{found.source}' have the shape {patch.shape}, not (size, size, 3 colours, width).",
             "Use another checkpoint: dpfc runs Vision Transformers on square patches of colour pictures.",
-            code="unsupported",
         )
     besides = len(position) - int(len(position) ** 0.5) ** 2
     if besides:
@@ -128,10 +127,9 @@ def classifier(wanted: Wanted) -> Classifier:
     """Read the classifier of a model of the table. See `dpfc_cli.backbones.classifier`."""
     model = MODELS[wanted.name]
     if model.text is not None and wanted.weights in (None, f"hf:{model.home}"):
-        raise UserError(
+        raise missing(
             f"The model {wanted.name} has no classifier: it was trained on captions.",
             f"Make the vectors of the names of the classes: {parameter('source')} text.",
-            code="missing",
             parameter="model",
         )
     located, digest = model.find(wanted.weights, wanted.progress, wanted.expected)
@@ -154,17 +152,15 @@ def _rows(files: tuple[Path, ...], source: str, pool: str | None) -> tuple[np.nd
         norm = next((outer[name] for name in ("fc_norm.weight", "norm.weight") if name in outer), None)
         found = next((name for name in classifiers(dialect, prefix) if name in readers), None)
         if found is None or norm is None:
-            raise UserError(
+            raise missing(
                 f"'{source}' has no classifier of its own.",
                 "Use a checkpoint that was trained as a classifier and still has its last layer.",
-                code="missing",
             )
         between = next((name for name in readers if "pre_logits" in name), None)
         if between is not None:
-            raise UserError(
+            raise unsupported(
                 f"'{source}' has a layer between the feature and its classifier ('{between}').",
                 "Use another checkpoint: rows over that layer say nothing about the feature.",
-                code="unsupported",
             )
         raw, width = readers[found](), readers[norm]().size
     rows = (raw.T if dialect.layout == "flax" else raw).astype(np.float64)
@@ -172,19 +168,17 @@ def _rows(files: tuple[Path, ...], source: str, pool: str | None) -> tuple[np.nd
     check_shape(source, found, rows, (len(rows) if rows.ndim else 0, width * (1 + double)))
     trained = pool_of(outer)
     if pool not in (None, trained) and not (double and pool in ("mean", "cls+mean")):
-        raise UserError(
+        raise conflict(
             f"The classifier of '{source}' was trained on the pooling '{trained}', the features have '{pool}'.",
             f"Extract features with {parameter('pool')} {trained}.",
-            code="conflict",
         )
     pool = pool or trained
     if double and pool != "cls+mean":
         rows = np.split(rows, 2, axis=1)[pool == "mean"]
     if not np.isfinite(rows).all() or not rows.any():
-        raise UserError(
+        raise damaged(
             f"The classifier of '{source}' is empty: its weights ('{found}') are zeros, or no numbers.",
             "Use another checkpoint.",
-            code="damaged",
         )
     return rows, pool
 

@@ -20,7 +20,7 @@ from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
 from dpfc_cli.backbones.vision_transformer import checkpoint, models, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import MODELS, Activation, Model
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import conflict, damaged, missing, parameter
 
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
@@ -70,9 +70,7 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located, poo
     lacks = {"cls": tokenless, "cls+mean": tokenless, "map": trained != "map"}
     if lacks.get(pool, False):
         what = "attention pooling" if pool == "map" else "class token"
-        raise UserError(
-            f"'{located.id}' has no {what}.", f"Leave out {parameter('pool')} to get '{trained}'.", code="conflict"
-        )
+        raise conflict(f"'{located.id}' has no {what}.", f"Leave out {parameter('pool')} to get '{trained}'.")
     return vit.Architecture(heads=heads, epsilon=epsilon, activation=activation, pool=pool)
 
 
@@ -86,11 +84,10 @@ def statistics(model: Model, located: hub.Located) -> tuple[Triple, Triple]:
         return model.mean, model.std
     found: tuple[Any, Any] = known.get("mean"), known.get("std")
     if not all(map(_is_triple, found)) or 0 in found[1]:
-        raise UserError(
+        raise damaged(
             f"The config.json of '{located.id}' has values that make no sense: mean {found[0]!r}, standard deviation "
             f"{found[1]!r}.",
             "Get the config.json that belongs to the weights.",
-            code="damaged",
         )
     mean, std = ((float(red), float(green), float(blue)) for red, green, blue in found)
     return mean, std
@@ -111,11 +108,10 @@ def unseen(
     """
     possible = type(heads) is int and heads > 0 and not width % heads and stated in (None, *_ACTIVATIONS)
     if not possible or type(epsilon) not in (int, float) or not 0 < epsilon < 1:
-        raise UserError(
+        raise damaged(
             f"The config.json of '{located.id}' has values that make no sense: {heads!r} heads for a width of {width}, "
             f"epsilon {epsilon!r}, activation {stated!r}.",
             f"Get the config.json that belongs to the weights. dpfc has these activations: {', '.join(_ACTIVATIONS)}.",
-            code="damaged",
         )
     return heads, float(epsilon), _ACTIVATIONS[stated] if stated is not None else _unstated(model, located)
 
@@ -126,11 +122,10 @@ def _unstated(model: Model, located: hub.Located) -> Activation:
         return model.activation
     found = models.clip_activation(located.config)
     if found is None:
-        raise UserError(
+        raise missing(
             f"'{located.id}' does not say which activation it was trained with. Some CLIP models use QuickGELU "
             "(OpenAI, MetaCLIP, DFN) and others GELU (LAION, DataComp). With the wrong one the features are bad.",
             'Put a config.json beside the weights: {"hidden_act": "gelu"} or {"hidden_act": "quick_gelu"}.',
-            code="missing",
         )
     return found
 
@@ -141,10 +136,9 @@ def _check_size(name: str, model: Model, parameters: Parameters, source: str) ->
     for what, value in found.items():
         expected = getattr(model, what)
         if expected not in (None, value):
-            raise UserError(
+            raise conflict(
                 f"'{source}' is not the model {name}: its {what} is {value}, not {expected}.",
                 f"Choose the {parameter('model')} that the weights belong to, or other {parameter('weights')}.",
-                code="conflict",
                 parameter="weights",
             )
 
