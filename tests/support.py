@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, cast
@@ -16,6 +17,7 @@ import typer
 
 from dpfc_cli.cli.app import app, main
 from dpfc_cli.cli.help import COMMANDS
+from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
@@ -82,6 +84,15 @@ def typed(words: Sequence[str], output: IO[Any], remarks: IO[Any]) -> int:
             os.dup2(descriptor, number)
             os.close(descriptor)
     raise AssertionError("main returns nothing")
+
+
+@contextmanager
+def refuses(code: str, match: str | None = None, **fields: object) -> Iterator[pytest.ExceptionInfo[UserError]]:
+    """The block raises a UserError of that code, about these fields. match: a pattern in its text."""
+    with pytest.raises(UserError, match=match) as caught:
+        yield caught
+    error = caught.value
+    assert (error.code, {name: error.fields.get(name) for name in fields}) == (code, fields)
 
 
 def stored(folder: Path) -> dict[str, bytes]:

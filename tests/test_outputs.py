@@ -8,15 +8,15 @@ import pytest
 
 from dpfc_cli import files, outputs
 from dpfc_cli.errors import UserError
+from tests.support import refuses
 
 
 def test_a_file_is_made_once_and_another_one_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "new" / "a.npz"
     assert outputs.write(path, [b"a", b"b"])
     assert not outputs.write(path, b"ab")
-    with pytest.raises(UserError, match="another file") as refused:
+    with refuses("exists", match="another file"):
         outputs.write(path, b"c")
-    assert refused.value.code == "exists"
     assert path.read_bytes() == b"ab"
     assert [each.name for each in path.parent.iterdir()] == ["a.npz"]
 
@@ -28,9 +28,8 @@ def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, fails: str, monkeypatc
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(files, fails, full)
-    with pytest.raises(UserError, match="cannot be written: No space left") as refused:
+    with refuses("unwritable", match="cannot be written: No space left"):
         outputs.write(tmp_path / "a.npz", b"whole")
-    assert refused.value.code == "unwritable"
     assert not list(tmp_path.iterdir())
 
 

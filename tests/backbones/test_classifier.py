@@ -11,6 +11,7 @@ from dpfc_cli.backbones import Wanted, hub
 from dpfc_cli.errors import UserError
 from dpfc_cli.files import sha256_of
 from tests.backbones.tiny import build, random_weights, references, write
+from tests.support import refuses
 
 REFERENCES = references()
 
@@ -106,26 +107,23 @@ NONE: list[tuple[str, dict[str, np.ndarray | None], str, str]] = [
 def test_what_is_no_classifier_of_the_feature_is_refused(tmp_path: Path) -> None:
     for name, others, says, code in NONE:
         file = write(weights_of(name, **others), tmp_path, REFERENCES[name]["kind"])
-        with pytest.raises(UserError, match=says) as refused:
+        with refuses(code, match=says):
             classifier(file)
-        assert refused.value.code == code
 
 
 def test_weights_with_another_digest_than_expected_are_refused(tmp_path: Path) -> None:
     file = write(weights_of("timm-vit"), tmp_path)
     assert classifier(file, expected=sha256_of(file)).sha256 == sha256_of(file)
-    with pytest.raises(UserError, match="not the checkpoint that the features were computed with") as refused:
+    with refuses("conflict", match="not the checkpoint that the features were computed with", parameter="weights"):
         classifier(file, expected="0" * 64)
-    assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "weights")
 
 
 def test_weights_of_another_size_than_the_model_are_refused(tmp_path: Path) -> None:
     file = write(weights_of("timm-vit"), tmp_path)
-    with pytest.raises(
-        UserError, match=r"model\.safetensors' belongs to features of 32 numbers, not of 192"
-    ) as refused:
+    with refuses(
+        "conflict", match=r"model\.safetensors' belongs to features of 32 numbers, not of 192", parameter="weights"
+    ):
         backbones.classifier(Wanted(name="vit-ti16", weights=str(file)))
-    assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "weights")
 
 
 @pytest.mark.parametrize("name", ["clip-b16", "siglip-so400m14"])

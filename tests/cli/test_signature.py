@@ -16,11 +16,11 @@ from sigstore.models import ClientTrustConfig
 
 import dpfc_cli as dpfc_face
 from dpfc_cli import errors
-from dpfc_cli.errors import UserError
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.signature import LARGEST
 from tests.cli.conftest import Dpfc
 from tests.signing import key_pair, sign
+from tests.support import refuses
 
 HEAD, SIGNATURE = Path("a.safetensors"), Path("a.safetensors.sig")
 BY_KEY = ("verify", str(HEAD), "--public-key", "own.pub")
@@ -157,9 +157,8 @@ def test_it_must_be_clear_who_must_have_signed(dpfc: Dpfc, signed: None) -> None
         ("--signature", str(SIGNATURE)),
     ):
         assert refused(dpfc, "verify", str(HEAD), *more), more
-    with pytest.raises(UserError) as error:
+    with refuses("conflict"):
         dpfc_face.verify(HEAD, signature=SIGNATURE)
-    assert error.value.code == "conflict"
 
 
 def test_without_a_signer_nothing_is_said_of_the_signature(

@@ -11,10 +11,10 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 import dpfc_cli as dpfc_face
-from dpfc_cli.errors import UserError
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.accounting import Guarantee, mu_for
 from tests.cli.conftest import Dpfc
+from tests.support import refuses
 
 LEDGER = "features/ledger.sqlite"
 HEAD = "a.safetensors"
@@ -136,6 +136,5 @@ def test_epsilon_is_compared_with_the_noise_of_the_releases(dpfc: Dpfc, head: Pa
             assert results(dpfc, HEAD)["epsilon"] == "contradicts"
             continue
         # No training has such noise, so it is no head.
-        with pytest.raises(UserError) as refused:
+        with refuses("damaged"):
             Head.load(HEAD)
-        assert refused.value.code == "damaged"

@@ -12,6 +12,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.images import DATASETS, check, open_images
 from dpfc_cli.sources.groups import rule_of
 from tests.images.pictures import cifar10, files
+from tests.support import refuses
 
 
 def refused(dataset: str, **options: Any) -> UserError:
@@ -59,9 +60,8 @@ def test_a_path_without_its_format_is_an_error_that_says_how_to_write_it(
 
 def test_a_missing_folder_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for dataset in ("mnist", "fashion-mnist", "cifar10", "cifar100"):
-        with pytest.raises(UserError, match="nowhere") as caught:
+        with refuses("missing", match="nowhere", parameter="data_dir"):
             open_images(dataset, tmp_path / "nowhere")
-        assert (caught.value.code, caught.value.fields["parameter"]) == ("missing", "data_dir")
     # A tilde after the colon is the home folder.
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(UserError, match=str(tmp_path / "pictures")):

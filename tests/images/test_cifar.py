@@ -18,6 +18,7 @@ from dpfc_cli.images import open_images
 from dpfc_cli.images.cifar import read_pickle
 from dpfc_cli.images.tars import LONGEST_NAME
 from tests.images.pictures import cifar10, pack, planes
+from tests.support import refuses
 
 ARCHIVE = "cifar-10-python.tar.gz"
 
@@ -95,9 +96,8 @@ def test_a_damaged_member_or_archive_is_an_error_that_names_it(tmp_path: Path) -
     for name in ("data_batch_1", "test_batch", "batches.meta"):
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(whole[:-5])
-        with pytest.raises(UserError, match=name) as caught:
+        with refuses("damaged", match=name):
             open_images("cifar10", folder)
-        assert caught.value.code == "damaged"
         (folder / name).write_bytes(whole)
     archive = pack(folder, tmp_path / ARCHIVE)
     whole = archive.read_bytes()
@@ -112,9 +112,8 @@ def test_a_damaged_member_or_archive_is_an_error_that_names_it(tmp_path: Path) -
     harmed += [gzip.compress(first + gzip.decompress(whole)) for first in (chain, long.tobuf(tarfile.GNU_FORMAT))]
     for data in harmed:
         archive.write_bytes(data)
-        with pytest.raises(UserError, match=ARCHIVE) as caught:
+        with refuses("damaged", match=ARCHIVE):
             open_images("cifar10", archive)
-        assert caught.value.code == "damaged"
 
 
 PICTURES = np.zeros((2, 3072), np.uint8)

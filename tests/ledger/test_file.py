@@ -22,6 +22,7 @@ from dpfc_cli.ledger.file import TABLE, append, ledger_path, read
 from dpfc_cli.ledger.totals import Ledger
 from tests.closed import closed
 from tests.ledger.facts import a_cap, a_charge, a_set, changed, kept, written
+from tests.support import refuses
 
 SET = a_set("ward7")
 CHARGE = a_charge(SET)
@@ -48,9 +49,8 @@ def refused(path: Path, *codes: str) -> None:
     before = kept(path.parent)
     doors: list[Callable[[Path], object]] = [read, lambda path: written(path, MORE)]
     for touch, code in zip(doors, codes * (2 // len(codes)), strict=True):
-        with pytest.raises(UserError) as error:
+        with refuses(code) as error:
             touch(path)
-        assert error.value.code == code
         assert error.value.fields["path"] == str(path)
     assert kept(path.parent) == before
 
@@ -212,12 +212,10 @@ def test_what_is_no_file_is_no_empty_ledger(tmp_path: Path) -> None:
 def test_a_place_that_is_closed_is_told(path: Path) -> None:
     with closed(path.parent, mode=0o500), closed(path, mode=0o400):
         assert list(read(path).facts) == FACTS
-        with pytest.raises(UserError) as error:
+        with refuses("unwritable"):
             written(path, MORE)
-        assert error.value.code == "unwritable"
-        with pytest.raises(UserError) as error:
+        with refuses("unwritable"):
             written(path.with_name("new.sqlite"), SET)
-        assert error.value.code == "unwritable"
     with closed(path):
         refused_codes = []
         for touch in (read, lambda path: written(path, MORE)):
@@ -257,17 +255,16 @@ def test_where_there_is_no_room_nothing_is_written(path: Path) -> None:
 
 
 def test_what_is_refused_in_the_transaction_leaves_the_file_as_it_was(path: Path) -> None:
-    def refuses(ledger: Ledger) -> list[Fact]:
+    def refusing(ledger: Ledger) -> list[Fact]:
         raise UserError("No.", "Leave it.", code="over-cap")
 
     before = kept(path.parent)
-    with pytest.raises(UserError) as error:
-        append(path, refuses, "It")
-    assert error.value.code == "over-cap"
+    with refuses("over-cap"):
+        append(path, refusing, "It")
     assert list(append(path, lambda ledger: [], "It").facts) == FACTS
     assert kept(path.parent) == before
     new = path.with_name("new.sqlite")
-    makes: list[Callable[[Ledger], list[Fact]]] = [refuses, lambda ledger: []]
+    makes: list[Callable[[Ledger], list[Fact]]] = [refusing, lambda ledger: []]
     for make in makes:
         with suppress(UserError):
             assert append(new, make, "It").facts == ()
@@ -276,9 +273,8 @@ def test_what_is_refused_in_the_transaction_leaves_the_file_as_it_was(path: Path
 
 def test_what_would_be_read_back_otherwise_is_not_written(path: Path) -> None:
     odd: Any = [SET.id]
-    with pytest.raises(UserError) as error:
+    with refuses("damaged"):
         written(path, a_set(replaces=odd))
-    assert error.value.code == "damaged"
     assert list(read(path).facts) == FACTS
 
 

@@ -26,6 +26,7 @@ from dpfc_cli.images import splits
 from dpfc_cli.prediction import sources
 from dpfc_cli.prediction.predict import PREDICTING, Predictions
 from tests.prediction.conftest import COUNT, Scene, features_of, head_of
+from tests.support import refuses
 
 
 def computed(scene: Scene, batch: int | None = None) -> np.ndarray:
@@ -156,9 +157,8 @@ def test_a_failing_disk_stops_the_run(digits: Scene, monkeypatch: pytest.MonkeyP
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(splits, "read_file", failing)
-    with pytest.raises(UserError, match="cannot be read: Input/output error") as refused:
+    with refuses("unreadable", match="cannot be read: Input/output error"):
         list(predict(digits.head, digits.photos))
-    assert refused.value.code == "unreadable"
 
 
 def test_features_that_are_no_numbers_have_a_row_with_an_error(digits: Scene) -> None:
@@ -186,9 +186,8 @@ def test_other_weights_are_refused_before_they_are_read(
     data = Path(colours.weights).read_bytes()
     other.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     monkeypatch.setattr(checkpoint, "read", None)
-    with pytest.raises(UserError, match="is not the checkpoint that the features were computed with") as refused:
+    with refuses("conflict", match="is not the checkpoint that the features were computed with", parameter="weights"):
         predict(colours.head, colours.photos, weights=str(other))
-    assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "weights")
 
 
 def test_weights_of_a_file_must_be_named(colours: Scene) -> None:
@@ -202,9 +201,8 @@ def test_a_card_that_does_not_give_the_fingerprint_is_refused(colours: Scene) ->
         *({"dtype": "float16"}, {"dtype": "object"}, {"preparation": None}),
         *({"preparation": resized}, {"preparation": {**resized, "resize": 19, "exif": True}}),
     ):
-        with pytest.raises(UserError, match="does not say how the pictures were prepared") as refused:
+        with refuses("unsupported", match="does not say how the pictures were prepared"):
             predict(head_of(colours.features, **changed), colours.photos, weights=colours.weights)
-        assert refused.value.code == "unsupported"
 
 
 def test_a_backbone_that_computes_something_else_is_refused(colours: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

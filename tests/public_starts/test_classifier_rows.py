@@ -19,6 +19,7 @@ from dpfc_cli.public_starts.classifier_rows import (
 )
 from dpfc_cli.public_starts.wordnet import DATA, INDEX, WordNet
 from tests.public_starts import nouns
+from tests.support import refuses
 
 
 @pytest.fixture
@@ -90,20 +91,16 @@ def test_damaged_files_of_wordnet_are_refused(tmp_path: Path, at: dict[str, int]
     if name == DATA:
         with (folder / INDEX).open("a") as file:
             file.write(f"bad n 1 1 ~ 1 1 {number:08d}  \n")
-    with pytest.raises(
-        UserError, match=rf"{name}' is not a file of WordNet|{DATA}' is not a file of WordNet"
-    ) as refused:
+    with refuses("damaged", match=rf"{name}' is not a file of WordNet|{DATA}' is not a file of WordNet"):
         below(["bad"], labels("cat"), WordNet(folder))
-    assert refused.value.code == "damaged"
 
 
 @pytest.mark.parametrize("name", [INDEX, DATA])
 def test_a_folder_without_a_file_of_wordnet_is_named_and_a_pipe_is_not_opened(tmp_path: Path, name: str) -> None:
     nouns.write(tmp_path)
     (tmp_path / name).unlink()
-    with pytest.raises(UserError, match=rf"{name}' cannot be read: No such file(.|\n)*wordnet-base") as refused:
+    with refuses("missing", match=rf"{name}' cannot be read: No such file(.|\n)*wordnet-base"):
         WordNet(tmp_path)
-    assert refused.value.code == "missing"
     os.mkfifo(tmp_path / name)
     with pytest.raises(UserError, match="no regular file"):
         WordNet(tmp_path)
@@ -174,9 +171,8 @@ def test_a_row_without_an_id_has_the_one_meaning_of_all_its_names(tmp_path: Path
 def test_ids_of_another_version_of_wordnet_are_refused(tmp_path: Path, at: dict[str, int]) -> None:
     rows = labels(*(f"n{number:08d}" for number in at.values()))
     nouns.write(tmp_path / "other", ahead="  3 Later.  \n")
-    with pytest.raises(UserError, match=rf"have the id n{at['animal']:08d}.*another version") as refused:
+    with refuses("conflict", match=rf"have the id n{at['animal']:08d}.*another version"):
         below(["cat"], rows, WordNet(tmp_path / "other"))
-    assert refused.value.code == "conflict"
 
 
 # Files that say it

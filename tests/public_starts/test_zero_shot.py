@@ -21,6 +21,7 @@ from dpfc_cli.public_starts.zero_shot import ZeroShot, zero_shot
 from dpfc_cli.training import public_start as start
 from dpfc_cli.training.charge import charge
 from tests.backbones.tiny import random_weights, references, write
+from tests.support import refuses
 from tests.training.requests import ledger, ready
 
 CLASSES = ("red fox", "wolf", "otter", "deer")
@@ -392,9 +393,8 @@ def test_the_training_split_of_private_records_is_not_scored(features: FeatureSe
         FeatureSet(features.folder.absolute()),
         import_features("private.npz", "copy", classes=CLASSES).features,
     ):
-        with pytest.raises(UserError, match="is not public: it holds the private records themselves") as refused:
+        with refuses("private-records", match="is not public: it holds the private records themselves"):
             score(own, "train")
-        assert refused.value.code == "private-records"
     with np.load("private.npz") as of:
         np.savez("swapped.npz", train_x=of["test_x"], train_y=of["test_y"], test_x=of["train_x"], test_y=of["train_y"])
     swapped = import_features("swapped.npz", classes=CLASSES).features

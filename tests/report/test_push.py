@@ -19,6 +19,7 @@ from dpfc_cli.verification import verify
 from tests.heads.test_hub import PLACE, Repositories, head, held
 from tests.report.conftest import Ward
 from tests.signing import key_pair, sign
+from tests.support import refuses
 
 
 def test_the_head_its_signature_and_a_model_card_are_sent_and_nothing_else(
@@ -69,9 +70,8 @@ def test_a_signature_that_is_not_of_this_head_is_not_sent(
     ):
         if change is not None:
             change()
-        with pytest.raises(UserError) as error:
+        with refuses(code):
             push(path, f"hf:{PLACE}", public_key=public_key, dry_run=dry_run)
-        assert error.value.code == code
     assert not hub.commits
 
 
@@ -89,9 +89,8 @@ def test_the_signature_is_checked_on_the_bytes_that_are_sent(
         real(*given)
 
     monkeypatch.setattr(verifying.Config, "verify", slow)
-    with pytest.raises(UserError) as error:
+    with refuses("damaged"):
         push(path, f"hf:{PLACE}", public_key=public)
-    assert error.value.code == "damaged"
     assert not hub.commits
 
 
@@ -139,9 +138,8 @@ def test_figures_that_may_not_be_handed_out_are_in_neither_a_model_card_nor_a_re
             partial(push, path, f"hf:{PLACE}", evaluation=figures),
             partial(write_report, path, tmp_path / "card.md", evaluation=figures),
         ):
-            with pytest.raises(UserError) as error:
+            with refuses(code, parameter="evaluation"):
                 refused()
-            assert (error.value.code, error.value.fields["parameter"]) == (code, "evaluation")
     assert not hub.commits
     assert not (tmp_path / "card.md").exists()
 
@@ -156,8 +154,7 @@ def test_a_token_that_may_not_write_is_not_shown(
     hub: type[Repositories], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_wrongWRONGwrong")
-    with pytest.raises(UserError, match="hf auth login") as refused:
+    with refuses("unwritable", match="hf auth login") as refused:
         push(head(tmp_path), f"hf:{PLACE}")
-    assert refused.value.code == "unwritable"
     assert "WRONG" not in str(refused.value)
     assert not hub.commits

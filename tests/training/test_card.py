@@ -19,7 +19,7 @@ from dpfc_cli.training.card import card_of, charge_of, path_of, with_ending
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust.claims import figures_fault, mu_of
 from tests.hostile import DATE, calibrated, set_of, standing
-from tests.support import calibrated_at
+from tests.support import calibrated_at, refuses
 from tests.training.requests import FACTS, PLAN, before_of
 
 SOLUTION = Solution(chain=(), weight=np.zeros((2, 3)), bias=np.zeros(3))
@@ -180,8 +180,7 @@ def test_the_name_of_a_head_says_its_claim_and_no_other_one(claim: Claim, tmp_pa
 
 def test_a_head_is_never_overwritten_and_its_name_can_be_seen(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").touch()
-    with pytest.raises(UserError, match="its privacy was paid for") as refused:
+    with refuses("exists", match="its privacy was paid for"):
         path_of(made_for("private"), set_of(FACTS), tmp_path / "a.safetensors", tmp_path)
-    assert refused.value.code == "exists"
     with pytest.raises(UserError, match="cannot be seen"):
         path_of(made_for("private"), set_of(FACTS), tmp_path / "a\u202e.safetensors", tmp_path)

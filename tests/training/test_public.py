@@ -26,7 +26,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.public import check_public
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.train import plan
-from tests.support import blobs, trained
+from tests.support import blobs, refuses, trained
 from tests.training.requests import ready
 
 
@@ -136,9 +136,8 @@ def test_records_that_a_guarantee_protects_are_refused_wherever_public_ones_are_
         "on": lambda: forecast(records=300, classes=3, on=other),
     }
     for option, use in uses.items():
-        with pytest.raises(UserError, match="is not public: it was trained on with a guarantee") as refused:
+        with refuses("private-records", match="is not public: it was trained on with a guarantee", parameter=option):
             use()
-        assert (refused.value.code, refused.value.fields["parameter"]) == ("private-records", option)
 
 
 def test_people_who_are_said_to_be_protected_are_no_public_records(
@@ -152,9 +151,8 @@ def test_people_who_are_said_to_be_protected_are_no_public_records(
     for each in (private, other):
         set_population(each, "ward7")
     for on in (copy, other):
-        with pytest.raises(UserError) as refused:
+        with refuses("private-records"):
             check_public(on, "on", private=private)
-        assert refused.value.code == "private-records"
 
 
 def test_nothing_is_said_of_private_records_in_a_public_set(tmp_path: Path, private: FeatureSet) -> None:

@@ -32,7 +32,7 @@ from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
 from dpfc_cli.trust.card import check
 from dpfc_cli.trust.claims import epsilon_of
-from tests.support import blobs
+from tests.support import blobs, refuses
 from tests.training.requests import charges, ledger
 from tests.training.starts import CLASSES, NAMES, VECTORS, Quiet, calibrated, head_of, made, npz, read, safetensors
 
@@ -280,9 +280,8 @@ def test_what_a_file_declares_beyond_the_names_of_its_classes_is_not_read(tmp_pa
     tracemalloc.start()
     try:
         for path in (tmp_path / "v.npy", tmp_path / "v.safetensors"):
-            with pytest.raises(UserError) as refused:
+            with refuses("conflict", path=str(path)):
                 read(private, path)
-            assert (refused.value.code, refused.value.fields["path"]) == ("conflict", str(path))
         assert tracemalloc.get_traced_memory()[1] < 2e7
     finally:
         tracemalloc.stop()
@@ -321,9 +320,8 @@ def head_vectors(head: Any) -> np.ndarray:
 
 def test_a_head_that_saw_the_private_records_without_privacy_is_refused(tmp_path: Path, private: FeatureSet) -> None:
     trained = head_of(private, non_private=True)
-    with pytest.raises(UserError, match="without privacy") as refused:
+    with refuses("private-records", match="without privacy"):
         read(private, trained.path)
-    assert refused.value.code == "private-records"
     seeded = head_of(private, epsilon=1.0, seed=1)
     with pytest.raises(UserError, match="without privacy"):
         read(private, seeded.path)
@@ -416,9 +414,8 @@ def test_stated_classes_do_not_cover_a_head_whose_classes_were_inferred(tmp_path
     first = head_of(inferred, epsilon=1.0, infer_classes=True)
     read(inferred, first.path)
     inferred.manifest = replace(inferred.manifest, origin="asserted")
-    with pytest.raises(UserError, match="inferred from the private records") as refused:
+    with refuses("private-records", match="inferred from the private records"):
         read(inferred, first.path)
-    assert refused.value.code == "private-records"
 
 
 def test_what_earlier_heads_took_for_public_is_named_by_later_ones(tmp_path: Path, private: FeatureSet) -> None:
@@ -455,9 +452,8 @@ def test_a_private_head_is_not_continued_where_nothing_could_be_claimed(
     private: FeatureSet, first: dict[str, Any], second: dict[str, Any], why: str
 ) -> None:
     begun = head_of(private, **first)
-    with pytest.raises(UserError, match=why) as refused:
+    with refuses("private-records", match=why):
         head_of(private, **second, public_head=begun.path)
-    assert refused.value.code == "private-records"
     assert len(charges(private)) == 1
 
 
@@ -490,6 +486,5 @@ def test_a_head_without_privacy_of_the_same_people_is_no_start(tmp_path: Path, p
     # Now somebody says that both sets are of one population.
     for features in (private, other):
         set_population(features, "ward7")
-    with pytest.raises(UserError, match=r"private records") as refused:
+    with refuses("private-records", match=r"private records"):
         read(private, trained.path)
-    assert refused.value.code == "private-records"

@@ -28,7 +28,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
 from dpfc_cli.training.run import let_go
 from dpfc_cli.training.train import account_with, charge_of, finish, plan, train
-from tests.support import blobs
+from tests.support import blobs, refuses
 from tests.training.requests import account, charges, checked, ready, states
 
 
@@ -57,9 +57,8 @@ class Told(Observer):
 def test_the_same_training_is_charged_again_only_if_somebody_says_so(sets: dict[str, FeatureSet]) -> None:
     given: dict[str, Any] = {"epsilon": 1.0, "method": "dp-ls", "observer": Told()}
     first = train(sets["a"], **given)
-    with pytest.raises(UserError) as refused:
+    with refuses("exists", parameter="again"):
         train(sets["a"], **given)
-    assert (refused.value.code, refused.value.fields["parameter"]) == ("exists", "again")
     assert len(read(ledger_path(sets["a"].folder)).charges) == 1
     assert train(sets["a"], again=True, **given).path != first.path
 
