@@ -30,15 +30,17 @@ SCATTER = ("--model", "scattering", "--pool", "mean", "--image-size", "8")
 
 @pytest.fixture
 def dpfc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dpfc:
-    """Runs a command in an empty working folder."""
+    """Runs a command in an empty working folder. ends: the exit code that it must have."""
     monkeypatch.chdir(tmp_path)
     for variable in ("DPFC_FEATURES", "DPFC_HEADS"):
         monkeypatch.delenv(variable, raising=False)
     # A command with --distributed sets it, for a process that ends with the command. This one goes on.
     monkeypatch.setattr(stop, "at_once", False)
 
-    def run(*arguments: str) -> Result:
-        return CliRunner().invoke(app, list(arguments))
+    def run(*arguments: str, ends: int | None = None) -> Result:
+        ended = CliRunner().invoke(app, list(arguments))
+        assert ends in (None, ended.exit_code), ended.output
+        return ended
 
     return run
 

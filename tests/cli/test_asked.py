@@ -29,8 +29,7 @@ def named(dpfc: Dpfc) -> None:
 
 
 def test_names_of_inferred_classes_are_shown_and_in_no_private_head(dpfc: Dpfc, named: None) -> None:
-    made = dpfc("import", "named.npz")
-    assert made.exit_code == 0
+    made = dpfc("import", "named.npz", ends=0)
     assert PATIENTS[0] in made.stderr
     (manifest,) = Path("features").glob("*/manifest.json")
     assert manifest.stat().st_mode & 0o077 == 0
@@ -57,8 +56,7 @@ def test_names_of_inferred_classes_are_shown_and_in_no_private_head(dpfc: Dpfc, 
 
 
 def test_without_a_terminal_both_lines_to_type_are_named_and_work(dpfc: Dpfc, scans: None) -> None:
-    refused = dpfc(*IMPORT)
-    assert refused.exit_code == 2
+    refused = dpfc(*IMPORT, ends=2)
     said = one_line(refused.stderr)
     assert "--group-column patient_id" in said
     assert "--each-record-is-a-person" in said

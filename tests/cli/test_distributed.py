@@ -178,8 +178,7 @@ def test_a_process_of_several_does_not_train_by_itself(
     dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
-    ended = dpfc("train", "--epsilon", "1")
-    assert ended.exit_code == 2
+    ended = dpfc("train", "--epsilon", "1", ends=2)
     assert "--distributed" in ended.stderr
     assert not Path("heads").exists()
 
@@ -204,8 +203,7 @@ def test_ctrl_c_while_the_others_leave_changes_nothing_of_what_is_said(
 
 
 def test_one_that_no_launcher_has_started_is_told_how_to_start_several(dpfc: Dpfc, features: Path) -> None:
-    ended = dpfc("train", "--distributed", "--epsilon", "1")
-    assert ended.exit_code == 2
+    ended = dpfc("train", "--distributed", "--epsilon", "1", ends=2)
     said, remedy = ended.stderr.splitlines()[-2:]
     assert said == "Error: No launcher says where the processes meet."
     assert remedy.startswith("Without --distributed one process trains alone.")

@@ -30,8 +30,7 @@ def test_what_the_system_refuses_is_no_defect(dpfc: Dpfc, monkeypatch: pytest.Mo
         raise error
 
     monkeypatch.setattr("dpfc_cli.cli.budget._converted", refused)
-    result = dpfc("budget", "--sigma", "10")
-    assert result.exit_code == 2
+    result = dpfc("budget", "--sigma", "10", ends=2)
     assert result.stderr.splitlines() == [
         f"Error: The system does not let dpfc use 'features/file': {os.strerror(errno.EIO)}.",
         "The training was charged.",
@@ -136,8 +135,7 @@ def test_a_near_name_is_suggested_for_what_is_not_known(dpfc: Dpfc, features: Pa
         ("statement blobs", "'blobs-dp-whitened-eps1'"),
         ("train --epsilon 1 --features blob", "'blobs'"),
     ):
-        ended = dpfc(*line.split())
-        assert ended.exit_code == 2
+        ended = dpfc(*line.split(), ends=2)
         assert f"Did you mean {near}?" in ended.stderr
 
 
@@ -151,8 +149,7 @@ def test_damaged_features_are_refused_before_anything_is_charged(dpfc: Dpfc, fea
     shard = features / "train-00000-of-00001.h5"
     shard.write_bytes(shard.read_bytes()[:-500])
     before = snapshot()
-    ended = dpfc(*TRAIN)
-    assert ended.exit_code == 5
+    ended = dpfc(*TRAIN, ends=5)
     assert shard.name in ended.stderr
     assert snapshot() == before
 
@@ -164,8 +161,7 @@ def test_ctrl_c_ends_with_130_and_says_what_stands(dpfc: Dpfc, features: Path, m
         raise KeyboardInterrupt
 
     monkeypatch.setattr(curator, "draw_noise", stopped)
-    ended = dpfc(*TRAIN)
-    assert ended.exit_code == 130
+    ended = dpfc(*TRAIN, ends=130)
     assert "stays charged" in ended.stderr
     assert "The same command goes on where it stopped" in ended.stderr
     assert [path.stem for path in Path("features/ledger.answers").iterdir()] == [charges()[0].id]
@@ -230,16 +226,14 @@ def test_a_defect_after_the_charge_says_that_the_training_is_charged_and_goes_on
 ) -> None:
     real = curator.draw_noise
     monkeypatch.setattr(curator, "draw_noise", failing(real, from_call))
-    ended = dpfc(*OUT)
-    assert ended.exit_code == 1
+    ended = dpfc(*OUT, ends=1)
     said = " ".join(ended.stderr.split())
     assert "A defect in dpfc: ZeroDivisionError." in said
     assert GOES_ON in said
     assert said.index(GOES_ON) < said.index("Run again with 'dpfc -v")
     assert "12345" not in ended.output
     monkeypatch.setattr(curator, "draw_noise", real)
-    again = dpfc("-v", *OUT)
-    assert again.exit_code == 0
+    again = dpfc("-v", *OUT, ends=0)
     assert f"{from_call - 1} of its" in again.stderr
     assert len(charges()) == 1
 

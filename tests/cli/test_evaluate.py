@@ -126,8 +126,7 @@ def test_nothing_but_the_accuracy_is_shown_of_the_split_of_the_training(dpfc: Dp
     assert (found["confusions"], found["calibration"]) == (None, None)
     (row,) = rows_of(dpfc("evaluate", "--split", "train", "--csv").stdout)
     assert row["calibration_error"] == ""
-    refused = dpfc("evaluate", "--split", "train", "--plot", "a.svg")
-    assert refused.exit_code == 2
+    refused = dpfc("evaluate", "--split", "train", "--plot", "a.svg", ends=2)
     assert "more than its accuracy" in " ".join(refused.stderr.split())
     assert not Path("a.svg").exists()
 
@@ -227,8 +226,7 @@ def test_each_release_is_of_one_head_and_has_no_figure(dpfc: Dpfc, three: list[s
         (three, "one head at a time"),
         ([three[0], "--plot", "a.svg"], "neither confusions nor probabilities are released"),
     ]:
-        refused = dpfc("evaluate", *words, "--epsilon", "1")
-        assert refused.exit_code == 2
+        refused = dpfc("evaluate", *words, "--epsilon", "1", ends=2)
         assert says in " ".join(refused.stderr.split())
     assert "Charged to the records of the test split" not in dpfc("budget").stdout
     assert not Path("a.svg").exists()
@@ -272,8 +270,7 @@ def test_a_figure_is_drawn_beside_what_is_printed(dpfc: Dpfc, three: list[str], 
 
 
 def test_released_figures_have_an_interval_their_noise_and_what_they_cost(dpfc: Dpfc, trained: Path) -> None:
-    shown = dpfc("evaluate", "--epsilon", "1", "--purpose", "paper")
-    assert shown.exit_code == 0
+    shown = dpfc("evaluate", "--epsilon", "1", "--purpose", "paper", ends=0)
     assert re.search(r"^top-1 +\d+ % \(95 % interval \d+–\d+ %; the noise alone: ± [\d.]+ %\)$", shown.stdout, re.M)
     assert re.search(r"^records \(noisy\) +\d+$", shown.stdout, re.M)
     assert re.search(r"^this cost +epsilon = 1 at delta = 1e-05 for one record of that split$", shown.stdout, re.M)
@@ -321,10 +318,8 @@ def test_the_same_evaluation_is_charged_again_only_if_somebody_says_so(dpfc: Dpf
 
 def test_epsilon_is_spent_on_no_set_that_nobody_named(dpfc: Dpfc, trained: Path) -> None:
     Path("features/blobs").rename("features/other")
-    refused = dpfc("evaluate", "--epsilon", "2")
-    assert refused.exit_code == 2
+    refused = dpfc("evaluate", "--epsilon", "2", ends=2)
     assert "Name the set: --features." in " ".join(refused.stderr.split())
-    idle = dpfc("evaluate", "--features", "other", "--by", "me")
-    assert idle.exit_code == 2
+    idle = dpfc("evaluate", "--features", "other", "--by", "me", ends=2)
     assert "--by has no meaning without --epsilon" in idle.stderr
     assert len(charges()) == 1

@@ -109,13 +109,10 @@ def test_a_hospitals_folder_from_extract_to_statement(dpfc: Dpfc, hospital: Path
     assert "4 (asserted by you); 1 label per record" in made.stdout
     assert not any(name in made.stdout for name in ("Müller", "p 0", "null"))
 
-    trained = dpfc("train", "--epsilon", "8", "--features", "hospital")
-    assert trained.exit_code == 0, trained.output
-    scored = dpfc("evaluate", "--json")
-    assert scored.exit_code == 0, scored.output
+    trained = dpfc("train", "--epsilon", "8", "--features", "hospital", ends=0)
+    scored = dpfc("evaluate", "--json", ends=0)
     (head,) = heads()
-    stated = dpfc("statement", f"heads/{head}")
-    assert stated.exit_code == 0
+    stated = dpfc("statement", f"heads/{head}", ends=0)
     assert "epsilon = 8" in stated.stdout
     for word in ("Müller", "o'brien", "患者", "null record", "broken"):
         assert word not in stated.stdout + trained.output + scored.output

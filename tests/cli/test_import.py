@@ -28,8 +28,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 def test_text_embeddings_are_imported_trained_on_and_evaluated(dpfc: Dpfc, texts: Path) -> None:
-    made = dpfc("import", "texts", "--classes", "3")
-    assert made.exit_code == 0, made.output
+    made = dpfc("import", "texts", "--classes", "3", ends=0)
     assert "train 400" in made.stdout
     assert "asserted by you" in made.stdout
     assert dpfc("train", "--epsilon", "8").exit_code == 0
@@ -53,8 +52,7 @@ def test_mistakes_are_named(dpfc: Dpfc, texts: Path) -> None:
         ("texts --out a/b.partial", "uses itself"),
         ("texts --population dataset:digits", "--population must be a name"),
     ):
-        ended = dpfc("import", *arguments.split())
-        assert ended.exit_code == 2, ended.output
+        ended = dpfc("import", *arguments.split(), ends=2)
         assert says in ended.stderr.replace("\n", " "), arguments
         assert not list(Path().glob("features/*"))
 
@@ -104,8 +102,7 @@ def test_without_a_test_split_it_says_what_to_do(dpfc: Dpfc, arrays: Path) -> No
     assert "no test split" not in dpfc("import", str(arrays), "--out", "both").stderr
     for name in "xy":
         (arrays / f"test_{name}.npy").unlink()
-    made = dpfc("import", str(arrays), "--out", "one", "--classes", "3")
-    assert made.exit_code == 0
+    made = dpfc("import", str(arrays), "--out", "one", "--classes", "3", ends=0)
     assert "Import test_x and test_y" in made.stderr.replace("\n", " ")
     assert dpfc("train", "--epsilon", "8").exit_code == 0
     assert "--hold-out" in dpfc("evaluate").stderr.replace("\n", " ")

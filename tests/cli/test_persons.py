@@ -41,8 +41,7 @@ def clinic(tmp_path: Path) -> Path:
 
 
 def test_persons_are_counted_and_named_nowhere(dpfc: Dpfc, clinic: Path) -> None:
-    made = dpfc(*PERSONS, "--json")
-    assert made.exit_code == 0, made.output
+    made = dpfc(*PERSONS, "--json", ends=0)
     said = json.loads(made.stdout)
     assert (said["records"], said["persons"]) == ({"train": 33}, {"train": PATIENTS})
     folder = Path(said["path"])
@@ -108,8 +107,7 @@ def test_patients_are_held_out_as_a_whole_and_any_head_is_evaluated_on_them(dpfc
 def test_what_cannot_be_grouped_is_refused_and_leaves_nothing(
     dpfc: Dpfc, clinic: Path, more: list[str], says: str
 ) -> None:
-    refused = dpfc(*LINE, *more)
-    assert refused.exit_code == 2
+    refused = dpfc(*LINE, *more, ends=2)
     assert says in one_line(refused.stderr)
     assert not list(Path().glob("features/*"))
 
@@ -119,8 +117,7 @@ def test_a_person_in_two_splits_of_the_source_is_refused(dpfc: Dpfc, clinic: Pat
     clinic.rename("all")
     for split in ("train", "test"):
         shutil.copytree("all", clinic / split)
-    refused = dpfc(*PERSONS)
-    assert refused.exit_code == 2
+    refused = dpfc(*PERSONS, ends=2)
     assert f"{PATIENTS} persons of 'imagefolder' have records in two splits" in one_line(refused.stderr)
     for folder in sorted(clinic.glob("test/*/patient *")):
         folder.rename(folder.with_name(folder.name.replace("patient", "other")))

@@ -15,8 +15,7 @@ from tests.cli.conftest import Dpfc, charges
 
 def test_the_statement_is_what_train_printed_with_the_files_digest(dpfc: Dpfc, features: Path) -> None:
     trained = dpfc("train", "--epsilon", "2", "--method", "dp-ls", "--out", "a.safetensors", "--full")
-    again = dpfc("statement", "a.safetensors")
-    assert again.exit_code == 0, again.output
+    again = dpfc("statement", "a.safetensors", ends=0)
     lines = [line for line in trained.stdout.splitlines() if not line.startswith("spent so far")]
     assert again.stdout.split() == " ".join(lines).split()
     assert hashlib.sha256(Path("a.safetensors").read_bytes()).hexdigest() in again.stdout
@@ -63,8 +62,7 @@ def test_a_head_for_persons_says_so_in_every_line(dpfc: Dpfc, features: Path, ar
         assert said in shown
     for wrong in ("one record can change", "the guarantee is for one record"):
         assert wrong not in shown
-    refused = dpfc("statement", "a.safetensors", "--records-per-person", "3")
-    assert refused.exit_code == 2
+    refused = dpfc("statement", "a.safetensors", "--records-per-person", "3", ends=2)
     assert "protects persons with all their records" in refused.stderr
 
 
