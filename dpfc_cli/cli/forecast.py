@@ -76,7 +76,6 @@ def _show(found: "Forecast") -> None:
 
 
 def _row(found: "Forecast", each: "Outlook") -> list[str]:
-    """A row of the table."""
     row = [f"{each.epsilon:g}"]
     if found.stand_in is not None:
         row += rounding.accuracy(each.accuracy, each.interval, found.stand_in.tested)

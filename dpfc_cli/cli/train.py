@@ -170,7 +170,6 @@ class _Observer(Shown):
 
 
 def _unit_of(stage: str) -> str:
-    """What a stage counts."""
     if stage == CHECKING:
         return "files"
     if stage in (MATRICES, SOLVING):

@@ -88,7 +88,6 @@ class Typed(NamedTuple):
         )
 
     def value(self, typed: Any) -> Any:
-        """The value of what was typed."""
         if typed is None or (self.default is None and typed is False):
             return None
         found = typed if self.reader is None else self.reader(self.name, typed)

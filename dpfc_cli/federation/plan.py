@@ -149,7 +149,6 @@ class Federation:
 
     @property
     def data(self) -> bytes:
-        """The bytes of the file."""
         return _bytes(asdict(self))
 
     @cached_property
@@ -165,7 +164,6 @@ class Federation:
 
     @property
     def chosen(self) -> AnyMethod:
-        """The method."""
         return METHODS[self.method]
 
     def part(self, name: str) -> Part:

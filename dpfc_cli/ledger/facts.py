@@ -54,7 +54,6 @@ class Fact:
 
     @property
     def kind(self) -> str:
-        """The name of the kind."""
         return type(self).__name__.lower()
 
     @property

@@ -119,7 +119,6 @@ def _hash(before: str, n: int, fact: str, kind: str, body: str) -> str:
 
 
 def _facts_in(connection: sqlite3.Connection, path: Path) -> Ledger:
-    """All facts, checked one by one."""
     schema = connection.execute("SELECT sql FROM sqlite_master").fetchall()
     if schema != [(TABLE,)]:
         raise _strange(path, "has something else in it than the one table that dpfc makes")
@@ -139,7 +138,6 @@ def _facts_in(connection: sqlite3.Connection, path: Path) -> Ledger:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection for writing."""
     try:
         _size_of(path)
         with closing(_connected(path, "rwc")) as connection:

@@ -199,7 +199,6 @@ class Ledger:
 
     @property
     def caps(self) -> list[Cap]:
-        """The caps that hold."""
         return [cap for cap in self.holding(Cap) if cap.most is not None]
 
     @cached_property

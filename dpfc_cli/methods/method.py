@@ -83,7 +83,6 @@ class Method(Generic[Planned, Options]):
 
     @property
     def declared(self) -> dict[str, Option]:
-        """Its options by name."""
         return declared(self.options)
 
     @property

@@ -69,7 +69,6 @@ class Saved:
     path: Path | None = None
 
     def count(self, rows: Iterable[Row]) -> None:
-        """Add rows."""
         for row in rows:
             self.rows += 1
             self.errors += row.error is not None
@@ -107,7 +106,6 @@ def format_of(path: Path | None, given: str | None) -> str:
 
 
 def columns(top: int) -> list[str]:
-    """The names of the columns."""
     ranked = [f"{name}{'' if i == 1 else f'_{i}'}" for i in range(1, top + 1) for name in ("class", "probability")]
     return ["name", *ranked, "error"]
 
@@ -118,7 +116,6 @@ def header(form: str, top: int) -> str:
 
 
 def line(row: Row, form: str, top: int) -> str:
-    """A row as a line."""
     values = _values(row, top)
     if form == "csv":
         text = io.StringIO()

@@ -37,5 +37,4 @@ class Facts:
 
     @property
     def records(self) -> int:
-        """The number of records."""
         return self.n if self.rows is None else self.rows

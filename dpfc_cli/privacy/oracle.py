@@ -60,7 +60,6 @@ class Release:
 
     @property
     def kind(self) -> str:
-        """The kind of the query."""
         return self.form.kind
 
     @property

@@ -115,7 +115,6 @@ def chained(spans: Sequence[range], facts: Facts) -> None:
 
 
 def read(stream: BlockStream, size: int) -> Iterator[Block]:
-    """The blocks of a stream."""
     for start, x, labels, *found in stream(size):
         yield Block(start, labels, found, (x,))
 

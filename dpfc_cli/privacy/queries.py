@@ -58,9 +58,7 @@ class Query(Protocol):
     @property
     def chain(self) -> Chain: ...
 
-    def shape(self, facts: Facts) -> tuple[int, ...]:
-        """The shape of the answer."""
-        ...
+    def shape(self, facts: Facts) -> tuple[int, ...]: ...
 
     def array_shapes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
         """The shape of each field that `arrays` names."""

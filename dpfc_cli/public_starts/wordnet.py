@@ -55,7 +55,6 @@ class WordNet:
         return self._line(synset) is not None
 
     def words(self, synset: int) -> tuple[str, ...]:
-        """The words of a synset."""
         return self._parsed(synset)[0]
 
     def below(self, synset: int) -> set[int]:

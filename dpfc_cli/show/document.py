@@ -105,7 +105,6 @@ class Document:
 
     @property
     def facts(self) -> dict[str, str]:
-        """All facts, by name."""
         blocks = [block for section in self.sections for block in section.blocks]
         return {name: said for block in blocks if isinstance(block, Facts) for name, said in block.rows}
 
@@ -131,7 +130,6 @@ def _short(block: Block) -> Block:
 
 
 def page(title: str, *blocks: Block, values: Mapping[str, Any] | None = None) -> Document:
-    """A document of one section."""
     return Document(title=title, sections=[Section("", blocks)], values=values or {})
 
 

@@ -76,7 +76,6 @@ _TAG = '<span class="tag">internal</span>'
 
 
 def html_of(document: Document) -> str:
-    """The page."""
     notice = f'<p class="notice">{_text(document.notice)}</p>' if document.notice else ""
     return _PAGE.format(
         kind=' class="internal"' if document.internal else "",

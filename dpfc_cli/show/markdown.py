@@ -20,7 +20,6 @@ _BEGINS = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=\+(?:\s|$)|[-=])")
 
 
 def markdown(document: Document) -> str:
-    """The text."""
     header = f"---\n{_yaml(document.header)}---\n\n" if document.header else ""
     notice = [f"> {escaped(document.notice)}"] if document.notice else []
     title = f"{header}# {escaped(document.title)}{_tag(document)}"

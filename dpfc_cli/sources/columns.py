@@ -36,7 +36,6 @@ class Held(PosixPath):
     parquet: pa.Buffer
 
     def __new__(cls, path: Path, table: pa.Table) -> "Held":
-        """The path, with its table."""
         held = super().__new__(cls, path)
         out = pa.BufferOutputStream()
         pq.write_table(table, out)

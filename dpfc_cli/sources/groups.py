@@ -131,7 +131,6 @@ class Keys:
     codes: Integers  # for each record the number of its key in `names`, (n,)
 
     def part(self, records: Integers) -> "Keys":
-        """The keys of these records."""
         return Keys(self.names, self.codes[records])
 
 

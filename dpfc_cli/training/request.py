@@ -160,7 +160,6 @@ class Training(Noisy):
 
     @property
     def chosen(self) -> "AnyMethod":
-        """The method of that name."""
         from dpfc_cli.methods import method_named
 
         return method_named(self.method, self.facts)

@@ -139,7 +139,6 @@ def trained(card: Mapping[str, Any], sha256: str) -> Section:
 
 
 def method_rows(method: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """A method and its options."""
     titled = f"{method} ({METHODS[method].title})" if method in METHODS else method
     said = ", ".join(f"{name.replace('_', ' ')} = {_value(value)}" for name, value in options.items())
     return [("method", titled), ("options", said)]
