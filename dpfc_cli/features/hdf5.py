@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,13 @@ def opened_hdf5(path: Path) -> Iterator["h5py.File"]:
             raise unreadable(path, error) from error
         except (OSError, *DAMAGED) as error:
             raise _failed(path, error, "it is truncated or not HDF5") from error
+        opened = stack.pop_all()
+    try:
         yield file
+    finally:
+        # It was only read. If it cannot be closed, nothing is lost.
+        with suppress(OSError, *DAMAGED):
+            opened.close()
 
 
 def plain_dataset(file: "h5py.File", path: Path, name: str, shape: tuple[int, ...], dtype: str) -> "h5py.Dataset":
@@ -128,7 +134,7 @@ def local_dataset(group: "h5py.Group", path: Path, name: str) -> "h5py.Dataset":
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Raise UserError for what h5py raises when it looks at a file or closes it. Code that uses values lies outside."""
+    """Raise UserError for what h5py raises when it looks at a file. Code that uses values lies outside."""
     try:
         yield
     except (OSError, *DAMAGED) as error:

@@ -1,5 +1,6 @@
 """What is written is read back, in order, from any number of shards; nothing hostile, damaged or changed is read."""
 
+import errno
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features import reader
+from dpfc_cli.features import hdf5, reader
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter
@@ -218,6 +219,24 @@ def test_values_that_a_file_no_longer_holds_are_not_taken_for_zeros(tmp_path: Pa
     os.truncate(shard, shard.stat().st_size // 2)
     with refuses("damaged", match="its values are damaged"):
         list(blocks)
+
+
+def test_records_are_read_all_the_same_if_their_file_cannot_be_closed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is gone would else be told of a second time, as a traceback without a reader."""
+    close = hdf5._Whole.close
+
+    def failing(self: hdf5._Whole) -> None:
+        if not self.closed:
+            close(self)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(hdf5._Whole, "close", failing)
+    features = FeatureSet(folder)
+    assert len(features.arrays("train")[0]) == N["train"]
+    # Nobody reads on.
+    next(features.stream("train")(1))
 
 
 def test_a_shard_that_is_locked_is_not_called_damaged(folder: Path) -> None:
