@@ -21,14 +21,17 @@ from tests.torture.scenes import JOBS, Scenes
 
 
 def cases(scene: Scenes, jobs: list[str], faults: list[str], count: int | None) -> Iterator[Case]:
-    """All faults of all calls of the jobs. count: so many in all, at calls that lie far apart."""
+    """All faults of all calls of the jobs. count: so many in all, on files of all kinds."""
     each = None if count is None else max(1, count // (len(jobs) * len(faults)))
     for job in jobs:
         calls = scene.reference(job).ended.calls
         for name in faults:
-            number = sum(kind in FAULTS[name].kinds for kind in calls)
-            parts = 2 * (each or number)
-            yield from ({"job": job, "what": name, "at": 1 + odd * number // parts} for odd in range(1, parts, 2))
+            files = [file for kind, file in calls if kind in FAULTS[name].kinds]
+            for file in dict.fromkeys(files):
+                places = [at for at, other in enumerate(files, 1) if other == file]
+                parts = 2 * (len(places) if each is None else max(1, each // len(set(files))))
+                chosen = {places[odd * len(places) // parts] for odd in range(1, parts, 2)}
+                yield from ({"job": job, "what": name, "at": at} for at in sorted(chosen))
 
 
 def attempt(scene: Scenes, case: Case, place: Path) -> list[str]:

@@ -11,6 +11,7 @@ import errno
 import functools
 import importlib
 import os
+import re
 import select
 import shutil
 import signal
@@ -96,13 +97,15 @@ PAUSE = _signal(signal.SIGSTOP)
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a run ended. code: its exit code; None if a signal ended it. calls: what it called, if no fault was asked."""
+    """How a run ended. code: its exit code; None if a signal ended it. calls: the kinds of its calls with
+    their files, numbers in the names aside, if no fault was asked.
+    """
 
     code: int | None
     signal: int | None
     out: str
     err: str
-    calls: tuple[str, ...] = ()
+    calls: tuple[tuple[str, str], ...] = ()
 
 
 def compiler() -> str | None:
@@ -173,7 +176,7 @@ class Running:
             signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
             out=texts["out"].replace(str(self.place), "PLACE"),
             err=texts["err"].replace(str(self.place), "PLACE"),
-            calls=tuple(KINDS[int(line.split()[0])] for line in texts["calls"].splitlines()),
+            calls=tuple(map(_call, texts["calls"].splitlines())),
         )
 
     def paused(self) -> bool:
@@ -192,6 +195,11 @@ class Running:
     def signal(self, number: int) -> None:
         """Send it a signal."""
         os.kill(self.child, number)
+
+
+def _call(line: str) -> tuple[str, str]:
+    kind, _, file = line.partition(" ")
+    return KINDS[int(kind)], re.sub("[0-9a-f]{16,}|[0-9]+", "", file)
 
 
 def started(
