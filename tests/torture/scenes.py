@@ -229,8 +229,10 @@ def several_answers(place: Path) -> list[str]:
 def judged(name: str, reference: Reference, place: Path, ended: Ended, *, fault: bool, leaves: bool) -> list[str]:
     """What is broken after a run. fault: whether a system call failed. leaves: whether it could not tidy up."""
     job, seen = JOBS[name], witness.look(place / "work")
-    wrong = list(seen.wrong)
-    wrong += ending(ended, fault)
+    wrong = [*seen.wrong, *ending(ended, fault)]
+    if seen.wrong:
+        # What is not whole says nothing more.
+        return wrong
     wrong += _kept(job, reference, seen, ended)
     if job.charges:
         wrong += _charged(reference, seen, place, ended)
