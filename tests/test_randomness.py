@@ -153,7 +153,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
 def request(given: Mapping[str, Any]) -> Request:
     known = {name: value for name, value in given.items() if name != "of"}
     features = FeatureSet(Path(given.get("of", "set")))
-    return Request(features=features, folder=Path("heads"), noise_multiplier=3.0, **known)
+    return Request(features=features, folder=Path("heads"), noise_multiplier=3.0, again=True, **known)
 
 
 def alone(wanted: Request) -> tuple[Calibrated, dpfc.Head]:
