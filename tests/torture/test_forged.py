@@ -148,7 +148,7 @@ def test_a_changed_head_is_given_away(
         assert not any(caught(path, ledger) for ledger in (None, ledgers[name]))
     changed, alone = tmp_path / "changed.safetensors", set()
 
-    @some(60)
+    @some(100)
     @given(data=st.data(), name=st.sampled_from(sorted(heads)))
     def check(data: st.DataObject, name: str) -> None:
         made, place, harmless = data.draw(forged(heads[name]))
