@@ -46,7 +46,7 @@ from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request
 from dpfc_cli.training.run import Trained
-from dpfc_cli.training.train import account_with, finish, plan
+from dpfc_cli.training.train import finish, plan
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -273,7 +273,7 @@ def _warn_again(checked: Checked, observer: Observer, capped: bool) -> None:
     """Warn of a fit that is not the first with its ledger."""
     claimed, before = checked.calibrated.claimed, len(checked.account.private)
     if claimed is not None and before:
-        total = cost(account_with(checked).epsilon(claimed.delta), claimed.delta)
+        total = cost(checked.after.epsilon(claimed.delta), claimed.delta)
         limit = "" if capped else " A cap limits it: PrivateClassifier(cap=…)."
         observer.warn(f"this is fit {before + 1} with this ledger. {total} is spent then, all fits together.{limit}")
 

@@ -97,7 +97,6 @@ def check(
     """Say what this site would agree to, and check that nothing stands against it. Nothing is charged."""
     from dpfc_cli.federation.site import ready
     from dpfc_cli.report import account as shown
-    from dpfc_cli.training.train import account_with
 
     with contextlib.ExitStack() as stack:
         observer = Shown(stack)
@@ -105,7 +104,7 @@ def check(
         checked = ready(site, observer)
     claimed = checked.calibrated.claimed
     assert claimed is not None
-    after = account_with(checked)
+    after = checked.after
     cost = rounding.cost(claimed.epsilon, claimed.delta)
     rows = [
         (

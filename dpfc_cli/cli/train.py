@@ -181,13 +181,12 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     """What would be released, claimed and spent."""
     from dpfc_cli.ledger import caps
     from dpfc_cli.report import account as shown
-    from dpfc_cli.training.train import account_with
     from dpfc_cli.trust import statement
 
     calibrated = checked.calibrated
     claimed, releases = calibrated.head_claim
     options = calibrated.method.in_force(calibrated.options, calibrated.mechanism is not None)
-    after = account_with(checked)
+    after = checked.after
     if as_json:
         left = caps.left(after, claimed.delta, checked.charge) if claimed else None
         display.as_json(

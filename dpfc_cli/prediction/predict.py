@@ -150,12 +150,11 @@ def predict(wanted: Predicting) -> Predictions:
         >>> predict("heads/first.safetensors", "photos").save("photos.csv")
 
     """
-    head, source, on = wanted.head, wanted.source, wanted.calibrate_on
-    loaded = head if isinstance(head, Head) else Head.load(head)
-    found = _source(loaded, source, wanted.weights, wanted.batch, wanted.progress)
-    calibrated = None if on is None else calibration.fit(loaded, on)
+    loaded = wanted.head if isinstance(wanted.head, Head) else Head.load(wanted.head)
+    found = _source(loaded, wanted)
+    calibrated = None if wanted.calibrate_on is None else calibration.fit(loaded, wanted.calibrate_on)
     top = min(wanted.top, len(loaded.classes))
-    return Predictions(loaded, found, top, calibrated, wanted.progress, _taken(source))
+    return Predictions(loaded, found, top, calibrated, wanted.progress, _taken(wanted.source))
 
 
 def _taken(source: "Source") -> tuple[str, ...]:
@@ -168,14 +167,9 @@ def _taken(source: "Source") -> tuple[str, ...]:
     return (f"'{source}' is taken as the path. The feature set of this name is '{other}'.",)
 
 
-def _source(
-    head: Head,
-    source: "Source",
-    weights: str | None,
-    batch: int | None,
-    progress: Progress | None,
-) -> sources.Source:
+def _source(head: Head, wanted: Predicting) -> sources.Source:
     """What is predicted. For pictures with the backbone."""
+    source, weights, batch, progress = wanted.source, wanted.weights, wanted.batch, wanted.progress
     features: sources.Source | None
     if isinstance(source, FeatureSet):
         features = sources.of_set(source, head)

@@ -47,15 +47,8 @@ def charge_of(
     What is no training is the evaluation of a head. `by` and `purpose` go into no card: a head is handed over, and it
     need not say who made it.
 
-    Args:
-        planned: what will be released.
-        features: of which set.
-        head: the name of the file that is to be written, or is evaluated.
-        digest: of all that the training computes with; of an evaluation, the SHA-256 of the head.
-        by: who asks for it.
-        purpose: what for.
-        split: of which of its splits.
-
+    head: the name of the file that is to be written, or is evaluated. digest: of all that the training computes with;
+    of an evaluation, the SHA-256 of the head.
     """
     facts, claimed = planned.facts, planned.claimed
     return Charge(

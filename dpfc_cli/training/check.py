@@ -59,6 +59,11 @@ class Checked:
         """The private records."""
         return self.request.features
 
+    @property
+    def after(self) -> Account:
+        """What will be spent with this training."""
+        return self.account if self.unfinished is not None else self.account.with_planned(self.charge)
+
 
 def check(request: Request, calibrated: Calibrated, observer: Observer) -> Checked:
     """Refuse whatever can be refused.

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from dpfc_cli.errors import Note, UserError, notes
 from dpfc_cli.ledger.file import ledger_path, read
-from dpfc_cli.ledger.totals import Account
 from dpfc_cli.options import takes
 from dpfc_cli.training import public, public_start, tuning
 from dpfc_cli.training.calibrate import calibrate, warnings_of
@@ -81,7 +80,8 @@ def finish(checked: Checked, observer: Observer) -> Trained:
             book, request = read(checked.account.ledger), checked.request
             again = request.again or confirm_again(book, checked.charge, request.features.name, observer.confirm_again)
             checked = replace(checked, request=replace(request, again=again))
-            if not observer.confirm(charge_of(checked), loses(checked.account, checked.charge) is not None):
+            asked = question(checked.charge, checked.features.name, checked.after)
+            if not observer.confirm(asked, loses(checked.account, checked.charge) is not None):
                 raise UserError("Nothing was charged.", "No head was made.", code="declined")
         note = Note("It was stopped during the charge: 'dpfc budget' says whether it is charged. No head was written.")
         charged = charge(checked)
@@ -98,16 +98,6 @@ def finish(checked: Checked, observer: Observer) -> Trained:
         if not notes(stop) and not (charged is None and isinstance(stop, UserError)):
             stop.add_note(note)
         raise
-
-
-def charge_of(checked: Checked) -> str:
-    """What is charged to what, as a question says it."""
-    return question(checked.charge, checked.features.name, account_with(checked))
-
-
-def account_with(checked: Checked) -> Account:
-    """What will be spent on these records with a training that is not charged yet."""
-    return checked.account if checked.unfinished is not None else checked.account.with_planned(checked.charge)
 
 
 @takes(Training)

@@ -181,26 +181,6 @@ def test_the_same_training_is_charged_again_only_if_somebody_says_so(dpfc: Dpfc,
     assert (len(charges()), heads()) == (6, before)
 
 
-def test_the_same_training_that_another_process_runs_is_charged_again_only_if_somebody_says_so(
-    dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its answers get another name with each release, so a file that has gone meanwhile is taken for one that runs."""
-    from dpfc_cli.privacy import curator
-
-    real, seen = curator.draw_noise, list[tuple[object, ...]]()
-
-    def drawn(*given: Any) -> Any:
-        monkeypatch.setattr(curator, "draw_noise", real)
-        refused = dpfc(*LINE, "--json")
-        seen.append((refused.exit_code, json.loads(refused.stderr.splitlines()[-1])["error"]["code"], len(charges())))
-        seen.append((dpfc(*LINE, "--delta", "1e-6").exit_code, dpfc(*LINE, "--again").exit_code, len(charges())))
-        return real(*given)
-
-    monkeypatch.setattr(curator, "draw_noise", drawn)
-    assert dpfc(*LINE).exit_code == 0
-    assert seen == [(6, "busy", 1), (0, 0, 3)]
-
-
 def test_without_a_terminal_it_goes_on_and_says_which_set_it_took(dpfc: Dpfc, second_set: None) -> None:
     trained = dpfc(*LINE, ends=0)
     assert "Features: features/newer (the newest of 2 sets; --features names another)" in trained.stderr

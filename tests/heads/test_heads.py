@@ -32,15 +32,6 @@ def head(m: int = 3, d: int = 2) -> Head:
     return Head(chain=(Clip(0.5),), weight=rng.normal(size=(d, m)), bias=rng.normal(size=m), card=card)
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
-    saved(tmp_path / "a.safetensors")
-    again = Head.load(tmp_path / "a.safetensors")
-    assert again.chain == head().chain
-    assert again.card == head().card
-    assert np.array_equal(again.weight, head().weight)
-    assert np.array_equal(again.bias, head().bias)
-
-
 def test_the_same_head_always_gives_the_same_bytes() -> None:
     """safetensors orders metadata by chance: three keys stood in one of six orders."""
     assert len({encoded(head()) for _ in range(40)}) == 1
@@ -52,12 +43,12 @@ def test_scores_run_the_chain() -> None:
     assert np.allclose(head().scores(x), expected, atol=1e-5)
 
 
-def test_a_chains_arrays_travel_with_the_head(tmp_path: Path) -> None:
+def test_what_is_saved_is_loaded_with_the_arrays_of_its_chain(tmp_path: Path) -> None:
     chain = (Clip(1e-30), Centre(np.array([0.25, -1.0])), Linear(np.array([[1.0, 2.0], [0.0, 3.0]])), Clip(0.5))
     made = replace(head(), chain=chain)
     save(encoded(made), tmp_path / "a.safetensors")
     again = Head.load(tmp_path / "a.safetensors")
-    assert [type(step) for step in again.chain] == [Clip, Centre, Linear, Clip]
+    assert ([type(step) for step in again.chain], again.card) == ([Clip, Centre, Linear, Clip], made.card)
     x = np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32)
     assert np.array_equal(again.scores(x), made.scores(x))
 

@@ -22,12 +22,12 @@ from dpfc_cli.training import charge as charges_module
 from dpfc_cli.training import public, tuning
 from dpfc_cli.training import train as trains
 from dpfc_cli.training.calibrate import Calibrated, warnings_of
-from dpfc_cli.training.charge import charge
+from dpfc_cli.training.charge import charge, question
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
 from dpfc_cli.training.run import let_go
-from dpfc_cli.training.train import account_with, charge_of, finish, plan, train
+from dpfc_cli.training.train import finish, plan, train
 from tests.support import blobs, refuses
 from tests.training.requests import account, charges, checked, ready, states
 
@@ -175,7 +175,7 @@ def test_a_tuned_training_that_was_stopped_goes_on_under_the_name_that_was_charg
     assert again.unfinished is not None
     assert (again.path, again.calibrated) == (before.path, before.calibrated)
     assert told.said[-1].endswith("It goes on, and nothing more is charged: 0 of its 2 releases have their answers.")
-    assert account_with(again).charges == account(sets["a"]).charges
+    assert again.after.charges == account(sets["a"]).charges
     tuned(lambda calibrated: replace(calibrated, options=replace(calibrated.options, learning_rate=0.5)))
     with pytest.raises(UserError, match="does not fit under the cap"):
         plan(wanted, told)
@@ -185,7 +185,9 @@ def test_a_tuned_training_that_was_stopped_goes_on_under_the_name_that_was_charg
 
 
 def test_without_a_guarantee_no_epsilon_is_charged(sets: dict[str, FeatureSet]) -> None:
-    assert charge_of(ready(sets["a"], non_private=True)) == "no ε to a"
+    told = Told()
+    finish(ready(sets["a"], non_private=True), told)
+    assert told.asked == ["no ε to a"]
 
 
 def test_what_goes_on_is_not_asked_for_again(sets: dict[str, FeatureSet]) -> None:
@@ -247,7 +249,7 @@ def test_a_stop_after_the_head_says_that_it_is_there(
 def test_no_name_and_no_question_says_less_than_is_spent(features: FeatureSet, epsilon: float) -> None:
     ready = checked(features, epsilon=epsilon)
     named = float(ready.path.name.removesuffix(".safetensors").rpartition("-eps")[2])
-    asked = float(charge_of(ready).split()[2])
+    asked = float(question(ready.charge, ready.features.name, ready.after).split()[2])
     assert epsilon <= named <= 1.001 * epsilon
     assert epsilon <= asked <= 1.00001 * epsilon
 
