@@ -109,7 +109,7 @@ class Sums(Oracle):
             facts, lattice = self._mechanism.facts, lattice_of(self._mechanism)
             total = whole.view(np.int64) * query.scale(facts, lattice)
             if not _can_be(self._mechanism, total, number, query):
-                raise _impossible("One of the sites")
+                raise _impossible("A site")
         return total if len(due.pieces) == 1 else unpacked(total, due.shape[-1])
 
 
@@ -195,7 +195,7 @@ class Remote:
         # A masked answer says nothing by itself.
         masked = self.mechanism.pool is not None
         if len(rest) or not (masked or _can_be(self.mechanism, answer, number, query)):
-            raise _impossible(f"Site '{self.name}'", self.name)
+            raise _impossible(f"Site '{self.name}'")
         return answer
 
 
@@ -212,7 +212,7 @@ def _can_be(mechanism: Mechanism, answer: np.ndarray, number: int, query: Query)
     return bool(np.abs(whole).max() <= most and np.linalg.norm(whole) <= most)
 
 
-def _impossible(who: str, site: str = "") -> UserError:
+def _impossible(who: str) -> UserError:
     return damaged(
         f"{who} sent an answer that records and noise cannot give.",
         "Speak to its operator. Nothing was computed with it.",

@@ -422,10 +422,13 @@ def agreed(
         colluding=colluding,
         delta=min(default_delta(each["n"]) for each in found) if delta is None else delta,
     )
+    try:
+        solver = made.solver
+    except ValueError as error:
+        raise UserError(f"There is no such plan: {error}.", "Ask for other invitations.", code="bad-value") from error
     if start is not None:
-        check_start(made.solver)
+        check_start(solver)
         made = replace(made, start=vectors_for(made.classes, made.features["dim"], start).origin)
-    assert made.solver
     return made
 
 
