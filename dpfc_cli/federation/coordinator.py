@@ -28,10 +28,10 @@ from dpfc_cli.privacy.forms import unpacked
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Release
 from dpfc_cli.privacy.parts import bytes_of, encoded, framed, taken
 from dpfc_cli.privacy.queries import Gradient, Query, sensitivity
-from dpfc_cli.training.card import check_name, with_ending
+from dpfc_cli.training.calibrate import Calibrated
+from dpfc_cli.training.card import card_with, check_name, with_ending
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.public_start import vectors_for
-from dpfc_cli.version import __version__
 
 PATIENCE, GIVING = 600.0, 30.0
 """Seconds for which a site that does not answer is asked again: for answers, and when there is a head for it."""
@@ -146,7 +146,7 @@ class Remote:
         message = framed({"ask": asked, "plan": self.digest, **said}, body)
         try:
             reply, rest = ask_patiently(self.socket, message, limit, self.patience)
-            if reply.get("error") == "not-charged" and asked != "charge":
+            while reply.get("error") == "not-charged" and asked != "charge":
                 # It was started again since. It finds its charge, and goes on.
                 self.say("charge")
                 reply, rest = ask_patiently(self.socket, message, limit, self.patience)
@@ -282,48 +282,29 @@ def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer, star
             state, _ = site.say(asked)
             observer.say(f"{site.name}: {state}")
     solver = plan.solver
+    if start is not None:
+        solver = replace(solver, options=replace(solver.options, public_head=start))
     oracle = Sums(_noise(solver), [site.part for site in sites], plan.weights)
-    options = solver.options if start is None else replace(solver.options, public_head=start)
-    solution = solver.method.solve(oracle, solver.facts, options)
-    return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card_of(plan, solution))
+    solution = solver.method.solve(oracle, solver.facts, solver.options)
+    card = _card(plan, solver, solution)
+    return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
 
 
-def card_of(plan: Federation, solution: Solution) -> dict[str, Any]:
+def _card(plan: Federation, solver: Calibrated, solution: Solution) -> dict[str, Any]:
     """The card of the coordinator's head: of the records of all sites, with the largest claim of them.
 
     It has no ledger. It counts this training alone, under the plan's id.
     """
-    solver, known = plan.solver, plan.features
-    claimed = solver.claimed
+    claimed, counts = solver.claimed, [each.records for each in plan.sites if each.records is not None]
     assert claimed is not None
-    counts = [each.records for each in plan.sites if each.records is not None]
-    facts = solver.facts
-    return {
-        "method": solver.method.name,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "options": solver.method.in_force(solver.options, private=True),
-        "claim": "private",
-        **{name: getattr(claimed, name) for name in ("epsilon", "delta", "mu", "eta")},
-        "adjacency": plan.adjacency,
-        "unit": facts.unit,
-        "facts": {
-            **{"n": sum(each.n for each in plan.sites), "m": facts.m, "d": facts.d, "k": facts.k, "origin": "asserted"},
-            **({"records": sum(counts)} if counts else {}),
-        },
-        "plan": solver.plan.described(solver.plan.sigmas(claimed.mu)),
-        "classes": list(plan.classes),
-        "features": {
-            **{"name": "federation", "split": "train", "fingerprint": plan.fingerprint, "hold_out": 0.0},
-            **{name: known[name] for name in ("backbone", "preparation", "dtype")},
-        },
-        "versions": {"dpfc": __version__},
-        "ledger": {
-            **{"charge": plan.id, "private": 1, "unprotected": 0, "epsilon": claimed.epsilon, "exact": True},
-            "unit": facts.unit,
-        },
-        "federation": plan.described(),
-        **({} if plan.start is None else {"public_head": dict(plan.start)}),
-    }
+    facts = plan.facts(sum(each.n for each in plan.sites), sum(counts) or None)
+    noise = replace(_noise(solver), facts=facts, mu=claimed.mu)
+    whole = replace(solver, facts=facts, mechanism=noise, federation=plan.described())
+    known = {name: plan.features[name] for name in ("backbone", "preparation", "dtype")}
+    known |= {"name": "federation", "fingerprint": plan.fingerprint, "hold_out": 0.0}
+    standing = {"charge": plan.id, "private": 1, "unprotected": 0, "epsilon": claimed.epsilon, "exact": True}
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    return card_with(whole, known, plan.classes, "asserted", at, solution, standing | {"unit": facts.unit})
 
 
 def _noise(claim: Any) -> Mechanism:

@@ -21,6 +21,7 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim
 from dpfc_cli.rounding import rounded_up
+from dpfc_cli.sources.classes import Origin
 from dpfc_cli.training.answers import digest_of
 from dpfc_cli.training.calibrate import Calibrated, Planned
 from dpfc_cli.training.request import SPLIT
@@ -137,13 +138,35 @@ def charged_standing(ledger: Ledger, charge: Charge) -> dict[str, Any]:
 def card_of(
     calibrated: Calibrated, features: FeatureSet, at: str, solution: Solution, standing: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """The card of a head of a feature set, see `card_with`."""
+    manifest = features.manifest
+    known = {
+        "name": features.name,
+        "fingerprint": manifest.fingerprint,
+        "backbone": manifest.backbone,
+        "preparation": manifest.source["identity"].get("preparation"),
+        "dtype": manifest.dtype,
+        "hold_out": manifest.hold_out,
+    }
+    return card_with(calibrated, known, manifest.classes, manifest.origin, at, solution, standing)
+
+
+def card_with(
+    calibrated: Calibrated,
+    features: Mapping[str, Any],
+    classes: Sequence[str],
+    origin: Origin,
+    at: str,
+    solution: Solution,
+    standing: Mapping[str, Any],
+) -> dict[str, Any]:
     """The head's card, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
 
-    Of what is public it says where it came from; its arrays are no option. Of the solution it says only whether a
-    training without noise reached its optimum, and how far a public start was trusted, class by class. standing: see
-    `standing_of`.
+    features: their name and recipe. classes, origin: their names, and who states them. standing: see `standing_of`. Of
+    what is public the card says where it came from; its arrays are no option. Of the solution it says only whether a
+    training without noise reached its optimum, and how far a public start was trusted, class by class.
     """
-    facts, manifest = calibrated.facts, features.manifest
+    facts = calibrated.facts
     claimed, releases = calibrated.head_claim
     options, holds = calibrated.options, calibrated.method.public
     public = options.public if "public" in holds else None
@@ -160,26 +183,18 @@ def card_of(
         "adjacency": facts.adjacency,
         "unit": facts.unit,
         "facts": {
-            **{"n": facts.n, "m": facts.m, "d": facts.d, "k": facts.k, "origin": manifest.origin},
+            **{"n": facts.n, "m": facts.m, "d": facts.d, "k": facts.k, "origin": origin},
             **({} if facts.rows is None else {"records": facts.rows}),
         },
         "plan": releases,
-        "classes": list(manifest.classes),
-        "features": {
-            "name": features.name,
-            "split": SPLIT,
-            "fingerprint": manifest.fingerprint,
-            "backbone": manifest.backbone,
-            "preparation": manifest.source["identity"].get("preparation"),
-            "dtype": manifest.dtype,
-            "hold_out": manifest.hold_out,
-        },
+        "classes": list(classes),
+        "features": {**features, "split": SPLIT},
         "versions": {"dpfc": __version__},
         **_seeded(calibrated),
         **({} if calibrated.method.source is None else {"method_source": dict(calibrated.method.source)}),
         "ledger": dict(standing),
         **({} if public is None else {"public_features": dict(public.origin)}),
-        **({} if start is None else {"public_head": _begun(start, solution.trusted, manifest.classes)}),
+        **({} if start is None else {"public_head": _begun(start, solution.trusted, classes)}),
         **({} if calibrated.tuning is None else {"tuning": dict(calibrated.tuning)}),
         **({} if calibrated.federation is None else {"federation": dict(calibrated.federation)}),
         **({} if solution.converged is None else {"converged": solution.converged}),
