@@ -1,13 +1,12 @@
 """What `--help` shows, what a message calls a parameter, and what a shell completes."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pytest
 import typer
@@ -128,7 +127,8 @@ def test_json_may_stand_before_the_command(tmp_path: object, monkeypatch: pytest
     assert json.loads(before.stdout)["heads"] == []
 
 
-def test_a_shell_completes_commands_options_and_names(tmp_path: Path) -> None:
+def test_a_shell_completes_commands_options_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for path in ("features/mine/manifest.json", "features/other/manifest.json", "heads/mine-eps1.safetensors"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
@@ -147,10 +147,8 @@ def test_a_shell_completes_commands_options_and_names(tmp_path: Path) -> None:
         ("dpfc train --out h", []),
     ):
         env = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_DPFC_COMPLETE": "complete_bash"}
-        program = f"import sys; sys.argv[0] = 'dpfc'; {MAIN}"
-        given: dict[str, Any] = {"env": os.environ | env, "capture_output": True, "text": True, "cwd": tmp_path}
-        ended = subprocess.run([sys.executable, "-c", program], check=False, **given)
-        assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, completions, ""), typed
+        ended = CliRunner().invoke(application.app, [], env=env, prog_name="dpfc")
+        assert (ended.exit_code, ended.stdout.split(), ended.stderr) == (0, completions, ""), typed
 
 
 def test_a_value_of_another_kind_is_refused_in_plain_words() -> None:

@@ -32,7 +32,7 @@ def test_what_is_killed_or_fails_breaks_nothing_and_the_next_run_goes_on(tmp_pat
 
 
 def test_equal_trainings_at_once_charge_nothing_twice(tmp_path: Path) -> None:
-    assert_nothing_breaks(tmp_path, "twins", "--count", "6")
+    assert_nothing_breaks(tmp_path, "twins", "--count", "4")
 
 
 def test_processes_that_charge_at_once_pass_no_cap_and_lose_no_charge(tmp_path: Path) -> None:
