@@ -391,7 +391,6 @@ def agreed(
         raise UserError(
             f"{parameter('colluding')} lies in 1 to {others}, which are all other sites.",
             "Fewer than all mean masks. They need three sites, because each one knows its own noise.",
-            code="bad-value",
         )
     for what, of in (
         ("epsilon", lambda one: one["epsilon"] if colluding < others else None),

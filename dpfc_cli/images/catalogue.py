@@ -93,7 +93,6 @@ def check(
         raise UserError(
             f"{parameter('window')} {','.join(f'{value:g}' for value in window)} is not LOW,HIGH with LOW below HIGH.",
             "Give the grey values that are black and white, such as 0,4095 for values of 12 bits.",
-            code="bad-value",
         )
 
 

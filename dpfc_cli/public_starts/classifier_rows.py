@@ -112,7 +112,6 @@ def _unstated(path: Path, why: str) -> UserError:
     return UserError(
         f"{quoted(path)} does not say which rows the classes have: {why}.",
         'Give JSON such as {"cat": [281, 282], "dog": [151]}, with rows counted from 0.',
-        code="bad-value",
         parameter="rows",
     )
 

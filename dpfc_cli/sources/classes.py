@@ -81,7 +81,6 @@ def check_classes(classes: tuple[str, ...], inferred: bool) -> None:
         raise UserError(
             f"The name of the class {foreign!a} is not UTF-8.{f' {GUARDED}' if inferred else ''}",
             "Rename it. If it is a folder, rename the folder (convmv converts whole trees of names).",
-            code="bad-value",
             parameter="classes",
         )
     if len(classes) < 2:
@@ -90,7 +89,6 @@ def check_classes(classes: tuple[str, ...], inferred: bool) -> None:
             f"If there are classes without records, name all classes: {parameter('classes')}."
             if inferred
             else "Add another class.",
-            code="bad-value",
         )
 
 
@@ -168,7 +166,7 @@ def _read(path: Path) -> tuple[str, ...]:
 
 
 def _refused(what: str) -> UserError:
-    return UserError(what, _NAMES, code="bad-value", parameter="classes")
+    return UserError(what, _NAMES, parameter="classes")
 
 
 # The labels of pictures

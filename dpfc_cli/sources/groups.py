@@ -120,7 +120,7 @@ def rule_of(text: str) -> Rule:
 
 
 def _bad_rule(text: str, remedy: str) -> UserError:
-    return UserError(f"{parameter('group_by')} '{text}' does not say how persons are found.", remedy, code="bad-value")
+    return UserError(f"{parameter('group_by')} '{text}' does not say how persons are found.", remedy)
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,9 +99,7 @@ def expanded(pattern: str) -> list[str]:
     for choice in choices:
         count *= len(choice)
     if count > MOST_FILES:
-        raise UserError(
-            f"{quoted(pattern)} names {count:,} files.", "Check the numbers in its braces.", code="bad-value"
-        )
+        raise UserError(f"{quoted(pattern)} names {count:,} files.", "Check the numbers in its braces.")
     return ["".join(combination) for combination in product(*choices)]
 
 
@@ -109,9 +107,7 @@ def _choices(inside: str) -> list[str]:
     if match := _NUMBERS.fullmatch(inside):
         first, last, width = int(match[1]), int(match[2]), len(match[1])
         if not first <= last < first + MOST_FILES:
-            raise UserError(
-                f"'{{{inside}}}' is not a range of numbers.", "Write for instance {0000..0099}.", code="bad-value"
-            )
+            raise UserError(f"'{{{inside}}}' is not a range of numbers.", "Write for instance {0000..0099}.")
         return [f"{i:0{width}d}" for i in range(first, last + 1)]
     return inside.split(",")
 
@@ -186,7 +182,6 @@ def held_out(
         raise UserError(
             f"{parameter('hold_out')} {fraction:g} of {counted(n, noun)} leaves one of the two splits empty.",
             "Give another fraction, or a test split of your own.",
-            code="bad-value",
         )
     return {"train": np.flatnonzero(~out), "test": np.flatnonzero(out)}
 

@@ -200,9 +200,7 @@ def noised(
         asked_for = (
             f"{parameter('epsilon')} such as 1" if sigma is None else f"a larger {parameter('noise_multiplier')}"
         )
-        raise UserError(
-            sentence(error), f"Choose {asked_for}, or {parameter('delta')} such as 1e-5.", code="bad-value"
-        ) from error
+        raise UserError(sentence(error), f"Choose {asked_for}, or {parameter('delta')} such as 1e-5.") from error
     guarantee = Guarantee(epsilon=epsilon, delta=delta, mu=mu, eta=eta)
     return guarantee, Mechanism(facts=facts, plan=plan, mu=mu)
 
@@ -226,7 +224,6 @@ def check_delta(delta: float, facts: Facts, remedy: str) -> None:
             f"{parameter('delta')} {delta:g} is larger than 1/n = {1 / facts.n:.2g}. A mechanism that publishes all "
             f"of one {facts.unit} at random would satisfy it.",
             remedy,
-            code="bad-value",
         )
 
 
