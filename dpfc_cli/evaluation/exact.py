@@ -22,8 +22,6 @@ from dpfc_cli.show.document import Told
 
 ROWS = 4_096
 """Records scored at a time."""
-MOST_SHOWN = 10
-"""Heads that a line shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +97,9 @@ class Comparison(Told):
 
     def told(self) -> dict[str, str]:
         first = self.evaluations[0]
-        shown = [percentage(each.top1, first.n, each.interval, more=1) for each in self.evaluations[:MOST_SHOWN]]
-        more = ", …" if len(self.evaluations) > MOST_SHOWN else ""
-        return {**first.told(), "top-1": f"{', '.join(shown)}{more}, exact and not protected"}
+        ends = (percentage(pick(each.top1 for each in self.evaluations), first.n) for pick in (min, max))
+        figures = f"{' to '.join(ends)}, exact and not protected"
+        return {**first.told(), "heads": f"{len(self.evaluations)}", "top-1": figures}
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ COLUMNS = (
     *("evaluation_epsilon", "evaluation_delta"),
 )
 """Of --csv: one row for each head. They are always the same, so files can be joined."""
+SEEDS = ("head", "seeds", "epsilon", "top-1, mean", "deviation")
 EXACT = "Exact figures, not protected"
 _CHOICE = "The best of several heads on the same records looks better than it is. Choose it on other records."
 _NO_CLASSES = (
@@ -100,7 +101,6 @@ def several(
             seeds.append({"heads": [str(paths[i]) for i in held], "top1": mean, "top1_deviation": deviation})
             shown = (rounding.percentage(each, n, results[held[0]].interval, more=1) for each in (mean, deviation))
             means.append((f"{names[held[0]]} …", str(len(held)), rounding.epsilon(at["epsilon"]), *shown))
-    of_seeds = ("head", "seeds", "epsilon", "top-1, mean", "deviation")
     warnings = []
     for warning in found.warnings:
         about = [name for name, result in zip(names, results, strict=True) if warning in result.warnings]
@@ -109,7 +109,7 @@ def several(
         *warned(warnings),
         Table(columns, rows, left=3, bar=range_of),
         *([Words(SEEDED)] if any("seeded" in card for card in cards) else []),
-        *([Table(of_seeds, means, title="Heads that differ in their seed alone")] if means else []),
+        *([Table(SEEDS, means, title="Heads that differ in their seed alone")] if means else []),
         Table(beside, pairs, title=f"Top-1 beside that of {names[0]}, in points: paired, on the same records"),
         Words(_CHOICE),
     ]

@@ -135,11 +135,7 @@ def pay(planned: Planned, features: FeatureSet, charge: Charge, again: bool) -> 
 
     Whether it may be charged is looked at again, while nobody else can charge anything.
 
-    Args:
-        planned: what will be released.
-        features: the feature set.
-        charge: the fact that says so.
-        again: whether the same may have been charged before (`confirm_again`).
+    again: whether the same may have been charged before (`confirm_again`).
 
     Raises:
         UserError: it may not be charged, or the ledger cannot be written. Then nothing is charged, unless the message

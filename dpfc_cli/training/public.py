@@ -60,14 +60,8 @@ def check(calibrated: Calibrated, private: FeatureSet, public: FeatureSet) -> No
 
 
 def check_method(calibrated: Calibrated, name: str, option: str, why: str) -> None:
-    """UserError where the method has no use for something public, or has no noise.
-
-    Args:
-        calibrated: the training.
-        name: the parameter that names what is public.
-        option: its name among the method's public options.
-        why: why other methods have no use for it.
-
+    """UserError where the method has no use for something public, or has no noise. name: the parameter that names it.
+    option: its name among the method's public options. why: why other methods have no use for it.
     """
     if option not in calibrated.method.public:
         one = "Leave it out, or use dp-whitened."

@@ -26,9 +26,6 @@ from dpfc_cli.training.machine import shelf_for, side_of, stack_bytes, stack_for
 from dpfc_cli.training.observer import MATRICES, SOLVING, TRAINING, Observer
 from dpfc_cli.training.request import SPLIT
 
-UNUSED = 0.005
-"""A public start that is trusted less is shown as trusted to 0 %."""
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Trained(Told):
@@ -91,7 +88,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
             observer.warn(f"the head is written to '{path}', but the ledger does not say so. {unsettled.what}")
         if card.get("converged") is False:
             observer.warn("the optimum was not reached. The head is where the iteration ended.")
-        if card.get("public_head", {}).get("trusted", 1.0) < UNUSED:
+        if round(100 * card.get("public_head", {}).get("trusted", 1.0)) == 0:
             observer.warn(
                 "the public start was trusted to 0 %, so the head has nothing of it. Its vectors are wrong, or of "
                 "another backbone or order of classes."

@@ -92,12 +92,6 @@ def test_what_contradicts_itself_is_refused(
     assert refused.value.fields.get("parameter") == which
 
 
-def test_a_path_is_no_feature_set() -> None:
-    path: Any = "features/one"
-    with pytest.raises(UserError, match="features is a str, not a feature set"):
-        Request(path, folder=HEADS, epsilon=1)
-
-
 def test_the_facts_are_those_of_the_split(one: FeatureSet) -> None:
     assert facts_of(one) == Facts(n=4, m=2, d=2)
     assert facts_of(one, "replace-one", split="test") == Facts(n=2, m=2, d=2, adjacency="replace-one")
