@@ -10,7 +10,7 @@ import numpy as np
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation import plan as plans
-from dpfc_cli.federation.messages import AT_ONCE, Pace, ask
+from dpfc_cli.federation.messages import AT_ONCE, Pace, ask_patiently
 from dpfc_cli.federation.plan import Federation
 from dpfc_cli.federation.site import Site, serve, site_of
 from dpfc_cli.privacy.parts import framed
@@ -49,13 +49,14 @@ def say(name: str, plan: Federation, asked: str, body: bytes = b"", **said: Any)
 
 
 def word(name: str, message: bytes) -> str:
-    reply, _ = ask(Path(f"{name}.sock"), message, 2**24)
+    reply, _ = ask_patiently(Path(f"{name}.sock"), message, 2**24, 20.0)
     return str(reply.get("state") or reply["error"])
 
 
 def said(name: str, plan: Federation, asked: str, body: bytes = b"", **more: Any) -> bytes:
     """The bytes that a site sends."""
-    return bytes(ask(Path(f"{name}.sock"), framed({"ask": asked, "plan": plan.digest, **more}, body), 2**24)[1])
+    message = framed({"ask": asked, "plan": plan.digest, **more}, body)
+    return bytes(ask_patiently(Path(f"{name}.sock"), message, 2**24, 20.0)[1])
 
 
 class Serving:
