@@ -86,7 +86,6 @@ def _ensure(remote: Remote, target: Path, progress: Progress | None) -> None:
         "Check the network and try again, or get the file by other means and name the folder that holds it: "
         f"{parameter('data_dir')}.",
         code="unreachable",
-        name=target.name,
         problem=f"{target.name}: {problem}",
     )
 

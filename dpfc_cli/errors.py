@@ -81,7 +81,7 @@ class UserError(Exception):
         remedy: what to do about it.
         code: the kind of error, for programs.
         fields: what a program does something with, as JSON-able values: `parameter` and `path`, which are those that
-            the message names first unless they are said; `name` and what is `known`; what is `needed` and `allowed`.
+            the message names first unless they are said; the unknown `name` and what is `known`; what is `left` …
 
     `str(error)` is both texts, a line each and `printable`, with parameters named as Python names them.
 

@@ -18,28 +18,7 @@ from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.hub import Pin
 from dpfc_cli.errors import conflict, parameter, unknown
 
-__all__ = [
-    "BACKBONES",
-    "FAMILIES",
-    "POOLINGS",
-    "PRECISIONS",
-    "PREPROCESS",
-    "Backbone",
-    "Classifier",
-    "Family",
-    "Geometry",
-    "Wanted",
-    "check",
-    "classifier",
-    "computed",
-    "dimensions",
-    "geometry_of",
-    "load",
-    "own_pool",
-    "own_recipe",
-    "published",
-]
-
+__all__ = ["Backbone", "Classifier", "Family", "Geometry", "Wanted", "computed"]
 
 FAMILIES: tuple[Family, ...] = (scattering.FAMILY, vision_transformer.FAMILY, convnext.FAMILY)
 """A new family is one row here and one module or package of its own."""
@@ -130,7 +109,6 @@ def check(wanted: Wanted) -> Family:
             raise conflict(
                 f"The model {wanted.name} has no {kind} '{value}'.",
                 f"Leave out {parameter(option)}, or use one that it has: {', '.join(own)}.",
-                known=list(own),
             )
     family.check(wanted)
     return family
@@ -149,5 +127,4 @@ def _check_repository(name: str, weights: str | None) -> None:
             f"'{weights}' are the weights of {' and '.join(owners)}, not of {name}.",
             f"Choose that {parameter('model')}, or name other {parameter('weights')}.",
             parameter="weights",
-            known=owners,
         )

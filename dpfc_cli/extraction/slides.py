@@ -258,7 +258,6 @@ def _judge(broken: dict[str, str], patches: dict[str, np.ndarray], wanted: Impor
             f"{what} {listed(lines, list_of_them)} {GUARDED}",
             "Make them again, or leave them out of the table. Or keep them as records without content: "
             f"{parameter('on_error')} null.",
-            count=len(broken),
         )
     nulls = {split: int((found == 0).sum()) for split, found in patches.items()}
     said = " and ".join(f"{count:,} of {len(patches[split]):,} {split} records" for split, count in nulls.items())
@@ -299,7 +298,6 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
         raise missing(
             f"{quoted(table)} does not say which slides are of one patient.",
             f"Name the column that does: {parameter('group_column')}.",
-            known=columns,
         )
     lines, splits = _of_splits(table, lines, next((c for c in columns if c.lower() == SPLIT_COLUMN), None))
     for number, line in lines:

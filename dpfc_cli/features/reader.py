@@ -91,7 +91,7 @@ class FeatureSet(Told):
                     f" For pictures, 'dpfc extract' with {parameter('hold_out')} 0.1 makes one of a part of the "
                     "training split."
                 )
-            raise missing(f"{quoted(self.folder)} has no split '{name}'.", remedy, known=known) from None
+            raise missing(f"{quoted(self.folder)} has no split '{name}'.", remedy) from None
 
     def with_classes(self, classes: Sequence[str]) -> "FeatureSet":
         """The same records with labels that are numbers in another list of classes, which has all classes of the set.

@@ -172,7 +172,6 @@ def _named(
                 "for it.",
                 f"It holds {_listed(arrays)}. Name them train_x and train_y, or 'features' and 'labels', or say their "
                 f"names with {parameter('column')} and {parameter('label_column')}.",
-                known=sorted(arrays),
             )
         tables[split] = checked(str(path), arrays[x](), arrays[y](), x, y)
         usual = [f"{split}_{GROUPS}", f"{split}/{GROUPS}"] + [GROUPS] * (split == "train")
@@ -187,12 +186,7 @@ def _found(path: Path, arrays: Arrays, split: str, usual: list[str], option: str
     names = [f"{split}/{given}", f"{split}_{given}", *([given] * (split == "train"))] if given else usual
     found = [name for name in names if name in arrays]
     if given and split == "train" and not found:
-        raise missing(
-            f"{quoted(path)} has no '{given}'.",
-            f"It holds {_listed(arrays)}.",
-            parameter=option,
-            known=sorted(arrays),
-        )
+        raise missing(f"{quoted(path)} has no '{given}'.", f"It holds {_listed(arrays)}.", parameter=option)
     return found[0] if found else None
 
 

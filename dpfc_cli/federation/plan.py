@@ -171,7 +171,7 @@ class Federation:
         found = next((each for each in self.sites if each.name == name), None)
         if found is None:
             known = ", ".join(each.name for each in self.sites)
-            raise missing(f"'{name}' is no site of this plan.", f"It has: {known}.", known=known)
+            raise missing(f"'{name}' is no site of this plan.", f"It has: {known}.")
         return found
 
     def facts(self, n: int, records: int | None) -> Facts:

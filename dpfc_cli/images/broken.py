@@ -80,7 +80,6 @@ class Broken:
             remedy,
             parameter="on_error" if self._allowed is None else "most_null",
             path=str(self._file),
-            count=len(self._found),
         )
 
     def said(self) -> str | None:

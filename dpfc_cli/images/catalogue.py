@@ -53,17 +53,11 @@ def check(
     """
     entry, path = _entry(dataset)
     if entry.location == "path" and not path:
-        raise missing(
-            f"'{entry.name}' needs the path of its files.",
-            f"Write {entry.usage}.",
-            parameter="dataset",
-            name=entry.name,
-        )
+        raise missing(f"'{entry.name}' needs the path of its files.", f"Write {entry.usage}.", parameter="dataset")
     if entry.location == "data_dir" and data_dir is None and not entry.remotes:
         raise missing(
             f"dpfc cannot download '{entry.name}'.",
             f"{entry.obtain} Then name the folder that holds it: {parameter('data_dir')}.",
-            name=entry.name,
         )
     known = [form for form in RULES if form.partition(":")[0] in entry.groups]
     for name, given, taken, why in (
@@ -77,17 +71,12 @@ def check(
         ("exif", exif, not entry.small, "its pictures are pixels of 8 bits already"),
     ):
         if given and not taken:
-            raise conflict(
-                f"'{entry.name}' takes no {parameter(name)}: {why}.",
-                f"Leave out {parameter(name)}.",
-                name=entry.name,
-            )
+            raise conflict(f"'{entry.name}' takes no {parameter(name)}: {why}.", f"Leave out {parameter(name)}.")
     if group_by is not None and group_by.by not in entry.groups:
         raise conflict(
             f"'{entry.name}' does not find persons by '{group_by.by}'.",
             f"Write {' or '.join(known)}.",
             parameter="group_by",
-            name=entry.name,
         )
     if window is not None and not (len(window) == 2 and all(map(math.isfinite, window)) and window[0] < window[1]):
         raise UserError(

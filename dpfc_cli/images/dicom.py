@@ -82,7 +82,6 @@ def check_element(name: str) -> None:
             f"DICOM has no element '{name}'.",
             f"Name one as DICOM does, such as {parameter('group_by')} column:PatientID.",
             code="unknown-name",
-            name=name,
         )
 
 

@@ -251,7 +251,6 @@ def _in_table(path: Path | None, folder: Path, label_column: str | None, table_a
             "the pictures if it lies elsewhere.",
             code="missing",
             path=str(folder / min(missing)),
-            count=len(missing),
         )
     if not found:
         raise ValueError(f"'{path}' names no file in '{folder}'")

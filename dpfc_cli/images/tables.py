@@ -475,7 +475,6 @@ def image_column(schema: Any, source: str) -> str:
             "One column must be a struct of 'bytes' and 'path', as the Hugging Face hub writes images. "
             "If the files hold features and not pictures, use 'dpfc import'.",
             code="conflict" if found else "missing",
-            known=found,
         )
     return str(found[0])
 

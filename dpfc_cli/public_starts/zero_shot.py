@@ -113,7 +113,6 @@ def zero_shot(wanted: ClassVectors) -> ZeroShot:
         raise conflict(
             f"Only {len(known)} of {len(own)} classes have a vector, so nothing can be told apart.",
             f"Say which rows the classes have: {parameter('rows')}, {parameter('labels')} or {parameter('wordnet')}.",
-            known=list(known),
         )
     if features is not None and features.dim != vectors.shape[1]:
         before = " Those of CLIP are taken before its projection." if source == "text" else ""

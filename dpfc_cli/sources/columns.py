@@ -132,7 +132,6 @@ def chosen(schema: Any, given: str | None, fits: Fits, what: str, option: str, s
     raise missing(
         f"{quoted(source)} has {problem}.",
         f"Name one with {parameter(option)}. Columns of {what}: {', '.join(fitting) or 'none'}.",
-        known=fitting,
     )
 
 
@@ -153,7 +152,6 @@ def label_column(schema: Any, given: str | None, fits: Fits, what: str, source: 
         f"'{source}' has {has}",
         f"Name it with {parameter('label_column')}, or give it one of these names: {', '.join(USUAL_NAMES)}.",
         code="conflict" if numbers else "missing",
-        known=numbers,
     )
 
 

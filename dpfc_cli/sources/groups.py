@@ -213,7 +213,6 @@ def keys_of(
             f"{counted(count, 'record')} of {quoted(source)} {'has' if count == 1 else 'have'} no person. The first is "
             f"'{name}'. {GUARDED}",
             f"{remedy} dpfc does not guess: two records without a person may be of the same one.",
-            count=count,
         )
     return Keys([key or "" for key in number], own)
 
@@ -250,7 +249,6 @@ def check_apart(keys: Mapping[str, Keys], source: str) -> None:
             f"{counted(len(both), 'person')} of {quoted(source)} {have} records in two splits. {GUARDED}",
             "Put all records of a person into one split. If these are different persons, such as numbers that begin "
             "again in each split, give them different names.",
-            count=len(both),
         )
 
 

@@ -68,7 +68,6 @@ def column_in(
             f"{quoted(path)} has no column {f'of {what}' if given is None else repr(given)}. It has: "
             f"{', '.join(columns) or 'none'}.{guarded}",
             f"Say which one it is: {parameter(option)} {form}NAME. Or give it a usual name: {', '.join(usual)}.",
-            known=list(columns),
         )
     return str(name)
 

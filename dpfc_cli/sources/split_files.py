@@ -171,7 +171,6 @@ def held_out(
         raise conflict(
             f"'{source}' has a test split already, of {counted(splits['test'], noun)}.",
             f"Leave out {parameter('hold_out')}.",
-            name=source,
         )
     n = splits["train"]
     if keys is None:

@@ -78,14 +78,12 @@ def class_vectors(wanted: Wanted, names: Sequence[str], prompts: Sequence[str] =
             f"The model {name} has no text tower.",
             f"Use one that was trained on pictures with captions: {', '.join(known)}.",
             parameter="model",
-            known=known,
         )
     if wanted.pool not in (None, model.pool):
         raise conflict(
             f"Texts and pictures are compared by the feature '{model.pool}' of {name}. The feature '{wanted.pool}' "
             "does not lie in their joint space.",
             f"Use features with {parameter('pool')} '{model.pool}'.",
-            known=[model.pool],
         )
     texts = texts_of(names, prompts)
 

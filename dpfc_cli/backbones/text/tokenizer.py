@@ -105,7 +105,6 @@ def load(model: Model, weights: str | None, progress: Progress | None = None) ->
             f"There is no tokenizer beside the weights '{where}': no {FILE}.",
             "Get it from the repository of the weights, and put it into their folder.",
             parameter="weights",
-            known=[FILE],
         )
     with _refused(located.id):
         description = {"id": located.id, "sha256": located.digest()}
