@@ -497,15 +497,21 @@ def test_of_a_copy_and_without_a_file_no_training_goes_on(
     assert (states(features), kept()) == (["written"] * 4, [])
 
 
-def test_an_older_file_that_is_put_over_a_newer_one_does_not_go_on(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a kill the ledger does not say how many answers there were. The name of the file does."""
+def killed_twice(monkeypatch: pytest.MonkeyPatch) -> tuple[Path, bytes, Path]:
+    """Where the answers lay after the first kill, the bytes of that file, and where they lie now."""
     killed_at(1, monkeypatch)
     (path,) = kept()
     older = path.read_bytes()
     killed_at(2, monkeypatch)
     (newer,) = kept()
+    return path, older, newer
+
+
+def test_an_older_file_that_is_put_over_a_newer_one_does_not_go_on(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill the ledger does not say how many answers there were. The name of the file does."""
+    path, older, newer = killed_twice(monkeypatch)
     whole = newer.read_bytes()
     assert ledger(features).all(Outcome)[-1].answers == 1
     # Only the bytes are older ones: the file has the number that the header says.
@@ -539,11 +545,7 @@ def test_an_older_copy_in_the_place_of_a_deleted_file_does_not_go_on(monkeypatch
     with tempfile.TemporaryDirectory(dir="/var/tmp") as disk:
         shutil.copytree(Path(), disk, dirs_exist_ok=True)
         monkeypatch.chdir(disk)
-        killed_at(1, monkeypatch)
-        (path,) = kept()
-        older = path.read_bytes()
-        killed_at(2, monkeypatch)
-        (newer,) = kept()
+        path, older, newer = killed_twice(monkeypatch)
         number = newer.stat().st_ino
         newer.unlink()
         path.write_bytes(older)
