@@ -84,8 +84,7 @@ class FeatureSet(Told):
         try:
             return self.manifest.splits[name]
         except KeyError:
-            known = list(self.manifest.splits)
-            remedy = f"It has: {', '.join(known)}."
+            remedy = f"It has: {', '.join(self.manifest.splits)}."
             if name == "test":
                 remedy += (
                     f" For pictures, 'dpfc extract' with {parameter('hold_out')} 0.1 makes one of a part of the "
