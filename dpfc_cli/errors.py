@@ -4,7 +4,8 @@ Every room raises `UserError`. The command line prints it and ends with its exit
 `code` and its `fields`. A message may name files, parameters and public facts. It never contains a value of a record.
 
 A message names a parameter as `parameter("learning_rate")`. Python callers then read `learning_rate`, and the command
-line puts the flag in its place, `--learning-rate`. So the library knows no flags. It names a file as `quoted(path)`.
+line puts the flag in its place, `--learning-rate`. So the library knows no flags. It names a file as `quoted(path)`,
+and what tells of one record (a picture, a row's value, a label, a person) as `secret(text)`. That is shown nowhere.
 `conflict(what, remedy)` is a `UserError` with that code, as `missing`, `damaged` and others are.
 
 Messages have names of classes, files and folders, and texts of other libraries, which others chose. So `printable` is
@@ -69,6 +70,7 @@ _PARAMETER = re.compile("‹([a-z_]+)›")
 MOST_MARKS = 6
 """Marks in a row (accents, vowel signs) that are shown. More of them would cover the lines above and below."""
 _QUOTED = re.compile("\0'(.*?)'\0", re.DOTALL)
+_SECRET = re.compile('\0"(.*?)"\0', re.DOTALL)
 _EMPTY = "\u115f\u1160\u3164\uffa0"
 """Letters that look like nothing."""
 
@@ -83,13 +85,16 @@ class UserError(Exception):
         fields: what a program does something with, as JSON-able values: `parameter` and `path`, which are those that
             the message names first unless they are said; the unknown `name` and what is `known`; what is `left` …
 
-    `str(error)` is both texts, a line each and `printable`, with parameters named as Python names them.
+    `str(error)` is both texts, a line each and `printable`, with parameters named as Python names them. `full` is
+    `what` with all that is `secret`, for a file of whoever holds the records (`sources.nulls`); None if nothing is.
 
     """
 
     def __init__(self, what: str, remedy: str, *, code: Code = "bad-value", **fields: object) -> None:
         named = {"parameter": _PARAMETER.search(f"{what} {remedy}"), "path": _QUOTED.search(f"{what} {remedy}")}
-        self.what, self.remedy = (_QUOTED.sub(r"'\1'", text) for text in (what, remedy))
+        what, self.remedy = (_QUOTED.sub(r"'\1'", text) for text in (what, remedy))
+        self.what = _SECRET.sub("'…'", what)
+        self.full = _SECRET.sub(r"'\1'", what) if self.what != what else None
         self.code = code
         self.fields: dict[str, object] = {name: found[1] for name, found in named.items() if found} | fields
         super().__init__(self.what, self.remedy)
@@ -166,6 +171,11 @@ def quoted(path: str | PathLike[str]) -> str:
     No file's name holds the zero bytes around it. The error takes them out.
     """
     return f"\0'{path}'\0"
+
+
+def secret(text: object) -> str:
+    """What tells of one record, inside `what` of a `UserError`, in quotation marks. Readers see '…' in its place."""
+    return '\0"' + str(text).replace("\0", "") + '"\0'
 
 
 def spelled(text: str, spell: Callable[[str], str]) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfc_cli.errors import UserError, check_installed, parameter, quoted
+from dpfc_cli.errors import UserError, check_installed, parameter, quoted, secret
 
 
 def test_a_missing_package_is_installed_from_the_source_code() -> None:
@@ -29,3 +29,11 @@ def test_programs_read_what_a_message_is_about() -> None:
         error = UserError(f"{quoted(place)} differs from {quoted('c')}.", "Delete it.")
         assert (error.what, error.fields) == (f"'{place}' differs from 'c'.", {"path": place})
     assert UserError("Too many.", "Take fewer.").fields == {}
+
+
+def test_what_tells_of_a_record_is_in_no_text_of_an_error() -> None:
+    for name in ("Müller.png", 'it\'s\n"b"', 'a\0"b"\0'):
+        error = UserError(f"{secret(name)} in {quoted('a.csv')} has no person.", "Name it.")
+        assert (error.what, error.fields) == ("'…' in 'a.csv' has no person.", {"path": "a.csv"})
+        assert error.full == f"'{name.replace(chr(0), '')}' in 'a.csv' has no person."
+        assert not any(name in text for text in (str(error), *error.args))

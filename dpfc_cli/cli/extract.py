@@ -167,7 +167,6 @@ def _show(features: "FeatureSet") -> None:
 
 def _advise(features: "FeatureSet") -> None:
     """Warnings about a feature set, and the next command."""
-    from dpfc_cli.sources.classes import first_names
     from dpfc_cli.training.calibrate import warnings_of_width
 
     for warning in warnings_of_width(features.manifest.dim):
@@ -181,7 +180,7 @@ def _advise(features: "FeatureSet") -> None:
         display.warn(f"there is no test split for dpfc evaluate. {remedy}")
     if features.manifest.origin == "inferred":
         display.warn(
-            f"nobody stated the classes. They follow from the records: {first_names(features.manifest.classes)}. Their "
+            f"nobody stated the classes. They follow from the records, and the set's manifest names them. These "
             f"names will be in every head. 'dpfc train' refuses them, unless you insist. {GUARDED}"
         )
         display.say("Next: the same command with --classes. In this order nothing is computed anew.")

@@ -22,7 +22,7 @@ from dpfc_cli import backbones, images
 from dpfc_cli.errors import GUARDED, Note, conflict, counted, parameter
 from dpfc_cli.extraction.fetching import Needed, fetch, needed
 from dpfc_cli.extraction.request import Extraction
-from dpfc_cli.features.lookup import new_folder
+from dpfc_cli.features.lookup import new_folder, placed
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
@@ -35,7 +35,7 @@ from dpfc_cli.processes import part_of
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import check_classes, class_names
 from dpfc_cli.sources.groups import Rule, rule_of
-from dpfc_cli.sources.nulls import LISTED, most_allowed
+from dpfc_cli.sources.nulls import broken_beside, most_allowed, naming
 from dpfc_cli.sources.person_hints import refuse_both, several_in_pictures
 
 if TYPE_CHECKING:
@@ -102,26 +102,27 @@ def extract(wanted: Extraction) -> Extracted:
         # What is missing is said at once.
         fetch(needs, _within(LOADING, tell))
     notices, told = set[images.Notice](), set[images.Notice]()
-    pictures = images.open_images(
-        source,
-        folder_of_data,
-        geometry,
-        named,
-        _within(OPENING, tell),
-        window=window,
-        exif=exif,
-        notices=notices,
-        group_by=rule,
-        **labels,
-    )
-    for remark in pictures.remarks:
-        wanted.warned(remark)
-    check_classes(pictures.classes, pictures.origin == "inferred")
-    noticed = None if rule is not None or wanted.each_record_is_a_person else pictures.noticed()
-    if noticed is not None:
-        raise several_in_pictures(source, noticed)
-    pictures = _limited(pictures if hold_out is None else images.held_out(pictures, hold_out), limit)
-    pictures, groupings = (pictures, {}) if rule is None else images.by_person(pictures)
+    with naming(placed(wanted.out or _named_after(source))):
+        pictures = images.open_images(
+            source,
+            folder_of_data,
+            geometry,
+            named,
+            _within(OPENING, tell),
+            window=window,
+            exif=exif,
+            notices=notices,
+            group_by=rule,
+            **labels,
+        )
+        for remark in pictures.remarks:
+            wanted.warned(remark)
+        check_classes(pictures.classes, pictures.origin == "inferred")
+        noticed = None if rule is not None or wanted.each_record_is_a_person else pictures.noticed()
+        if noticed is not None:
+            raise several_in_pictures(source, noticed)
+        pictures = _limited(pictures if hold_out is None else images.held_out(pictures, hold_out), limit)
+        pictures, groupings = (pictures, {}) if rule is None else images.by_person(pictures)
     first = next(iter(pictures.splits.values()))
     tell(LOADING, 0, None)
     backbone = backbones.load(
@@ -162,7 +163,7 @@ def extract(wanted: Extraction) -> Extracted:
     )
     shares = {name: most_allowed(split.n, wanted.most_null) for name, split in pictures.splits.items()}
     allowed = shares if tolerant else None
-    listed = folder.with_name(f"{folder.name}{LISTED}" if task is None else f"{folder.name}-{task[0]}{LISTED}")
+    listed = broken_beside(folder if task is None else folder.with_name(f"{folder.name}-{task[0]}"))
     broken = images.Broken(pictures, listed, allowed)
     null: list[str | None] = [None]
 
@@ -174,7 +175,7 @@ def extract(wanted: Extraction) -> Extracted:
         if not tolerant:
             listed.unlink(missing_ok=True)
 
-    with saying_what_is_kept(folder), closing(writer):
+    with naming(folder), saying_what_is_kept(folder), closing(writer):
         left = len(writer.missing) if writer.resumed else None
         stage = EXTRACTING if left is None else f"{EXTRACTING}: {counted(left, 'shard')} left"
         started = time.monotonic()

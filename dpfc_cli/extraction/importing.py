@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.table import ROWS, Table, Tables, reordered
+from dpfc_cli.features.table import ROWS, Table, reordered
 from dpfc_cli.features.tables import NPY, opened
 from dpfc_cli.features.writer import FeatureWriter, complete, saying_what_is_kept
 from dpfc_cli.folders import PARTIAL
@@ -33,7 +33,7 @@ from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes, numbers_of_names
 from dpfc_cli.sources.digests import NONE, digests_of_rows
 from dpfc_cli.sources.groups import GROUPS, check_apart, grouped
-from dpfc_cli.sources.nulls import most_allowed
+from dpfc_cli.sources.nulls import most_allowed, naming
 from dpfc_cli.sources.person_hints import refuse_both, several_in_import
 from dpfc_cli.sources.split_files import held_out
 
@@ -75,13 +75,12 @@ def import_features(wanted: Import) -> Imported:
     check_name(wanted.population)
     check_begin(read(ledger_path(out)))
     asserted_names = class_names(wanted.classes)
-    found: AbstractContextManager[Tables]
-    if folder is None:
-        slides.refuse(wanted)
-        found = opened(path, wanted.column, wanted.label_column, group_column)
-    else:
-        found = nullcontext(slides.pooled(folder, wanted, asserted_names, out))
-    with found as source:
+    with naming(out), ExitStack() as stack:
+        if folder is None:
+            slides.refuse(wanted)
+            source = stack.enter_context(opened(path, wanted.column, wanted.label_column, group_column))
+        else:
+            source = slides.pooled(folder, wanted, asserted_names, out)
         raw = source.splits
         persons = any(table.keys is not None for table in raw.values())
         refuse_both(single, persons, "group_column")

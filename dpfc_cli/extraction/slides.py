@@ -26,7 +26,18 @@ import h5py
 import numpy as np
 
 from dpfc_cli import files
-from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, printable, quoted
+from dpfc_cli.errors import (
+    GUARDED,
+    UserError,
+    bad_record,
+    conflict,
+    counted,
+    missing,
+    parameter,
+    printable,
+    quoted,
+    secret,
+)
 from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.hdf5 import broken as damaged
 from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable
@@ -37,7 +48,7 @@ from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.sources import groups as persons
 from dpfc_cli.sources.classes import USUAL_NAMES, numbers_of_names
 from dpfc_cli.sources.metadata import Value, column_in, rows, usual_column
-from dpfc_cli.sources.nulls import LISTED, listed
+from dpfc_cli.sources.nulls import broken_beside, listed
 from dpfc_cli.sources.person_hints import column_of, several_in_import
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
 
@@ -116,15 +127,16 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, out: P
             count, total = _sum(path, wanted.column)
         except UserError as error:
             if error.code in _LATER:
-                raise
-            broken[slide] = error.what
+                named = error.what.replace(f"'{path}'", secret(path))
+                raise UserError(named, error.remedy, code=error.code) from error
+            broken[slide] = error.full or error.what
         else:
             if not patches.any():
                 check_fits(folder, "one vector for each record", 8 * len(total) * n, copies=3)
                 sums = np.zeros((n, len(total)))
             if len(total) != sums.shape[1]:
                 raise conflict(
-                    f"{quoted(path)} has features of {len(total)} numbers, and the slides before it have "
+                    f"{secret(path)} has features of {len(total)} numbers, and the slides before it have "
                     f"{sums.shape[1]}.",
                     "All slides must come from the same encoder.",
                 )
@@ -174,20 +186,21 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
         several = [path for path in several if path.parent == folder / named.parent] or several
         if len(several) > 1:
             raise conflict(
-                f"{quoted(folder)} has {len(several)} files for the slide '{slide}': "
-                f"{', '.join(os.path.relpath(path, folder) for path in several[:4])}. {GUARDED}",
+                f"{quoted(folder)} has {len(several)} files for the slide {secret(slide)}: "
+                f"{secret(', '.join(os.path.relpath(path, folder) for path in several[:4]))}. {GUARDED}",
                 "Name the folder of one run of one encoder.",
             )
         found.append(several[0] if several else None)
     if skipped and None in found:
         # Slides in a folder that cannot be listed are not missing.
-        raise unreadable(Path(skipped[0].filename), skipped[0])
+        raise unreadable(folder, skipped[0])
     same = [slide for slide, count in Counter(slides).items() if count > 1]
     twice = same[0] if same else files.named_twice(path for path in found if path is not None)
     if twice is not None:
         raise bad_record(
-            f"{quoted(table)} names '{twice}' twice. It would count as two records, and the guarantee is for one.",
-            f"Leave one line for each slide. {GUARDED}",
+            f"{quoted(table)} names {secret(twice)} twice. It would count as two records, and the guarantee is for "
+            f"one. {GUARDED}",
+            "Leave one line for each slide.",
         )
     return found
 
@@ -247,7 +260,7 @@ def _blocks(dataset: h5py.Dataset, count: int, width: int) -> Iterator[np.ndarra
 
 def _judge(broken: dict[str, str], patches: dict[str, np.ndarray], wanted: Import, out: Path) -> None:
     """Refuse broken slides, or say which records became null. patches: of the records of each split."""
-    list_of_them, what = out.with_name(f"{out.name}{LISTED}"), f"{counted(len(broken), 'slide')} cannot be read."
+    list_of_them, what = broken_beside(out), f"{counted(len(broken), 'slide')} cannot be read."
     if not broken:
         if not wanted.tolerant:
             list_of_them.unlink(missing_ok=True)
@@ -325,7 +338,7 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
     for slide, label, record in zip(slides, labels, records, strict=True):
         if label != of_record[record]:
             raise bad_record(
-                f"{quoted(table)} gives slides of one patient two labels. One of them is '{slide}'. {GUARDED}",
+                f"{quoted(table)} gives slides of one patient two labels. One of them is {secret(slide)}. {GUARDED}",
                 "Give all slides of a patient one label. Or make a record of each slide: leave out "
                 f"{parameter('pool_by')}.",
             )
@@ -348,7 +361,7 @@ def _of_splits(table: Path, lines: list[Line], column: str | None) -> tuple[list
     foreign = set(words).difference(TRAIN_SPLITS, TEST_SPLITS)
     if foreign:
         raise bad_record(
-            f"{quoted(table)} names a split '{min(foreign)}'. {GUARDED}",
+            f"{quoted(table)} names a split {secret(min(foreign))}. {GUARDED}",
             f"Write {' or '.join(TRAIN_SPLITS)} or one of {', '.join(TEST_SPLITS)} into each line, or leave the column "
             "out: then all slides are for training.",
         )

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
-from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, parameter, quoted
+from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, parameter, quoted, secret
 from dpfc_cli.features.table import ROWS, Array, Table, Tables, checked, numbered, sliced
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources import columns, person_hints
@@ -87,13 +87,19 @@ def _of_csv(path: Path, given: Collection[str | None]) -> Path:
         with path.open(encoding=encoding) as file:
             first, second = file.readline(), file.readline()
         separator = separator_of(first)
-        table = read_csv(
-            path,
-            ReadOptions(encoding=encoding.removesuffix("-sig")),
-            ParseOptions(delimiter=separator),
-            ConvertOptions(decimal_point="," if separator == ";" and "." not in second else "."),
-        )
-        if all(map(_is_number, table.column_names)):
+        try:
+            table = read_csv(
+                path,
+                ReadOptions(encoding=encoding.removesuffix("-sig")),
+                ParseOptions(delimiter=separator),
+                ConvertOptions(decimal_point="," if separator == ";" and "." not in second else "."),
+            )
+        except pa.ArrowInvalid as error:
+            # Its text repeats a whole line.
+            raise ValueError(f"a line does not fit those before it: {secret(error)}. {GUARDED}") from error
+        # A row of features has fractions. Names of columns may be integers.
+        numbers = [name for name in table.column_names if _is_number(name)]
+        if len(numbers) == table.num_columns or not all(map(str.isdecimal, numbers)):
             raise ValueError(f"its first line has numbers, and must name the columns. {GUARDED}")
         if "" in table.column_names:
             table = table.drop_columns([""])

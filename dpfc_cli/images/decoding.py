@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
 
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.errors import GUARDED, UserError, quoted
+from dpfc_cli.errors import GUARDED, UserError, secret
 from dpfc_cli.images.dicom import Stored, check_installed, is_dicom, pixels_of, stored
 from dpfc_cli.images.sets import Pixels, Preparation, Window, check_size, unread, unreadable
 from dpfc_cli.memory import proved
@@ -391,7 +391,7 @@ def refusal(error: Exception, name: str) -> UserError:
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, MemoryError | RecursionError) or number == errno.ENOMEM:
         return UserError(
-            f"There is not enough memory to decode {quoted(name)}. {GUARDED}",
+            f"There is not enough memory to decode {secret(name)}. {GUARDED}",
             "Give the process more memory (ulimit or the batch system may limit it), and run the same command again to "
             "continue.",
             code="memory",

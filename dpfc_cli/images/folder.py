@@ -29,7 +29,7 @@ from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter, quoted
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter, quoted, secret
 from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images import dicom
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
@@ -200,11 +200,11 @@ def _files_in(place: Path, name: str, deep: bool) -> Iterator[tuple[str, "os.Dir
             yield f"{name}/{entry.name}", entry
         elif not deep:
             raise ValueError(
-                f"the class folder '{place}' holds a folder, '{entry.name}'. Name the folder above the classes. If "
+                f"a class folder holds a folder, {secret(entry.path)}. Name the folder above the classes. If "
                 f"each class has folders of its own, say which classes there are: {parameter('classes')}. {GUARDED}"
             )
         elif entry.is_symlink():
-            raise ValueError(f"'{entry.path}' is a link to a folder, which may lead in a circle")
+            raise ValueError(f"{secret(entry.path)} is a link to a folder, which may lead in a circle")
         else:
             yield from _files_in(Path(entry.path), f"{name}/{entry.name}", deep)
 
@@ -212,7 +212,7 @@ def _files_in(place: Path, name: str, deep: bool) -> Iterator[tuple[str, "os.Dir
 def _size(path: str | Path, facts: os.stat_result) -> int:
     """The size of a file. OSError if it is none: opening a pipe would wait forever."""
     if not stat.S_ISREG(facts.st_mode):
-        raise NoPlainFileError(f"'{path}' is no regular file")
+        raise NoPlainFileError(f"{secret(path)} is no regular file")
     return facts.st_size
 
 
@@ -246,11 +246,12 @@ def _in_table(path: Path | None, folder: Path, label_column: str | None, table_a
             missing.append(name)
     if missing:
         raise UserError(
-            f"'{path}' names {counted(len(missing), 'file')} that cannot be found, such as '{min(missing)}'. {GUARDED}",
+            f"'{path}' names {counted(len(missing), 'file')} that cannot be found: {secret(', '.join(missing))}. "
+            f"{GUARDED}",
             "Put them there, or take their lines out of the table. Its names begin in its own folder, or in that of "
             "the pictures if it lies elsewhere.",
             code="missing",
-            path=str(folder / min(missing)),
+            path=str(path),
         )
     if not found:
         raise ValueError(f"'{path}' names no file in '{folder}'")

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, missing, parameter, quoted
+from dpfc_cli.errors import GUARDED, missing, parameter, quoted, secret
 from dpfc_cli.images.folder import open_folder
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
 from dpfc_cli.images.splits import Listed, image_set, read_file
@@ -54,7 +54,7 @@ def open_imagenet(request: Request) -> ImageSet:
         for name, pictures in nested(archive):
             wnid = name.removesuffix(".tar")
             if not _WNID.fullmatch(wnid) or wnid in found:
-                raise ValueError(f"it holds '{name}', which is not the archive of a class, or comes twice")
+                raise ValueError(f"it holds {secret(name)}, which is not the archive of a class, or comes twice")
             found[wnid] = pictures
             if request.progress is not None:
                 request.progress("Listing", len(found), None)
@@ -75,7 +75,7 @@ def _folders(request: Request) -> ImageSet:
     foreign = next((name for name in opened.classes if not _WNID.fullmatch(name)), None)
     with readable(folder, "ImageNet", "For classes of your own, name the data set imagefolder:PATH.", plain=False):
         if foreign is not None:
-            raise ValueError(f"'{foreign}' is none of its classes, which have names such as n01440764. {GUARDED}")
+            raise ValueError(f"{secret(foreign)} is none of its classes, which have names such as n01440764. {GUARDED}")
     return replace(opened, name="imagenet", origin="data set")
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.downloads import Remote
-from dpfc_cli.errors import GUARDED, UserError, parameter, quoted
+from dpfc_cli.errors import GUARDED, UserError, parameter, quoted, secret
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import Origin
 from dpfc_cli.sources.digests import Digests, Kind
@@ -263,11 +263,10 @@ def spread(n: int, total: int) -> Records:
 def unreadable(title: str, reason: str) -> UnreadableError:
     """The error for a picture that cannot be decoded."""
     return UnreadableError(
-        f"'{title}' cannot be decoded: {reason}. {GUARDED}",
+        f"{secret(title)} cannot be decoded: {reason}. {GUARDED}",
         "Remove it, replace it by an 8-bit PNG or JPEG, or keep it as a record without content: "
         f"{parameter('on_error')} null.",
         code="bad-record",
-        path=title,
         reason=reason,
     )
 
@@ -275,7 +274,7 @@ def unreadable(title: str, reason: str) -> UnreadableError:
 def unread(title: str, error: OSError) -> UserError:
     """The error for a picture that the system does not let us read. This is no property of the picture."""
     return UserError(
-        f"{quoted(title)} cannot be read: {error.strerror or error}. {GUARDED}",
+        f"{secret(title)} cannot be read: {error.strerror or error}. {GUARDED}",
         "Check that it is still where it was, and the disk. Then run the same command again to continue.",
         code="unreadable",
     )

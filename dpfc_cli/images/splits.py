@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, bad_record, conflict, counted, parameter, quoted
+from dpfc_cli.errors import GUARDED, bad_record, conflict, counted, parameter, quoted, secret
 from dpfc_cli.files import check_plain
 from dpfc_cli.images.sets import (
     Entry,
@@ -161,7 +161,7 @@ def _split(labels: np.ndarray, found: Listed, request: Request) -> Split:
         )
     geometry, remedy = preparation.geometry, NO_PERSON if rule is None else rule.remedy
     persons = found.persons
-    keys = None if persons is None else keys_of(persons, str(request.place), pictures.name, remedy)
+    keys = None if persons is None else keys_of(persons, str(request.place), lambda i: secret(pictures.name(i)), remedy)
     shape = _first_shape(pictures, preparation) if geometry is None else (geometry.crop, geometry.crop, 3)
     return Split(
         labels=labels,
@@ -223,7 +223,7 @@ class Decoder:
             if picture.shape != self._shape:
                 # This is never a null record: the first picture alone could turn all others into null records.
                 raise bad_record(
-                    f"{quoted(title)} has another size than the first image. {GUARDED}",
+                    f"{secret(title)} has another size than the first image. {GUARDED}",
                     f"Give a size that all images are resized and cropped to: {parameter('image_size')}.",
                 )
             batch[row] = picture

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpfc_cli.errors import GUARDED, UserError, conflict, counted, missing, parameter, quoted, unsupported
+from dpfc_cli.errors import GUARDED, UserError, conflict, counted, missing, parameter, quoted, secret, unsupported
 from dpfc_cli.images.prefetch import PIECE
 from dpfc_cli.images.sets import Entry, ImageSet, Records, Request, check_size
 from dpfc_cli.images.splits import Listed, image_set, read_file
@@ -368,7 +368,7 @@ def names_in(pictures: Any) -> Iterator[str]:
 def elsewhere(path: Path, name: str | None) -> UserError:
     """The error for a table with pictures that are neither in it nor in its folder."""
     return missing(
-        f"{quoted(path)} does not hold all its pictures, but names files such as '{name or 'in its first row'}'. "
+        f"{quoted(path)} does not hold all its pictures, but names files such as {secret(name or 'in its first row')}. "
         f"{GUARDED}",
         "Write it with the pictures in it: with Hugging Face datasets, map the data set with "
         "datasets.table.embed_table_storage. Files that parquet names are read if they lie in its folder or below it, "

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfc_cli.errors import secret
 from dpfc_cli.images.sets import Records, check_size
 from dpfc_cli.sources.reading import readable
 
@@ -136,7 +137,7 @@ def _regular(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
             raise ValueError("it has a member that ends behind the end of the archive")
         end = member.offset_data
         if member.issparse():
-            raise ValueError(f"it stores '{member.name}' as a sparse file (tar has an option for them)")
+            raise ValueError(f"it stores {secret(member.name)} as a sparse file (tar has an option for them)")
         if member.isreg():
             yield member
     # tarfile stops without an error at a damaged header in the middle, and at a missing end.

@@ -13,7 +13,7 @@ from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
-from dpfc_cli.errors import GUARDED, UserError, bad_record, parameter, quoted
+from dpfc_cli.errors import GUARDED, UserError, bad_record, parameter, quoted, secret
 from dpfc_cli.files import json_of
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request, has_files
 from dpfc_cli.images.splits import Listed, image_set
@@ -94,7 +94,7 @@ def _records(paths: list[Path], request: Request) -> list[Record]:
             for key, parts in groupby(pictured, lambda member: _key(member.name)):
                 if key in keys:
                     raise _refused(
-                        f"Record '{key}' is in {quoted(path)} twice. It would count as two records.",
+                        f"Record {secret(key)} is in {quoted(path)} twice. It would count as two records.",
                         "Pack the archive again. A member that 'tar' appends or updates does not replace the old one.",
                     )
                 keys.add(key)
@@ -110,7 +110,7 @@ def _record(parts: list[tuple[str, Member]], file: BinaryIO, path: Path, key: st
     def only(found: list[Member], what: str) -> Member:
         if len(found) != 1:
             raise _refused(
-                f"Record '{key}' in {quoted(path)} has {'no' if not found else 'more than one'} {what}.",
+                f"Record {secret(key)} in {quoted(path)} has {'no' if not found else 'more than one'} {what}.",
                 f"Each record is one picture ({', '.join(PICTURES)}) and one .{LABEL} or .{JSON}, next to each other.",
             )
         return found[0]
@@ -140,7 +140,7 @@ def _label(known: dict[str, object], path: Path, key: str, label_column: str | N
         return value
     keys = ", ".join(f"'{each}'" for each in list(known)[:20])
     raise _refused(
-        f"Record '{key}' in {quoted(path)} has no .{LABEL}, and its .{JSON} has no label"
+        f"Record {secret(key)} in {quoted(path)} has no .{LABEL}, and its .{JSON} has no label"
         f"{'' if name is None else f' (a name, or an integer from 0) under {name!r}'}. It has: {keys or 'nothing'}.",
         f"Name the key that holds the label: {parameter('label_column')}. Or put the number of the class into a "
         f".{LABEL} next to the picture.",
@@ -151,7 +151,7 @@ def _number(file: BinaryIO, member: Member, path: Path) -> int:
     digits = _bytes(file, member, LONGEST_LABEL + 1).strip()
     if not digits.isdigit() or len(digits) > 9:
         raise _refused(
-            f"'{member.name}' in {quoted(path)} does not hold a class number.",
+            f"{secret(member.name)} in {quoted(path)} does not hold a class number.",
             "A class is an integer from 0, written as text.",
         )
     return int(digits)
@@ -165,7 +165,7 @@ def _facts(file: BinaryIO, member: Member, path: Path) -> dict[str, object]:
         if not isinstance(known, dict):
             raise ValueError("it is no JSON object")
     except ValueError as error:
-        what = f"'{member.name}' in {quoted(path)} cannot be read as JSON: {error}."
+        what = f"{secret(member.name)} in {quoted(path)} cannot be read as JSON: {error}."
         raise _refused(what, "Pack the archive again.") from error
     return known
 

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted
+from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import json_of
 from dpfc_cli.sources.split_files import splits_by_role
 
@@ -25,8 +25,6 @@ MOST_ASSERTED = 9_999_999
 """The most classes. It keeps a mistyped number from taking all memory."""
 LARGEST_NAMES = 100 << 20
 """Bytes of a file of names. A head could not hold more."""
-SHOWN = 3
-"""Names of inferred classes that a message has."""
 _NAMES = "Give a number, two or more names, or a file of UTF-8 text with a name on each line."
 
 
@@ -61,7 +59,7 @@ def numbers_of_names(found: Sequence[str], classes: tuple[str, ...] | None) -> d
     unknown = next((name for name in found if name not in number), None)
     if unknown is not None:
         raise conflict(
-            f"The label '{unknown}' is not among the {counted(len(number), 'class')} of {parameter('classes')}. "
+            f"The label {secret(unknown)} is not among the {counted(len(number), 'class')} of {parameter('classes')}. "
             f"{GUARDED}",
             "The labels are names. Give the names of all classes: there may be more classes than labels. Or take other "
             f"labels: {parameter('label_column')}.",
@@ -79,13 +77,13 @@ def check_classes(classes: tuple[str, ...], inferred: bool) -> None:
     foreign = next((name for name in classes if name.encode("utf-8", "replace").decode() != name), None)
     if foreign is not None:
         raise UserError(
-            f"The name of the class {foreign!a} is not UTF-8.{f' {GUARDED}' if inferred else ''}",
+            f"The name of the class {secret(ascii(foreign))} is not UTF-8.{f' {GUARDED}' if inferred else ''}",
             "Rename it. If it is a folder, rename the folder (convmv converts whole trees of names).",
             parameter="classes",
         )
     if len(classes) < 2:
         raise UserError(
-            f"There is one class only, '{classes[0]}': nothing to tell apart.{f' {GUARDED}' if inferred else ''}",
+            f"There is one class only: nothing to tell apart.{f' {GUARDED}' if inferred else ''}",
             f"If there are classes without records, name all classes: {parameter('classes')}."
             if inferred
             else "Add another class.",
@@ -122,12 +120,6 @@ def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | N
 def composed(name: str) -> str:
     """A name in Unicode's composed form. The same name on a Mac's disk and in a table may differ in its bytes."""
     return unicodedata.normalize("NFC", name)
-
-
-def first_names(classes: Sequence[str]) -> str:
-    """The first names of a list of classes, and how many there are beside them: "'cold', 'flu' and 298 more"."""
-    names, more = [f"'{name}'" for name in classes[:SHOWN]], len(classes) - SHOWN
-    return f"{', '.join(names)} and {more:,} more" if more > 0 else " and ".join((", ".join(names[:-1]), names[-1]))
 
 
 def plain(name: str) -> str:

@@ -182,7 +182,7 @@ def keys_of(
     Args:
         values: texts, integers, or None for no person. Several of them may stand for the same key.
         source: what the user calls the source, for messages.
-        called: called(i) is what the source calls record i.
+        called: called(i) is what a message calls record i: a number of a line, or a `secret` name.
         remedy: what to do about a record without a person, a sentence.
         codes: for each record the number of its value, −1 for no person, (n,). Default: a value for each record.
 
@@ -200,7 +200,7 @@ def keys_of(
         except TypeError as error:
             first = len(found) if codes is None else int(np.argmax(codes == len(found)))
             raise bad_record(
-                f"{quoted(source)} names the person of '{called(first)}' by {error}. {GUARDED}",
+                f"{quoted(source)} names the person of {called(first)} by {error}. {GUARDED}",
                 "A person is named by a text or by an integer.",
             ) from error
     found.append(number.setdefault(None, len(number)))
@@ -211,7 +211,7 @@ def keys_of(
         count, name = int(lacking.sum()), called(int(np.argmax(lacking)))
         raise bad_record(
             f"{counted(count, 'record')} of {quoted(source)} {'has' if count == 1 else 'have'} no person. The first is "
-            f"'{name}'. {GUARDED}",
+            f"{name}. {GUARDED}",
             f"{remedy} dpfc does not guess: two records without a person may be of the same one.",
         )
     return Keys([key or "" for key in number], own)

@@ -4,6 +4,7 @@ A row is about one picture, which one of its columns names, relative to the tabl
 anything: labels, or whom a picture shows. A table may also have another name, and lie elsewhere.
 """
 
+import codecs
 import csv
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -11,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, missing, parameter, quoted
+from dpfc_cli.errors import GUARDED, counted, missing, parameter, quoted
 from dpfc_cli.files import json_of
 from dpfc_cli.sources.reading import readable
 from dpfc_cli.sources.split_files import inside
@@ -63,11 +64,12 @@ def column_in(
     name = usual_column(columns, usual) if given is None else given
     if name not in columns:
         # Where not even this column is found, the first line may be about a record.
-        guarded = f" {GUARDED}" if option == "file_column" else ""
+        unsure = option == "file_column"
+        has = f"{counted(len(columns), 'column')}, by its first line" if unsure else ", ".join(columns) or "none"
         raise missing(
-            f"{quoted(path)} has no column {f'of {what}' if given is None else repr(given)}. It has: "
-            f"{', '.join(columns) or 'none'}.{guarded}",
-            f"Say which one it is: {parameter(option)} {form}NAME. Or give it a usual name: {', '.join(usual)}.",
+            f"{quoted(path)} has no column {f'of {what}' if given is None else repr(given)}. It has: {has}.",
+            f"Its first line must name the columns. Say which one it is: {parameter(option)} {form}NAME. Or give it a "
+            f"usual name: {', '.join(usual)}.",
         )
     return str(name)
 
@@ -106,7 +108,7 @@ def read(
             if file is None:
                 raise ValueError(f"line {number} names no file of '{top}' under '{called}'")
             if file in files:
-                raise ValueError(f"line {number} names '{name}' again, which would count as two records. {GUARDED}")
+                raise ValueError(f"line {number} names a file again, which would count as two records. {GUARDED}")
             for column, value in row.items():
                 values = columns.setdefault(column, [])
                 values.extend([None] * (len(files) - len(values)))
@@ -163,7 +165,10 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Value]]]:
 
 
 def encoding_of(path: Path) -> str:
-    """UTF-8, or what spreadsheets on Windows write where the bytes are none."""
+    """UTF-8, or what spreadsheets on Windows write where the bytes are none. ValueError if it is UTF-16."""
+    with path.open("rb") as file:
+        if b"\0" in (start := file.read(4)) or start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise ValueError("it is no UTF-8, but seems to be UTF-16. Save it as UTF-8")
     with path.open(encoding="utf-8-sig") as file:
         try:
             while file.read(1 << 20):

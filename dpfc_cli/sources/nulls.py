@@ -1,15 +1,16 @@
-"""Records that cannot be read: how many of them may become null records, and where the list of them goes.
+"""Records that cannot be read or used: how many may become null records, and where they are named.
 
 Which records are broken is a fact about records, and their names may be those of patients. Where no set is made, they
 stand in a file for the owner alone (mode 0600). Where some become null records, standard error has their number, and no
 file does: that there is one, or how long it is, would tell others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from dpfc_cli import files
-from dpfc_cli.errors import quoted
+from dpfc_cli.errors import UserError, printable, quoted, spelled
 
 MOST_NULL = 0.05
 """The share of a split's records that may become null records, unless the user says otherwise."""
@@ -21,6 +22,25 @@ def most_allowed(n: int, share: float | None) -> int:
     """How many of n records may become null records: this share of them, and never all. None: `MOST_NULL`."""
     # 0.29 · 100 is 28.999999999999996.
     return min(int((MOST_NULL if share is None else share) * n + 1e-9), n - 1)
+
+
+def broken_beside(folder: Path) -> Path:
+    """The file that names broken records, beside the folder of a feature set."""
+    return folder.with_name(f"{folder.name}{LISTED}")
+
+
+@contextmanager
+def naming(folder: Path) -> Iterator[None]:
+    """While the feature set in this folder is made: write what is secret in a UserError into a file beside it, and let
+    the error say so.
+    """
+    try:
+        yield
+    except UserError as error:
+        if error.full is not None:
+            said = listed([printable(spelled(error.full, str))], broken_beside(folder), "What is meant")
+            error.what = UserError(f"{error.what} {said}", error.remedy).what
+        raise
 
 
 def listed(lines: Sequence[str], file: Path, which: str = "Which they are") -> str:

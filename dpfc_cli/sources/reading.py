@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dpfc_cli.errors import Code, UserError, quoted
+from dpfc_cli.errors import Code, UserError, quoted, secret
 from dpfc_cli.files import check_plain
 
 INNOCENT = "The file itself need not be damaged: check its permissions, the disk and the memory."
@@ -31,8 +31,10 @@ def remedy_for(error: Exception, damaged: str) -> str:
 
 def unread(path: Path, kind: str, error: Exception, remedy: str, wrong: Code = "damaged") -> UserError:
     """The error for a file that cannot be read as what it should be. wrong: its code if the contents are."""
-    # Not every error says something. Some end their sentence.
-    why = (str(error) or type(error).__name__).removeprefix(f"[Errno {getattr(error, 'errno', None)}] ")
+    # Not every error says something. Some end their sentence, and some are of a picture in a folder.
+    why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    place = getattr(error, "filename", None)
+    why = why if place is None or str(place) == str(path) else f"{secret(place)}: {why}"
     what = f"{quoted(path)} cannot be read as {kind}: {why.removesuffix('.')}."
     code = reading_code(error)
     return UserError(what, remedy_for(error, remedy), code=wrong if code == "damaged" else code)

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, conflict, counted, parameter, quoted
+from dpfc_cli.errors import GUARDED, UserError, conflict, counted, parameter, quoted, secret
 from dpfc_cli.files import named_twice
 from dpfc_cli.sources.groups import Keys, sha256_of_key
 
@@ -63,19 +63,19 @@ def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
             code="missing",
         )
     found = [path for _, paths in listed for path in paths]
-    refuse_twice(found)
+    refuse_twice(found, quoted)
     splits: dict[str, list[Path]] = {}
     for path in found:
         splits.setdefault(_split(path), []).append(path)
     return splits
 
 
-def refuse_twice(files: Iterable[Path]) -> None:
+def refuse_twice(files: Iterable[Path], named: Callable[[Path], str] = secret) -> None:
     """UserError if a file is there twice: each of its records would count twice, and the guarantee is for one."""
     twice = named_twice(files)
     if twice is not None:
         raise conflict(
-            f"{quoted(twice)} is there twice: it is named twice, or is a link or a second name. Its records would "
+            f"{named(twice)} is there twice: it is named twice, or is a link or a second name. Its records would "
             f"count twice, and the guarantee is for one. {GUARDED}",
             "Leave one of them.",
         )

@@ -26,7 +26,6 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import check as check_query
 from dpfc_cli.privacy.oracle import Oracle, Plan, PlanError
 from dpfc_cli.privacy.queries import Query
-from dpfc_cli.sources.classes import first_names
 from dpfc_cli.training.answers import Unfinished, Wanted, any_kept, refuse_old
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_of, charge_of_training, loses, path_of, standing_of, with_ending, without_charge
@@ -159,7 +158,7 @@ def check_classes(request: Request) -> None:
     several = f" and {parameter('labels_per_record')}" if manifest.labels_per_record > 1 else ""
     raise conflict(
         f"Nobody stated the classes of {quoted(request.features.folder)}. They were inferred from the private records: "
-        f"{first_names(manifest.classes)}. Each head holds their names, and no noise hides them. A class may be there "
+        f"its manifest names them. Each head holds their names, and no noise hides them. A class may be there "
         f"because of one person, or be called as one. {GUARDED}",
         f"State them: repeat 'dpfc extract' or 'dpfc import' with {parameter('classes')}{several}. In this order "
         f"nothing is computed anew. Or, if everybody may know these names: {parameter('infer_classes')}.",

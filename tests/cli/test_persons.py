@@ -99,7 +99,7 @@ def test_patients_are_held_out_as_a_whole_and_any_head_is_evaluated_on_them(dpfc
     ("more", "says"),
     [
         (["--group-by", "folder:0"], "--group-by 'folder:0' does not say how persons are found."),
-        (["--group-by", "folder:2"], "33 records of 'clinic' have no person. The first is 'cold/patient"),
+        (["--group-by", "folder:2"], "33 records of 'clinic' have no person. The first is '…'"),
         (["--group-by", "column:mrn"], "There is no metadata.csv or metadata.jsonl in 'clinic'"),
         (["--group-by", "folder:1", "--hold-out", "0.0001"], "leaves one of the two splits empty"),
     ],
@@ -109,7 +109,7 @@ def test_what_cannot_be_grouped_is_refused_and_leaves_nothing(
 ) -> None:
     refused = dpfc(*LINE, *more, ends=2)
     assert says in one_line(refused.stderr)
-    assert not list(Path().glob("features/*"))
+    assert not list(Path().glob("features/*/"))
 
 
 def test_a_person_in_two_splits_of_the_source_is_refused(dpfc: Dpfc, clinic: Path) -> None:

@@ -143,7 +143,7 @@ def test_of_two_files_of_one_name_the_table_says_which(tmp_path: Path) -> None:
     place = written(tmp_path, name="a/slide_{}.h5")
     (place / "b").mkdir()
     trident(place / "b" / "slide_1.h5", patches(2))
-    with pytest.raises(UserError, match="has 2 files for the slide 'slide_1'"):
+    with pytest.raises(UserError, match="has 2 files for the slide '…'"):
         imported(tmp_path, place)
     table(tmp_path, line1="p2,a/slide_1,normal")
     assert rows_of(imported(tmp_path, place)) == WHOLE
@@ -280,17 +280,17 @@ BAD: list[tuple[dict[str, str], dict[str, object], str]] = [
     ({"line1": "p2,../slides.csv,normal"}, {}, "1 slide cannot be read"),
     ({"line1": "p2,slide_9,normal", "line2": "p1,slide_9,tumour"}, {}, "twice"),
     ({"line1": "p2,slide_1,"}, {}, "Line 3 .* nothing under 'label'"),
-    ({"line1": ",slide_1,normal"}, {}, "no person. The first is 'line 3'"),
+    ({"line1": ",slide_1,normal"}, {}, "no person. The first is line 3"),
     ({"head": "case_id,slide_id,diagnosis"}, {}, "no column of labels"),
     ({"head": "case_id,image,label"}, {}, "no column of slides"),
     ({}, {"label_column": "grade"}, "no column 'grade'"),
     ({}, {"group_column": "mrn"}, "no column 'mrn'"),
-    ({}, {"classes": ["a", "b"]}, "label '(tumour|normal)' is not among the 2 classes"),
+    ({}, {"classes": ["a", "b"]}, "label '…' is not among the 2 classes"),
     ({}, {"pool_by": "patch"}, "Unknown pool_by 'patch'"),
     ({}, {"most_null": 0.1}, "on_error null"),
     ({"line2": "p1,slide_2,normal"}, {"pool_by": "patient"}, "two labels"),
     ({"head": "nobody,slide_id,label"}, {"pool_by": "patient"}, "which slides are of one patient"),
-    ({"head": "x,slide_id,split", "line0": "a,slide_0,all"}, {"label_column": "x"}, "names a split 'all'"),
+    ({"head": "x,slide_id,split", "line0": "a,slide_0,all"}, {"label_column": "x"}, "names a split '…'"),
 ]
 
 

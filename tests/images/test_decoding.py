@@ -57,7 +57,7 @@ def encoded(image: Image.Image | np.ndarray, form: str, **options: object) -> by
 
 def refused(data: bytes, preparation: Preparation = PLAIN) -> str:
     """What the picture `there/a.jpg` is refused with."""
-    with pytest.raises(UnreadableError, match=r"'there/a\.jpg' cannot be decoded") as caught:
+    with pytest.raises(UnreadableError, match=r"'…' cannot be decoded") as caught:
         decode(data, "there/a.jpg", preparation)
     assert caught.value.code == "bad-record"
     assert GUARDED in str(caught.value)
@@ -368,7 +368,7 @@ try:
     null = [split.name(batch.start) for _, batch in batches(wanted, workers=4) if batch.null[0]]
     print(json.dumps({"null": null}))
 except UserError as error:
-    print(json.dumps({"code": error.code, "path": Path(error.fields["path"]).name}))
+    print(json.dumps({"code": error.code, "first": "00.jpg" in error.full}))
 """
 
 
@@ -385,7 +385,7 @@ def test_a_large_picture_makes_no_null_record_of_its_neighbours_and_stops_the_ru
     (tmp_path / "b" / "17.png").write_bytes(png(1)[:50])
     # A heap of its own for each thread would take room that the limit counts.
     environment = os.environ | {"MALLOC_ARENA_MAX": "1"}
-    for megabytes, expected in ((280, {"null": ["b/17.png"]}), (220, {"code": "memory", "path": "00.jpg"})):
+    for megabytes, expected in ((280, {"null": ["b/17.png"]}), (220, {"code": "memory", "first": True})):
         command = [sys.executable, "-c", TRIAL, str(tmp_path), str(megabytes)]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
         assert json.loads(done.stdout) == expected

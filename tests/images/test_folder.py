@@ -115,7 +115,7 @@ def test_asserted_classes_give_the_labels_and_change_neither_records_nor_listing
     more = opened(tmp_path, classes=("a", "b", "c", "d"))
     assert not more.renumbered
     np.testing.assert_array_equal(more.splits["train"].labels, inferred.splits["train"].labels)
-    assert GUARDED in refused(tmp_path, "'c' is not among the 2 classes", classes=("a", "b")).what
+    assert GUARDED in refused(tmp_path, "'…' is not among the 2 classes", classes=("a", "b")).what
 
 
 def test_another_source_has_another_listing_wherever_it_is(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_another_layout_is_an_error_that_names_the_right_ones_and_nothing_is_ign
     for place, says in (
         ("empty", "no class folders"),
         ("class", "no images"),
-        ("testing", "testing' holds a folder, 'a'"),
+        ("testing", "testing' .* holds a folder, '…'"),
         ("unsorted", r"no images in the class folders of .*val"),
     ):
         wrong = refused(tmp_path / place, says)
@@ -157,7 +157,7 @@ def test_class_folders_have_folders_of_their_own_if_the_classes_are_named(tmp_pa
     found = opened(tmp_path, classes=("flu", "rare")).splits["train"]
     assert [found.name(i) for i in range(found.n)] == ["flu/2.png", *names[:2], names[3]]
     assert (found.labels.tolist(), values(found).tolist()) == ([0, 0, 0, 1], [2, 0, 1, 3])
-    refused(tmp_path, "'flu' is not among", classes=("p1", "p2"))
+    refused(tmp_path, "'…' is not among", classes=("p1", "p2"))
     (tmp_path / "flu" / "loop").symlink_to(tmp_path / "flu")
     refused(tmp_path, "is a link to a folder", classes=("flu", "rare"))
 
@@ -178,14 +178,15 @@ def test_what_is_no_file_or_cannot_be_read_is_refused_without_waiting_for_it(tmp
     (tmp_path / "a").mkdir()
     place = tmp_path / "a" / "1.png"
     os.mkfifo(place)
-    assert refused(tmp_path, r"1\.png' is no regular file").code == "bad-value"
+    assert refused(tmp_path, "'…' is no regular file").code == "bad-value"
     for target, code in (("/dev/zero", "bad-value"), ("nowhere", "missing"), ("1.png", "unreadable")):
         place.unlink()
         place.symlink_to(target)
-        assert refused(tmp_path, r"1\.png").code == code
+        error = refused(tmp_path, "'…'")
+        assert (error.code, "1.png'" in str(error.full)) == (code, True)
     place.unlink()
     (tmp_path / "b").symlink_to("b")
-    assert refused(tmp_path, "'.*b'").code == "unreadable"
+    assert refused(tmp_path, "'…'").code == "unreadable"
 
 
 def test_names_that_are_not_utf8_are_those_of_files_and_of_no_class(tmp_path: Path) -> None:
@@ -196,10 +197,10 @@ def test_names_that_are_not_utf8_are_those_of_files_and_of_no_class(tmp_path: Pa
         pytest.skip("this file system has no such names")
     assert values(opened(tmp_path / "good").splits["train"]).tolist() == [0, 1]
     # No manifest could hold it. The extraction ended with a defect, after all pictures.
-    with refuses("bad-value", match=r"b\\udcff' is not UTF-8") as error:
+    with refuses("bad-value", match="'…' is not UTF-8") as error:
         extract(f"imagefolder:{tmp_path / 'bad'}", image_size=8, out=tmp_path / "set")
     str(error.value).encode()
-    assert not list(tmp_path.glob("set*"))
+    assert "b\\udcff''" in (tmp_path / "set.broken.txt").read_text()
 
 
 # Pictures
@@ -212,7 +213,7 @@ def test_only_the_images_asked_for_are_decoded_and_none_of_gigabytes_is_read(tmp
     os.truncate(tmp_path / "a" / "3.png", 1 << 40)
     train = opened(tmp_path).splits["train"]
     assert train.pixels(0, 1).shape == (1, 8, 8, 3)
-    with pytest.raises(UserError, match=r"2\.png"):
+    with pytest.raises(UserError, match="not an image"):
         train.pixels(1, 2)
     with pytest.raises(UserError, match=r"more than .* bytes"):
         train.pixels(2, 3)
@@ -222,7 +223,7 @@ def test_without_an_image_size_all_images_must_have_the_size_of_the_first(tmp_pa
     files(tmp_path, "a/1.png")
     (tmp_path / "a" / "2.png").write_bytes(png(2, (4, 6)))
     train = open_images(f"imagefolder:{tmp_path}").splits["train"]
-    with refuses("bad-record", match=r"2\.png.*do not publish", parameter="image_size"):
+    with refuses("bad-record", match=r"another size than the first.*do not publish", parameter="image_size"):
         train.pixels(0, 2)
     files(tmp_path / "split", "train/a/1.png", "test/a/1.png")
     (tmp_path / "split" / "test" / "a" / "1.png").write_bytes(png(2, (4, 6)))
@@ -271,7 +272,7 @@ def test_class_folders_count_beside_a_table_of_persons(tmp_path: Path) -> None:
     place = tmp_path / "patienten.csv"
     place.write_text("Bild;Patientennummer\na/0.png;7\na/1.png;8\nb/2.png;7\n")
     rule = rule_of(f"table:{place}:Patientennummer")
-    error = refused(tmp_path / "bilder", "It has: Bild, Patientennummer", group_by=rule)
+    error = refused(tmp_path / "bilder", "It has: 2 columns", group_by=rule)
     assert error.fields["parameter"] == "file_column"
     by_column = {"table": place, "group_by": rule_of("column:Patientennummer")}
     for given in ({"group_by": rule}, by_column):
@@ -288,7 +289,7 @@ def test_a_table_that_does_not_fit_its_pictures_is_refused(tmp_path: Path) -> No
     for text, label_column, says in (
         ("file_name,kind\n0.png,1\n", None, "no column of labels. It has: kind"),
         ("file_name,kind\n0.png,1\n", "label", "no column 'label'. It has: kind"),
-        ("file_name,label\n0.png,1\n1.png,0\n2.png,0\n", None, "names 2 files that cannot be found, such as '1.png'"),
+        ("file_name,label\n0.png,1\n1.png,0\n2.png,0\n", None, "names 2 files that cannot be found: '…'"),
     ):
         (tmp_path / "metadata.csv").write_text(text)
         refused(tmp_path, says, label_column=label_column)
@@ -306,8 +307,8 @@ def test_a_table_may_lie_anywhere_and_have_names_without_endings(tmp_path: Path)
     for place in (tmp_path / "elsewhere.CSV", tmp_path / "pictures" / "labels.csv"):
         place.write_text("\n".join(rows), encoding="utf-8-sig")
         given = {"table": place, "label_column": "Diagnosis"}
-        error = refused(tmp_path / "pictures", "no column of pictures. It has: id, Diagnosis, who", **given)
-        assert (error.fields["parameter"], GUARDED in error.what) == ("file_column", True)
+        error = refused(tmp_path / "pictures", "no column of pictures. It has: 3 columns", **given)
+        assert (error.fields["parameter"], "Diagnosis;" in error.what) == ("file_column", False)
         for rule in ("column:who", f"table:{tmp_path / 'persons.csv'}"):
             (tmp_path / "persons.csv").write_text("image,patient\npart 1/p17,1\npart 1/p18,2\npart 2/é,1\n")
             found = opened(tmp_path / "pictures", file_column="id", group_by=rule_of(rule), **given).splits["train"]

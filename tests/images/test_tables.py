@@ -171,9 +171,10 @@ def test_a_broken_picture_is_named_by_its_place(kind: str, tmp_path: Path) -> No
     source = made(kind, tmp_path / "x", train=table([png(0), None, b"none", b""], [0, 1, 2, 0]))
     train = open_images(source, geometry=SQUARE).splits["train"]
     for row in (1, 2, 3):
-        with pytest.raises(UserError, match=f"row {row}' cannot be decoded") as refused:
+        with pytest.raises(UserError, match="'…' cannot be decoded") as refused:
             train.pixels(row, row + 1)
         assert GUARDED in str(refused.value)
+        assert f"row {row}' cannot be decoded" in str(refused.value.full)
 
 
 @pytest.mark.parametrize(("kind", "opened"), [("parquet", lambda place: in_parquet(str(place))), ("arrow", in_arrow)])
@@ -264,7 +265,7 @@ def test_that_rows_name_files_after_one_with_bytes_or_the_other_way_round_makes_
     pictures = [png(0), None, {"bytes": png(2), "path": "1.png"}, {"bytes": None, "path": "1.png"}]
     source = made("parquet", tmp_path, train=table(pictures, [0, 1, 0, 1]))
     train = open_images(source, geometry=SQUARE).splits["train"]
-    with pytest.raises(UnreadableError, match="row 1"):
+    with pytest.raises(UnreadableError, match="not an image"):
         train.pixels(1, 2)
     for start in (2, 3):
         with pytest.raises(UserError) as refused:
@@ -437,7 +438,7 @@ def test_compressed_batches_are_refused_before_they_are_expanded(tmp_path: Path,
 
 def test_arrow_that_names_files_is_refused(tmp_path: Path) -> None:
     folder = save(tmp_path / "x", table([png(0), {"bytes": None, "path": "a.png"}], [0, 1]))
-    with pytest.raises(UserError, match=r"names files such as 'a\.png'") as refused:
+    with pytest.raises(UserError, match=r"names files such as '…'") as refused:
         open_images(f"arrow:{folder}", geometry=SQUARE)
     assert (refused.value.code, GUARDED in str(refused.value)) == ("missing", True)
 

@@ -30,7 +30,7 @@ def test_lines_of_json_keep_integers_and_may_lack_a_key(tmp_path: Path) -> None:
 def test_a_table_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     for name, text, says in (
         ("metadata.csv", "", "must name the columns"),
-        ("metadata.csv", "name,label\n1.png,2\n", "no column of pictures. It has: name, label"),
+        ("metadata.csv", "name,label\n1.png,2\n", "no column of pictures. It has: 2 columns"),
         ("metadata.csv", "file_name,label,label\n1.png,2,3\n", "each once"),
         ("metadata.csv", "file_name,label\n1.png,2,3\n", "line 2 has more values"),
         ("metadata.csv", "file_name,label\n,2\n", "line 2 names no file"),
@@ -67,3 +67,7 @@ def test_tables_of_spreadsheets_are_read_as_they_were_saved(tmp_path: Path) -> N
         (tmp_path / "metadata.csv").write_text(text, encoding=encoding)
         found = read(tmp_path / "metadata.csv")
         assert (found.files, found.columns) == ((tmp_path / "ü.png",), {"label": ["Größe"]})
+    for encoding in ("utf-16", "utf-16-le"):
+        (tmp_path / "metadata.csv").write_text(text, encoding=encoding)
+        with pytest.raises(UserError, match="Save it as UTF-8"):
+            read(tmp_path / "metadata.csv")

@@ -280,13 +280,11 @@ def trained(features: FeatureSet, **options: Any) -> Any:
 
 
 def test_names_that_nobody_stated_are_published_by_whoever_insists_alone(inferred: FeatureSet, tmp_path: Path) -> None:
-    """The holder sees what would have been published."""
     for privacy in ({"epsilon": 1.0}, {"noise_multiplier": 9.0}):
         with refuses("conflict", parameter="infer_classes") as refused:
             trained(inferred, **privacy)
         said = str(refused.value)
-        assert NAMES[0] in said
-        assert NAMES[-1] not in said
+        assert not any(name in said for name in NAMES)
         assert GUARDED in said
     assert charges(inferred) == ()
     assert not list(tmp_path.rglob("*.safetensors"))
