@@ -36,8 +36,8 @@ from dpfc_cli.heads.head import as_probabilities
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.options import MethodName, MethodOptions, declared
+from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.privacy.facts import Adjacency
-from dpfc_cli.rounding import cost
 from dpfc_cli.show.document import Values
 from dpfc_cli.sources.classes import check_classes
 from dpfc_cli.sources.groups import keys_of
@@ -111,7 +111,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         head_: the head, a `dpfc_cli.Head`. Its classes have the order of `classes`. They are numbers where the labels
             were not asserted.
         privacy_: ε, δ and μ of the fit, the unit, and what all fits with this ledger have spent together for one
-            `spent_unit`: a record, if they do not all protect the same persons.
+            `spent_unit`: a record, if they do not all protect the same persons. `unprotected`: how many of the `fits`
+            had no guarantee. They are in no sum.
         statement_: what is claimed of the head, as `dpfc statement` says it.
 
     """
@@ -271,11 +272,14 @@ class _Observer(Observer):
 
 def _warn_again(checked: Checked, observer: Observer, capped: bool) -> None:
     """Warn of a fit that is not the first with its ledger."""
-    claimed, before = checked.calibrated.claimed, len(checked.account.private)
-    if claimed is not None and before:
-        total = cost(checked.after.epsilon(claimed.delta), claimed.delta)
+    after = checked.after
+    if len(after.charges) > 1:
+        none = f", but for {after.unprotected} without a guarantee, which are in no sum" if after.unprotected else ""
         limit = "" if capped else " A cap limits it: PrivateClassifier(cap=…)."
-        observer.warn(f"this is fit {before + 1} with this ledger. {total} is spent then, all fits together.{limit}")
+        spent = after.summed(checked.charge.delta or default_delta(checked.calibrated.facts.n))
+        observer.warn(
+            f"this is fit {len(after.charges)} with this ledger. {spent} is spent then, all fits together{none}.{limit}"
+        )
 
 
 def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.ndarray, np.ndarray]:
@@ -412,5 +416,10 @@ def _privacy(trained: Trained) -> Values:
         total = spent.epsilon(claimed.delta)
         found |= {"epsilon": claimed.epsilon, "delta": claimed.delta, "mu": claimed.mu, "spent": total}
         found |= {"spent_unit": spent.unit}
-    found |= {"fits": len(spent.charges), "classes": card["facts"]["origin"], "ledger": str(spent.ledger)}
+    found |= {
+        "fits": len(spent.charges),
+        "unprotected": spent.unprotected,
+        "classes": card["facts"]["origin"],
+        "ledger": str(spent.ledger),
+    }
     return found

@@ -109,6 +109,14 @@ def test_a_grid_search_over_options_is_warned_of_with_what_it_spends_together() 
     assert len(again) == 4
     assert f"fit 5 with this ledger. epsilon = {rounding.epsilon(spent)} at delta = 1e-05" in again[-1]
     assert "cap=" in again[0]
+    # A fit without a guarantee is counted, and said to be in no sum.
+    open_ = clone(model).set_params(ledger="open", seed=1, cap=None).fit(X, LABELS)
+    assert open_.privacy_["unprotected"] == 1
+    with pytest.warns(TrainingWarning, match=r"fit 2 with this ledger.*but for 1 without a guarantee"):
+        private = clone(open_).set_params(seed=None).fit(X, LABELS)
+    assert (private.privacy_["fits"], private.privacy_["unprotected"]) == (2, 1)
+    with pytest.warns(TrainingWarning, match=r"fit 3 with this ledger.*but for 2 without a guarantee"):
+        open_.fit(X, LABELS)
     capped = clone(model).set_params(cap=0.6, ledger="capped")
     with pytest.raises(UserError, match="does not fit under the cap"):
         capped.fit(X, LABELS).fit(X, LABELS)

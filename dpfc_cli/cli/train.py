@@ -11,7 +11,7 @@ from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import feature_set, head_named, with_sets
-from dpfc_cli.errors import conflict, counted, parameter
+from dpfc_cli.errors import UserError, conflict, counted, parameter
 from dpfc_cli.options import Option
 from dpfc_cli.show.document import Document, Facts, Section
 from dpfc_cli.training.observer import CHECKING, MATRICES, SOLVING, TUNING, Observer
@@ -33,9 +33,7 @@ def train(
     ] = False,
     yes: Annotated[
         bool,
-        Option(
-            "Charge without a question: the newest set, or what ends a total for persons.", RUN, flags=("--yes", "-y")
-        ),
+        Option("Do not ask on a terminal, and charge what ends a total for persons.", RUN, flags=("--yes", "-y")),
     ] = False,
     distributed: Annotated[
         bool,
@@ -54,6 +52,8 @@ def train(
 
     State the privacy once, as --epsilon, --noise-multiplier or --non-private. A charge cannot be taken back.
     """
+    from dpfc_cli.ledger.file import read
+    from dpfc_cli.training.charge import confirm_again
     from dpfc_cli.training.distributed import Leader, serve
     from dpfc_cli.training.run import stands
     from dpfc_cli.training.train import finish, plan
@@ -82,6 +82,11 @@ def train(
         if request.leader is not None:
             request.leader.end()
     if dry_run:
+        try:
+            if checked.unfinished is None and not request.again:
+                confirm_again(read(checked.account.ledger), checked.charge, found.name)
+        except UserError as error:
+            display.warn(f"{error.what} That needs --again.")
         _show_plan(checked, as_json, full)
     else:
         _show_head(trained, as_json, full, request.out is not None, features)
@@ -148,22 +153,17 @@ class _Observer(Shown):
         return self._yes
 
     def confirm(self, charge: str, loses: bool) -> bool:
-        """Ask on a terminal, if it loses, or if there are several sets and none was named."""
+        """Ask if it loses, or on a terminal if there are several sets and none was named."""
         stop.check()
         if self._yes or not (loses or (self._others and display.can_ask())):
             return True
+        why = "There will be no total for one person any more"
         if not display.can_ask():
             raise conflict(
-                "Nothing was charged: there would be no total for one person any more.",
+                f"Nothing was charged. {why}.",
                 "Make the set again with --group-by. Or give --yes, to charge it all the same.",
-                parameter="yes",
             )
-        why = (
-            "Then there is no total for one person any more"
-            if loses
-            else f"It is the newest of {self._others + 1} sets"
-        )
-        return self._asked(f"Charge {charge}? {why}.")
+        return self._asked(f"Charge {charge}? {why if loses else f'It is the newest of {self._others + 1} sets'}.")
 
     def confirm_again(self, question: str) -> bool:
         return not self._yes and display.can_ask() and self._asked(question)

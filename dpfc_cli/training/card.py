@@ -33,6 +33,9 @@ SUFFIXES: Mapping[Claim, str] = {
     "non-private": heads.NONPRIVATE,
 }
 
+ASKED = 48
+"""The digits of a training's digest that say what was asked for. The others are of the code."""
+
 
 def charge_of(
     planned: Planned,
@@ -74,11 +77,14 @@ def charge_of(
 
 
 def charge_of_training(calibrated: Calibrated, features: FeatureSet, head: str, by: str, purpose: str | None) -> Charge:
-    """What a training charges. Trainings of one command have the same digest."""
+    """What a training charges. Trainings of one command have the same digest; those of another version of dpfc, which
+    cannot go on, have its first `ASKED` digits.
+    """
     computed = (calibrated.options, calibrated.facts, calibrated.tuning, calibrated.before, calibrated.releases)
     said = (calibrated.method.name, calibrated.method.source, calibrated.claimed, by, purpose, calibrated.federation)
     noise, manifest = calibrated.privacy.seed, features.manifest
-    digest = digest_of(code_digest(), manifest.id, manifest.fingerprint, noise, *computed, *said)
+    asked = digest_of(manifest.id, manifest.fingerprint, noise, *computed, *said)
+    digest = asked[:ASKED] + code_digest()[:-ASKED]
     return charge_of(calibrated, features, head, digest, by, purpose)
 
 

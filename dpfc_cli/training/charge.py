@@ -18,6 +18,7 @@ from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.rounding import cost, rounded_up
 from dpfc_cli.training.answers import Answers, begun, reopened
 from dpfc_cli.training.calibrate import Planned
+from dpfc_cli.training.card import ASKED
 from dpfc_cli.training.check import Checked, check_charge
 from dpfc_cli.training.request import SPLIT
 
@@ -110,8 +111,11 @@ def confirm_again(
         UserError: it was charged before, and the answer is no.
 
     """
-    what = ("set", "split", "digest", "epsilon", "delta")
-    same = [each for each in ledger.charges if all(getattr(each, name) == getattr(charge, name) for name in what)]
+
+    def asked(of: Charge) -> tuple[Any, ...]:
+        return of.set, of.split, of.digest[:ASKED], of.epsilon, of.delta
+
+    same = [each for each in ledger.charges if asked(each) == asked(charge)]
     ends = [ledger.outcome(each.id) for each in same]
     ended = any(end is not None and end.state == "written" for end in ends)
     if not (ended or (same and charge.private)):
@@ -119,11 +123,11 @@ def confirm_again(
     kind = EVALUATION if charge.method == EVALUATION else "training"
     became = "ended" if ended else "has not ended: it runs, or it was stopped and does not go on"
     said = f"The same {kind} was charged before, and {became}."
-    asked = question(charge, name, ledger.account_of(charge.set).with_planned(charge))
-    asked += "" if charge.private else ", for the same head to the bit"
-    if not ask(f"{said} Charge {asked} again?"):
+    again = question(charge, name, ledger.account_of(charge.set).with_planned(charge))
+    again += "" if charge.private else ", for the same head to the bit"
+    if not ask(f"{said} Charge {again} again?"):
         raise UserError(
-            f"{said} Again it would charge {asked}.",
+            f"{said} Again it would charge {again}.",
             f"{'Give' if ended else 'Wait for its end, or give'} the option {parameter('again')} to charge one more.",
             code="exists" if ended else "busy",
         )

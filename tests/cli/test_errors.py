@@ -264,6 +264,6 @@ def test_one_before_the_charge_says_that_nothing_was_charged(
     def broken(*given: object) -> str:
         raise RuntimeError("12345")
 
-    monkeypatch.setattr(trainings, "charge_of", broken)
+    monkeypatch.setattr(trainings, "question", broken)
     assert "Nothing was charged, and no head was written." in dpfc(*OUT).stderr
     assert not charges()

@@ -17,6 +17,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.privacy.curator import Curator, NonPrivate
 from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.training import card
 from dpfc_cli.training.charge import Charged, charge
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import facts_of
@@ -124,6 +125,21 @@ def test_of_equal_trainings_that_were_checked_in_the_same_moment_one_is_charged(
         charge(second)
     assert (refused.value.code, len(ledger(features).charges)) == ("busy", 1)
     charge(wanted)
+    assert len(ledger(features).charges) == 2
+
+
+def test_the_same_training_by_another_version_is_charged_only_again(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot go on with the answers of this one."""
+    charge(checked(features))
+    monkeypatch.setattr(card, "code_digest", lambda: 64 * "f")
+    later = checked(features)
+    assert later.unfinished is None
+    with pytest.raises(UserError) as refused:
+        charge(later)
+    assert (refused.value.code, len(ledger(features).charges)) == ("busy", 1)
+    charge(checked(features, again=True))
     assert len(ledger(features).charges) == 2
 
 
