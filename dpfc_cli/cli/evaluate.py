@@ -88,8 +88,9 @@ def evaluate(
 
     as_values = {"as_json": as_json, "as_csv": as_csv, "as_markdown": as_markdown}
     _check_options([name for name, wanted in as_values.items() if wanted], heads or [], epsilon, asked)
-    loaded = [Head.load(path) for path in heads or [head_or_newest(None)]]
-    found = _features(features, str(loaded[0].card["features"]["name"]), epsilon is not None)
+    given = None if features is None else feature_set(features)[0]
+    loaded = [Head.load(path) for path in heads or [head_or_newest(None, given)]]
+    found = given or _features(str(loaded[0].card["features"]["name"]), epsilon is not None)
     scored, split = {"features": found, "split": asked["split"]}, asked["split"]
     if plot is not None:
         _check_plot(plot, found, split, [head.card for head in loaded], epsilon is not None)
@@ -142,12 +143,10 @@ def _path(head: "Head") -> Path:
     return Path(shown(head.file))
 
 
-def _features(given: str | None, own: str, charged: bool) -> "FeatureSet":
-    """The set to score on. own: the name of the one that the (first) head was trained on, which is the default.
-    charged: whether the evaluation costs privacy.
+def _features(own: str, charged: bool) -> "FeatureSet":
+    """The set to score on, if none was named. own: the name of the one that the (first) head was trained on. charged:
+    whether the evaluation costs privacy.
     """
-    if given is not None:
-        return feature_set(given)[0]
     from dpfc_cli.features.lookup import set_of_training
 
     found = set_of_training(own)

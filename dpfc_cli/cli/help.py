@@ -142,7 +142,9 @@ def _refused(error: Any) -> UserError:
     more = f"'{line} --help' shows what it takes."
     if not hasattr(error, "possibilities"):
         said = _PARSED.sub("", error.format_message()).rstrip(".")
-        return UserError(said if said.endswith("?") else f"{said}.", more)
+        # What is missing is described.
+        about = f"{error.param.help} " if hasattr(error, "param_type") and error.param else ""
+        return UserError(said if said.endswith("?") else f"{said}.", about + more)
     name = error.option_name
     flags = [flag for option in _options(ctx.command, ctx) for flag in option.opts if flag.startswith("--")]
     # Of '-epsilon' the name is '-e'.

@@ -61,11 +61,13 @@ def predict(
             f"Name a file with {parameter('out')}. For rows in JSON leave {parameter('as_json')} out: "
             f"{parameter('form')} jsonl.",
         )
+    from dpfc_cli.features.lookup import set_at
     from dpfc_cli.prediction import predict as prediction
 
     unit = ["pictures"]
     units = {prediction.LOADING: "B"}
-    named, asked = head_or_newest(head), with_sets(asked, Predicting)
+    named = head_or_newest(head, set_at(source) if head is None else None)
+    asked = with_sets(asked, Predicting)
     with display.stages(prediction.LOADING, lambda stage: units.get(stage.partition(":")[0], unit[0])) as progress:
         found = prediction.predict(named, source, **asked, progress=progress)
         unit[0] = f"{found.noun}s"

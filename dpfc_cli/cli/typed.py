@@ -146,15 +146,15 @@ def feature_set(given: str | None) -> tuple["FeatureSet", int]:
     return open_features(given), others
 
 
-def head_or_newest(given: Path | str | None) -> Path:
-    """The head that was named, or the newest private one."""
+def head_or_newest(given: Path | str | None, features: "FeatureSet | None" = None) -> Path:
+    """The head that was named, or the newest private one. features: one that takes them."""
     from dpfc_cli.cli import display
     from dpfc_cli.heads.head import newest
 
     if given is not None:
         return Path(given)
-    found = newest(heads_folder())
-    display.say(f"Head: {found} (the newest private one)")
+    found = newest(heads_folder(), features)
+    display.say(f"Head: {found} (the newest private one{'' if features is None else ' for these features'})")
     return found
 
 

@@ -152,7 +152,7 @@ def compare(
 def _fitted(heads: Sequence[Head], features: FeatureSet, split: str) -> FeatureSet:
     """The set with the classes of the heads, which it need not all have.
 
-    UserError unless the set has the split, and each head is one of such features. It names all that are not.
+    UserError unless the set has the split, and each head is one of such features. Its `heads` are all that are not.
     """
     features.split(split)
     classes = heads[0].classes
@@ -163,8 +163,8 @@ def _fitted(heads: Sequence[Head], features: FeatureSet, split: str) -> FeatureS
         return features
     what = wrong[0][1]
     if len(heads) > 1:
-        said = "; ".join(f"{_named(head, heads)}: {why[0].lower()}{why[1:-1]}" for head, why in wrong)
-        what = f"{len(wrong)} of {len(heads)} heads do not fit '{features.folder}'. {said}."
+        first = f"{_named(wrong[0][0], heads)}: {what[0].lower()}{what[1:]}"
+        what = f"{len(wrong)} of {len(heads)} heads do not fit '{features.folder}'. The first is {first}"
     raise conflict(
         what,
         f"Evaluate on features of the same backbone, with classes that the head has: {parameter('features')}.",

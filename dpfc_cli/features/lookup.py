@@ -62,8 +62,16 @@ def set_folder(given: str | Path, accepted: Callable[[Path], bool] = lambda fold
         if there is None
         else f"{quoted(there)} is no feature set: it has no '{MANIFEST}'.",
         near(Path(given).name, [each.name for each in finished(features_folder())])
-        + f"Name a folder, or a set in '{features_folder()}'.",
+        + f"Name a folder, or a set in '{features_folder()}': 'dpfc list' shows them.",
     )
+
+
+def set_at(given: str | Path) -> FeatureSet | None:
+    """The set at a path or of that name; None if there is none. What lies at the path comes before the name."""
+    path = Path(given).expanduser()
+    folders = (path,) if os.path.exists(path) else (path, placed(given))
+    found = next((folder for folder in folders if os.path.isfile(folder / MANIFEST)), None)
+    return None if found is None else FeatureSet(found)
 
 
 def placed(name: str | Path) -> Path:

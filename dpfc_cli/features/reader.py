@@ -87,7 +87,7 @@ class FeatureSet(Told):
             remedy = f"It has: {', '.join(self.manifest.splits)}."
             if name == "test":
                 remedy += (
-                    f" For pictures, 'dpfc extract' with {parameter('hold_out')} 0.1 makes one of a part of the "
+                    f" 'dpfc extract' and 'dpfc import' with {parameter('hold_out')} 0.1 make one of a part of the "
                     "training split."
                 )
             raise missing(f"{quoted(self.folder)} has no split '{name}'.", remedy) from None

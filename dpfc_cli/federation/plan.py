@@ -386,12 +386,13 @@ def agreed(
     if len(found) < 2 or len(set(names)) < len(names):
         raise UserError("A federation needs two sites, each with a name of its own.", "Give an invitation of each.")
     first, others = found[0], len(found) - 1
-    colluding = others if colluding is None else colluding
-    if not 1 <= colluding <= others:
+    if colluding is not None and not 1 <= colluding < others:
         raise UserError(
-            f"{parameter('colluding')} lies in 1 to {others}, which are all other sites.",
-            "Fewer than all mean masks. They need three sites, because each one knows its own noise.",
+            f"{parameter('colluding')} {colluding}: masks are for one colluding site or more, but fewer than all other "
+            f"sites, which are {others} here.",
+            "Leave it out for a plan without masks. Masks need three sites, because each one knows its own noise.",
         )
+    colluding = others if colluding is None else colluding
     for what, of in (
         ("epsilon", lambda one: one["epsilon"] if colluding < others else None),
         ("labels per record", lambda one: one["k"]),

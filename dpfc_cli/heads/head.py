@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from dpfc_cli.show.document import Told, Values
 from dpfc_cli.sources.reading import unread
 from dpfc_cli.trust import card as card_values
 from dpfc_cli.trust import statement
+
+if TYPE_CHECKING:
+    from dpfc_cli.features.reader import FeatureSet
 
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
@@ -194,12 +197,15 @@ def as_probabilities(scores: np.ndarray, several: bool) -> np.ndarray:
 
 
 def located(path: Path | str) -> Path:
-    """The file of a head that is given by its path, by its name in the folder for heads, or as `hf:OWNER/NAME`."""
+    """The file of a head that is given by its path, by its name in the folder for heads, or as `hf:OWNER/NAME`. The
+    ending may be left out.
+    """
     if str(path).startswith(hub.PREFIX):
         return hub.fetch(str(path), (PRIVATE, NONPRIVATE, RESEARCH))
     given = Path(path)
-    named = heads_folder() / f"{given.name.removesuffix(PRIVATE)}{PRIVATE}"
-    return named if "/" not in str(path) and not given.exists() and named.exists() else given
+    folder = given.parent if "/" in str(path) else heads_folder()
+    named = folder / f"{given.name.removesuffix(PRIVATE)}{PRIVATE}"
+    return named if not os.path.exists(given) and os.path.exists(named) else given
 
 
 def shown(path: Path) -> str:
@@ -412,8 +418,11 @@ def cards(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
         yield path, card
 
 
-def newest(folder: Path) -> Path:
-    """The newest private head in a folder. Non-private and research heads are chosen only when they are named."""
+def newest(folder: Path, features: "FeatureSet | None" = None) -> Path:
+    """The newest private head in a folder. Non-private and research heads are chosen only when they are named.
+
+    features: it is one of their backbone. One of their fingerprint comes before others.
+    """
     others = (NONPRIVATE, RESEARCH)
     found = [p for p in folder.glob(f"*{PRIVATE}") if not p.name.endswith(others)] if folder.is_dir() else []
     if not found:
@@ -421,4 +430,17 @@ def newest(folder: Path) -> Path:
             f"No private head found in {quoted(folder)}.",
             f"Train one with 'dpfc train' and {parameter('epsilon')} 1, or name a head.",
         )
-    return max(found, key=written_at)
+    if features is None:
+        return max(found, key=written_at)
+    made, backbone = features.manifest, features.manifest.backbone.get("name")
+    of = {
+        path: card["features"]["fingerprint"]
+        for path, card in cards(folder)
+        if path in found and (card["facts"]["d"], card["features"]["backbone"].get("name")) == (made.dim, backbone)
+    }
+    if not of:
+        raise missing(
+            f"No private head in {quoted(folder)} takes features such as those of {quoted(features.folder)}.",
+            "Train one on this set, or name a head: 'dpfc list' shows them.",
+        )
+    return max(of, key=lambda path: (of[path] == made.fingerprint, written_at(path)))

@@ -21,7 +21,7 @@ import numpy as np
 from dpfc_cli import backbones
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, quoted, unsupported
-from dpfc_cli.features.lookup import placed
+from dpfc_cli.features.lookup import set_at
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.table import FLOATS, Array
@@ -221,10 +221,9 @@ def features_at(given: str, head: Head) -> Source | None:
     """The features at a path or of the name of a feature set; None if there are pictures, or nothing. UserError: they
     cannot be read, or have another width than those that the head takes.
     """
-    path = Path(given).expanduser()
-    for folder in (path,) if os.path.exists(path) else (path, placed(given)):
-        if os.path.isfile(folder / MANIFEST):
-            return of_set(FeatureSet(folder), head)
+    found, path = set_at(given), Path(given).expanduser()
+    if found is not None:
+        return of_set(found, head)
     if path.suffix.lower() not in ARRAYS or not os.path.exists(path):
         return None
     with _fitting(path, head) as array:

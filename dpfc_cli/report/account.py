@@ -190,9 +190,17 @@ COLUMNS = (
 
 
 def rows(populations: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A row for each charge, of what `values` says. spent: by all of its population together, at the first δ."""
+    """A row for each charge, of what `values` says. spent: by all of its population together, at the first δ; the most,
+    if it counts in several.
+    """
+    found: dict[str, dict[str, Any]] = {}
     for each in populations:
         delta, spent = next(iter(each["epsilon"].items()))
         for charge in each["charges"]:
-            row = {"population": each["population"], **charge, "spent_epsilon": spent, "spent_delta": delta}
-            yield row | {name: math.inf if row[name] is None else row[name] for name in ("epsilon", "spent_epsilon")}
+            row = found.setdefault(charge["id"], {**charge, "population": [], "spent_epsilon": 0.0})
+            row["population"].append(each["population"] or "")
+            row["epsilon"] = math.inf if charge["epsilon"] is None else charge["epsilon"]
+            row["spent_epsilon"] = max(row["spent_epsilon"], math.inf if spent is None else spent)
+            row["spent_delta"] = delta
+    for row in found.values():
+        yield row | {"population": "; ".join(row["population"])}

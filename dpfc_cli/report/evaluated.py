@@ -30,6 +30,8 @@ MOST_COLUMNS = 12
 MOST_CONFUSIONS = 10
 MOST_NAMED = 10
 """Of more classes without a record than this the first are named."""
+MOST_PAIRED = 5
+"""Of more heads than this a short rendering has no differences to the first."""
 LONGEST = 24
 """Characters of a name in a column that cannot be broken."""
 COLUMNS = (
@@ -37,6 +39,7 @@ COLUMNS = (
     *("seed", "seeded_epsilon", "seeded_delta"),
     *("top1", "top1_low", "top1_high", "top5", "top5_low", "top5_high", "mean_average_precision"),
     *("calibration_error", "difference", "difference_low", "difference_high"),
+    *("seeds", "seeds_top1", "seeds_top1_deviation"),
     *("evaluation_epsilon", "evaluation_delta"),
 )
 """Of --csv: one row for each head. They are always the same, so files can be joined."""
@@ -107,10 +110,14 @@ def several(
         warnings.append(warning if len(about) == len(names) else f"{', '.join(about)}: {warning}")
     blocks = [
         *warned(warnings),
-        Table(columns, rows, left=3, bar=range_of),
-        *([Words(SEEDED)] if any("seeded" in card for card in cards) else []),
         *([Table(SEEDS, means, title="Heads that differ in their seed alone")] if means else []),
-        Table(beside, pairs, title=f"Top-1 beside that of {names[0]}, in points: paired, on the same records"),
+        Table(columns, rows, left=3, bar=range_of, title="Each head" if means else ""),
+        *([Words(SEEDED)] if any("seeded" in card for card in cards) else []),
+        Table(
+            *(beside, pairs),
+            title=f"Top-1 beside that of {names[0]}, in points: paired, on the same records",
+            full=len(names) > MOST_PAIRED,
+        ),
         Words(_CHOICE),
     ]
     return Document(
@@ -313,15 +320,17 @@ def _noisy(figures: Mapping[str, Any], figure: str, interval: str, noise: str) -
 
 
 def but_for_the_seed(cards: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """The places of the heads that differ in their seed alone; each other head by itself."""
-    found: dict[str, list[int]] = {}
+    """The places of the heads that differ in their seed alone, one of each seed; each other head by itself."""
+    found: dict[str, dict[int | None, int]] = {}
     for i, card in enumerate(cards):
         names = ("method", "options", "plan", "facts", "adjacency", "features", "public_features", "tuning")
         # How far a start was trusted depends on the noise.
         setting = [*map(card.get, names), card.get("public_head", {}).get("sha256")]
         worth = {**card["seeded"], "seed": None} if "seeded" in card else i
-        found.setdefault(json.dumps([setting, worth], sort_keys=True), []).append(i)
-    return list(found.values())
+        seeds = found.setdefault(json.dumps([setting, worth], sort_keys=True), {})
+        # Heads of one seed are equal.
+        seeds.setdefault(card.get("seeded", {}).get("seed"), i)
+    return [list(seeds.values()) for seeds in found.values()]
 
 
 # For programs
@@ -344,12 +353,16 @@ def figures_json(result: "Evaluation") -> dict[str, Any]:
 
 def rows(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What programs get of an evaluation as a row for each head."""
+    groups = {path: group for group in values.get("seeds", ()) for path in group["heads"]}
     for head in values.get("heads", [values]):
         found, gain = head.get("figures", head), head.get("difference")
         row = {**found, **head, "features": values["features"]}
         row["epsilon"] = math.inf if head["epsilon"] is None else head["epsilon"]
         row |= {name if name == "seed" else f"seeded_{name}": said for name, said in head.get("seeded", {}).items()}
         row |= _ends("top1", found["interval"]) | _ends("top5", found["top5_interval"])
+        if (group := groups.get(head["head"])) is not None:
+            row |= {"seeds": len(group["heads"]), "seeds_top1": group["top1"]}
+            row["seeds_top1_deviation"] = group["top1_deviation"]
         if gain is not None:
             row |= {"difference": gain["gain"], **_ends("difference", gain["interval"])}
         if found.get("calibration") is not None:

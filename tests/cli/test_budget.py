@@ -119,6 +119,8 @@ def test_a_population_is_said_once_and_repeated_as_a_line_to_type(dpfc: Dpfc, ar
     assert [each["population"] for each in told(dpfc)] == ["ward 7", "ward 8"]
     assert dpfc(*LS, "1", "--features", "ward").exit_code == 0
     assert [len(each["charges"]) for each in told(dpfc)] == [1, 1]
+    (row,) = csv.DictReader(dpfc("budget", "--csv").stdout.splitlines())
+    assert row["population"] == "ward 7; ward 8"
     for out, name in (("x", "dataset:digits"), ("y", ""), ("z", "x" * 101)):
         assert dpfc(*line[:2], "--out", out, "--classes", "3", "--population", name).exit_code == 2
     catalogue = ("extract", "digits", "--limit", "20", "--pool", "mean")

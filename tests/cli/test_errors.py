@@ -77,6 +77,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["zero-shot", "--from", "photos"], "Unknown --from 'photos'"),
     (["zero-shot", "--from", "text", "--rows", "a"], "--rows has no effect with --from text"),
     (["evaluate"], "No private head found"),
+    (["export", "a"], "onnx"),
     (["evaluate", "nowhere.safetensors"], "There is no head"),
     (["import", "nowhere"], "There is no 'nowhere'"),
     (["import", "arrays", "--out", "x", "--classes", "2"], "out of range"),

@@ -55,9 +55,20 @@ def test_the_head_is_an_argument_and_by_default_the_newest_private_one(dpfc: Dpf
     by_default = dpfc("evaluate", "--json")
     assert json.loads(by_default.stdout)["head"] == "heads/newer.safetensors"
     assert "Head: heads/newer.safetensors (the newest private one" in by_default.stderr
-    named = dpfc("evaluate", str(trained), "--json")
+    named = dpfc("evaluate", str(trained).removesuffix(".safetensors"), "--json")
     assert json.loads(named.stdout)["head"] == str(trained)
     assert "Head: " not in named.stderr
+
+
+def test_of_a_named_set_the_newest_head_is_one_that_takes_it(dpfc: Dpfc, trained: Path) -> None:
+    x, y = blobs(300, 5, 3, seed=1, apart=8.0)
+    np.savez("narrow.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    assert dpfc("import", "narrow.npz", "--classes", "3").exit_code == 0
+    for line in (("evaluate", "--features", "narrow"), ("predict", "narrow")):
+        assert "dpfc list" in dpfc(*line, ends=2).stderr
+    assert dpfc("train", "--epsilon", "8", "--features", "narrow").exit_code == 0
+    assert json.loads(dpfc("evaluate", "--features", "blobs", "--json").stdout)["head"] == str(trained)
+    assert f"Head: {trained} (the newest" in dpfc("predict", "blobs", ends=0).stderr
 
 
 def test_warnings_are_shown_and_are_in_the_json(dpfc: Dpfc, trained: Path) -> None:
@@ -209,6 +220,11 @@ def test_heads_of_seeds_stand_at_their_nominal_epsilon_and_say_that_they_claim_n
     assert (len(group["heads"]), group["top1"]) == (2, pytest.approx(statistics.mean(scores)))
     assert group["top1_deviation"] == pytest.approx(statistics.stdev(scores))
     assert "blobs-dp-ls-eps2-seed3.research … 2 2 " in shown
+    # An equal head counts once, and of many heads nobody reads all pairs.
+    shutil.copy(f"heads/{seeded[2]}.safetensors", "heads/same.research.safetensors")
+    many = ("evaluate", three[0], *seeded, "same.research", "small")
+    assert json.loads(dpfc(*many, "--json").stdout)["seeds"] == told["seeds"]
+    assert ["paired" in dpfc(*many, *more).stdout for more in ((), ("--full",))] == [False, True]
     drawn = Path("figure.svg").read_text()
     # Heads that differ in their seed alone are one curve.
     assert drawn.count("no guarantee)") == 1
@@ -219,6 +235,8 @@ def test_heads_of_seeds_stand_at_their_nominal_epsilon_and_say_that_they_claim_n
         ["private", "8.0", "1e-05", "", "", ""],
         ["research", "inf", "", "3", "2.0", "1e-05"],
     ]
+    assert [row["seeds"] for row in rows] == ["", "", "2", "2"]
+    assert float(rows[2]["seeds_top1"]) == group["top1"]
 
 
 def test_each_release_is_of_one_head_and_has_no_figure(dpfc: Dpfc, three: list[str]) -> None:

@@ -243,14 +243,14 @@ def test_label_sets_are_compared_by_whether_the_best_class_is_a_label(tmp_path: 
     assert found.differences[0].gain < 0
 
 
-def test_all_heads_that_do_not_fit_are_named_at_once(seven: FeatureSet) -> None:
+def test_heads_that_do_not_fit_are_counted_and_the_first_is_named(seven: FeatureSet) -> None:
     good = head_of(seven)
     narrow = replace(good, weight=np.eye(5, 7))
     other = replace(good, card={**good.card, "classes": [f"c{j}" for j in range(7)]})
     with pytest.raises(UserError, match="2 of 3 heads do not fit") as caught:
         compare([good, narrow, other], seven)
     assert "head 2: the head takes 5 dimensions" in str(caught.value)
-    assert "head 3: the head's classes are not those" in str(caught.value)
+    assert "head 3" not in str(caught.value)
     assert caught.value.fields["heads"] == ["head 2", "head 3"]
 
 
