@@ -111,7 +111,7 @@ def report(sets: list[str], results: dict[str, float], count: int, out: Path) ->
     said = [
         "# Reproduction of the paper's tables",
         "",
-        "`make reproduce` makes this page. [Another page](conclusions.md) says what the tables mean. The figures are",
+        '`make reproduce FEATURES="SET…"` makes this page. [Another page](conclusions.md) says what it means. All are',
         f"top-1 test accuracies in percent: mean ± standard deviation of {count} runs. The columns are ε, at δ = 1e-5.",
         "NP is without privacy; nothing is random there, so it is one run. It has the epochs of its row, as with",
         "`--steps 10 --non-private`: without `--steps` it would run to the optimum. Every figure is a training by the",
@@ -119,7 +119,8 @@ def report(sets: list[str], results: dict[str, float], count: int, out: Path) ->
         "over the records. – means: not run.",
         "",
         "DP-FC is as in the paper here: these trainings were made before `dp-fc` shrunk the eigenvalues of its Gram",
-        "matrix. [Another page](accuracy.md) has what it does now.",
+        "matrix. So a new run gives other figures for it ([what it does now](accuracy.md)). Of CIFAR-100 this is half:",
+        "250 records of each class for training, and 50 for the test.",
         "",
         "The second table of each set has hyperparameters from a grid. In factors of the defaults the grid is: "
         + "; ".join(

@@ -300,8 +300,8 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
 def _expected(calibrated: Calibrated) -> str:
     """What a training can do if noise hides the classes."""
     part = f"{100 * kept(calibrated):.0f} %"
-    expected = f"about {part} or more" if calibrated.method.name in FITTED else f"at most {part}"
-    poor = f"Expect {expected} of what can be learned without noise. More records"
+    side = "more" if calibrated.method.name in FITTED else "less"
+    poor = f"Expect about {part} or {side} of what can be learned without noise. More records"
     if "public_head" not in calibrated.method.public:
         return f"{poor}, fewer dimensions or a larger epsilon help."
     if calibrated.options.public_head is None:

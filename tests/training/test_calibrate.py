@@ -230,8 +230,8 @@ def test_noise_hides_a_class_from_its_signal_on_and_what_is_left_is_said() -> No
         assert f"Expect about {left} % or more of what can be learned without noise" in said
 
 
-def test_of_other_methods_than_it_was_fitted_to_the_warning_is_a_bound() -> None:
+def test_of_other_methods_than_it_was_fitted_to_less_is_expected() -> None:
     few = Facts(n=1000, m=10, d=64)
-    for method, words in (("dp-fc", "Expect about"), ("dp-newton", "Expect at most"), ("dp-adam", "Expect at most")):
+    for method, words in (("dp-fc", "% or more"), ("dp-newton", "% or less"), ("dp-adam", "% or less")):
         (said,) = warnings_of(calibrate(METHODS[method], few, {}, Privacy(epsilon=0.1)))
         assert words in said
