@@ -230,8 +230,8 @@ class Gradient:
     is a distribution. A record with several labels has the target y/|y|.
 
     Proof: the contribution is q ⊗ s with Σ q² ≤ 4ᵇ and Σ s² ≤ 4ᵇ, and ‖q ⊗ s‖ = ‖q‖·‖s‖ ≤ 4ᵇ. Logits are float32
-    numbers, and their rounding does not matter. It changes s, but not the bound on s, and it depends on this record and
-    on θ alone. ∎
+    numbers, and their rounding does not matter. It changes s, but not the bound on s, and it depends on this record, on
+    θ and on the record's place in its block alone. (Places matter for samples only: see `sums`.) ∎
 
     Attributes:
         chain: the preprocessing.

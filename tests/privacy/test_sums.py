@@ -13,9 +13,11 @@ from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.privacy.directions import Directions, InMemory, direction_bytes
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.inputs import Loss
 from dpfc_cli.privacy.lattice import LEAST_BITS, MOST_BITS, Lattice, Reals
 from dpfc_cli.privacy.passes import BlockStream, IncompletePassError
 from dpfc_cli.privacy.queries import Gradient, Gram, Grid, Mean
+from dpfc_cli.privacy.sums import SAMPLED, _DirectionMap, _of_one, _ResidualMap, _taken_out
 from tests.support import every_query, exact_sum, stream_of
 
 N, D, M, K = 100, 4, 3, 2
@@ -181,6 +183,32 @@ def test_blocks_that_are_computed_in_several_parts_add_the_same(monkeypatch: pyt
         found.append(exact_sum(Mean(QUERY.chain[:1]), stream_of(X, Y), FACTS, LATTICE))
     assert found[0].any()
     assert np.array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "softmax"])
+@pytest.mark.parametrize(("d", "m"), [(5, 3), (33, 7), (192, 100), (768, 10)])
+def test_what_a_record_adds_to_a_sampled_gradient_does_not_depend_on_its_place(d: int, m: int, loss: Loss) -> None:
+    """To the bit, at each of the places of a block. The accounting of samples needs it."""
+    rng, theta = np.random.default_rng(0), 3 * np.random.default_rng(1).normal(size=(d + 1, m))
+    x, labels = rng.normal(size=(SAMPLED, d)).astype(np.float32), rng.integers(0, m, (SAMPLED, 1)).astype(np.int32)
+    query = Gradient((Clip(2.0),), theta, clip=1.0, constant=0.2, loss=loss)
+    facts, grid = Facts(n=SAMPLED, m=m, d=d), Lattice(15)
+
+    def added(order: np.ndarray) -> np.ndarray:
+        """What each record adds if they lie in this order, in the first one."""
+        bare, arrays = _taken_out(query)
+        directions = _DirectionMap(bare, _of_one(facts), grid)
+        made = [np.asarray(each) for each in rows.run(directions, (x, labels), arrays)]
+        (found,) = rows.run(_ResidualMap(bare, _of_one(facts), grid), tuple(each[order] for each in made), arrays)
+        back = np.empty_like(np.asarray(found))
+        back[order] = found
+        return back
+
+    first, places = added(np.arange(SAMPLED)), np.arange(SAMPLED)
+    assert np.abs(first).max() > 0
+    for shift in (1, 2, 3, 7, 64, 101):
+        assert np.array_equal(added(np.roll(places, shift)), first), shift
+    assert np.array_equal(added(rng.permutation(SAMPLED)), first)
 
 
 def test_what_is_compiled_does_not_tell_how_large_a_sample_is(monkeypatch: pytest.MonkeyPatch) -> None:
