@@ -26,12 +26,8 @@ def test_a_report_says_for_whom_it_is_and_which_bytes_it_has(dpfc: Dpfc, feature
 
 def test_every_command_takes_the_newest_private_head_if_none_is_named(dpfc: Dpfc, features: Path) -> None:
     for out in ("older", "newer"):
-        assert (
-            dpfc(
-                "train", "--again", "--epsilon", "2", "--method", "dp-ls", "--out", f"heads/{out}.safetensors"
-            ).exit_code
-            == 0
-        )
+        made = ("train", "--again", "--epsilon", "2", "--method", "dp-ls", "--out", f"heads/{out}.safetensors")
+        assert dpfc(*made).exit_code == 0
     for line in (
         "evaluate",
         "statement",
@@ -41,7 +37,7 @@ def test_every_command_takes_the_newest_private_head_if_none_is_named(dpfc: Dpfc
         "predict blobs --out p.csv",
     ):
         ended = dpfc(*line.split(), ends=0)
-        assert "Head: heads/newer.safetensors (the newest private one)" in ended.stderr
+        assert "Head: heads/newer.safetensors (the newest private one" in ended.stderr
     assert dpfc("predict", "heads/older.safetensors", "blobs", "--out", "q.csv").exit_code == 0
     assert dpfc("predict").exit_code == 2
 
