@@ -22,6 +22,7 @@ from dpfc_cli.training.request import SPLIT, facts_of
 from dpfc_cli.trust.card import BELONGS, CHARGED, NOISE, OWNER, SIGNER, TEXT, Finding, contradictions
 from dpfc_cli.trust.card import findings as of_card
 from dpfc_cli.trust.claims import same_epsilon
+from dpfc_cli.trust.statement import brief
 
 _NO_LEDGER = "not compared with a ledger: none is at hand, and none was named"
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
@@ -29,12 +30,13 @@ _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Verified(Told):
-    """What the checks of a head found. sha256: of its file. ledger: the one that was looked into; signature: the one
-    that was checked; None where there was none. findings: the checks. unproved: what the file cannot prove, whatever
-    the checks found.
+    """What the checks of a head found. card: its description, which says what is claimed. sha256: of its file. ledger:
+    the one that was looked into; signature: the one that was checked; None where there was none. findings: the checks.
+    unproved: what the file cannot prove, whatever the checks found.
     """
 
     path: Path
+    card: Mapping[str, Any]
     sha256: str
     ledger: Path | None
     signature: Signed | None
@@ -43,7 +45,11 @@ class Verified(Told):
 
     def told(self) -> dict[str, str]:
         unknown = ", ".join(each.what for each in self.findings if each.result == "unknown")
-        found = {"head": printable(str(self.path)), "contradicts": "; ".join(self.contradictions) or "nothing"}
+        found = {
+            "head": printable(str(self.path)),
+            **dict(brief(self.card)),
+            "contradicts": "; ".join(self.contradictions) or "nothing",
+        }
         return {**found, "not checked": unknown or "nothing", "signed by": self.signature.by if self.signature else "–"}
 
     @property
@@ -90,10 +96,15 @@ def verify(wanted: Checking) -> Verified:
         row, *others = _of_ledger(card, digest, book, known)
         findings += [row, *others]
         named, charged = bool(book.written(digest)), row.result == "ok"
-    unproved = [NOISE, *([] if named else [BELONGS, TEXT]), OWNER if charged else CHARGED]
+    unproved = [
+        *([NOISE] if card["claim"] == "private" else []),
+        *([] if named else [BELONGS, TEXT]),
+        OWNER if charged else CHARGED,
+    ]
     unproved += [] if signed else [SIGNER]
     return Verified(
         path=path,
+        card=card,
         sha256=digest,
         ledger=place,
         signature=signed,

@@ -216,8 +216,7 @@ def _agreed(plan: "Federation") -> list[tuple[str, str]]:
         ("protects", f"one {facts.unit}, {plan.adjacency} adjacency, delta = {plan.delta:g}"),
         ("classes", f"{len(plan.classes):,}: {', '.join(plan.classes[:5])}{' …' if len(plan.classes) > 5 else ''}"),
         *([("public start", f"{plan.start['name']} (SHA-256 {plan.start['sha256']})")] if plan.start else []),
-        ("trust", "each site adds the noise of its own claim: nobody has to be trusted"),
-        *statement.masked({**vars(plan.solver.guarantee), "unit": facts.unit, "federation": plan.described()}),
+        *statement.trusted({**vars(plan.solver.guarantee), "unit": facts.unit, "federation": plan.described()}),
         ("digest", f"{plan.digest} (compare it with all operators, outside the network)"),
     ]
 

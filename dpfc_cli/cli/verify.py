@@ -29,7 +29,9 @@ def verify(
     with exit code 5 if anything contradicts, or if the signature is not good.
     """
     from dpfc_cli.heads.head import shown
+    from dpfc_cli.report.evaluated import cost_of
     from dpfc_cli.trust.card import refused
+    from dpfc_cli.trust.statement import brief
     from dpfc_cli.verification import verify as checked
 
     found = checked(head_or_newest(head), **asked)
@@ -39,6 +41,7 @@ def verify(
         display.as_json(
             {
                 **{"head": shown(found.path), "sha256": found.sha256, "ledger": found.ledger and str(found.ledger)},
+                **cost_of(found.card),
                 "signature": found.signature and {**asdict(found.signature), "path": str(found.signature.path)},
                 **{"contradictions": wrong, "not checked": unknown, "unproved": found.unproved},
                 "checks": [asdict(finding) for finding in found.findings],
@@ -51,9 +54,11 @@ def verify(
         short = [row for row, each in zip(rows, found.findings, strict=True) if each not in good]
         short += [("ok", ", ".join(each.what for each in good))] if good else []
         outcome = "Something contradicts" if wrong else "Nothing contradicts"
+        claimed = ("claimed", "; ".join(said for _, said in brief(found.card)))
         digest, limits = ("SHA-256 of the file", found.sha256), ("cannot be proved", "; ".join(found.unproved))
         left = f" (not checked: {', '.join(unknown)})" if unknown else ""
-        display.facts(f"{outcome}{left}: head {shown(found.path)}", [*(rows if full else short), digest, limits])
+        told = [claimed, *(rows if full else short), digest, limits]
+        display.facts(f"{outcome}{left}: head {shown(found.path)}", told)
     if wrong:
         raise refused(found.path, wrong, "Do not rely on it: ask whoever made it for the head and its ledger again.")
     if strict and unknown:

@@ -58,15 +58,20 @@ def new_key(folder: Path) -> str:
 
     private = X25519PrivateKey.generate()
     public = private.public_key().public_bytes_raw().hex()
+    keep(_path(folder, public), private.private_bytes_raw())
+    return public
+
+
+def keep(path: Path, data: bytes) -> None:
+    """Write what a site keeps of an invitation, for its owner alone. UserError where it cannot be written."""
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        make(_path(folder, public), private.private_bytes_raw(), 0o600)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        make(path, data, 0o600)
     except OSError as error:
         raise unwritable(
-            f"{quoted(folder)} cannot be written: {error.strerror or error}.",
-            "A site keeps the keys of its invitations beside its ledger. Make that folder writable.",
+            f"{quoted(path.parent)} cannot be written: {error.strerror or error}.",
+            "A site keeps its invitations beside its ledger. Make that folder writable.",
         ) from error
-    return public
 
 
 def forget(folder: Path, public: str) -> None:

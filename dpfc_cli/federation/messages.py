@@ -6,7 +6,6 @@ as they are (`examples/hospitals`).
 """
 
 import contextlib
-import os
 import socket
 import stat
 import time
@@ -95,11 +94,9 @@ class Door:
                 # What a killed process left.
                 if stat.S_ISSOCK(path.lstat().st_mode) and not _answers(path):
                     path.unlink()
-            before = os.umask(0o177)
-            try:
-                self._socket.bind(str(path))
-            finally:
-                os.umask(before)
+            self._socket.bind(str(path))
+            # Nobody can connect before it listens. A umask would be that of all threads.
+            path.chmod(0o600)
             self._socket.listen()
         except OSError as error:
             self._socket.close()

@@ -27,7 +27,7 @@ import numpy as np
 from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter, printable, quoted, unsupported
 from dpfc_cli.features.manifest import Manifest, fingerprint_of
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.federation.masks import new_key
+from dpfc_cli.federation.masks import keep, new_key
 from dpfc_cli.files import bytes_in, json_of
 from dpfc_cli.folders import LEDGER_QUERIES
 from dpfc_cli.ledger.facts import new_id
@@ -321,7 +321,8 @@ def check_policy(plan: Federation, name: str, path: Path) -> None:
 
 
 def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
-    """What a site brings, for whoever makes the plan. Its private key stays beside the ledger.
+    """What a site brings, for whoever makes the plan. Its private key and a copy stay beside the ledger: the site takes
+    no plan that says something else of it (`offered`).
 
     UserError for a name or an ε that no plan can have, or where no key can be made.
     """
@@ -341,11 +342,28 @@ def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
             f"{parameter('name')} has small letters, digits and dashes; {parameter('epsilon')} lies in "
             f"{LEAST_EPSILON:g} to {LARGEST_EPSILON:g}.",
         )
-    return _bytes(values)
+    data = _bytes(values)
+    keep(keys_of(features) / f"{values['key']}.json", data)
+    return data
+
+
+def offered(features: FeatureSet, key: str) -> Part:
+    """What a site has said of itself in its invitation with that key. UserError: it has made none."""
+    path = keys_of(features) / f"{key}.json"
+    if not path.exists():
+        raise missing(
+            f"'{features.name}' has made no invitation with the key that the plan has for it.",
+            "Name the feature set that the invitation was made of, or ask for a plan of a new invitation.",
+        )
+    return _part(_read(path, _INVITATION, "an invitation"))
+
+
+def _part(invited: Mapping[str, Any]) -> Part:
+    return Part(**{name: invited[name] for name in _PART})
 
 
 def keys_of(features: FeatureSet) -> Path:
-    """The folder with the private keys of a site's invitations."""
+    """The folder with a site's invitations and their private keys."""
     return ledger_path(features.folder).parent / LEDGER_QUERIES
 
 
@@ -412,7 +430,7 @@ def agreed(
     given = METHODS[method].taken(options or {})
     made = Federation(
         id=new_id(),
-        sites=tuple(Part(**{key: each[key] for key in _PART}) for each in found),
+        sites=tuple(_part(each) for each in found),
         method=method,
         options={name: list(value) if isinstance(value, tuple) else value for name, value in given.items()},
         classes=tuple(dict.fromkeys(name for each in found for name in each["classes"])),

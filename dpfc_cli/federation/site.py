@@ -30,7 +30,7 @@ from dpfc_cli.errors import UserError, conflict, unwritable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation.masks import Masks, forget
 from dpfc_cli.federation.messages import AT_ONCE, Door, Exchange, Pace, query_bytes
-from dpfc_cli.federation.plan import Federation, keys_of
+from dpfc_cli.federation.plan import Federation, keys_of, offered
 from dpfc_cli.files import sync
 from dpfc_cli.folders import LEDGER_QUERIES, heads_folder
 from dpfc_cli.ledger.file import ledger_path, read
@@ -74,16 +74,17 @@ class Site:
 
 
 def site_of(plan: Federation, name: str, features: FeatureSet, folder: Path | None = None) -> Site:
-    """The site of that name, if these are its records.
+    """The site of that name, if these are its records, and the plan has what it has offered.
 
     Raises:
-        UserError: the plan has no such site, or says something else of the records.
+        UserError: the plan has no such site, says something else of the records, or is of no invitation of this site.
 
     """
-    part = plan.part(name)
+    part, own = plan.part(name), offered(features, plan.part(name).key)
     found = features.with_classes(plan.classes)
     facts = facts_of(found, plan.adjacency)
     wrong = [
+        *(f"its {what} ({said} in the invitation)" for what, said in vars(own).items() if vars(part)[what] != said),
         *(["the counts or the unit"] if facts != plan.facts(part.n, part.records) else []),
         *(["the recipe of the features"] if found.manifest.fingerprint != plan.fingerprint else []),
     ]

@@ -28,6 +28,8 @@ _PLACES = Table(
     [(role, "", "", "") for role in ("Controller and purpose", "Trained by", "Checked by", "Approved by")],
     left=4,
 )
+_COMPARED = Finding(what="figures", result="ok", why="the ledger has these figures")
+_NOT_COMPARED = Finding(what="figures", result="unknown", why="not compared with a ledger")
 _SHOWN = {"ok": "ok", "contradicts": "contradicts", "unknown": "cannot be known"}
 
 
@@ -65,14 +67,16 @@ def document(
     figures = None if evaluation is None else released.load(evaluation, digest)
     said = statement.document(card, digest)
     own = None if not internal else holder.of(head, features, figures, progress)
-    unproved: tuple[str, ...] = (NOISE, BELONGS, CHARGED, SIGNER, TEXT)
+    noise = (NOISE,) if card["claim"] == "private" else ()
+    unproved: tuple[str, ...] = (*noise, BELONGS, CHARGED, SIGNER, TEXT)
     if own is not None:
         findings, unproved = list(own.findings), own.unproved
     if signed is not None:
         unproved = tuple(each for each in unproved if each != SIGNER)
     evaluated = Section("How good it is", [Words(_NOT_EVALUATED)]) if own is None else own.evaluated
     if figures is not None:
-        evaluated = Section("How good it is", _evaluated(figures, card["features"]["split"]))
+        findings.append(_COMPARED if own is not None else _NOT_COMPARED)
+        evaluated = Section("How good it is", _evaluated(figures, card["features"]["split"], own is not None))
     claim, *more, limits = said.sections
     sections = [
         Section("In short", [*claim.blocks, Facts(_short(head, own, signed))], internal=own is not None),
@@ -102,7 +106,7 @@ _NOT_EVALUATED = (
 
 
 def _notice(card: Mapping[str, Any], evaluated: bool) -> str:
-    figures = " The figures on test records were released with noise, at a cost that it states." if evaluated else ""
+    figures = " Its figures on test records were not compared with a ledger." if evaluated else ""
     said = (
         "For whoever gets the head. This report was made from the head's file. It says nothing about the training "
         f"records that the head itself does not say.{figures}"
@@ -176,9 +180,12 @@ def _flat(value: Any, name: str = "") -> list[str]:
     return [] if value is None else [f"{name.replace('_', ' ')}: {value}"]
 
 
-def _evaluated(figures: Mapping[str, Any], trained_on: str) -> list[Block]:
-    """What is said of released figures. trained_on: the split of the training."""
-    words = "These figures were released with noise. The intervals are for the choice of the records and the noise."
+def _evaluated(figures: Mapping[str, Any], trained_on: str, compared: bool) -> list[Block]:
+    """What is said of released figures. trained_on: the split of the training. compared: with the ledger."""
+    words = "These figures were released with noise, as the ledger has them."
+    if not compared:
+        words = "The file of these figures says that they were released with noise. Not compared with a ledger."
+    words += " The intervals are for the choice of the records and the noise."
     on = f"the {figures['split']} split of '{figures['features']}'"
     found: list[Block] = [Words(words), *released_blocks(figures, [("scored on", on)])]
     if figures["split"] == trained_on:

@@ -21,7 +21,7 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.report import account as accounts
-from dpfc_cli.report import evaluated
+from dpfc_cli.report import evaluated, released
 from dpfc_cli.rounding import with_interval
 from dpfc_cli.show.document import Block, Section, Words
 from dpfc_cli.training.card import without_charge
@@ -55,13 +55,15 @@ def of(
     progress: Callable[[str, int, int | None], None] | None = None,
 ) -> Holder:
     """What the files of the holder say about a head. given: its feature set, if named. figures: released ones; the
-    set is not evaluated then. UserError: there is no ledger, or it contradicts the head.
+    set is not evaluated then. UserError: there is no ledger, or it contradicts the head or the figures.
     """
     folder, ledger = _place(head, given)
     checked = verify(head.file, ledger=ledger)
     if checked.contradictions:
         raise refused(head.file, checked.contradictions)
     book = read(ledger)
+    if figures is not None:
+        released.check_charged(figures, book)
     charge = book.known.get(head.card["ledger"]["charge"])
     assert isinstance(charge, Charge)
     account = book.account_of(charge.set)

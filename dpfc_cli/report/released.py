@@ -11,6 +11,7 @@ from typing import Any
 
 from dpfc_cli.errors import UserError, conflict, damaged, parameter, quoted
 from dpfc_cli.files import json_in
+from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON
 from dpfc_cli.schema import Check, among, each, either, fault, null, number, record, text, whole
 from dpfc_cli.sources.reading import readable
@@ -19,7 +20,8 @@ _FRACTION = either(null, number(0, 1))
 _INTERVAL = each(number(0, 1), least=2)
 _CLASS: dict[str, Check] = {"class": text, "n": whole(0), "top1": _FRACTION, "interval": _INTERVAL}
 _FIGURES: dict[str, Check] = {
-    **{"head": text, "head_sha256": text, "split": text, "unit": among(["record", "person"]), "n": whole(0)},
+    **dict.fromkeys(("head", "head_sha256", "charge", "split"), text),
+    **{"unit": among(["record", "person"]), "n": whole(0)},
     **{"epsilon": number(LEAST_EPSILON, LARGEST_EPSILON), "delta": number(0, 1), "top1": _FRACTION},
     **{"interval": _INTERVAL, "noise": either(null, number(0, 1e308)), "top5": _FRACTION},
     **{
@@ -32,7 +34,8 @@ _FILE = record({"figures": record(_FIGURES), "sha256": text, "features": text})
 
 
 def load(path: Path, digest: str) -> Mapping[str, Any]:
-    """The released figures in a file, as `PrivateEvaluation.figures` has them, and `features`: the name of the set.
+    """The released figures in a file, as `PrivateEvaluation.figures` has them, `features`: the name of the set, and
+    `sha256`: of the figures. Whoever changes them can compute it again: `check_charged` compares it with a ledger.
 
     UserError: the file is missing or no such output, or its figures were changed, are exact, or not of the head with
     this SHA-256.
@@ -71,4 +74,17 @@ def load(path: Path, digest: str) -> Mapping[str, Any]:
             "Give the figures of this head.",
             parameter="evaluation",
         )
-    return {**figures, "features": PurePath(found["features"]).name}
+    return {**figures, "features": PurePath(found["features"]).name, "sha256": found["sha256"]}
+
+
+def check_charged(figures: Mapping[str, Any], book: Ledger) -> None:
+    """Compare figures that were loaded with what the ledger says of their charge. UserError: it has other ones."""
+    outcome = book.outcome(figures["charge"])
+    if outcome is None or outcome.sha256 != figures["sha256"]:
+        raise damaged(
+            f"The ledger of the training has no such figures as those of {parameter('evaluation')}: they were changed, "
+            "or charged to another ledger.",
+            f"Give them as 'dpfc evaluate' wrote them. Without {parameter('internal')} they are not compared, and the "
+            "report says so.",
+            parameter="evaluation",
+        )

@@ -230,8 +230,9 @@ def curve(card: Mapping[str, Any]) -> list[tuple[float, float]]:
 def _protected(card: Mapping[str, Any]) -> str:
     n = card["facts"]["n"]
     if card["unit"] != "person":
-        return f"one {card['unit']} of {n:,}"
-    return f"one person of {n:,}, with all records of this person ({card['facts']['records']:,} in all)"
+        return f"one {card['unit']} of {n:,}, {card['adjacency']} adjacency"
+    records = f"all records of this person ({card['facts']['records']:,} in all)"
+    return f"one person of {n:,}, with {records}, {card['adjacency']} adjacency"
 
 
 def _adjacency(card: Mapping[str, Any]) -> str:
@@ -285,25 +286,26 @@ def _sites(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     )
     return [
         ("trained by", f"{counted(len(squares), 'site')}: {said}; this says what is promised for {whose}"),
-        ("trust", "each site added the noise of its own claim: nobody has to be trusted"),
         (f"a {card['unit']} of", f"{several}; at most, at the same delta"),
-        *masked(card),
+        *trusted(card),
     ]
 
 
-def masked(card: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What masks add to the claim of a site, and for whom. card: of a head of several sites."""
+def trusted(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Which claim holds if nobody is trusted, and which one if some are. card: of a head of several sites."""
     known, count = card["federation"], len(card["federation"]["sites"])
+    alone = ("trust nobody", "the epsilon of each site holds: it adds the whole noise of its own claim")
     if known["colluding"] == count - 1:
-        return []
+        return [alone]
     spent = [_figure(masked_epsilon(card, j)) for j in (1, 2, 3)]
     return [
+        alone,
         (
-            "with masks",
-            f"epsilon = {spent[0]} while at most {known['colluding']} of the {count - 1} other sites tell what they "
-            "know, lie or add no noise, whatever the coordinator does, and X25519 and ChaCha20 are not broken; "
-            f"for a {card['unit']} of 2 sites: epsilon = {spent[1]}; 3 sites: epsilon = {spent[2]}",
-        )
+            "trust some",
+            f"with masks, epsilon = {spent[0]} while at most {known['colluding']} of the {count - 1} other sites tell "
+            "what they know, lie or add no noise, whatever the coordinator does, and X25519 and ChaCha20 are not "
+            f"broken; for a {card['unit']} of 2 sites: epsilon = {spent[1]}; 3 sites: epsilon = {spent[2]}",
+        ),
     ]
 
 

@@ -52,6 +52,19 @@ def test_a_head_and_its_ledger_agree(dpfc: Dpfc, head: Path) -> None:
     assert found.sha256 in shown.stdout
 
 
+def test_the_claim_comes_first_and_nothing_is_said_of_noise_where_none_is_claimed(dpfc: Dpfc, head: Path) -> None:
+    claim = dpfc("verify", HEAD).stdout.split("claimed")[1].split("ok ")[0]
+    assert " ".join(claim.split()) == (
+        "differentially private, epsilon = 2 at delta = 1e-05; one record of 600, zero-out adjacency"
+    )
+    assert json.loads(dpfc("verify", HEAD, "--json").stdout)["epsilon"] == 2
+    plain = ("train", "--non-private", "--method", "dp-ls", "--out", "p.nonprivate.safetensors")
+    assert dpfc(*plain).exit_code == 0
+    shown = dpfc("verify", plain[-1], ends=0).stdout
+    assert "no guarantee" in shown.split("claimed")[1]
+    assert "noise was really drawn" not in shown
+
+
 def test_without_the_set_the_ledger_is_named_or_nothing_is_said_of_it(dpfc: Dpfc, head: Path, tmp_path: Path) -> None:
     shutil.copy(LEDGER, "theirs.sqlite")
     shutil.rmtree("features")

@@ -223,7 +223,10 @@ def notes_in(path: Path, to: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("claim", "said"),
     [
-        ("private", "differentially private, epsilon = 1 at delta = 1e-05; protects: one record of 100"),
+        (
+            "private",
+            "differentially private, epsilon = 1 at delta = 1e-05; protects: one record of 100, zero-out adjacency",
+        ),
         ("research", "no guarantee: the noise came from seed 3"),
         ("non-private", "no guarantee: no noise was added"),
     ],

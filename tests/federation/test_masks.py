@@ -155,7 +155,7 @@ def test_sites_with_masks_train_one_head_over_sockets(method: str, monkeypatch: 
         assert np.array_equal(own.weight, joint.weight)
         assert not verify(ended[name].path, ledger=Path(name, "ledger.sqlite")).contradictions
         assert [each.epsilon for each in charges(sets[name])] == [20.0]
-        assert "1 of the 2 other sites" in own.statement()["with masks"]
+        assert "1 of the 2 other sites" in own.statement()["trust some"]
         assert masked_epsilon(own.card) < 16
         assert not list(Path(name, "ledger.federation").glob("*.key"))
     assert np.mean([found == CLASSES[y] for found, y in zip(joint.predict(X), Y, strict=True)]) > 0.9

@@ -26,7 +26,7 @@ from dpfc_cli.privacy.parts import bytes_of, encoded, framed
 from dpfc_cli.privacy.queries import ClassSums, Gradient, Gram, Mean
 from dpfc_cli.training.observer import Observer
 from tests.federation.sites import JOINT, NAMES, PARTS, Serving, agreed, made_set, said, say, word
-from tests.support import drawn_sigmas
+from tests.support import drawn_sigmas, refuses
 from tests.training.requests import charges, states
 
 FIRST = encoded(Gram((Clip(0.005),), 0.2), None)
@@ -249,8 +249,10 @@ def test_the_log_has_each_query_that_was_answered_once(sets: dict[str, FeatureSe
 
 def test_other_features_or_another_name_are_refused(sets: dict[str, FeatureSet]) -> None:
     plan = agreed(sets)
-    with pytest.raises(UserError, match="counts"):
+    with refuses("missing", match="no invitation"):
         site_of(plan, "north", sets["south"])
+    with pytest.raises(UserError, match="counts"):
+        site_of(replace(plan, k=2), "north", sets["north"])
     with pytest.raises(UserError, match="no site"):
         site_of(plan, "west", sets["north"])
     strange = replace(plan, features={**plan.features, "backbone": {"name": "another"}})
@@ -317,6 +319,21 @@ def test_every_reply_of_a_site_waits(sets: dict[str, FeatureSet]) -> None:
     assert say("north", plan, "release", FIRST, number=0, part=0) == "answered"
     assert word("north", b"") == "unreadable"
     assert waited == [60.0] * 5
+
+
+def test_a_plan_that_says_something_else_than_the_invitation_is_refused(sets: dict[str, FeatureSet]) -> None:
+    plan = agreed(sets)
+    north, south = plan.sites
+    changes: list[dict[str, Any]] = [{"epsilon": 5.0}, {"epsilon": 1.0}, {"n": 601}, {"records": 700}]
+    for more in (*changes, {"key": south.key}):
+        with refuses("missing" if "key" in more else "conflict", match="invitation"):
+            site_of(replace(plan, sites=(replace(north, **more), south)), "north", sets["north"])
+    renamed = replace(plan, sites=(replace(north, name="west"), south))
+    with refuses("conflict", match="its name"):
+        site_of(renamed, "west", sets["north"])
+    kept = Path("north", "ledger.federation", f"{north.key}.json")
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert kept.read_bytes() == Path("north.json").read_bytes()
 
 
 def test_a_policy_refuses_what_it_does_not_allow_and_nothing_else(sets: dict[str, FeatureSet]) -> None:

@@ -274,6 +274,19 @@ def test_exact_figures_changed_ones_and_those_of_another_head_are_refused(ward: 
         document(Head.load(ward.first), evaluation=ward.released)
 
 
+def test_forged_figures_are_refused_by_the_ledger_and_elsewhere_not_compared(ward: Ward, tmp_path: Path) -> None:
+    figures, path = json.loads(ward.released.read_text())["figures"], tmp_path / "figures.json"
+    head = Head.load(ward.second)
+    for forged in ({"top1": 0.99}, {"top1": 0.99, "charge": "0" * 32}, {"charge": head.card["ledger"]["charge"]}):
+        better = {**figures, **forged}
+        sha256 = hashlib.sha256(json.dumps(better, sort_keys=True).encode()).hexdigest()
+        path.write_text(json.dumps({"figures": better, "sha256": sha256, "features": "features/clinic"}))
+        with refuses("damaged", parameter="evaluation"):
+            document(head, internal=True, evaluation=path)
+        assert words(document(head, evaluation=path)).lower().count("not compared with a ledger") == 3
+    assert "not compared" not in words(document(head, internal=True, evaluation=ward.released))
+
+
 # --- Nothing in a file changes how a report is read.
 
 HOSTILE = (

@@ -121,8 +121,10 @@ def test_a_head_with_masks_says_what_holds_under_trust_and_what_without(
     said = said_of({**card, "mu": mu, "federation": {"plan": "0" * 64, "colluding": colluding, "sites": sites}})
     assert epsilon_for(mu, 1e-5) == pytest.approx(alone, abs=0.005)
     known = [epsilon(epsilon_for(j * whole, 1e-5)) for j in (1, 2, 3)]
-    assert said["with masks"].startswith(f"epsilon = {known[0]} while at most {colluding} of the {count - 1} other")
-    assert said["with masks"].endswith(f"2 sites: epsilon = {known[1]}; 3 sites: epsilon = {known[2]}")
+    assert said["trust some"].startswith(
+        f"with masks, epsilon = {known[0]} while at most {colluding} of the {count - 1} other"
+    )
+    assert said["trust some"].endswith(f"2 sites: epsilon = {known[1]}; 3 sites: epsilon = {known[2]}")
 
 
 def test_masks_make_no_claim_larger() -> None:
