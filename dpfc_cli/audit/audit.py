@@ -1,7 +1,6 @@
 """An audit, and its runs: each is all releases of a training, or a whole training, by the real curator."""
 
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +38,8 @@ DIFFERENCES = 1_000
 """The most pairs for differences. Faults that differences show are large, and this many pairs can show an ε of 20."""
 STEPS = 3
 """Of methods that iterate: enough to tell steps apart. All steps run the same code."""
-Done = Callable[[], None]
-"""Called after each pair of runs."""
+Done = Callable[[str, int, int], None]
+"""Called after each pair of runs: what is attacked, how many pairs of this attack are done, and of how many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +91,15 @@ def audit_methods(wanted: Auditing) -> tuple[Audit, ...]:
         assert not any(found.violated for found in dpfc.audit_methods(epsilon=1.0))
 
     """
+    return tuple(audits(wanted))
+
+
+def audits(wanted: Auditing) -> Iterator[Audit]:
+    """As `audit_methods`, one by one."""
     facts = facts_of(wanted.records_per_person, wanted.labels_per_record, wanted.adjacency)
-    if wanted.method != "all":
-        return (_audited(wanted, facts, method_named(wanted.method, facts)),)
     able = (each for each in METHODS.values() if wanted.sampling_rate is None or "sampling_rate" in each.declared)
-    return tuple(_audited(wanted, facts, each) for each in able)
+    for method in able if wanted.method == "all" else [method_named(wanted.method, facts)]:
+        yield _audited(wanted, facts, method)
 
 
 def _audited(wanted: Auditing, facts: Facts, method: AnyMethod) -> Audit:
@@ -116,14 +119,13 @@ def _audited(wanted: Auditing, facts: Facts, method: AnyMethod) -> Audit:
             else f"Audit a smaller {parameter('epsilon')}.",
         )
     given, tried = prepared(method, c.options, mechanism)
-    few = min(runs, DIFFERENCES)
-    total, pairs, bits = len(tried) * runs + few + trainings, itertools.count(1), SystemBits()
+    bits = SystemBits()
 
-    def done() -> None:
+    def done(what: str, pairs: int, of: int) -> None:
         if wanted.progress:
-            wanted.progress(f"Attacking {method.name}", next(pairs), total)
+            wanted.progress(f"Attacking {what} of {method.name}", pairs, of)
 
-    released = release_level(given, tried, runs, few, bits, done)
+    released = release_level(given, tried, runs, min(runs, DIFFERENCES), bits, done)
     trained = [whole_training(method, c.options, tried[0], trainings, bits, done)]
     # A false alarm may come from either level.
     by = [name for found in (released, trained) for name in refuted(found, FALSE_ALARM / 2)]
@@ -143,7 +145,7 @@ def _audited(wanted: Auditing, facts: Facts, method: AnyMethod) -> Audit:
 
 
 def release_level(
-    given: list[Query], tried: list[Attack], runs: int, few: int, bits: Bits, done: Done = lambda: None
+    given: list[Query], tried: list[Attack], runs: int, few: int, bits: Bits, done: Done = lambda *_: None
 ) -> list[Comparison]:
     """Compare `runs` pairs of each attack on aimed queries, and `few` pairs on the asked queries for the differences.
     The first comparison is that of all releases together. given, tried: see `prepared`.
@@ -155,7 +157,7 @@ def release_level(
     found: list[Comparison] = []
     for attack in tried:
         answers = _answers(attack.queries, attack.directions, mechanism, bits)
-        seen = _played(answers, attack.pair, mechanism, runs, done)
+        seen = _played(answers, attack.pair, mechanism, runs, next(iter(attack.statistics)), done)
         found += [
             Comparison(
                 statistic=name,
@@ -169,7 +171,7 @@ def release_level(
         ]
     if between:
         answers = _answers(given, [directions for _, directions in between.values()], mechanism, bits)
-        seen = _played(answers, tried[0].pair, mechanism, few, done)
+        seen = _played(answers, tried[0].pair, mechanism, few, "differences", done)
         for i, (name, (own, _)) in enumerate(between.items()):
             wins, signals = _wins(seen[..., i]), Signals.of(mechanism, own=own)
             found.append(
@@ -179,7 +181,7 @@ def release_level(
 
 
 def whole_training(
-    method: Method[Any, Any], options: Any, attack: Attack, trainings: int, bits: Bits, done: Done = lambda: None
+    method: Method[Any, Any], options: Any, attack: Attack, trainings: int, bits: Bits, done: Done = lambda *_: None
 ) -> Comparison:
     """Compare `trainings` pairs of whole trainings by the margin of the canary. attack: that on all releases."""
     mechanism = attack.mechanism
@@ -191,7 +193,7 @@ def whole_training(
 
     return Comparison(
         statistic="the canary's margin",
-        wins=_wins(_played(margin, attack.pair, mechanism, trainings, done)),
+        wins=_wins(_played(margin, attack.pair, mechanism, trainings, "heads", done)),
         runs=trainings,
         share=1.0,
         claimed=attack.claimed(ALL),
@@ -259,14 +261,14 @@ def _margin(solution: Solution, canary: Canary) -> float:
 
 
 def _played(
-    run: Callable[[BlockStream], np.ndarray], pair: Pair, mechanism: Mechanism, runs: int, done: Done
+    run: Callable[[BlockStream], np.ndarray], pair: Pair, mechanism: Mechanism, runs: int, what: str, done: Done
 ) -> np.ndarray:
     """The numbers that pairs of runs give: pairs × 2 × numbers. The first of two is with the first canary."""
     one, other = (stream(mechanism.facts, side, mechanism.plan.sampled) for side in (pair.one, pair.other))
     seen = []
-    for _ in range(runs):
+    for i in range(runs):
         seen.append(np.stack([run(one), run(other)]))
-        done()
+        done(what, i + 1, runs)
     return np.array(seen)
 
 

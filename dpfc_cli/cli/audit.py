@@ -22,10 +22,17 @@ def audit(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
 
     The records are made up, since what an audit prints is not private; your feature sets and ledgers are not touched.
     """
-    from dpfc_cli.audit.audit import audit_methods
+    from dpfc_cli.audit.audit import audits
 
-    with display.stages("Attacking", "pairs") as progress:
-        found = audit_methods(**asked, progress=progress)
+    found: list[Audit] = []
+    try:
+        with display.stages("Attacking", "pairs") as progress:
+            for each in audits(Auditing(**asked, progress=progress)):
+                found.append(each)
+    except KeyboardInterrupt:
+        if found and not as_json:
+            _show(found, asked["confidence"])
+        raise
     violated = [a.method for a in found if a.violated]
     _warn_of_few(found)
     if as_json:
@@ -54,11 +61,19 @@ def _warn_of_few(found: Sequence["Audit"]) -> None:
         )
 
 
+def _verdict(audit: "Audit") -> str:
+    """Whether the claim stands, and how much of what the attack could show it has shown."""
+    if audit.violated:
+        return "VIOLATED"
+    shown = rounding.at_least(audit.release_level.epsilon, 2)
+    return f"consistent ({shown} of {rounding.epsilon(audit.attainable)} shown)"
+
+
 def _show(found: Sequence["Audit"], confidence: float) -> None:
     columns = ("method", "verdict", "best attack", "claimed", "runs", "trainings")
     rows = [
         (
-            *(a.method, "VIOLATED" if a.violated else "consistent", (*a.by, a.release_level.statistic)[0]),
+            *(a.method, _verdict(a), (*a.by, a.release_level.statistic)[0]),
             *(rounding.epsilon(a.claim.epsilon), f"{a.release_level.runs:,}", f"{a.whole_training.runs:,}"),
             *(
                 rounding.epsilon(a.attainable),

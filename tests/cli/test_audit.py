@@ -3,9 +3,11 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dpfc_cli.audit import audit as audits
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy import poisson
@@ -32,6 +34,23 @@ def test_the_table_says_what_is_claimed_and_what_was_reached(dpfc: Dpfc) -> None
     for words in ("consistent", " 4 ", "delta = 1e-06", "0.9 confidence", "dp-ls"):
         assert words in result.stdout
     assert "dp-fc" not in result.stdout
+
+
+def test_an_audit_that_is_stopped_shows_the_methods_that_it_has_attacked(
+    dpfc: Dpfc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = audits._audited
+
+    def stopped(wanted: Any, facts: Any, method: Any) -> Any:
+        if method.name == list(METHODS)[1]:
+            raise KeyboardInterrupt
+        return real(wanted, facts, method)
+
+    monkeypatch.setattr(audits, "_audited", stopped)
+    result = dpfc("audit", *FEW, ends=130)
+    assert f"{next(iter(METHODS))} " in result.stdout
+    assert "consistent (0" in result.stdout
+    assert "shown" in result.stdout
 
 
 def test_a_refuted_claim_ends_with_exit_code_one(dpfc: Dpfc, monkeypatch: pytest.MonkeyPatch) -> None:
