@@ -2,15 +2,17 @@
 
 import contextlib
 import json
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from dpfc_cli import rounding
+from dpfc_cli import outputs, rounding
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.train import Shown
 from dpfc_cli.cli.typed import JSON, feature_set
-from dpfc_cli.errors import conflict, parameter
+from dpfc_cli.errors import conflict, parameter, quoted
 from dpfc_cli.options import MethodOptions, Option
 from dpfc_cli.show.document import Document, Facts, Section, Table
 
@@ -47,13 +49,26 @@ def invite(
     """
     from dpfc_cli.federation import plan as plans
 
+    outputs.check(out, (".json",))
+    if out.exists():
+        raise outputs.exists(out)
     found, _ = feature_set(features)
     data = plans.invitation(found, name, epsilon)
     _write(out, data)
     if as_json:
         display.as_json({"file": str(out), "invitation": json.loads(data)})
         return
-    display.facts(f"Invitation {out}", [("next", "Send it to the coordinator. 'dpfc federation-new' takes it.")])
+    said = json.loads(data)
+    rows = [
+        ("site", name),
+        ("records", f"{said['n']:,}" if said["records"] is None else f"{said['records']:,} of {said['n']:,} persons"),
+        ("classes", f"{len(said['classes']):,}, with their names"),
+        ("would spend", f"epsilon = {epsilon:g}"),
+        *_features(said["features"]),
+        ("public key", said["key"]),
+        ("next", "Send it to the coordinator, with nothing else. 'dpfc federation-new' takes it."),
+    ]
+    display.facts(f"Invitation {out}", rows)
 
 
 @command("federation-new", MethodOptions)
@@ -70,7 +85,11 @@ def new(
     ] = "zero-out",
     colluding: Annotated[
         int | None,
-        Option("Masks: this many of the other sites may collude. Default: all of them, and no masks.", low=1),
+        Option(
+            "Masks: this many of the other sites may collude, 1 to the number of sites − 2. Default: all, and no "
+            "masks.",
+            low=1,
+        ),
     ] = None,
     public_head: Start = None,
     as_json: Annotated[bool, JSON] = False,
@@ -100,7 +119,7 @@ def check(
 
     with contextlib.ExitStack() as stack:
         observer = Shown(stack)
-        site = _site(plan, features, name, policy)
+        site = _site(plan, features, name, policy, observer)
         checked = ready(site, observer)
     claimed = checked.calibrated.claimed
     assert claimed is not None
@@ -148,11 +167,11 @@ def serve(
 
     with contextlib.ExitStack() as stack:
         observer = Shown(stack)
-        site = _site(plan, features, name, policy)
-        if site.plan.digest != digest.lower():
+        site = _site(plan, features, name, policy, observer)
+        if site.plan.digest != "".join(digest.lower().split()):
             raise conflict(
-                f"'{plan}' has the digest {site.plan.digest}, and {parameter('digest')} is another one.",
-                "It is not the plan that was agreed on. Ask for that one.",
+                f"{quoted(plan)} is not the plan of {parameter('digest')}.",
+                "Compare the digest with the other operators again. If they have another one, ask for their plan.",
             )
         stop.stands = "'dpfc budget' says whether the plan is charged. The same command goes on."
         trained = answer(site, socket, observer, Pace(answer_every))
@@ -188,20 +207,19 @@ def run(
 
 
 def _write(out: Path, data: bytes) -> None:
-    from dpfc_cli import outputs
-
     outputs.check(out, (".json",))
     if not outputs.write(out, data):
         raise outputs.exists(out)
 
 
-def _site(plan: Path, features: str, name: str, policy: Path | None) -> "Site":
+def _site(plan: Path, features: str, name: str, policy: Path | None, observer: Shown) -> "Site":
     from dpfc_cli.federation.plan import check_policy, load
     from dpfc_cli.federation.site import site_of
 
     found = load(plan)
     if policy is not None:
         check_policy(found, name, policy)
+        observer.say(f"The policy '{policy}' allows this plan.")
     return site_of(found, name, feature_set(features)[0])
 
 
@@ -215,10 +233,19 @@ def _agreed(plan: "Federation") -> list[tuple[str, str]]:
         ("method", f"{plan.method}, options: {options}"),
         ("protects", f"one {facts.unit}, {plan.adjacency} adjacency, delta = {plan.delta:g}"),
         ("classes", f"{len(plan.classes):,}: {', '.join(plan.classes[:5])}{' …' if len(plan.classes) > 5 else ''}"),
+        *_features(plan.features),
         *([("public start", f"{plan.start['name']} (SHA-256 {plan.start['sha256']})")] if plan.start else []),
         *statement.trusted({**vars(plan.solver.guarantee), "unit": facts.unit, "federation": plan.described()}),
-        ("digest", f"{plan.digest} (compare it with all operators, outside the network)"),
+        ("digest", f"{' '.join(textwrap.wrap(plan.digest, 8))} (compare it with all operators, outside the network)"),
     ]
+
+
+def _features(known: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What made the features of all sites, as far as it is known."""
+    if known["backbone"].get("name") == "imported":
+        unsure = "imported: dpfc cannot check that all sites have used the same model. Ask them which one"
+        return [("backbone", unsure), ("dimension", f"{known['dim']:,}")]
+    return [("backbone", f"{known['backbone'].get('name')}, dimension {known['dim']:,}")]
 
 
 def _sites(plan: "Federation") -> Table:

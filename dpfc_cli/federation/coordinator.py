@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, conflict, damaged, parameter
+from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter, quoted
 from dpfc_cli.federation.messages import SHORT, LostError, Refusal, ask_patiently
 from dpfc_cli.federation.plan import Federation
 from dpfc_cli.heads import head as heads
@@ -130,13 +130,17 @@ def _with_fixed_signs(query: Query) -> tuple[Query, Any]:
 
 @dataclass
 class Remote:
-    """A site at a socket. mechanism: its plan and noise. patience: for how many seconds it may be away."""
+    """A site at a socket. mechanism: its plan and noise. patience: for how many seconds it may be away.
+
+    told: called with a line when it is away.
+    """
 
     name: str
     socket: Path
     digest: str
     mechanism: Mechanism
     patience: float = PATIENCE
+    told: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
         self._asked: list[Query] = []
@@ -145,21 +149,24 @@ class Remote:
         """The state in which the site is, and what it sends. RefusedError, or UserError where it is away."""
         message = framed({"ask": asked, "plan": self.digest, **said}, body)
         try:
-            reply, rest = ask_patiently(self.socket, message, limit, self.patience)
+            reply, rest = ask_patiently(self.socket, message, limit, self.patience, self._away)
             while reply.get("error") == "not-charged" and asked != "charge":
                 # It was started again since. It finds its charge, and goes on.
                 self.say("charge")
-                reply, rest = ask_patiently(self.socket, message, limit, self.patience)
+                reply, rest = ask_patiently(self.socket, message, limit, self.patience, self._away)
         except (LostError, ValueError) as error:
             raise AwayError(
                 f"Site '{self.name}' does not answer at '{self.socket}'.",
                 "Start it there, and type the same command again: it goes on.",
-                code="missing",
+                code="lost",
                 site=self.name,
             ) from error
         if "state" not in reply:
             raise RefusedError(self.name, str(reply.get("error")))
         return str(reply["state"]), rest
+
+    def _away(self) -> None:
+        self.told(f"Waiting for {self.name} at '{self.socket}'.")
 
     def give(self, head: Head) -> None:
         """Give it the head. It returns when the head is written there."""
@@ -238,10 +245,15 @@ def run(
         start: the file of the public class vectors that the plan names.
 
     Raises:
-        UserError: a site refuses, does not answer before there is a head, the head cannot be written, or the plan has
-            another start.
+        UserError: a site refuses, does not answer before there is a head, the head cannot be written, the plan has
+            another start, or there is no such folder.
 
     """
+    if not sockets.is_dir():
+        raise missing(
+            f"{parameter('sockets')}: there is no folder {quoted(sockets)}.",
+            "Name the folder in which the sockets of the sites are.",
+        )
     public = None if start is None else vectors_for(plan.classes, plan.features["dim"], start)
     if (public and public.origin["sha256"]) != (plan.start and plan.start["sha256"]):
         raise conflict(
@@ -249,7 +261,7 @@ def run(
             "Name the file that the plan was made with, or none if it has none.",
         )
     sites = [
-        Remote(each.name, sockets / f"{each.name}.sock", plan.digest, _noise(claim), patience)
+        Remote(each.name, sockets / f"{each.name}.sock", plan.digest, _noise(claim), patience, observer.say)
         for each, claim in zip(plan.sites, plan.claims, strict=True)
     ]
     path = out = with_ending(out, "private")

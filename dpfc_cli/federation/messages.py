@@ -22,6 +22,8 @@ Refusal = Literal["unreadable", "other-plan", "refused", "not-charged", "out-of-
 _LENGTH = 8
 STALLED = 60.0
 """Seconds after which a site no longer waits for a message that was begun."""
+FIRST_PAUSE = 0.1
+"""Seconds until somebody who was not there is asked again. Each pause is twice as long as the one before."""
 SHORT = LARGEST_SAID + 8
 """Bytes of a message, or of a reply, that has values alone."""
 
@@ -153,15 +155,19 @@ def ask(path: Path, message: bytes, limit: int) -> tuple[dict[str, Any], memoryv
     return unframed(reply)
 
 
-def ask_patiently(path: Path, message: bytes, limit: int, patience: float) -> tuple[dict[str, Any], memoryview]:
-    """The same. Where nobody is there, it tries again for so many seconds."""
-    end, pause = time.monotonic() + patience, 0.1
+def ask_patiently(
+    path: Path, message: bytes, limit: int, patience: float, away: Callable[[], None] = lambda: None
+) -> tuple[dict[str, Any], memoryview]:
+    """The same. Where nobody is there, it tries again for so many seconds. away: called once, before it waits."""
+    end, pause = time.monotonic() + patience, FIRST_PAUSE
     while True:
         try:
             return ask(path, message, limit)
         except LostError:
             if time.monotonic() > end:
                 raise
+        if pause == FIRST_PAUSE:
+            away()
         time.sleep(pause)
         pause = min(2 * pause, 5.0)
 

@@ -301,22 +301,30 @@ def check_policy(plan: Federation, name: str, path: Path) -> None:
         path: a JSON file with some of `epsilon`, `delta`, `methods`, and `sites`: names of those that it trains with.
 
     Raises:
-        UserError: the file cannot be read, or the plan has something that it does not allow.
+        UserError: the file cannot be read or has no limit, or the plan has something that it does not allow.
 
     """
     allowed, others = _read(path, _POLICY, "a policy"), {each.name for each in plan.sites} - {name}
-    fits = {
-        "epsilon": plan.part(name).epsilon <= allowed.get("epsilon", math.inf),
-        "delta": plan.delta <= allowed.get("delta", math.inf),
-        "methods": plan.method in allowed.get("methods", FEDERATED),
-        "sites": others <= set(allowed.get("sites", others)),
-    }
-    broken = [key for key, does in fits.items() if not does]
+    if not allowed:
+        raise _damaged(path, "a policy", "it has no limit, so it would allow every plan")
+    numbers = {"epsilon": plan.part(name).epsilon, "delta": plan.delta}
+    names = {"methods": {plan.method}, "sites": others}
+    broken = [
+        *(
+            f"{key} {value}, more than {allowed[key]}"
+            for key, value in numbers.items()
+            if value > allowed.get(key, value)
+        ),
+        *(
+            f"{key} {', '.join(sorted(strange))}"
+            for key, found in names.items()
+            if (strange := found - set(allowed.get(key, found)))
+        ),
+    ]
     if broken:
         raise conflict(
-            f"The policy '{path}' does not allow the plan's {', '.join(broken)}.",
+            f"The policy {quoted(path)} does not allow what the plan has: {'; '.join(broken)}.",
             "Ask for another plan, or whoever wrote the policy.",
-            path=str(path),
         )
 
 
@@ -327,7 +335,7 @@ def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
     UserError for a name or an ε that no plan can have, or where no key can be made.
     """
     facts, manifest = facts_of(features), features.manifest
-    part = {"name": name, "n": facts.n, "records": facts.rows, "epsilon": epsilon, "key": new_key(keys_of(features))}
+    part = {"name": name, "n": facts.n, "records": facts.rows, "epsilon": epsilon, "key": "0" * 64}
     values = {
         "format": INVITATION,
         **part,
@@ -342,8 +350,10 @@ def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
             f"{parameter('name')} has small letters, digits and dashes; {parameter('epsilon')} lies in "
             f"{LEAST_EPSILON:g} to {LARGEST_EPSILON:g}.",
         )
-    data = _bytes(values)
-    keep(keys_of(features) / f"{values['key']}.json", data)
+    # What is refused leaves no key.
+    key = new_key(keys_of(features))
+    data = _bytes(values | {"key": key})
+    keep(keys_of(features) / f"{key}.json", data)
     return data
 
 
@@ -406,9 +416,9 @@ def agreed(
     first, others = found[0], len(found) - 1
     if colluding is not None and not 1 <= colluding < others:
         raise UserError(
-            f"{parameter('colluding')} {colluding}: masks are for one colluding site or more, but fewer than all other "
-            f"sites, which are {others} here.",
-            "Leave it out for a plan without masks. Masks need three sites, because each one knows its own noise.",
+            f"{parameter('colluding')} {colluding} of {len(found)} sites: it can be 1 to the number of sites − 2"
+            f"{f', here {others - 1}' if others > 1 else ', so masks need three sites'}.",
+            "Leave it out, and there are no masks: all other sites may collude.",
         )
     colluding = others if colluding is None else colluding
     for what, of in (
@@ -457,6 +467,8 @@ def _read(path: Path, check: Check, what: str) -> dict[str, Any]:
         if wrong is not None:
             raise ValueError(f"'{wrong[:80]}' in it makes no sense")
         return dict(raw)
+    except FileNotFoundError as error:
+        raise missing(f"There is no file {quoted(path)}: {what} was to be in it.", "Look at its name.") from error
     except (OSError, ValueError) as error:
         raise _damaged(path, what, str(error)) from error
 

@@ -1,6 +1,7 @@
 """Several sites train one head, as their operators type it."""
 
 import json
+import textwrap
 import threading
 from pathlib import Path
 
@@ -22,21 +23,34 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
         ended = dpfc(*line, "--json", ends=0)
         return dict(json.loads(ended.stdout))
 
+    for wrong in (("--name", "North", "--out", "north.json"), ("--name", "north", "--out", "north.txt")):
+        dpfc("site-invite", "--features", "north/set", *wrong, "--epsilon", "2", ends=2)
+    assert not Path("north", "ledger.federation").exists(), "what is refused leaves no key"
     for name in NAMES:
         done("site-invite", "--features", f"{name}/set", "--name", name, "--epsilon", "2", "--out", f"{name}.json")
     made = done("federation-new", "north.json", "south.json", "--steps", "3", "--out", "plan.json")
     own = ("--features", "south/set", "--name", "south")
+    Path("policy.json").write_text('{"sites": ["north"]}')
+    allowed = dpfc("site-check", "plan.json", *own, "--policy", "policy.json")
+    assert "policy.json" in allowed.stderr
+    assert "same model" in allowed.stdout
     assert done("site-check", "plan.json", *own)["digest"] == made["digest"]
     shown = dpfc("site-check", "plan.json", *own).stdout
     assert "would charge epsilon = 2 at delta = 1e-05" in shown
-    assert str(made["digest"]) in shown
+    assert " ".join(textwrap.wrap(str(made["digest"]), 8)) in " ".join(shown.split())
     assert not charges(sets["south"])
 
     where = ("--digest", "0" * 64, "--socket", "south.sock")
     Path("policy.json").write_text('{"sites": ["west"]}')
     for more in (where, ("--digest", str(made["digest"]), "--socket", "south.sock", "--policy", "policy.json")):
-        assert dpfc("site-serve", "plan.json", *own, *more).exit_code == 2
+        ended = dpfc("site-serve", "plan.json", *own, *more, ends=2)
+        assert str(made["digest"]) not in ended.stderr
     assert not Path("south.sock").exists()
+
+    line = ("federation-run", "plan.json", "--out", str(JOINT), "--sockets")
+    assert dpfc(*line, "nowhere").exit_code == 2
+    away = dpfc(*line, ".", "--patience", "0.01", ends=4)
+    assert away.stderr.count("Waiting for north at") == 1
 
     serving = Serving(load(Path("plan.json")), sets, ("north",))
     other = threading.Thread(
@@ -44,15 +58,15 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
     )
     other.start()
     monkeypatch.setenv("DPFC_HEADS", "south/heads")
-    served = done("site-serve", "plan.json", *own, "--digest", str(made["digest"]), "--socket", "south.sock")
+    typed = " ".join(textwrap.wrap(str(made["digest"]).upper(), 8))
+    served = done("site-serve", "plan.json", *own, "--digest", typed, "--socket", "south.sock")
     other.join()
     serving.heads()
     assert Path(str(served["head"])).exists()
     assert dpfc("verify", str(served["head"])).exit_code == 0
     # Both have it. So there is nobody who answers, and nothing to do.
     monkeypatch.setattr(coordinator, "GIVING", 0.0)
-    line = ("federation-run", "plan.json", "--sockets", ".", "--out", str(JOINT))
-    assert done(*line)["head"] == str(JOINT)
+    assert done(*line, ".")["head"] == str(JOINT)
 
 
 def test_a_check_says_what_a_cap_does_not_allow(dpfc: Dpfc) -> None:

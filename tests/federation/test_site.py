@@ -220,8 +220,9 @@ def test_a_site_that_has_its_head_serves_the_plan_no_more(sets: dict[str, Featur
     again = coordinator.run(plan, Path(), JOINT, Observer(), 0.0)
     assert np.array_equal(again.weight, joint.weight)
     JOINT.unlink()
-    with pytest.raises(UserError, match="does not answer"):
+    with pytest.raises(UserError) as nobody:
         coordinator.run(plan, Path(), JOINT, Observer(), 0.0)
+    assert nobody.value.exit_code == 4
     assert all(states(each) == ["written"] for each in sets.values())
 
 
@@ -339,7 +340,7 @@ def test_a_plan_that_says_something_else_than_the_invitation_is_refused(sets: di
 def test_a_policy_refuses_what_it_does_not_allow_and_nothing_else(sets: dict[str, FeatureSet]) -> None:
     plan, path = agreed(sets), Path("policy.json")
     just = {"epsilon": 2, "delta": 1e-5, "methods": ["dp-whitened"], "sites": ["north"]}
-    for allowed in ({}, just, {"sites": ["west", "north"]}):
+    for allowed in (just, {"sites": ["west", "north"]}):
         path.write_text(json.dumps(allowed))
         check_policy(plan, "south", path)
     limits: list[tuple[str, Any]] = [("epsilon", 1.9), ("delta", 1e-6), ("methods", ["dp-fc"]), ("methods", [])]
@@ -347,10 +348,14 @@ def test_a_policy_refuses_what_it_does_not_allow_and_nothing_else(sets: dict[str
         path.write_text(json.dumps({limit: value}))
         with pytest.raises(UserError, match=limit):
             check_policy(plan, "south", path)
-    for text in ("", "[]", '{"epsilons": 1}', '{"epsilon": "1"}', '{"sites": "north"}'):
+    for text in ("", "[]", "{}", '{"epsilons": 1}', '{"epsilon": "1"}', '{"sites": "north"}'):
         path.write_text(text)
         with pytest.raises(UserError, match="cannot be read"):
             check_policy(plan, "south", path)
+    path.unlink()
+    with pytest.raises(UserError) as nowhere:
+        check_policy(plan, "south", path)
+    assert nowhere.value.code == "missing"
 
 
 def test_a_plan_that_was_changed_is_another_plan_or_none(sets: dict[str, FeatureSet]) -> None:
