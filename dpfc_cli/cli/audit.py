@@ -66,7 +66,7 @@ def _verdict(audit: "Audit") -> str:
     if audit.violated:
         return "VIOLATED"
     shown = rounding.at_least(audit.release_level.epsilon, 2)
-    return f"consistent ({shown} of {rounding.epsilon(audit.attainable)} shown)"
+    return f"consistent ({shown} of {audit.attainable:.2f} shown)"
 
 
 def _show(found: Sequence["Audit"], confidence: float) -> None:

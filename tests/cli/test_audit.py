@@ -48,9 +48,10 @@ def test_an_audit_that_is_stopped_shows_the_methods_that_it_has_attacked(
 
     monkeypatch.setattr(audits, "_audited", stopped)
     result = dpfc("audit", *FEW, ends=130)
-    assert f"{next(iter(METHODS))} " in result.stdout
-    assert "consistent (0" in result.stdout
-    assert "shown" in result.stdout
+    first, second, *_ = METHODS
+    assert first in result.stdout
+    assert second not in result.stdout
+    assert "consistent" in result.stdout
 
 
 def test_a_refuted_claim_ends_with_exit_code_one(dpfc: Dpfc, monkeypatch: pytest.MonkeyPatch) -> None:
