@@ -66,7 +66,7 @@ def invite(
         ("would spend", f"epsilon = {epsilon:g}"),
         *_features(said["features"]),
         ("public key", said["key"]),
-        ("next", "Send it to the coordinator, with nothing else. 'dpfc federation-new' takes it."),
+        ("next", "Send it to the coordinator. 'dpfc federation-new' takes it."),
     ]
     display.facts(f"Invitation {out}", rows)
 
