@@ -2,6 +2,7 @@
 
     python -m bench.federation FOLDER --epsilon 1 --seeds 5 --sizes 0.2,0.2,0.2,0.2,0.2
 
+With --apart each site trains alone: the mean of their accuracies, and those of averaged scores and probabilities.
 With --colluding T the ε are those of masks, while at most T of the other sites collude. Pads cancel, so none are made.
 
 FOLDER has train_x.npy, train_y.npy, test_x.npy and test_y.npy. The noise comes from seeds: nothing here is private.
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 from dpfc_cli.federation import plan as plans
 from dpfc_cli.federation.coordinator import Part, Sums
@@ -78,6 +80,22 @@ def accuracy(plan: Federation, parts: list[Any], test: Any, seed: int | None, we
     return float(np.mean(scores.argmax(axis=1) == test[1]))
 
 
+def apart(plan: Federation, parts: list[Any], test: Any, seed: int) -> list[float]:
+    """The accuracy of heads that each site trains alone: their mean, their averaged scores, averaged probabilities."""
+    made = []
+    for i, (claim, (x, y)) in enumerate(zip(plan.claims, parts, strict=True)):
+        assert claim.mechanism is not None
+        records = Unprotected(stream_of(x, y))
+        oracle = Curator(claim.mechanism, records, SeededBits(1000 * seed + i), shelf=InMemory())
+        head = claim.method.solve(oracle, claim.facts, claim.options)
+        made.append(run(head.chain, test[0].astype(np.float32), np) @ head.weight + head.bias)
+    sizes = [len(y) for _, y in parts]
+    scores = sum(n * each for n, each in zip(sizes, made, strict=True))
+    probabilities = sum(n * softmax(each, axis=1) for n, each in zip(sizes, made, strict=True))
+    right = [float(np.mean(each.argmax(axis=1) == test[1])) for each in (*made, scores, probabilities)]
+    return [float(np.mean(right[:-2])), *right[-2:]]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -87,6 +105,7 @@ def main() -> None:
     parser.add_argument("--by-class", action="store_true", help="each site has its own classes")
     parser.add_argument("--method", default="dp-whitened")
     parser.add_argument("--colluding", type=int, default=0)
+    parser.add_argument("--apart", action="store_true")
     given = parser.parse_args()
     x, y, *test = (np.load(given.folder / f"{name}.npy") for name in ("train_x", "train_y", "test_x", "test_y"))
     x, y, m = x.astype(np.float32), y.astype(np.int32), int(y.max()) + 1
@@ -102,10 +121,11 @@ def main() -> None:
         order = order[np.argsort(y[order], kind="stable")] if given.by_class else order
         cuts = np.split(order, np.rint(fractions[:-1] * len(x)).astype(int))
         plan = plan_of([len(each) for each in cuts], x.shape[1], m, epsilons, given.method, given.colluding)
-        found.append(accuracy(plan, [(x[each], y[each]) for each in cuts], test, seed))
-        print(f"seed {seed}: {100 * found[-1]:.2f}", flush=True)
+        parts = [(x[each], y[each]) for each in cuts]
+        found.append(apart(plan, parts, test, seed) if given.apart else [accuracy(plan, parts, test, seed)])
+        print(f"seed {seed}: {np.round(np.multiply(100, found[-1]), 2)}", flush=True)
     weights = ", ".join(f"{each:.3g}" for each in plan.weights)
-    print(f"mean {100 * np.mean(found):.2f}, weights {weights}")
+    print(f"mean {np.round(100 * np.mean(found, axis=0), 2)}, weights {weights}")
 
 
 if __name__ == "__main__":
