@@ -35,32 +35,6 @@ EPSILON = 1.0
 QUIET = 10
 """The most that other programs may use of the processors, in percent, if seconds are to mean something."""
 MODEL, SIZE, BATCH = "vit-ti16", 224, 32
-SINCE = {
-    "2ac7e3ce256c": """## Since then
-
-Measured on 2026-11-24 on 2 cores of the same kind, while other programs used them. So these are ratios of seconds of
-the processors: contenders took turns, and medians of five or more count if no other number is given.
-
-- **Without privacy**, the optimum is now found by L-BFGS. The command took 0.15 of what it took before (measured once)
-  on cifar100-vit-ti16, 0.2 on made-up features of 20,000 × 384 × 50, 0.17 on 50,000 × 768 × 100 (once), and with the
-  sigmoid loss 0.08 (once, cifar100-vit-ti16). The whole command takes at most 2.0 times the seconds of the mere fit of
-  scikit-learn 1.9.1 with one thread at its default tolerance, and 0.6 to 1.3 times those of a fit that comes to the
-  same loss (the default's is higher by 0.00006 to 0.0005).
-- **`dp-fc`** now shrinks the eigenvalues of its Gram matrix. Simulated with it, five seeds, and with the plain code at
-  its best rate, `dp-fc` is level with it on CIFAR-100 (-0.1). On seven sets that the shrinkage was not chosen on it
-  leads by 1.8 on average: -1.7 on `unequal`, -0.7 on CLINC150, 2.6 on `many-classes`, 11.5 on `deficient`, and 0.1 to
-  0.3 on `flat`, `few-records` and 4,000 records of `wide`.
-- **With privacy**, 50,000 × 768 × 100: whole commands against their products alone (NumPy; logits and whitening in
-  float32, the others in float64). `dp-whitened` takes 1.8 times as much, `dp-fc` 1.6, `dp-adam --steps 100` 1.3
-  (twice).
-- **bfloat16** (`extract --precision bfloat16`) on 6,000 pictures of CIFAR-10 with ViT-Ti/16 at 224 pixels took 0.69 of
-  the seconds of float32 (once). The features differ by 0.9 % of their length in the median. Of 20 pairs of heads, the
-  accuracies at ε = 1 are 90.59 ± 0.34 and 90.61 ± 0.52, the difference 0.02 with a standard error of 0.10; at ε = 8
-  92.22 ± 0.38 and 92.18 ± 0.33, the difference −0.04 with a standard error of 0.06.
-- `dpfc budget` takes 0.3 seconds of the processors, `dpfc --help` 0.14.
-"""
-}
-"""What was measured after the rows of that code. `make bench` replaces both."""
 
 
 def code() -> str:
@@ -217,8 +191,6 @@ def report(done: dict[str, Any]) -> Iterator[str]:
     for part, section in (("kernels", _kernels), ("methods", _methods), ("extraction", _extraction)):
         if of[part]:
             yield from section(of[part])
-    if note := SINCE.get(where["code"][:12]):
-        yield note.rstrip()
 
 
 def _kernels(rows: list[tuple[dict[str, Any], Any]]) -> Iterator[str]:
