@@ -110,10 +110,10 @@ picture: .venv/.bench ## The picture of the README, from kept results (FEATURES=
 .venv/flower/bin/flwr:
 	$(PYTHON) -m venv .venv/flower && .venv/flower/bin/pip install --quiet --disable-pip-version-check 'flwr>=1.42,<2'
 
-torture: .venv/.torture .venv/flower/bin/flwr ## Equal trainings, failing system calls, races, damaged and forged files, mutants (hours; goes on where it stopped; WORKERS=2)
-	@broke=0; for campaign in twins faults caps; do \
+torture: .venv/.torture .venv/flower/bin/flwr ## Equal trainings, failing system calls, damaged files, killed sites, mutants (hours; goes on where it stopped; WORKERS=2)
+	@broke=0; for campaign in twins faults; do \
 	$(BIN)/python -m tests.torture.$$campaign --workers $(or $(WORKERS),2) || broke=1; done; \
-	$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) --hypothesis-profile=torture tests/torture/test_f*.py || broke=1; \
+	$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) --hypothesis-profile=torture tests/torture/test_fuzz.py || broke=1; \
 	$(BIN)/python -m tests.torture.sites --kills 100 || broke=1; \
 	$(BIN)/python -m tests.torture.sites --kills 10 --flower .venv/flower/bin || broke=1; \
 	$(BIN)/mutmut run --max-children $(or $(WORKERS),2); $(BIN)/mutmut results; exit $$broke

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench import benchmarks, cells, kernels, peers, throughput
+from bench import benchmarks, cells, kernels, peers
 
 
 @pytest.mark.parametrize("kernel", kernels.KERNELS)
@@ -34,61 +34,6 @@ def test_a_process_is_measured_alone(tmp_path: Path) -> None:
     for _ in range(2):
         assert peers.measured([sys.executable, "-c", line], 60.0) is not None
     assert not Path(used.read_text()).exists()
-
-
-def test_a_bench_that_was_stopped_measures_only_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    def measure(kernel: str, *_: Any) -> dict[str, Any]:
-        asked.append(kernel)
-        return {"seconds": {"dpfc": 2.0, "numpy": 1.0}, "error": {}, "product": {"float32": 9.0, "float64": 5.0}}
-
-    def compare(model: str, size: int, batch: int, precision: str, *_: Any) -> dict[str, float]:
-        asked.append(precision)
-        return {"dpfc": 3.0}
-
-    def contend(name: str, *_: Any) -> dict[str, float]:
-        asked.append(name)
-        return {"seconds": 1.0, "busy": 1.0, "peak": 1.0, "accuracy": 50.0}
-
-    monkeypatch.setattr(kernels, "measure", measure)
-    monkeypatch.setattr(throughput, "compare", compare)
-    monkeypatch.setattr(peers, "contend", contend)
-    monkeypatch.setattr(benchmarks, "WORK", tmp_path / "work")
-    results, page = tmp_path / "results.jsonl", tmp_path / "page.md"
-    given = ["--made-up", "60x4x3", "--results", str(results), "--out", str(page)]
-    benchmarks.main([*given, "--seeds", "1"])
-    assert asked == [*kernels.KERNELS, *throughput.CONTENDERS, *in_turns()]
-    assert all(words in page.read_text("utf-8") for words in (*peers.WORDS.values(), "| Gram matrix | 2 |"))
-
-    asked.clear()
-    cut = results.read_text("utf-8")[:-20]
-    results.write_text(cut, "utf-8")
-    benchmarks.main([*given, "--seeds", "1"])
-    assert asked == [in_turns()[-1]]
-
-    asked.clear()
-    known = benchmarks.state()
-    monkeypatch.setattr(benchmarks, "state", lambda: {**known, "code": "a later one"})
-    benchmarks.main([*given, "--parts", "extraction"])
-    assert asked == [*throughput.CONTENDERS]
-    said = page.read_text("utf-8")
-    assert "begins with a later one" in said
-    assert "## Extraction" in said
-    assert not any(part in said for part in ("## Kernels", "## Methods"))
-
-    asked.clear()
-    monkeypatch.setattr(benchmarks, "state", lambda: known)
-    benchmarks.main([*given, "--seeds", "1"])
-    assert not asked
-    assert "\n".join(benchmarks.report(cells.read(results))) + "\n" == page.read_text("utf-8")
-    assert "## Methods" in page.read_text("utf-8")
-
-
-def in_turns() -> list[str]:
-    return [name for name in peers.WORDS for _ in peers.RATES.get(name, (1.0,))]
 
 
 def test_the_page_is_what_the_stored_results_say() -> None:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from dpfc_cli.cli import stop
+from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import app
 from dpfc_cli.cli.help import COMMANDS
 from dpfc_cli.extraction.importing import import_features
@@ -30,15 +30,18 @@ SCATTER = ("--model", "scattering", "--pool", "mean", "--image-size", "8")
 
 @pytest.fixture
 def dpfc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dpfc:
-    """Runs a command in an empty working folder. ends: the exit code that it must have."""
+    """Runs a command in an empty working folder. ends: the exit code that it must have. answer: what somebody types who
+    is asked; without one there is nobody to ask.
+    """
     monkeypatch.chdir(tmp_path)
     for variable in ("DPFC_FEATURES", "DPFC_HEADS"):
         monkeypatch.delenv(variable, raising=False)
     # A command with --distributed sets it, for a process that ends with the command. This one goes on.
     monkeypatch.setattr(stop, "at_once", False)
 
-    def run(*arguments: str, ends: int | None = None) -> Result:
-        ended = CliRunner().invoke(app, list(arguments))
+    def run(*arguments: str, ends: int | None = None, answer: str | None = None) -> Result:
+        monkeypatch.setattr(display, "can_ask", lambda: answer is not None)
+        ended = CliRunner().invoke(app, list(arguments), input=answer)
         assert ends in (None, ended.exit_code), ended.output
         return ended
 

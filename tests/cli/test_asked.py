@@ -8,7 +8,6 @@ import pytest
 from dpfc_cli.features.manifest import load
 from dpfc_cli.ledger.file import read
 from tests.cli.conftest import Dpfc, heads, one_line
-from tests.cli.test_train import on_a_terminal
 
 PATIENTS = ("MUELLER, P0000", "OKAFOR, P0001", "SILVA, P0002")
 IMPORT = ("import", "scans.npz", "--classes", "2")
@@ -66,27 +65,7 @@ def test_without_a_terminal_both_lines_to_type_are_named_and_work(dpfc: Dpfc, sc
     assert not load(Path("features/records")).grouped
 
 
-@pytest.mark.usefixtures("scans", "ctrl_c")
-def test_on_a_terminal_it_asks_and_stops_unless_the_answer_is_yes() -> None:
-    for answer, code in (("\n", 2), ("\x04", 130), ("y\n", 0)):
-        ended, shown = on_a_terminal(answer, *IMPORT)
-        assert ("[y/N]" in shown, ended) == (True, code)
+def test_on_a_terminal_it_asks_and_stops_unless_the_answer_is_yes(dpfc: Dpfc, scans: None) -> None:
+    for answer, code in (("\n", 2), ("", 130), ("y\n", 0)):
+        assert "[y/N]" in dpfc(*IMPORT, answer=answer, ends=code).stderr
         assert Path("features/scans").exists() == (code == 0)
-
-
-def test_pictures_in_folders_of_patients_are_asked_about(dpfc: Dpfc, pictures: Path) -> None:
-    line = ("extract", "imagefolder:pictures", "--pool", "mean", "--image-size", "8", "--classes", "c0,c1,c2")
-    assert dpfc(*line, "--out", "plain").exit_code == 0
-    for file in sorted(pictures.glob("*/*/*.png")):
-        folder = file.parent / f"secret {int(file.stem) % 7} {file.parts[1]}"
-        folder.mkdir(exist_ok=True)
-        file.rename(folder / file.name)
-    refused = dpfc(*line, "--out", "set")
-    said = one_line(refused.stderr)
-    assert refused.exit_code == 2
-    assert "--group-by folder:1" in said
-    assert "--each-record-is-a-person" in said
-    # The rule is public, and names of folders below the class are not.
-    assert "secret" not in refused.output
-    assert dpfc(*line, "--out", "set", "--group-by", "folder:1").exit_code == 0
-    assert dpfc(*line, "--out", "records", "--each-record-is-a-person").exit_code == 0

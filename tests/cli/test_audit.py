@@ -96,7 +96,8 @@ def test_senseless_values_are_the_users_to_mend_with_flags_that_the_command_has(
     ):
         refused = dpfc("audit", *arguments, ends=2)
         assert set(re.findall("--[a-z-]+", refused.stderr)) <= known
-    assert dpfc("audit", "--method", "dp-ls", "--sampling-rate", "0.5").exit_code == 2
+    for more in (("--method", "dp-ls"), ("--adjacency", "replace-one")):
+        assert dpfc("audit", "--sampling-rate", "0.5", *more).exit_code == 2
 
 
 def test_other_claims_are_attacked(dpfc: Dpfc) -> None:
@@ -122,8 +123,3 @@ def test_trainings_on_samples_are_attacked_in_methods_that_sample(dpfc: Dpfc, mo
     found = json.loads(result.stdout)
     assert found["sampling_rate"] == 0.5
     assert found["audits"][0]["attainable"] == pytest.approx(2, rel=0.01)
-
-
-def test_what_has_no_accounting_is_refused(dpfc: Dpfc) -> None:
-    result = dpfc("audit", "--adjacency", "replace-one", "--sampling-rate", "0.5", *FEW, ends=2)
-    assert "no accounting for sampling under replace-one" in result.stderr

@@ -116,14 +116,6 @@ def test_a_part_that_is_damaged_ends_all_processes_and_charges_nothing(made: Pat
     assert not (made / "never.safetensors").exists()
 
 
-def test_a_public_set_that_is_not_there_ends_all_processes(made: Path, tmp_path: Path) -> None:
-    """Only the first process reads public records. The second one has none, and need not have any."""
-    shutil.copytree(made / "features", tmp_path / "features", ignore=shutil.ignore_patterns("*.sqlite*"))
-    first, second = trained([made, tmp_path], "--public-features", "nowhere", "--out", "never.safetensors")
-    assert (first[0], second[0]) == (2, 4)
-    assert "nowhere" in first[2]
-
-
 def by_hand_over_ipv6(number: int, port: int) -> dict[str, str]:
     return {**by_hand(number, port), "JAX_COORDINATOR_ADDRESS": f"[::1]:{port}"}
 
@@ -200,11 +192,3 @@ def test_ctrl_c_while_the_others_leave_changes_nothing_of_what_is_said(
     assert (ended.exit_code, Path("left.safetensors").exists()) == ((0, True) if whole else (4, False))
     assert "left.safetensors" in ended.stdout if whole else "stays charged" in ended.stderr
     assert "Nothing was charged" not in ended.stderr
-
-
-def test_one_that_no_launcher_has_started_is_told_how_to_start_several(dpfc: Dpfc, features: Path) -> None:
-    ended = dpfc("train", "--distributed", "--epsilon", "1", ends=2)
-    said, remedy = ended.stderr.splitlines()[-2:]
-    assert said == "Error: No launcher says where the processes meet."
-    assert remedy.startswith("Without --distributed one process trains alone.")
-    assert "charged" not in ended.stderr

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from dpfc_cli.cli.app import app
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.metrics import wilson
-from tests.cli.conftest import Dpfc, charges, heads
-from tests.cli.test_train import on_a_terminal
+from tests.cli.conftest import Dpfc, charges, heads, one_line
 from tests.support import blobs
 
 PLAIN = ("--non-private", "--method", "dp-ls")
@@ -48,16 +47,6 @@ def test_shown_are_whole_percents_of_150_records_and_no_top_5_of_three_classes(d
     assert shown.startswith("# Exact figures, not protected: ")
     assert re.search(r"^guesses reach +33 % by chance; 33 % as '0', the largest class$", shown, re.M)
     assert not re.search(r"\d\.\d+ ?%", shown)
-
-
-def test_the_head_is_an_argument_and_by_default_the_newest_private_one(dpfc: Dpfc, trained: Path) -> None:
-    assert dpfc("train", "--epsilon", "4", "--out", "heads/newer.safetensors").exit_code == 0
-    by_default = dpfc("evaluate", "--json")
-    assert json.loads(by_default.stdout)["head"] == "heads/newer.safetensors"
-    assert "Head: heads/newer.safetensors (the newest private one" in by_default.stderr
-    named = dpfc("evaluate", str(trained).removesuffix(".safetensors"), "--json")
-    assert json.loads(named.stdout)["head"] == str(trained)
-    assert "Head: " not in named.stderr
 
 
 def test_of_a_named_set_the_newest_head_is_one_that_takes_it(dpfc: Dpfc, trained: Path) -> None:
@@ -323,11 +312,10 @@ def test_the_same_evaluation_is_charged_again_only_if_somebody_says_so(dpfc: Dpf
     assert dpfc(*line).exit_code == 0
     refused = dpfc(*line, "--json")
     assert (refused.exit_code, refused.stdout, "--again" in refused.stderr) == (6, "", True)
-    code, shown = on_a_terminal("\n", *line)
     total = "then epsilon = 8 at delta = 1e-05 is spent together"
-    assert (code, f"({total}) again? [y/N]" in shown) == (6, True)
+    assert f"({total}) again? [y/N]" in one_line(dpfc(*line, answer="\n", ends=6).stderr)
     assert len(charges()) == 2
-    assert on_a_terminal("y\n", *line)[0] == 0
+    assert dpfc(*line, answer="y\n").exit_code == 0
     # Other figures are another evaluation.
     for more in (("--again",), ("--delta", "1e-6"), ("--split", "train")):
         assert dpfc(*line, *more).exit_code == 0

@@ -1,6 +1,5 @@
 """`dpfc import` of one file, of a folder of parquet, and of what is none of these."""
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -25,14 +24,6 @@ def texts(tmp_path: Path) -> Path:
         (tmp_path / "texts").mkdir(exist_ok=True)
         pq.write_table(table, tmp_path / "texts" / f"{split}-00000-of-00001.parquet", row_group_size=64)
     return Path("texts")
-
-
-def test_text_embeddings_are_imported_trained_on_and_evaluated(dpfc: Dpfc, texts: Path) -> None:
-    made = dpfc("import", "texts", "--classes", "3", ends=0)
-    assert "train 400" in made.stdout
-    assert "asserted by you" in made.stdout
-    assert dpfc("train", "--epsilon", "8").exit_code == 0
-    assert "texts" in dpfc("evaluate").output
 
 
 def test_a_missing_file_is_said_to_be_missing_wherever_it_would_lie(dpfc: Dpfc) -> None:
@@ -88,16 +79,6 @@ def test_classes_are_typed_as_a_number_as_names_or_as_a_file_of_names(dpfc: Dpfc
     assert dpfc("import", str(arrays), "--classes", "a" * 5000).exit_code == 2
 
 
-def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, arrays: Path) -> None:
-    line = ("import", str(arrays), "--classes", "a,b,c", "--json")
-    made, found = (json.loads(dpfc(*line).stdout) for _ in range(2))
-    folder = Path("features/arrays")
-    assert made["sha256"] == hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
-    assert (made["path"], made["name"], made["made"], made["complete"]) == (str(folder), "arrays", True, True)
-    assert (made["records"], made["classes"], made["dim"]) == ({"train": 600, "test": 150}, ["a", "b", "c"], 8)
-    assert found == made | {"made": False}
-
-
 def test_without_a_test_split_it_says_what_to_do(dpfc: Dpfc, arrays: Path) -> None:
     assert "no test split" not in dpfc("import", str(arrays), "--out", "both").stderr
     for name in "xy":
@@ -106,16 +87,6 @@ def test_without_a_test_split_it_says_what_to_do(dpfc: Dpfc, arrays: Path) -> No
     assert "Import test_x and test_y" in made.stderr.replace("\n", " ")
     assert dpfc("train", "--epsilon", "8").exit_code == 0
     assert "--hold-out" in dpfc("evaluate").stderr.replace("\n", " ")
-
-
-def test_the_same_features_from_another_file_raise_no_alarm(dpfc: Dpfc, arrays: Path) -> None:
-    for name in ("pub", "own"):
-        np.savez(f"{name}.npz", **{p.stem: np.load(p) for p in arrays.iterdir()})
-        assert dpfc("import", f"{name}.npz", "--classes", "3").exit_code == 0
-    assert dpfc("train", "--epsilon", "8", "--features", "pub").exit_code == 0
-    assert "in another way" not in dpfc("evaluate", "--features", "own").stderr
-    assert dpfc("import", "own.npz", "--classes", "3", "--dtype", "float16", "--out", "half").exit_code == 0
-    assert "in another way" in dpfc("evaluate", "--features", "half").stderr
 
 
 def test_slides_without_a_test_split_are_told_how_their_table_makes_one(dpfc: Dpfc, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.images import ImageSet, held_out, open_images
 from dpfc_cli.images.sets import spread
 from dpfc_cli.sources.split_files import _hashed
-from tests.images.pictures import SQUARE, files, idx, tar, values
+from tests.images.pictures import SQUARE, files, idx, values
 
 N = 60
 """The number of pictures: 20 of each of three classes, class by class. Picture i is full of i."""
@@ -102,25 +102,3 @@ def test_a_set_with_a_test_split_and_one_too_small_are_refused(tmp_path: Path) -
         held_out(open_images("digits"), 0.1)
     with pytest.raises(UserError, match="one of the two splits empty"):
         held_out(in_folders(tmp_path), 1e-9)
-
-
-def test_files_have_the_listing_that_they_always_had(tmp_path: Path) -> None:
-    """It names the records. If it changed for the same files, what is spent on them would be forgotten."""
-
-    def content(value: int) -> bytes:
-        """24 bytes. A listing is made without decoding anything."""
-        return b"\x89PNG" + bytes([value]) * 20
-
-    for name in ("train/a/1.png", "train/b/2.PNG", "test/b/3.jpg", "train/a/notes.txt"):
-        (tmp_path / "f" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "f" / name).write_bytes(content(1))
-    for classes in (None, ("a", "b"), ("b", "a", "c")):
-        found = open_images(f"imagefolder:{tmp_path / 'f'}", geometry=SQUARE, classes=classes)
-        assert {name: split.listing for name, split in found.splits.items()} == {
-            "train": "18c0ed6de7bb2dcf376e3825d982ebd2fb364d6d97fc40c69974c0172522e9d5",
-            "test": "d3d47c9d73631da55c2f124be7fe7d765302fd3707f3c641ebccbd519d048891",
-        }
-    members = [("0.png", content(0)), ("0.cls", b"1"), ("0.json", b"{}"), ("1.png", content(1)), ("1.cls", b"0")]
-    tar(tmp_path / "w" / "train.tar", members)
-    split = open_images(f"webdataset:{tmp_path / 'w'}", geometry=SQUARE).splits["train"]
-    assert split.listing == "179aebb488c55ac2dc46e57bd182637159fb64243f8d8a57721c23907042b030"

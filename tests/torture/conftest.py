@@ -1,20 +1,16 @@
-"""`--hypothesis-profile=torture` tries many damaged and forged files, drawn anew in each run."""
+"""`--hypothesis-profile=torture` tries many damaged files, drawn anew in each run."""
 
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("torture", max_examples=20_000)
 
 
-def is_long() -> bool:
-    """Whether many files are tried."""
-    return settings.get_current_profile_name() == "torture"
-
-
 def some(examples: int) -> settings:
     """Settings for so many examples, which are the same in each run."""
+    long = settings.get_current_profile_name() == "torture"
     return settings(
-        max_examples=settings().max_examples if is_long() else examples,
-        derandomize=not is_long(),
+        max_examples=settings().max_examples if long else examples,
+        derandomize=not long,
         database=None,
         deadline=None,
         suppress_health_check=list(HealthCheck),

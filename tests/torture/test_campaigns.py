@@ -1,7 +1,5 @@
 """Short forms of the campaigns that `make torture` runs for hours, and tests of what they are made of."""
 
-import argparse
-import json
 import os
 import subprocess
 import sys
@@ -9,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.torture import campaign, caps, machine, scenes, witness
+from tests.torture import machine, scenes, witness
 from tests.torture.scenes import JOBS, Reference
 from tests.torture.witness import Seen
 
@@ -33,29 +31,6 @@ def test_what_is_killed_or_fails_breaks_nothing_and_the_next_run_goes_on(tmp_pat
 
 def test_equal_trainings_at_once_charge_nothing_twice(tmp_path: Path) -> None:
     assert_nothing_breaks(tmp_path, "twins", "--count", "4")
-
-
-def test_processes_that_charge_at_once_pass_no_cap_and_lose_no_charge(tmp_path: Path) -> None:
-    assert_nothing_breaks(tmp_path, "caps", "--count", "1", "--processes", "8", "--attempts", "80")
-
-
-def test_a_campaign_goes_on_where_it_stopped_and_counts_what_broke(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results, cases = tmp_path / "results.jsonl", [{"job": "a", "what": "b", "at": at} for at in range(6)]
-    results.write_text(json.dumps({"case": cases[0], "broke": ["a planted fault"]}) + '\n{"case": {"job"')
-    tried, options = tmp_path / "tried", argparse.Namespace(minutes=1.0, workers=1)
-
-    def attempt(case: campaign.Case, place: Path) -> list[str]:
-        with tried.open("a") as file:
-            file.write(f"{case['at']}\n")
-        return ["another one"] if case["at"] == 4 else []
-
-    assert campaign.carry_out(cases, attempt, options, results, tmp_path) == 2
-    assert sorted(tried.read_text().split()) == ["1", "2", "3", "4", "5"]
-    assert "a planted fault" in capsys.readouterr().out
-    assert campaign.carry_out(cases, attempt, options, results, tmp_path) == 2
-    assert "0 of them are left" in capsys.readouterr().out
 
 
 def done(code: int, said: str = "") -> machine.Ended:
@@ -110,19 +85,3 @@ def test_the_witness_sees_what_is_not_whole(tmp_path: Path) -> None:
     assert {each.split(":")[0] for each in wrong} == {
         *("features/set", witness.LEDGER, "heads/a.safetensors"),
     }
-
-
-def test_what_was_spent_is_summed_without_dpfc() -> None:
-    """Of each set the most used split; a set of which nothing is said counts for everybody."""
-    sets = [{"kind": "set", "set": name, "population": population} for name, population in caps.SETS.items()]
-    releases = [{"times": 4, "sigma": 2.0}]
-    charges = [
-        {"kind": "charge", "set": name, "split": split, "releases": releases}
-        for name, split in (("east", "train"), ("east", "train"), ("east", "test"), ("east-again", "test"))
-    ]
-    seen = Seen(files={}, facts=[*sets, *charges], wrong=[])
-    assert (caps.spent(seen, "east"), caps.spent(seen, "west")) == (3.0, 0.0)
-    more = [{"kind": "charge", "set": "unsaid", "split": "train", "releases": releases}]
-    for epsilon, over in ((3.0, True), (30.0, False)):
-        cap = [{"kind": "cap", "population": "east", "epsilon": epsilon, "delta": 1e-5}]
-        assert bool(caps.passed(Seen(files={}, facts=[*seen.facts, *more, *cap], wrong=[]))) is over

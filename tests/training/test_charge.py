@@ -2,6 +2,8 @@
 
 import ast
 import functools
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +24,8 @@ from dpfc_cli.training.charge import Charged, charge
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import facts_of
 from dpfc_cli.training.run import run
-from tests.support import blobs
-from tests.training.requests import checked, ledger, states
+from tests.support import blobs, refuses
+from tests.training.requests import account, charges, checked, ledger, states
 
 PACKAGE = Path(dpfc_cli.__file__).parent
 
@@ -116,6 +118,45 @@ def test_a_cap_that_was_set_after_the_check_refuses_the_charge(features: Feature
     with pytest.raises(UserError) as refused:
         charge(ready)
     assert (refused.value.code, ledger(features).charges) == ("over-cap", ())
+
+
+RACE = """
+import os
+from pathlib import Path
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.training.calibrate import calibrate
+from dpfc_cli.training.card import charge_of_training
+from dpfc_cli.training.charge import pay
+from dpfc_cli.training.request import Request
+
+features = FeatureSet(Path("set"))
+asked = Request(features=features, folder=Path("heads"), epsilon=0.25, delta=1e-5, method="dp-ls")
+made = calibrate(asked.chosen, asked.facts, {}, asked.privacy)
+others = 0
+while others < 3 and os.fork():
+    others += 1
+for tried in range(12):
+    fact = charge_of_training(made, features, f"{others}-{tried}.safetensors", "me", None)
+    try:
+        pay(made, features, fact, again=True)
+    except UserError as error:
+        assert error.code in ("over-cap", "busy"), error
+    else:
+        os.write(1, f"{fact.id}\\n".encode())
+if others == 3:
+    assert [os.wait()[1] for _ in range(others)] == [0] * 3
+"""
+"""Four processes charge as fast as they can, and say which charges were promised to them."""
+
+
+def test_processes_that_charge_at_once_pass_no_cap_and_lose_no_charge(features: FeatureSet) -> None:
+    dpfc_cli.set_cap(features, 1.0, delta=1e-5)
+    done = subprocess.run([sys.executable, "-c", RACE], check=True, capture_output=True, text=True)
+    assert sorted(done.stdout.split()) == sorted(each.id for each in charges(features))
+    assert account(features).passed == []
+    with refuses("over-cap"):
+        checked(features, epsilon=0.25)
 
 
 def test_of_equal_trainings_that_were_checked_in_the_same_moment_one_is_charged(features: FeatureSet) -> None:

@@ -227,18 +227,6 @@ def test_that_wrong_vectors_of_some_classes_may_stay_is_said_at_any_noise_but_no
     assert start.REMARK not in said(epsilon=1.0, public_head=first.path)
 
 
-def test_what_to_expect_of_noise_depends_on_the_start(tmp_path: Path, private: FeatureSet) -> None:
-    plain, fc = calibrated(private, epsilon=0.1), calibrated(private, "dp-fc", epsilon=0.1)
-    begun = start.begin(plain, private, npz(tmp_path / "v.npz"), ledger(private))
-    said = [warnings_of(each)[0].split("epsilon = 0.1). ")[1] for each in (fc, plain, begun)]
-    poor = "Expect about 31 % or more of what can be learned without noise. More records, fewer dimensions"
-    assert said == [
-        f"{poor} or a larger epsilon help.",
-        f"{poor}, a larger epsilon or a public start help.",
-        "Expect a head that is little better than its start.",
-    ]
-
-
 def test_card_and_statement_name_the_classes_whose_vectors_were_found_wrong(
     tmp_path: Path, private: FeatureSet
 ) -> None:
@@ -264,9 +252,6 @@ def test_card_and_statement_say_where_the_start_came_from(tmp_path: Path, privat
     assert f"trusted to {told['trusted']:.0%} by what was released" in shown
     assert "found wrong" not in shown
     assert "public start" not in head_of(private, epsilon=50.0).head.statement()
-
-
-"""Vectors that a file declares: 9.6 GB as float64. On the disk they are a hole, or zeros that were compressed."""
 
 
 def test_what_a_file_declares_beyond_the_names_of_its_classes_is_not_read(tmp_path: Path, private: FeatureSet) -> None:

@@ -116,8 +116,6 @@ def test_a_ledger_that_cannot_be_read_any_more_is_told_and_the_head_is_kept(
 
 
 FACTOR = {query.kind: query.replace_one for query in QUERIES}
-
-
 """Of the noise under replace-one; `tests/privacy` holds these against the sums."""
 
 
@@ -169,7 +167,7 @@ def test_the_noise_of_a_training_is_what_is_charged_and_claimed(
     check_door(features, calibrated_for(features, method, adjacency), drawn_sigmas(monkeypatch), tmp_path)
 
 
-def test_so_is_that_of_a_sampled_one(features: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_noise_of_a_sampled_training_is_what_is_charged_and_claimed(features: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rates: list[float] = []
     monkeypatch.setattr(curator_module, "bernoulli", lambda rate, *a: (rates.append(rate), bernoulli(rate, *a))[1])
     calibrated = calibrated_for(features, METHODS["dp-sgd"], "zero-out", OF_SIGMA, sampling_rate=0.3)

@@ -54,15 +54,6 @@ class Told(Observer):
 # From Python
 
 
-def test_the_same_training_is_charged_again_only_if_somebody_says_so(sets: dict[str, FeatureSet]) -> None:
-    given: dict[str, Any] = {"epsilon": 1.0, "method": "dp-ls", "observer": Told()}
-    first = train(sets["a"], **given)
-    with refuses("exists", parameter="again"):
-        train(sets["a"], **given)
-    assert len(read(ledger_path(sets["a"].folder)).charges) == 1
-    assert train(sets["a"], again=True, **given).path != first.path
-
-
 def asked_by(monkeypatch: pytest.MonkeyPatch, features: FeatureSet, **given: Any) -> Any:
     """The request that a call makes, and the observers of both halves of the way."""
     monkeypatch.setattr(trains, "plan", lambda *seen: seen)
@@ -184,21 +175,6 @@ def test_a_tuned_training_that_was_stopped_goes_on_under_the_name_that_was_charg
 # The end
 
 
-def test_without_a_guarantee_no_epsilon_is_charged(sets: dict[str, FeatureSet]) -> None:
-    told = Told()
-    finish(ready(sets["a"], non_private=True), told)
-    assert told.asked == ["no ε to a"]
-
-
-def test_what_goes_on_is_not_asked_for_again(sets: dict[str, FeatureSet]) -> None:
-    stopped(ready(sets["a"]))
-    told = Told()
-    finish(ready(sets["a"]), told)
-    assert told.asked == []
-    finish(ready(sets["a"], again=True), told)
-    assert len(told.asked) == 1
-
-
 def test_errors_of_the_charge_say_themselves_what_is_charged(
     sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,39 +186,6 @@ def test_errors_of_the_charge_say_themselves_what_is_charged(
         with pytest.raises(kind) as end:
             finish(ready(sets["a"]), Observer())
         assert [note.split(":")[0] for note in getattr(end.value, "__notes__", [])] == said
-
-
-def test_a_stop_just_after_the_charge_leaves_nothing_beside_the_heads_and_lets_it_go_on(
-    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = ready(sets["a"])
-
-    def stopped(checked: Any) -> Any:
-        charge(checked)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(trains, "charge", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        finish(asked, Observer())
-    assert list(asked.path.parent.glob(".*")) == []
-    assert ready(sets["a"]).unfinished is not None
-
-
-def test_a_stop_after_the_head_says_that_it_is_there(
-    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, calls = let_go, []
-
-    def stopped(charged: Any) -> None:
-        real(charged)
-        calls.append(charged.checked.path.exists())
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(trains, "let_go", stopped)
-    with pytest.raises(KeyboardInterrupt) as end:
-        finish(ready(sets["a"]), Observer())
-    assert calls == [True]
-    assert "The head was written" in " ".join(getattr(end.value, "__notes__", []))
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 1.00004, 1.0000004])

@@ -229,22 +229,6 @@ def test_every_method_has_a_grid_around_its_defaults_that_its_plan_does_not_hang
         assert len({m.plan(facts, m.defaults(facts, 1.0, scaled(m, facts, 1.0, {}, p))) for p in factors(m, {})}) == 1
 
 
-def test_trials_take_the_memory_that_was_allowed(
-    private: FeatureSet, known: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Answers in pieces lie in memory beside all else that a training needs, with noise and without."""
-    given: list[Any] = []
-    monkeypatch.setattr(tuning, "stack_for", lambda *each: (given.append(each), stack_for(*each))[1])
-    c = calibrate(METHODS["dp-ls"], facts_of(private), {}, Privacy(epsilon=1.0))
-    trials = tuning.prepare(c, private, known, 2**30)
-    trials.noiseless(0)
-    trials.run({}, 0)
-    assert len(given) == 2
-    facts = trials.draws[0].facts
-    for plan, others, memory, folder in given:
-        assert (others, memory, folder) == (training_bytes(c.method, plan, facts), 2**30, known.folder.resolve())
-
-
 PAIR = tuple[FeatureSet, FeatureSet]
 
 
