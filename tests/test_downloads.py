@@ -155,6 +155,15 @@ def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(
     assert (caught.value.code, "DPFC_CACHE" in caught.value.remedy) == ("unwritable", True)
 
 
+def test_a_link_at_the_name_of_a_partial_download_is_removed(site: Site, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"kept")
+    site.cache.mkdir(parents=True)
+    (site.cache / f"{NAME}.part").symlink_to(precious)
+    assert site.fetch(a=["good"]) == CONTENT
+    assert precious.read_bytes() == b"kept"
+
+
 def test_a_data_set_without_a_folder_is_downloaded_and_opened(
     site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

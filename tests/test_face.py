@@ -83,6 +83,13 @@ def test_the_options_of_methods_are_those_that_methods_have() -> None:
                 assert f"{each.default:g}" in known[each.name].help, (method.name, each.name)
 
 
+def test_a_system_without_the_locks_that_dpfc_needs_is_named_at_once() -> None:
+    program = "import sys; sys.modules['fcntl'] = None; import dpfc_cli"
+    ended = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith("ImportError: dpfc runs on Linux and macOS. On Windows, install it")
+
+
 def test_importing_the_library_loads_nothing_that_computes() -> None:
     program = "import sys, dpfc_cli; dpfc_cli.UserError; assert not {'jax', 'numpy', 'h5py'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -123,25 +123,6 @@ def test_the_scores_of_pictures_are_those_of_the_library(name: str, tmp_path: Pa
     assert relative(build(folder)(pictures(16)) @ found.vectors.T, CASES[name]["scores"]) < 1e-5
 
 
-@pytest.mark.usefixtures("tiny")
-def test_the_comparison_notices_each_part(tmp_path: Path) -> None:
-    """Planted faults: one tensor off by a tenth, and the vectors differ a hundred times more than allowed."""
-    for name, tensors in {
-        "clip": (
-            "text_model.embeddings.position_embedding.weight",
-            "text_model.encoder.layers.1.self_attn.k_proj.weight",
-            "text_projection.weight",
-            "visual_projection.weight",
-        ),
-        "open-clip": ("token_embedding.weight", "visual.proj"),
-        "siglip": ("text_model.head.bias",),
-    }.items():
-        right = vectors(made(tmp_path, name), name).vectors
-        for tensor in tensors:
-            values = random_weights(CASES[name]["shapes"])[tensor]
-            assert relative(vectors(made(tmp_path, name, {tensor: values * 1.1 + 0.1}), name).vectors, right) > 1e-3
-
-
 @pytest.mark.parametrize(
     ("model", "width", "config", "heads", "epsilon", "activation"),
     [

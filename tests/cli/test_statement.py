@@ -45,27 +45,6 @@ def test_what_a_head_means_for_a_person_with_some_records_can_be_asked(dpfc: Dpf
     assert "5 records" not in shown
 
 
-def test_a_head_for_persons_says_so_in_every_line(dpfc: Dpfc, features: Path, arrays: Path) -> None:
-    np.save(arrays / "train_groups.npy", np.arange(len(np.load(arrays / "train_y.npy"))) // 2)
-    np.save(arrays / "test_groups.npy", ~np.arange(len(np.load(arrays / "test_y.npy"))))
-    assert dpfc("import", str(arrays), "--out", "persons", "--classes", "3", "--labels-per-record", "1").exit_code == 0
-    line = ("train", "--sigma", "9", "--features", "persons", "--method", "dp-sgd", "--sampling-rate", "0.2")
-    assert dpfc(*line, "--steps", "2", "--out", "a.safetensors").exit_code == 0
-    shown = dpfc("statement", "a.safetensors").stdout
-    for said in (
-        "one person of",
-        "sampling rate",
-        "the most that one person can change its sum",
-        "the first 1,024 count",
-        "several persons together, such as a family",
-    ):
-        assert said in shown
-    for wrong in ("one record can change", "the guarantee is for one record"):
-        assert wrong not in shown
-    refused = dpfc("statement", "a.safetensors", "--records-per-person", "3", ends=2)
-    assert "protects persons with all their records" in refused.stderr
-
-
 def test_a_head_is_used_without_dpfc_as_the_readme_says(dpfc: Dpfc, features: Path, arrays: Path) -> None:
     x, y = np.load(arrays / "test_x.npy"), np.load(arrays / "test_y.npy")
     for method in ("dp-whitened", "dp-ls"):

@@ -56,17 +56,6 @@ def test_the_next_command_starts_from_the_file(dpfc: Dpfc, start: tuple[str, ...
     assert "class vectors for 2 of 3 classes from animals-classifier.safetensors" in " ".join(trained.stdout.split())
 
 
-def test_a_score_stands_beside_chance_with_a_note_on_what_it_costs(dpfc: Dpfc, start: tuple[str, ...]) -> None:
-    made = dpfc(*start, "--on", "animals")
-    assert re.search(r"^scored on +the test split of features/animals$", made.stdout, re.M)
-    assert re.search(r"^guesses reach +33 % by chance; ", made.stdout, re.M)
-    assert re.search(r"^records +150$", made.stdout, re.M)
-    assert re.search(r"^class +records +top-1 +95 % interval$", made.stdout, re.M)
-    assert "they cost nothing only if the records are public" in made.stderr
-    refused = dpfc(*start, "--on", "animals", "--split", "train", ends=2)
-    assert "The split 'train' of 'features/animals' is not public" in refused.stderr
-
-
 def test_json_has_everything(dpfc: Dpfc, start: tuple[str, ...]) -> None:
     found = json.loads(dpfc(*start, "--json").stdout)
     assert (found["path"], found["made"], found["dim"]) == ("animals-classifier.safetensors", True, 8)
@@ -86,14 +75,6 @@ def test_no_set_is_needed_where_model_and_classes_are_named(dpfc: Dpfc, start: t
     assert re.search(r"^file +vit-g14-classifier\.safetensors$", made.stdout, re.M)
     assert re.search(r"^without +wolf$", made.stdout, re.M)
     assert made.stderr.endswith("Next: dpfc train --epsilon 1 --public-head vit-g14-classifier.safetensors\n")
-
-
-def test_the_newest_set_is_taken_unless_one_is_named_and_that_is_said(dpfc: Dpfc, start: tuple[str, ...]) -> None:
-    assert dpfc("import", "arrays", "--out", "newer", "--classes", "3").exit_code == 0
-    refused = dpfc("zero-shot", "--from", "text", ends=2)
-    assert "Features: features/newer (the newest of 2 sets; --features names another)" in refused.stderr
-    assert "'features/newer' does not say its backbone" in refused.stderr
-    assert "Name the backbone of the features: --model." in refused.stderr
 
 
 @pytest.mark.usefixtures("pictures")

@@ -147,12 +147,12 @@ def test_figures_of_the_split_of_the_training_are_not_for_publication(seven: Fea
     assert [("Do not publish them" in warning) for warning in found.warnings] == [True]
 
 
-def test_it_warns_of_features_made_in_another_way(seven: FeatureSet) -> None:
+def test_features_made_in_another_way_are_warned_of(seven: FeatureSet) -> None:
     (warning,) = evaluate(head_of(seven, fingerprint="another"), seven).warnings
     assert "made in another way" in warning
 
 
-def test_it_warns_of_held_out_pictures_that_the_head_may_have_seen(seven: FeatureSet) -> None:
+def test_held_out_pictures_that_the_head_may_have_seen_are_warned_of(seven: FeatureSet) -> None:
     def held_out(manifest: Manifest) -> dict[str, Any]:
         return {**manifest.source, "identity": {**manifest.source["identity"], "hold_out": 0.1}}
 
@@ -203,7 +203,7 @@ def test_calibration_is_that_of_the_softmax_of_the_scores(seven: FeatureSet) -> 
     assert [(each.n, each.right) for each in found.bins] == [(each.n, each.right) for each in expected.bins]
 
 
-def test_neither_is_known_of_a_split_of_the_training_and_of_records_with_several_labels(
+def test_of_a_split_of_the_training_and_of_several_labels_no_confusions_are_known(
     seven: FeatureSet, tmp_path: Path
 ) -> None:
     several = feature_set(tmp_path / "several", 4, np.stack([np.arange(12) % 3, np.full(12, -1)], axis=1))

@@ -467,19 +467,6 @@ def test_where_there_is_nothing_but_noise_no_figure_is_told() -> None:
 # The account
 
 
-def test_of_the_splits_of_a_set_the_one_counts_on_which_most_was_spent(features: FeatureSet, head: Head) -> None:
-    """A record lies in one of them."""
-    found = evaluate_privately(head, features, epsilon=2.0).spent
-    assert found.epsilon(1e-5) == pytest.approx(8.0, rel=1e-6)
-    assert found.exact
-    found = evaluate_privately(head, features, epsilon=9.0).spent
-    both = math.hypot(mu_for(2.0, 1e-5), mu_for(9.0, 1e-5))
-    assert found.epsilon(1e-5) == pytest.approx(epsilon_for(both, 1e-5), rel=1e-6)
-    assert found.exact
-    again = evaluate_privately(head, features, "train", epsilon=8.0).spent
-    assert again.epsilon(1e-5) == pytest.approx(epsilon_for(mu_for(8.0, 1e-5) * 2**0.5, 1e-5), rel=1e-6)
-
-
 def test_a_card_counts_evaluations(features: FeatureSet, head: Head) -> None:
     """Those of the training split with the trainings, and those of another split where they cost more."""
     evaluate_privately(head, features, "train", epsilon=8.0)
@@ -543,18 +530,3 @@ def test_each_person_has_the_same_weight(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(UserError, match="More than epsilon = 50"):
         set_cap(found, 50.0)
     assert account(found).unit == "person"
-
-
-@pytest.mark.filterwarnings("ignore::dpfc_cli.TrainingWarning")
-def test_a_cap_for_persons_holds_for_each_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    held = persons(tmp_path, [3] * 40, [1.0] * 40)
-    head = train(held, epsilon=2.0, method="dp-ls").head
-    set_cap(held, 3.0)
-    evaluate_privately(head, held, epsilon=2.0)
-    with pytest.raises(UserError, match="does not fit under the cap"):
-        evaluate_privately(head, held, epsilon=2.5)
-    with pytest.raises(UserError, match="does not fit under the cap"):
-        train(held, epsilon=2.5, method="dp-ls")
-    later = train(held, epsilon=1.0, method="dp-ls")
-    assert later.head.card["ledger"]["unit"] == account(held).unit == "person"

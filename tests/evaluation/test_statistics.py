@@ -84,7 +84,7 @@ def test_zero_is_outside_if_and_only_if_mcnemars_test_rejects() -> None:
             assert (low > 0 or high < 0) == rejected, (b, c)
 
 
-def test_it_is_symmetric_lies_in_its_range_and_has_a_width_where_nothing_differs() -> None:
+def test_an_interval_of_a_difference_is_symmetric_and_has_a_width_where_nothing_differs() -> None:
     for b, c, n in [(0, 0, 10), (10, 0, 10), (0, 10, 10), (3, 4, 9), (1, 0, 1), (0, 0, 1)]:
         low, high = tango(b, c, n)
         assert -1 <= low <= (b - c) / n <= high <= 1

@@ -155,14 +155,6 @@ def test_torchs_state_dict_gives_the_scores_by_the_formula_in_its_module(head: H
     ]
 
 
-def test_torch_gives_the_scores_by_that_module(tmp_path: Path) -> None:
-    torch: Any = pytest.importorskip("torch", reason="torch is not installed")
-    head = head_of(CHAINS["whitened"])
-    path = written(head, "torch", tmp_path)
-    scores = module(tmp_path / "dpfc_head_torch.py").Head.load(path)(torch.from_numpy(records())).numpy()
-    assert near(scores, head.scores(records()))
-
-
 def safe_metadata(path: Path) -> dict[str, str]:
     with safe_open(path, framework="numpy") as file:
         return dict(file.metadata())

@@ -155,35 +155,6 @@ def test_a_broken_picture_is_named_or_kept_as_a_null_record(
     np.testing.assert_array_equal(x["kept"][~null], x["undisturbed"][~null])
 
 
-def test_decoding_runs_ahead_while_the_device_computes(pictures: Path, tmp_path: Path) -> None:
-    """The next batch is decoded before the last one's features are asked for."""
-    source = open_images(f"imagefolder:{pictures}", geometry=SQUARE)
-    order: list[str] = []
-    real = source.splits["train"].pixels
-
-    def pixels(start: int, stop: int) -> np.ndarray:
-        order.append("decode")
-        return real(start, stop)
-
-    class Slow(Means):
-        def submit(self, pixels: np.ndarray) -> Any:
-            order.append("submit")
-            return Later(self(pixels))
-
-    class Later:
-        def __init__(self, value: np.ndarray) -> None:
-            self.value = value
-
-        def __array__(self, *_: Any, **__: Any) -> np.ndarray:
-            order.append("fetch")
-            return self.value
-
-    train = replace(source.splits["train"], pixels=pixels)
-    extracted(pictures, tmp_path / "set", Slow(), source=replace(source, splits={"train": train}))
-    assert order.index("fetch") > order.index("submit", order.index("submit") + 1)
-    assert order[: order.index("submit")].count("decode") >= 2
-
-
 def test_the_fingerprint_names_the_preparation_and_not_the_records(pictures: Path) -> None:
     def fingerprint(geometry: Geometry = SQUARE, dtype: str = "float16") -> str:
         source = open_images(f"imagefolder:{pictures}", geometry=geometry)
@@ -270,19 +241,6 @@ def test_what_makes_no_sense_is_refused_by_its_python_name_and_changes_nothing(
             extraction.extract(source, **options)
         assert "--" not in str(caught.value)
         assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_classes_are_a_number_names_or_a_file_of_names(tmp_path: Path) -> None:
-    (tmp_path / "names.txt").write_text("flu\n\n cold \nrare\n")
-    assert class_names(None) is None
-    assert class_names(3) == ("0", "1", "2")
-    assert class_names(np.int64(3)) == ("0", "1", "2")  # type: ignore[arg-type]
-    assert class_names(["flu", "cold"]) == ("flu", "cold")
-    for path in (tmp_path / "names.txt", str(tmp_path / "names.txt")):
-        assert class_names(path) == ("flu", "cold", "rare")
-    (tmp_path / "names.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="UTF-8"):
-        class_names(tmp_path / "names.txt")
 
 
 def test_processes_that_a_launcher_has_started_find_their_parts(

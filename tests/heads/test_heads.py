@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.files import replace as replace_file
 from dpfc_cli.heads import metrics
 from dpfc_cli.heads.head import Head, encoded, newest, save, try_place
 from dpfc_cli.heads.metrics import score, wilson
@@ -85,6 +87,41 @@ def test_killed_while_saving_no_head_is_left(tmp_path: Path, at: str) -> None:
     assert not path.exists()
     with pytest.raises(UserError, match="No private head"):
         newest(tmp_path)
+
+
+def test_heads_follow_the_umask(tmp_path: Path) -> None:
+    for umask in (0o022, 0o002, 0o077):
+        before = os.umask(umask)
+        try:
+            place = saved(tmp_path / oct(umask) / "a.safetensors")
+            assert stat.S_IMODE(place.stat().st_mode) == 0o666 & ~umask
+        finally:
+            os.umask(before)
+
+
+def test_no_temporary_file_is_written_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names are random. Here they are guessed. A head is then rescued elsewhere."""
+    place, precious = tmp_path / "a.safetensors", tmp_path / "precious"
+    precious.write_bytes(b"kept")
+    guessed = tmp_path / ".a.safetensors.guessed.tmp"
+    monkeypatch.setattr("secrets.token_hex", lambda _: "guessed")
+    for aim in (precious, tmp_path / "nothing"):
+        guessed.unlink(missing_ok=True)
+        guessed.symlink_to(aim)
+        with pytest.raises(OSError, match=r"File exists"):
+            replace_file(place, b"ours")
+        guessed.unlink(missing_ok=True)
+        guessed.symlink_to(aim)
+        with pytest.raises(UserError, match=r"cannot be written"):
+            try_place(place)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    guessed.unlink(missing_ok=True)
+    guessed.symlink_to(precious)
+    rescued = save(b"head", place)
+    assert (rescued.read_bytes(), stat.S_IMODE(rescued.parent.stat().st_mode)) == (b"head", 0o700)
+    assert precious.read_bytes() == b"kept"
+    assert not place.exists()
+    assert not (tmp_path / "nothing").exists()
 
 
 def test_the_newest_private_head_is_chosen_and_a_non_private_one_never(tmp_path: Path) -> None:

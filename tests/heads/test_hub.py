@@ -133,19 +133,6 @@ def test_a_head_is_fetched_by_commit_and_says_which(hub: type[Repositories], tmp
         assert shown(found.path) == f"hf:{PLACE}/head.safetensors@{commit}"
 
 
-def test_a_fetched_head_is_found_offline(
-    hub: type[Repositories], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from huggingface_hub import constants
-
-    sent = push(head(tmp_path), f"hf:{PLACE}")
-    Head.load(f"hf:{PLACE}")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert shown(located(f"hf:{PLACE}")) == sent.name
-    with pytest.raises(UserError, match="not in the cache"):
-        Head.load(f"hf:{PLACE}@{'0' * 40}")
-
-
 def test_what_is_not_there_is_said(hub: type[Repositories], tmp_path: Path) -> None:
     push(head(tmp_path), f"hf:{PLACE}")
     hub.commits["some/empty"] = [("1" * 40, {})]

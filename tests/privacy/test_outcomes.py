@@ -35,7 +35,7 @@ def counts_of(head: Head, x: np.ndarray, y: np.ndarray, **how: Any) -> np.ndarra
 
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("even", [False, True], ids=["other scores", "many equal scores"])
-def test_it_counts_what_an_evaluation_counts(k: int, even: bool) -> None:
+def test_outcomes_are_what_an_evaluation_counts(k: int, even: bool) -> None:
     rng = np.random.default_rng(k)
     weight = rng.integers(-1, 2, (D, M)).astype(float) if even else rng.normal(size=(D, M))
     head = Head(chain=(Clip(1.0),), weight=weight, bias=rng.integers(0, 2, M).astype(float), card={})

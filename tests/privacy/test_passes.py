@@ -80,7 +80,7 @@ def test_the_parts_add_up_to_the_whole_and_have_each_unit_once(sizes: list[int] 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["made", "kept"])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-def test_so_do_the_parts_of_a_sample(sizes: list[int] | None, kept: bool) -> None:
+def test_the_parts_of_a_sample_add_up_and_have_each_unit_once(sizes: list[int] | None, kept: bool) -> None:
     facts = facts_of(sizes)
     sample = np.random.default_rng(6).random(facts.n) < 0.5
     for query in one_of_each(facts):

@@ -114,14 +114,6 @@ def test_a_class_has_the_mean_of_its_rows_minus_the_mean_of_all_rows(
     }
 
 
-def test_a_training_takes_the_file_as_it_is(features: FeatureSet, weights: str, rows: Path) -> None:
-    made = zero_shot(features, **MODEL, weights=weights, rows=rows)
-    found = start.vectors_of(features, made.path, ledger(features))[0]
-    assert found.origin["without"] == ["deer"]
-    for column, vector in enumerate(made.vectors):
-        assert np.allclose(found.vectors[:, column] * np.abs(vector).max(), vector, atol=1e-6)
-
-
 def test_no_record_is_read(features: FeatureSet, weights: str, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stream", "arrays", "verify"):
         monkeypatch.delattr(FeatureSet, name)
