@@ -118,7 +118,9 @@ def test_a_tensor_that_memory_cannot_hold_is_refused_by_what_it_declares(
         build(file)
 
 
-def test_a_tensor_that_is_a_hole_of_the_disk_is_refused_by_what_it_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_that_is_a_hole_of_the_disk_is_refused_by_what_it_declares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shape = (10_000_000,)
     tensor = {"dtype": "F32", "shape": shape, "data_offsets": [0, 40_000_000]}
     header = json.dumps({"a": tensor}).encode()

@@ -27,7 +27,7 @@ def kept() -> str | None:
     return os.environ.pop(NAMES[0], None)
 
 
-def test_what_is_compiled_lies_in_a_folder_for_this_user_and_this_processor(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_lies_in_a_folder_for_this_user_and_this_processor(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.umask(0o002)
     try:
         first = kept()

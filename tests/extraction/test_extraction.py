@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, Task
 from dpfc_cli.images import Broken, Geometry, ImageSet, Preparation, open_images
-from dpfc_cli.sources.classes import class_names
 from tests.support import refuses, stored
 
 SQUARE = Geometry(resize=8, crop=8)

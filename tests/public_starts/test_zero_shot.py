@@ -18,11 +18,10 @@ from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.public_starts.zero_shot import ZeroShot, zero_shot
-from dpfc_cli.training import public_start as start
 from dpfc_cli.training.charge import charge
 from tests.backbones.tiny import random_weights, references, write
 from tests.support import refuses
-from tests.training.requests import ledger, ready
+from tests.training.requests import ready
 
 CLASSES = ("red fox", "wolf", "otter", "deer")
 MODEL: dict[str, Any] = {"source": "classifier", "model": "vit-g14"}

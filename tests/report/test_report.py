@@ -22,7 +22,7 @@ from dpfc_cli.errors import UserError, printable
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.file import ledger_path, read
-from dpfc_cli.report import contents, write
+from dpfc_cli.report import contents
 from dpfc_cli.report.contents import document
 from dpfc_cli.show.document import Document, Table
 from dpfc_cli.show.html import html_of

@@ -26,7 +26,7 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training import public_start as start
-from dpfc_cli.training.calibrate import calibrate, warnings_of
+from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train

@@ -167,7 +167,9 @@ def test_the_noise_of_a_training_is_what_is_charged_and_claimed(
     check_door(features, calibrated_for(features, method, adjacency), drawn_sigmas(monkeypatch), tmp_path)
 
 
-def test_the_noise_of_a_sampled_training_is_what_is_charged_and_claimed(features: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_noise_of_a_sampled_training_is_what_is_charged_and_claimed(
+    features: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rates: list[float] = []
     monkeypatch.setattr(curator_module, "bernoulli", lambda rate, *a: (rates.append(rate), bernoulli(rate, *a))[1])
     calibrated = calibrated_for(features, METHODS["dp-sgd"], "zero-out", OF_SIGMA, sampling_rate=0.3)

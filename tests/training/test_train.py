@@ -16,7 +16,6 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.caps import set_cap
-from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.methods import METHODS
 from dpfc_cli.training import charge as charges_module
 from dpfc_cli.training import public, tuning
@@ -26,9 +25,8 @@ from dpfc_cli.training.charge import charge, question
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
-from dpfc_cli.training.run import let_go
 from dpfc_cli.training.train import finish, plan, train
-from tests.support import blobs, refuses
+from tests.support import blobs
 from tests.training.requests import account, charges, checked, ready, states
 
 

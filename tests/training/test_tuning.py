@@ -25,7 +25,6 @@ from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.training import tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.machine import stack_for, training_bytes
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.tuning import Draw, Trials, drawn, prepare, quality
 from dpfc_cli.trust import statement
