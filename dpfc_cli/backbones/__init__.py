@@ -10,6 +10,7 @@ the names for `--help`, so importing this module imports no JAX. `load` does.
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 from dpfc_cli.backbones import convnext, scattering, vision_transformer
 from dpfc_cli.backbones.family import DEFAULT_RECIPE as _DEFAULT_RECIPE
@@ -27,6 +28,25 @@ BACKBONES: tuple[str, ...] = tuple(_FAMILY_OF)
 POOLINGS = tuple(dict.fromkeys(name for family in FAMILIES for name in family.poolings))
 PREPROCESS = tuple(dict.fromkeys(name for family in FAMILIES for name in family.recipes))
 PRECISIONS = tuple(dict.fromkeys(name for family in FAMILIES for name in family.precisions))
+
+
+def fast_precision(name: str) -> str:
+    """The precision of a model that this machine computes fastest: bfloat16, if the model has it and the processor or
+    accelerator that JAX finds has units for its products (AVX-512 BF16 or AMX, compute capability 8, TPU); else
+    float32.
+    """
+    import jax
+
+    if "bfloat16" not in check(Wanted(name=name)).precisions:
+        return "float32"
+    device, cpu = jax.local_devices()[0], Path("/proc/cpuinfo")
+    if device.platform == "cpu":
+        flags = set(cpu.read_text().split()) if cpu.exists() else set()
+        fast = not flags.isdisjoint({"avx512_bf16", "amx_bf16"})
+    else:
+        generation = str(getattr(device, "compute_capability", "")).partition(".")[0]
+        fast = device.platform == "tpu" or (generation.isdigit() and int(generation) >= 8)
+    return "bfloat16" if fast else "float32"
 
 
 def own_pool(name: str, image_shape: tuple[int, int, int]) -> str | None:

@@ -21,7 +21,7 @@ import numpy as np
 from dpfc_cli import backbones, images
 from dpfc_cli.errors import GUARDED, Note, conflict, counted, parameter
 from dpfc_cli.extraction.fetching import Needed, fetch, needed
-from dpfc_cli.extraction.request import Extraction
+from dpfc_cli.extraction.request import AUTO, Extraction
 from dpfc_cli.features.lookup import new_folder, placed
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
@@ -214,7 +214,7 @@ def checked(wanted: Extraction) -> Extractable:
         preprocess=preprocess,
         weights=wanted.weights,
         batch=wanted.batch,
-        precision=wanted.precision,
+        precision=backbones.fast_precision(model) if wanted.precision == AUTO else wanted.precision,
     )
     backbones.check(network)
     named = class_names(wanted.classes)

@@ -12,6 +12,7 @@ from dpfc_cli.progress import Progress
 
 WHAT, HOW, WORK = "Records", "Features", "Work"
 """Panels of the help."""
+AUTO = "auto"
 SOURCES = (
     *("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "imagenet"),
     *("imagefolder:", "parquet:", "arrow:", "webdataset:"),
@@ -189,11 +190,12 @@ class Extraction(Making):
         "Turn pictures as their EXIF orientation says. Backbones were trained without that.", HOW, default=False
     )
     precision: str = option(
-        f"Precision of the computation: {listed(PRECISIONS)}.",
+        f"Precision of the computation: {listed(PRECISIONS)}, or {AUTO}: the fastest on this machine. "
+        "The set's fingerprint tells which.",
         HOW,
         metavar="NAME",
         default="float32",
-        choices=PRECISIONS,
+        choices=(*PRECISIONS, AUTO),
     )
     dtype: Literal["float16", "float32"] = option("Precision of the stored features.", HOW, default="float16")
     batch: int | None = option("Pictures per call of the model. Default: the model chooses.", WORK, low=1)

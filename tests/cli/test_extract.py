@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dpfc_cli import backbones
 from dpfc_cli.features.manifest import load
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Set
@@ -207,6 +208,16 @@ def test_pictures_of_many_sizes_arrive_as_the_model_wants_them(
     assert manifest.source["identity"]["preparation"] == preparation
     refused = dpfc(*line, "--image-size", "32", ends=2)
     assert "looks at squares of 16 pixels" in refused.stderr.replace("\n", " ")
+
+
+def test_the_precision_of_the_machine_is_one_that_the_model_has(
+    dpfc: Dpfc, pictures: Path, asked: dict[str, object]
+) -> None:
+    dpfc("extract", "imagefolder:pictures", "--model", "vit-b16", "--precision", "auto", ends=0)
+    chosen = asked["precision"]
+    assert chosen in ("float32", "bfloat16")
+    assert chosen == backbones.fast_precision("convnext-t")
+    assert backbones.fast_precision("scattering") == "float32"
 
 
 def test_how_pictures_are_read_is_a_part_of_the_recipe(dpfc: Dpfc, pictures: Path, asked: dict[str, object]) -> None:
