@@ -103,8 +103,7 @@ class Noted:
 
 def replayed(made: Calibrated, records: Unprotected, words: np.ndarray) -> tuple[Solution, list[int]]:
     """What a training makes of these words if it uses each of them once, and how many it used up to each answer."""
-    noted, mechanism = Noted(bits := Given(words)), made.mechanism
-    assert mechanism is not None
+    noted, mechanism = Noted(bits := Given(words)), made.noise
     solution = made.method.solve(Curator(mechanism, records, bits, answers=noted), made.facts, made.options)
     assert bits.used == len(words), "words were handed out that no noise was made of"
     return solution, sorted(set(noted.ends))
@@ -218,8 +217,7 @@ def test_each_word_of_a_private_evaluation_comes_from_the_system_once(
         ready = prepare(PrivateScoring(head, asked, "test", epsilon=8.0))
         system = System(2, monkeypatch)
         found = release(ready)
-        bits, mechanism = Given(system.handed), ready.planned.mechanism
-        assert mechanism is not None
+        bits, mechanism = Given(system.handed), ready.planned.noise
         records = Unprotected(asked.stream("test") if ready.planned.facts.rows is None else asked.grouped("test"))
         curator = Curator(mechanism, records, bits)
         (right, wrong), *_ = [curator.release(query)[0] for query in ready.queries]

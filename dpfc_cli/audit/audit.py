@@ -107,8 +107,7 @@ def _audited(wanted: Auditing, facts: Facts, method: AnyMethod) -> Audit:
     asked |= {"steps": STEPS} if "steps" in method.declared else {}
     c = calibrate(method, facts, asked, Privacy(epsilon=wanted.epsilon, delta=wanted.delta, allow_large_delta=True))
     assert c.guarantee is not None
-    assert c.mechanism is not None
-    claim, mechanism, runs, trainings = c.guarantee, c.mechanism, wanted.runs, wanted.trainings
+    claim, mechanism, runs, trainings = c.guarantee, c.noise, wanted.runs, wanted.trainings
     least = least_runs(Signals.of(mechanism))
     if runs < least:
         raise UserError(

@@ -162,7 +162,6 @@ def serve(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Answer the queries of a plan, until this site has the head. It charges the ledger when all sites are ready."""
-    from dpfc_cli.federation.messages import Pace
     from dpfc_cli.federation.site import serve as answer
 
     with contextlib.ExitStack() as stack:
@@ -174,7 +173,7 @@ def serve(
                 "Compare the digest with the other operators again. If they have another one, ask for their plan.",
             )
         stop.stands = "'dpfc budget' says whether the plan is charged. The same command goes on."
-        trained = answer(site, socket, observer, Pace(answer_every))
+        trained = answer(site, socket, observer, answer_every)
     head, sha256 = (None, None) if trained is None else (str(trained.path), trained.sha256)
     if as_json:
         display.as_json({"site": name, "head": head, "sha256": sha256})

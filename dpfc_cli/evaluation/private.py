@@ -52,7 +52,7 @@ from dpfc_cli.privacy.curator import Curator, lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import LONGEST
 from dpfc_cli.privacy.noise import SystemBits
-from dpfc_cli.privacy.oracle import Mechanism, Plan, planned
+from dpfc_cli.privacy.oracle import Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.progress import Progress
 from dpfc_cli.rounding import cost, with_interval
@@ -168,7 +168,7 @@ def prepare(wanted: PrivateScoring, warnings: tuple[str, ...] = ()) -> Ready:
     for query in asked:
         forms.check(query, facts)
     # With noise for one release in all there is a lattice, up to 4·10⁹ records.
-    lattice_of(_mechanism(plan))
+    lattice_of(plan.noise)
     needed = working_bytes(facts)
     if needed > (allowed := free_memory()):
         raise UserError(
@@ -181,7 +181,7 @@ def prepare(wanted: PrivateScoring, warnings: tuple[str, ...] = ()) -> Ready:
     check_devices()
     lost = without_charge(cards(heads_folder()), book)
     said = [*warnings, *([] if lost is None else [lost])]
-    if not _pays(max(_mechanism(plan).sigmas), facts.n):
+    if not _pays(max(plan.noise.sigmas), facts.n):
         said.append(
             f"with this epsilon the noise is larger than the error that {facts.n:,} {facts.unit}s have by chance. The "
             "intervals say how much."
@@ -279,11 +279,6 @@ def _pays(sigma: float, n: float) -> bool:
     return sigma <= math.sqrt(n) / 2
 
 
-def _mechanism(plan: Planned) -> Mechanism:
-    assert plan.mechanism is not None
-    return plan.mechanism
-
-
 def _refuse_leaking(head: Head, digest: str, features: FeatureSet, split: str, book: Ledger) -> None:
     """UserError for a head that was trained on these records without privacy: it is another one for a neighbour."""
     card = head.card
@@ -310,7 +305,7 @@ def _may_hold(book: Ledger, charge: Charge, of: str, split: str) -> bool:
 
 def _answers(paid: Paid, asked: tuple[Outcomes, ...], progress: Progress | None) -> list[np.ndarray]:
     """The counts of each query with noise, and the standard deviation of the noise of each: rows of two."""
-    mechanism = _mechanism(paid.planned)
+    mechanism = paid.planned.noise
     told = None if progress is None else lambda stage, *far: progress("Evaluating", *far)
     curator, lattice = Curator(mechanism, paid, SystemBits(), told), lattice_of(mechanism)
     found = []

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter, quoted
-from dpfc_cli.federation.messages import SHORT, LostError, Refusal, ask_patiently
+from dpfc_cli.federation.messages import SHORT, LostError, Refusal, ask
 from dpfc_cli.federation.plan import Federation
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
@@ -149,11 +150,11 @@ class Remote:
         """The state in which the site is, and what it sends. RefusedError, or UserError where it is away."""
         message = framed({"ask": asked, "plan": self.digest, **said}, body)
         try:
-            reply, rest = ask_patiently(self.socket, message, limit, self.patience, self._away)
+            reply, rest = ask(self.socket, message, limit, self.patience, self._away)
             while reply.get("error") == "not-charged" and asked != "charge":
                 # It was started again since. It finds its charge, and goes on.
                 self.say("charge")
-                reply, rest = ask_patiently(self.socket, message, limit, self.patience, self._away)
+                reply, rest = ask(self.socket, message, limit, self.patience, self._away)
         except (LostError, ValueError) as error:
             raise AwayError(
                 f"Site '{self.name}' does not answer at '{self.socket}'.",
@@ -261,7 +262,7 @@ def run(
             "Name the file that the plan was made with, or none if it has none.",
         )
     sites = [
-        Remote(each.name, sockets / f"{each.name}.sock", plan.digest, _noise(claim), patience, observer.say)
+        Remote(each.name, sockets / f"{each.name}.sock", plan.digest, claim.noise, patience, observer.say)
         for each, claim in zip(plan.sites, plan.claims, strict=True)
     ]
     path = out = with_ending(out, "private")
@@ -273,30 +274,43 @@ def run(
     if head.card.get("federation", {}).get("plan") != plan.digest:
         raise UserError(f"'{out}' exists.", "A head is never overwritten. Choose another name.", code="exists")
 
-    def given(site: Remote) -> str:
+    def given(site: Remote) -> None:
         try:
             # One that has its head does not wait for us.
             replace(site, patience=min(patience, GIVING)).give(head)
+            observer.say(f"{site.name} has its head.")
         except AwayError:
-            return f"{site.name} does not answer. If it does not have its head yet, the same command gives it the head."
-        return f"{site.name} has its head."
+            observer.say(
+                f"{site.name} does not answer. If it does not have its head yet, the same command gives it the head."
+            )
 
-    with ThreadPoolExecutor(len(sites)) as threads:
-        for said in threads.map(given, sites):
-            observer.say(said)
+    _at_once(sites, given)
     return head
+
+
+def _at_once(sites: Sequence[Remote], work: Callable[[Remote], None]) -> None:
+    """Do something with all sites at the same time. The first error is raised when all have ended."""
+    with ThreadPoolExecutor(len(sites)) as threads:
+        list(threads.map(work, sites))
 
 
 def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer, start: PublicHead | None) -> Head:
     """Ask whether all are ready, then for all charges, then the queries."""
+
+    def state(asked: str, site: Remote) -> None:
+        try:
+            observer.say(f"{site.name}: {site.say(asked)[0]}")
+        except RefusedError as error:
+            # It is raised when all have ended, and others may be away.
+            observer.say(error.what)
+            raise
+
     for asked in ("ready", "charge"):
-        for site in sites:
-            state, _ = site.say(asked)
-            observer.say(f"{site.name}: {state}")
+        _at_once(sites, partial(state, asked))
     solver = plan.solver
     if start is not None:
         solver = replace(solver, options=replace(solver.options, public_head=start))
-    oracle = Sums(_noise(solver), [site.part for site in sites], plan.weights)
+    oracle = Sums(solver.noise, [site.part for site in sites], plan.weights)
     solution = solver.method.solve(oracle, solver.facts, solver.options)
     card = _card(plan, solver, solution)
     return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
@@ -310,15 +324,10 @@ def _card(plan: Federation, solver: Calibrated, solution: Solution) -> dict[str,
     claimed, counts = solver.claimed, [each.records for each in plan.sites if each.records is not None]
     assert claimed is not None
     facts = plan.facts(sum(each.n for each in plan.sites), sum(counts) or None)
-    noise = replace(_noise(solver), facts=facts, mu=claimed.mu)
+    noise = replace(solver.noise, facts=facts, mu=claimed.mu)
     whole = replace(solver, facts=facts, mechanism=noise, federation=plan.described())
     known = {name: plan.features[name] for name in ("backbone", "preparation", "dtype")}
     known |= {"name": "federation", "fingerprint": plan.fingerprint, "hold_out": 0.0}
     standing = {"charge": plan.id, "private": 1, "unprotected": 0, "epsilon": claimed.epsilon, "exact": True}
     at = datetime.now(UTC).isoformat(timespec="seconds")
     return card_with(whole, known, plan.classes, "asserted", at, solution, standing | {"unit": facts.unit})
-
-
-def _noise(claim: Any) -> Mechanism:
-    assert claim.mechanism is not None
-    return claim.mechanism  # type: ignore[no-any-return]

@@ -37,43 +37,33 @@ def query_bytes(d: int, m: int) -> int:
     return 2 * SHORT + 8 * (d * d + 4 * d + (d + 2) * m)
 
 
-@dataclass(frozen=True)
-class Pace:
-    """When replies leave: at a multiple of `every` seconds since their message came; 0: at once.
+def left(every: float, took: float) -> float:
+    """How many seconds a reply waits. It leaves at multiples of `every` seconds since its message came; 0: at once.
 
     So how long a pass over the records takes is not seen, if it takes less than that.
     """
-
-    every: float = 0.0
-    now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-
-    def wait(self, came: float) -> None:
-        """Wait until the reply to a message may leave. came: when it came."""
-        if self.every:
-            self.sleep(self.every - (self.now() - came) % self.every)
-
-
-AT_ONCE = Pace()
+    return every - took % every if every else 0.0
 
 
 @dataclass
 class Exchange:
     """A message that has come to a site, and the way of its reply.
 
-    said: the values of the message. body: the bytes behind them. came: when, by the clock of `pace`.
+    said: the values of the message. body: the bytes behind them. every: see `left`.
     """
 
     said: dict[str, Any]
     body: memoryview
     connection: socket.socket
-    pace: Pace
-    came: float
+    every: float
+
+    def __post_init__(self) -> None:
+        self._came = time.monotonic()
 
     def reply(self, said: dict[str, Any], body: bytes = b"") -> None:
         """Send the reply and close. Whoever asked may have gone: it will ask again."""
         data = framed(said, body)
-        self.pace.wait(self.came)
+        time.sleep(left(self.every, time.monotonic() - self._came))
         with contextlib.suppress(OSError), self.connection:
             _send(self.connection, data)
 
@@ -85,11 +75,11 @@ class Exchange:
 class Door:
     """The socket of a site, for one message at a time. Only the own user can reach it.
 
-    path: of the socket. limit: the most bytes of a message. pace: when replies leave.
+    path: of the socket. limit: the most bytes of a message. every: see `left`.
     """
 
-    def __init__(self, path: Path, limit: int, pace: Pace = AT_ONCE) -> None:
-        self._path, self._limit, self._pace = path, limit, pace
+    def __init__(self, path: Path, limit: int, every: float = 0.0) -> None:
+        self._path, self._limit, self._every = path, limit, every
         self._socket = socket.socket(socket.AF_UNIX)
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -126,7 +116,7 @@ class Door:
             except OSError:
                 connection.close()
                 continue
-            found = Exchange({}, memoryview(b""), connection, self._pace, self._pace.now())
+            found = Exchange({}, memoryview(b""), connection, self._every)
             try:
                 found.said, found.body = unframed(message)
             except ValueError:
@@ -135,34 +125,34 @@ class Door:
             yield found
 
 
-def ask(path: Path, message: bytes, limit: int) -> tuple[dict[str, Any], memoryview]:
-    """What a site replies to a message.
-
-    Raises:
-        LostError: nobody listens, or whoever listened has gone.
-        ValueError: the reply is longer than `limit`, or none.
-
-    """
+def _ask(path: Path, message: bytes, limit: int) -> bytes:
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(str(path))
             _send(connection, message)
             # A carrier reads to the end. It need not know how long a message is.
             connection.shutdown(socket.SHUT_WR)
-            reply = _receive(connection, limit)
+            return _receive(connection, limit)
         except OSError as error:
             raise LostError(str(error)) from error
-    return unframed(reply)
 
 
-def ask_patiently(
+def ask(
     path: Path, message: bytes, limit: int, patience: float, away: Callable[[], None] = lambda: None
 ) -> tuple[dict[str, Any], memoryview]:
-    """The same. Where nobody is there, it tries again for so many seconds. away: called once, before it waits."""
+    """What a site replies to a message. Where nobody is there, it is asked again for so many seconds.
+
+    away: called once, before it waits.
+
+    Raises:
+        LostError: nobody listens, or whoever listened has gone.
+        ValueError: the reply is longer than `limit`, or none.
+
+    """
     end, pause = time.monotonic() + patience, FIRST_PAUSE
     while True:
         try:
-            return ask(path, message, limit)
+            return unframed(_ask(path, message, limit))
         except LostError:
             if time.monotonic() > end:
                 raise

@@ -32,7 +32,7 @@ from dpfc_cli.files import bytes_in, json_of
 from dpfc_cli.folders import LEDGER_QUERIES
 from dpfc_cli.ledger.facts import new_id
 from dpfc_cli.ledger.file import ledger_path
-from dpfc_cli.methods import METHODS, AnyMethod
+from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, default_delta
 from dpfc_cli.privacy.facts import Adjacency, Facts
@@ -162,10 +162,6 @@ class Federation:
         known = self.features
         return fingerprint_of(known["backbone"], self.classes, known["dim"], known["dtype"], known["preparation"])
 
-    @property
-    def chosen(self) -> AnyMethod:
-        return METHODS[self.method]
-
     def part(self, name: str) -> Part:
         """What a site brings. UserError if it is none of the sites."""
         found = next((each for each in self.sites if each.name == name), None)
@@ -190,7 +186,7 @@ class Federation:
         """What each site releases and claims, in the order of `sites`. It claims what holds whoever colludes."""
         found = tuple(
             calibrate(
-                self.chosen,
+                METHODS[self.method],
                 self.facts(each.n, each.records),
                 self.options,
                 Privacy(epsilon=each.epsilon, delta=self.delta),
@@ -199,16 +195,16 @@ class Federation:
         )
         if not self.masked:
             return found
-        noise, records = _noise(found[0]), sum(claim.facts.records for claim in found)
+        noise, records = found[0].noise, sum(claim.facts.records for claim in found)
         longest = max(noise.facts.d + 1, noise.facts.m)
         pool = lattice_for(records, len(found) * max(noise.sigmas), longest).bits
-        return tuple(replace(each, mechanism=replace(_noise(each), pool=pool)) for each in found)
+        return tuple(replace(each, mechanism=replace(each.noise, pool=pool)) for each in found)
 
     @cached_property
     def weights(self) -> tuple[float, ...]:
         """What the answers of each site are multiplied by; the largest is 1."""
         raw = [
-            1.0 if self.masked else each.n * _noise(claim).mu ** 2
+            1.0 if self.masked else each.n * claim.noise.mu**2
             for each, claim in zip(self.sites, self.claims, strict=True)
         ]
         return tuple(each / max(raw) for each in raw)
@@ -223,11 +219,11 @@ class Federation:
             round(math.fsum(a * (count or 0) for a, count in zip(weights, counts, strict=True)))
             for counts in ([each.n for each in parts], [each.records for each in parts])
         )
-        mu = math.fsum((a / _noise(claim).mu) ** 2 for a, claim in zip(weights, self.claims, strict=True)) ** -0.5
-        facts, method = self.facts(n, rows or None), self.chosen
-        most = max(self.claims, key=lambda claim: _noise(claim).mu)
+        mu = math.fsum((a / claim.noise.mu) ** 2 for a, claim in zip(weights, self.claims, strict=True)) ** -0.5
+        facts, method = self.facts(n, rows or None), METHODS[self.method]
+        most = max(self.claims, key=lambda claim: claim.noise.mu)
         planned = method.planned(facts, most.given, True)
-        mechanism = Mechanism(facts=facts, plan=method.plan(facts, planned), mu=mu, pool=_noise(most).pool)
+        mechanism = Mechanism(facts=facts, plan=method.plan(facts, planned), mu=mu, pool=most.noise.pool)
         if any(claim.plan != mechanism.plan for claim in self.claims):
             raise ValueError(f"the plan of {method.name} depends on the number of records")
         options = method.complete(facts, planned, mechanism, most.given)
@@ -251,11 +247,6 @@ class Federation:
         return {**said, **({} if name is None else {"site": name})}
 
 
-def _noise(claim: Calibrated) -> Mechanism:
-    assert claim.mechanism is not None
-    return claim.mechanism
-
-
 def _bytes(values: Mapping[str, Any]) -> bytes:
     return (json.dumps(values, indent=1, sort_keys=True) + "\n").encode()
 
@@ -275,17 +266,21 @@ def load(path: Path) -> Federation:
         )
     sites = tuple(Part(**each) for each in raw["sites"])
     plan = Federation(**{**raw, "sites": sites, "classes": tuple(raw["classes"])})
-    if bytes_in(path) != plan.data:
-        raise _damaged(path, "a plan", "it is not as dpfc writes it, so equal plans may have other digests")
-    if min(len({each.name for each in sites}), len({each.key for each in sites})) < len(sites) or len(
-        set(plan.classes)
-    ) < len(plan.classes):
-        raise _damaged(path, "a plan", "two of its sites have one name or key, or two of its classes one name")
-    if len({each.records is None for each in sites}) > 1 or any(each.n > (each.records or each.n) for each in sites):
-        raise _damaged(path, "a plan", "its sites do not protect the same unit")
-    if plan.colluding >= len(sites) or (plan.masked and len({each.epsilon for each in sites}) > 1):
-        raise _damaged(path, "a plan", "more sites collude than there are others, or masks are for several epsilon")
+    names, keys, epsilons = ([getattr(each, what) for each in sites] for what in ("name", "key", "epsilon"))
+    wrong = {
+        "it is not as dpfc writes it, so equal plans may have other digests": bytes_in(path) != plan.data,
+        "two of its sites have one name or key, or two of its classes one name": any(
+            len(set(each)) < len(each) for each in (names, keys, plan.classes)
+        ),
+        "its sites do not protect the same unit": len({each.records is None for each in sites}) > 1
+        or any(each.n > (each.records or each.n) for each in sites),
+        "more sites collude than there are others, or masks are for several epsilon": plan.colluding >= len(sites)
+        or (plan.masked and len(set(epsilons)) > 1),
+    }
     try:
+        for why, holds in wrong.items():
+            if holds:
+                raise ValueError(why)
         assert plan.solver
     except ValueError as error:
         raise _damaged(path, "a plan", str(error)) from error
@@ -307,20 +302,16 @@ def check_policy(plan: Federation, name: str, path: Path) -> None:
     allowed, others = _read(path, _POLICY, "a policy"), {each.name for each in plan.sites} - {name}
     if not allowed:
         raise _damaged(path, "a policy", "it has no limit, so it would allow every plan")
-    numbers = {"epsilon": plan.part(name).epsilon, "delta": plan.delta}
-    names = {"methods": {plan.method}, "sites": others}
-    broken = [
-        *(
-            f"{key} {value}, more than {allowed[key]}"
-            for key, value in numbers.items()
-            if value > allowed.get(key, value)
-        ),
-        *(
-            f"{key} {', '.join(sorted(strange))}"
-            for key, found in names.items()
-            if (strange := found - set(allowed.get(key, found)))
-        ),
-    ]
+    has: dict[str, Any] = {
+        **{"epsilon": plan.part(name).epsilon, "delta": plan.delta},
+        **{"methods": {plan.method}, "sites": others},
+    }
+    broken = []
+    for key, limit in allowed.items():
+        if type(limit) is not list and has[key] > limit:
+            broken.append(f"{key} {has[key]}, more than {limit}")
+        elif type(limit) is list and (strange := has[key] - set(limit)):
+            broken.append(f"{key} {', '.join(sorted(strange))}")
     if broken:
         raise conflict(
             f"The policy {quoted(path)} does not allow what the plan has: {'; '.join(broken)}.",

@@ -17,7 +17,7 @@ answers that are kept, and draws the others (`training.answers`).
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -29,7 +29,7 @@ import numpy as np
 from dpfc_cli.errors import UserError, conflict, unwritable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation.masks import Masks, forget
-from dpfc_cli.federation.messages import AT_ONCE, Door, Exchange, Pace, query_bytes
+from dpfc_cli.federation.messages import Door, Exchange, query_bytes
 from dpfc_cli.federation.plan import Federation, keys_of, offered
 from dpfc_cli.files import sync
 from dpfc_cli.folders import LEDGER_QUERIES, heads_folder
@@ -136,8 +136,10 @@ def ready(site: Site, observer: Observer) -> Checked:
     return checked
 
 
-def serve(site: Site, socket: Path, observer: Observer, pace: Pace = AT_ONCE) -> Trained | None:
-    """Answer at a socket until the head of the plan is written. None: it was written before. pace: when replies leave.
+def serve(site: Site, socket: Path, observer: Observer, every: float = 0.0) -> Trained | None:
+    """Answer at a socket until the head of the plan is written. None: it was written before.
+
+    every: seconds between the times at which replies leave (`messages.left`).
 
     Raises:
         UserError: it is not ready; or it stopped. Then the same command goes on.
@@ -147,22 +149,22 @@ def serve(site: Site, socket: Path, observer: Observer, pace: Pace = AT_ONCE) ->
         _forget(site)
         return None
     checked = ready(site, observer)
-    with Door(socket, query_bytes(site.features.dim, len(site.plan.classes)), pace) as door:
+    with Door(socket, query_bytes(site.features.dim, len(site.plan.classes)), every) as door:
         observer.say(f"Answers at {socket}.")
         charged = _charged(site, checked, door, observer)
-        last: list[Exchange] = []
+        answering = Answering(site, charged, door)
         try:
-            answering = Answering(site, charged, door, last.append)
             calibrated = checked.calibrated
             calibrated = replace(calibrated, method=replace(calibrated.method, solve=answering.solve))
             trained = run(replace(charged, checked=replace(checked, calibrated=calibrated)), observer)
         except BaseException:
-            for each in last:
-                each.refuse("failed")
+            if answering.last is not None:
+                answering.last.refuse("failed")
             raise
         finally:
             let_go(charged)
-        last[0].reply({"state": "ended"})
+        assert answering.last is not None
+        answering.last.reply({"state": "ended"})
         _forget(site)
         return trained
 
@@ -212,11 +214,14 @@ def _of_plan(site: Site, door: Door) -> Iterator[Exchange]:
 
 
 class Answering:
-    """Answers the queries of a charged plan."""
+    """Answers the queries of a charged plan.
 
-    def __init__(self, site: Site, charged: Charged, door: Door, ended: Callable[[Exchange], None]) -> None:
-        """Make it. ended: told of the message with the head, whose reply waits until the head is written."""
-        self._site, self._charged, self._door, self._ended = site, charged, door, ended
+    last: the message with the head. Its reply waits until the head is written.
+    """
+
+    def __init__(self, site: Site, charged: Charged, door: Door) -> None:
+        self._site, self._charged, self._door = site, charged, door
+        self.last: Exchange | None = None
         self._plan, self._facts = charged.checked.calibrated.plan, charged.checked.calibrated.facts
         ends = itertools.accumulate(len(release.parts) for release in self._plan.releases)
         self._starts = [0, *ends]
@@ -238,7 +243,7 @@ class Answering:
                 except (ValueError, KeyError, TypeError):
                     each.refuse("unreadable")
                     continue
-                self._ended(each)
+                self.last = each
                 return solution
             else:
                 each.refuse("out-of-order" if asked == "head" else "unreadable")

@@ -61,6 +61,12 @@ class Planned:
         return self.guarantee if self.claim == "private" else None
 
     @property
+    def noise(self) -> Mechanism:
+        """The mechanism of what has noise."""
+        assert self.mechanism is not None
+        return self.mechanism
+
+    @property
     def releases(self) -> list[dict[str, Any]]:
         """The releases with their shares and noise multipliers, as card and ledger state them."""
         return self.plan.described(None if self.mechanism is None else self.mechanism.sigmas)

@@ -103,8 +103,7 @@ def planned(n: int, m: int, epsilon: float, k: int = 1) -> tuple[bool, bool]:
     facts, privacy = Facts(n=n, m=m, d=2, k=k), Privacy(epsilon=epsilon, delta=1e-6)
     head = Head(chain=(), weight=np.ones((2, m)), bias=np.zeros(m), card={})
     asked, plan = private_evaluation._planned(head, facts, privacy)
-    assert plan.mechanism is not None
-    assert plan.mechanism.sigmas == pytest.approx([math.sqrt(len(asked)) / mu_for(epsilon, 1e-6)] * len(asked))
+    assert plan.noise.sigmas == pytest.approx([math.sqrt(len(asked)) / mu_for(epsilon, 1e-6)] * len(asked))
     assert [query.by_class for query in asked] == [False, True][: len(asked)]
     return asked[0].best > 1, len(asked) == 2
 
@@ -256,8 +255,7 @@ def test_a_record_of_several_labels_moves_several_counts_and_the_noise_is_told_s
     monkeypatch.setattr(private_evaluation, "Curator", lambda *given: silent)
     paid: Any = SimpleNamespace(planned=plan)
     (_, total), (_, by_class) = private_evaluation._answers(paid, asked, None)
-    assert plan.mechanism is not None
-    first, second = plan.mechanism.sigmas
+    first, second = plan.noise.sigmas
     assert total == pytest.approx(first, rel=1e-3)
     # One record moves the counts of its four classes by 1 each.
     assert by_class == pytest.approx(2 * second, rel=1e-3)

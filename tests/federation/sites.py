@@ -10,7 +10,7 @@ import numpy as np
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation import plan as plans
-from dpfc_cli.federation.messages import AT_ONCE, Pace, ask_patiently
+from dpfc_cli.federation.messages import ask
 from dpfc_cli.federation.plan import Federation
 from dpfc_cli.federation.site import Site, serve, site_of
 from dpfc_cli.privacy.parts import framed
@@ -49,20 +49,20 @@ def say(name: str, plan: Federation, asked: str, body: bytes = b"", **said: Any)
 
 
 def word(name: str, message: bytes) -> str:
-    reply, _ = ask_patiently(Path(f"{name}.sock"), message, 2**24, 20.0)
+    reply, _ = ask(Path(f"{name}.sock"), message, 2**24, 20.0)
     return str(reply.get("state") or reply["error"])
 
 
 def said(name: str, plan: Federation, asked: str, body: bytes = b"", **more: Any) -> bytes:
     """The bytes that a site sends."""
     message = framed({"ask": asked, "plan": plan.digest, **more}, body)
-    return bytes(ask_patiently(Path(f"{name}.sock"), message, 2**24, 20.0)[1])
+    return bytes(ask(Path(f"{name}.sock"), message, 2**24, 20.0)[1])
 
 
 class Serving:
     """Sites that serve in threads, until they have their heads.
 
-    again: they are started again when they stop. at: the socket, if it is not the usual one. pace: of replies.
+    again: they are started again when they stop. at: the socket, if it is not the usual one. every: of replies.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Serving:
         names: tuple[str, ...] = NAMES,
         again: bool = False,
         at: str | None = None,
-        pace: Pace = AT_ONCE,
+        every: float = 0.0,
     ) -> None:
-        self.again, self.at, self.pace = again, at, pace
+        self.again, self.at, self.every = again, at, every
         self.sites = {name: site_of(plan, name, sets[name], Path(name, "heads")) for name in names}
         self.ended: dict[str, Any] = {}
         self.threads = {name: threading.Thread(target=self._serve, args=(name,), daemon=True) for name in names}
@@ -88,7 +88,7 @@ class Serving:
         site: Site = self.sites[name]
         while True:
             try:
-                self.ended[name] = serve(site, self._socket(name), Listener(), self.pace)
+                self.ended[name] = serve(site, self._socket(name), Listener(), self.every)
             except BaseException as error:
                 self.ended[name] = error
             if not (self.again and isinstance(self.ended[name], BaseException)):

@@ -1,5 +1,6 @@
 """A head of several sites is that of one place, and what a site sends is looked at before it counts."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from dpfc_cli.privacy.queries import Gram
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.verification import verify
 from tests.federation.sites import CLASSES, JOINT, NAMES, Serving, X, Y, agreed, made_set
-from tests.support import curator, stream_of
+from tests.support import curator, refuses, stream_of
 from tests.training.requests import charges, states
 
 
@@ -41,8 +42,7 @@ def test_without_noise_several_sites_give_the_head_of_one_place(method: str) -> 
         ]
         # The noise is what shapes the options, so all have those of one place.
         solver = plan_of([len(X)], 8, 3, [2.0], method).solver
-        assert solver.mechanism is not None
-        sums = Sums(solver.mechanism, sites, [1.0] * len(sizes))
+        sums = Sums(solver.noise, sites, [1.0] * len(sizes))
         return solver.method.solve(sums, solver.facts, solver.options)
 
     alone, joint = head([len(X)]), head([500, 300, 99, 1])
@@ -61,9 +61,8 @@ def test_the_noise_of_a_sum_is_what_the_solver_is_told() -> None:
 
     best = noise_of_mean(plan.weights)
     solver = plan.solver
-    assert solver.mechanism is not None
     assert max(plan.weights) == 1
-    assert 1 / (solver.mechanism.mu * solver.facts.n) == pytest.approx(best, rel=1e-3)
+    assert 1 / (solver.noise.mu * solver.facts.n) == pytest.approx(best, rel=1e-3)
     for i in range(3):
         for factor in (0.8, 1.2):
             assert noise_of_mean([a * (factor if j == i else 1) for j, a in enumerate(plan.weights)]) > best
@@ -73,15 +72,13 @@ def test_the_weighted_sum_has_the_noise_that_the_solver_is_told() -> None:
     plan = plan_of([80, 15, 5], 64, 3, [1.0, 4.0, 0.5], "dp-fc")
     sites = []
     for i, claim in enumerate(plan.claims):
-        assert claim.mechanism is not None
         nulls = np.zeros((claim.facts.n, 64), np.float32), np.full(claim.facts.n, -1)
-        sites.append(local(curator(claim.facts, claim.plan, claim.mechanism.mu, *nulls, seed=i)))
+        sites.append(local(curator(claim.facts, claim.plan, claim.noise.mu, *nulls, seed=i)))
     solver, query = plan.solver, Gram((Clip(1.0),), 0.2)
-    assert solver.mechanism is not None
-    found = Sums(solver.mechanism, sites, plan.weights).release(query)
+    found = Sums(solver.noise, sites, plan.weights).release(query)
     # Beside the diagonal it is σ/√2, in units of 1 + 0.2².
     beside = found[np.triu_indices(65, 1)].std() / 1.04 * np.sqrt(2)
-    assert beside == pytest.approx(solver.mechanism.sigmas[0], rel=0.06)
+    assert beside == pytest.approx(solver.noise.sigmas[0], rel=0.06)
 
 
 @pytest.mark.parametrize("persons", [False, True])
@@ -145,6 +142,20 @@ def test_where_one_site_is_not_ready_none_is_charged() -> None:
     assert all(states(each) == ["written"] for each in sets.values())
 
 
+def test_all_sites_are_asked_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    met = threading.Barrier(2, timeout=20)
+
+    def say(self: Remote, asked: str, *_: Any) -> tuple[str, memoryview]:
+        met.wait()
+        if asked == "charge" and self.name == "site-1":
+            raise coordinator.RefusedError(self.name, "refused")
+        return asked, memoryview(b"")
+
+    monkeypatch.setattr(Remote, "say", say)
+    with refuses("conflict", site="site-1"):
+        trained(plan_of([600, 300], 8, 3, [2.0, 2.0]))
+
+
 def test_a_site_that_is_not_ready_serves_nothing() -> None:
     sets = {name: made_set(name) for name in NAMES}
     plan = agreed(sets)
@@ -163,10 +174,9 @@ def test_the_file_of_a_joint_head_ends_as_its_claim_says() -> None:
 def test_an_answer_that_records_and_noise_cannot_give_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of([600, 300], 8, 3, [2.0, 2.0], "dp-fc")
     claim = plan.claims[0]
-    assert claim.mechanism is not None
-    remote = Remote("north", Path("none"), plan.digest, claim.mechanism)
+    remote = Remote("north", Path("none"), plan.digest, claim.noise)
     query = Gram((Clip(1.0),), 0.2)
-    honest = curator(claim.facts, claim.plan, claim.mechanism.mu, X[:600], Y[:600]).release(query)
+    honest = curator(claim.facts, claim.plan, claim.noise.mu, X[:600], Y[:600]).release(query)
     sent: list[bytes] = [b"", honest.tobytes()[:-8], honest.tobytes() + b"\0", (3 * honest).tobytes()]
     sent += [np.full_like(honest, wrong).tobytes() for wrong in (np.nan, np.inf, 1e300)]
     for body in sent:
@@ -181,8 +191,7 @@ def test_a_site_that_stops_again_while_it_goes_on_is_asked_from_the_beginning_ag
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     claim = plan_of([600, 300], 8, 3, [2.0, 2.0], "dp-fc").claims[0]
-    assert claim.mechanism is not None
-    remote = Remote("north", Path("none"), "0" * 64, claim.mechanism)
+    remote = Remote("north", Path("none"), "0" * 64, claim.noise)
     begun, stops, answered = 0, [3, 5, 6], list[int]()
 
     def asked(_: Remote, number: int, part: int, query: Any) -> np.ndarray:

@@ -33,12 +33,6 @@ from tests.support import stream_of
 from tests.training.requests import charges
 
 
-def mechanism_of(claim: Any) -> Mechanism:
-    found = claim.mechanism
-    assert isinstance(found, Mechanism)
-    return found
-
-
 def masks_of(keys: list[str], digest: str = "ab" * 32) -> list[Masks]:
     return [Masks(keys, i, digest, Path("keys")) for i in range(len(keys))]
 
@@ -96,7 +90,7 @@ def test_a_masked_answer_is_uniform(keys: list[str]) -> None:
 @pytest.mark.parametrize(("n", "count", "epsilon"), [(1000, 3, 1.0), (10**5, 400, 1.0), (10, 400, 1e-4)])
 def test_the_sum_of_all_sites_fits_into_64_bits(n: int, count: int, epsilon: float) -> None:
     """And each site's own sums are exact on that lattice."""
-    noise = mechanism_of(plan_of([n] * count, 8, 3, [epsilon] * count, colluding=1).claims[0])
+    noise = plan_of([n] * count, 8, 3, [epsilon] * count, colluding=1).claims[0].noise
     assert noise.pool == lattice_of(noise).bits
     assert (n * count + 40 * count * max(noise.sigmas)) * 4**noise.pool < 2**63
     assert n * 4**noise.pool <= 2**52
@@ -164,13 +158,13 @@ def test_sites_with_masks_train_one_head_over_sockets(method: str, monkeypatch: 
 def test_a_total_that_records_and_noise_cannot_give_is_refused() -> None:
     plan, query = plan_of([500, 300, 100], 8, 3, [2.0] * 3, "dp-fc", colluding=1), Gram((Clip(1.0),), 0.2)
     answers = [
-        Curator(mechanism_of(claim), Unprotected(stream_of(X[:n], Y[:n])), SeededBits(n)).release(query)
+        Curator(claim.noise, Unprotected(stream_of(X[:n], Y[:n])), SeededBits(n)).release(query)
         for claim, n in zip(plan.claims, (500, 300, 100), strict=True)
     ]
 
     def total() -> np.ndarray:
         sites: list[Part] = [lambda *_, answer=answer: answer for answer in answers]
-        return Sums(mechanism_of(plan.solver), sites, plan.weights).release(query)
+        return Sums(plan.solver.noise, sites, plan.weights).release(query)
 
     assert np.isfinite(total()).all()
     answers[2] = np.full((9, 9), 2**59, np.int64).view(np.float64)

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import threading
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,9 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.federation import coordinator
+from dpfc_cli.federation import coordinator, messages
 from dpfc_cli.federation import site as sites
-from dpfc_cli.federation.messages import Door, Pace, ask
+from dpfc_cli.federation.messages import Door
 from dpfc_cli.federation.plan import Federation, check_policy, load
 from dpfc_cli.federation.site import site_of
 from dpfc_cli.heads import head as heads
@@ -278,44 +277,17 @@ def test_only_the_own_user_reaches_a_socket_and_what_a_killed_site_left_is_repla
     assert Path("door.sock").read_text() == "a file"
 
 
-def test_a_carrier_between_two_sockets_need_not_know_how_long_a_message_is() -> None:
-    """It reads what is said to the end, and what is replied."""
-
-    def carry(door: socket.socket) -> None:
-        asking, _ = door.accept()
-        asking.settimeout(20)
-        with asking, socket.socket(socket.AF_UNIX) as site:
-            site.connect("site.sock")
-            site.sendall(asking.makefile("rb").read())
-            site.shutdown(socket.SHUT_WR)
-            asking.sendall(site.makefile("rb").read())
-
-    def reply(door: Door) -> None:
-        for each in door.exchanges():
-            each.reply(each.said, bytes(each.body)[::-1])
-
-    with Door(Path("site.sock"), 1000) as site, socket.socket(socket.AF_UNIX) as door:
-        door.bind("carrier.sock")
-        door.listen()
-        for target, given in ((carry, door), (reply, site)):
-            threading.Thread(target=target, args=(given,), daemon=True).start()
-        said, body = ask(Path("carrier.sock"), framed({"ask": "ready"}, b"abc"), 1000)
-        assert (said, bytes(body)) == ({"ask": "ready"}, b"cba")
-
-
 def test_replies_leave_at_times_that_do_not_depend_on_how_long_a_pass_takes() -> None:
-    waited: list[float] = []
-    for took, left in ((0.0, 60.0), (59.5, 0.5), (60.0, 60.0), (61.0, 59.0)):
-        Pace(60.0, now=iter([1000.0 + took]).__next__, sleep=waited.append).wait(1000.0)
-        assert waited.pop() == left
-    Pace(sleep=waited.append).wait(1000.0)
-    assert not waited
+    for took, wait in ((0.0, 60.0), (59.5, 0.5), (60.0, 60.0), (61.0, 59.0)):
+        assert messages.left(60.0, took) == wait
+        assert messages.left(0.0, took) == 0
 
 
-def test_every_reply_of_a_site_waits(sets: dict[str, FeatureSet]) -> None:
+def test_every_reply_of_a_site_waits(sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
+    monkeypatch.setattr(messages, "left", lambda every, took: waited.append(every) or 0.0)
     plan = agreed(sets, method="dp-fc")
-    Serving(plan, sets, ("north",), pace=Pace(60.0, now=lambda: 7.0, sleep=waited.append))
+    Serving(plan, sets, ("north",), every=60.0)
     assert [say("north", plan, asked) for asked in ("ready", "nothing", "charge")] == ["ready", "unreadable", "charged"]
     assert say("north", plan, "release", FIRST, number=0, part=0) == "answered"
     assert word("north", b"") == "unreadable"

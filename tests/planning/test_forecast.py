@@ -60,8 +60,7 @@ def test_a_forecast_for_sites_has_the_noise_of_their_plan() -> None:
     plan = plan_of([250] * 4, 6, 3, [2.0] * 4)
     solver = plan.solver
     assert solver.guarantee is not None
-    assert solver.mechanism is not None
-    heard = replace(solver, guarantee=replace(solver.guarantee, mu=solver.mechanism.mu))
+    heard = replace(solver, guarantee=replace(solver.guarantee, mu=solver.noise.mu))
     assert joint.kept == pytest.approx(kept(heard), rel=1e-9)
     assert (joint.mu, joint.guess) == (alone.mu, alone.guess), "the claim is that of each site"
     for wrong in ({"sites": 1000}, {"sites": 2, "method": "dp-sgd"}):

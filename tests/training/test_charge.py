@@ -68,8 +68,7 @@ def test_curators_are_made_of_charged_records_or_of_records_that_are_said_to_be_
 
 def test_nothing_but_records_makes_a_curator(features: FeatureSet) -> None:
     ready = checked(features)
-    mechanism = ready.calibrated.mechanism
-    assert mechanism is not None
+    mechanism = ready.calibrated.noise
     for uncharged in (features.stream("train"), ready, features):
         with pytest.raises(TypeError, match="a curator takes Records"):
             Curator(mechanism, uncharged, SeededBits(0))  # type: ignore[arg-type]
@@ -92,8 +91,7 @@ def test_one_charge_pays_for_one_curator(features: FeatureSet) -> None:
     """A second one would release the same sums with other noise, and nobody would have paid for them."""
     charged = charge(checked(features))
     made = run(charged, Observer())
-    mechanism = charged.checked.calibrated.mechanism
-    assert mechanism is not None
+    mechanism = charged.checked.calibrated.noise
     for again in (charged, replace(charged)):
         with pytest.raises(RuntimeError, match="was used already"):
             run(again, Observer())
