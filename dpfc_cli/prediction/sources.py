@@ -296,10 +296,11 @@ def _names(data: bytes, source: str) -> list[str]:
             parameter="source",
         )
     names = [line.decode("utf-8", "surrogateescape") for line in lines if line.strip()]
-    if not names:
+    # The lines of a table are no paths, and could be about patients: none of them becomes the name of a row.
+    if not names or not os.path.exists(names[0]):
         raise missing(
-            f"{quoted(source)} names no file.",
-            "Give the path of a picture on each line.",
+            f"{quoted(source)} is no list of pictures: its first line names no file that is there.",
+            "Give the path of a picture on each line, from the working folder on. A table (CSV) is no such list.",
             parameter="source",
         )
     return names

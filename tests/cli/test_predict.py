@@ -98,7 +98,8 @@ def test_unreadable_pictures_have_rows_and_the_command_ends_well(dpfc: Dpfc, pla
 
 
 def test_if_nothing_could_be_read_the_rows_are_there_and_the_command_ends_with_2(dpfc: Dpfc, place: Path) -> None:
-    Path("list.txt").write_text("nowhere.png\nneither.png\n")
+    Path("broken.png").write_text("none")
+    Path("list.txt").write_text("broken.png\nneither.png\n")
     ended = dpfc("predict", "digits", "list.txt", "--out", "rows.csv", ends=2)
     assert "Not one of 2 pictures could be read." in ended.stderr
     assert len(rows_of(Path("rows.csv").read_text())) == 2

@@ -248,6 +248,7 @@ def test_a_card_without_a_backbone_predicts_features_alone(digits: Scene) -> Non
         (lambda place: place.write_bytes(bytes(range(256)) * 9), "is no list of files"),
         (lambda place: place.write_bytes(b"x" * 40_000), "is no list of files"),
         (lambda place: place.write_bytes(b"\n\n"), "names no file"),
+        (lambda place: place.write_bytes("Müller;Jürgen;1.png\n".encode()), "names no file that is there"),
         (os.mkfifo, ": it is no regular file"),
     ],
 )
@@ -256,6 +257,7 @@ def test_what_is_no_source_is_refused(digits: Scene, tmp_path: Path, make: Any, 
     with pytest.raises(UserError, match=says) as refused:
         predict(digits.head, tmp_path / "given")
     assert refused.value.fields["parameter"] == "source"
+    assert "Müller" not in str(refused.value)
 
 
 @pytest.mark.parametrize("given", ["a" * 5_000, "a\0b", "", "a/" * 3_000, "nowhere.npy", "nowhere.parquet"])
