@@ -3,8 +3,11 @@
 import math
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import typer
+import typer.testing
 
 from dpfc_cli import memory
 from dpfc_cli.evaluation import private
@@ -48,3 +51,22 @@ def ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built_once() -> Iterator[None]:
+    """The parser of the command line is built once, and anew where more commands are registered. Many commands take
+    less time than that.
+    """
+    known, build = dict[tuple[typer.Typer, int], Any](), typer.main.get_command
+
+    def get_command(app: typer.Typer) -> Any:
+        key = (app, len(app.registered_commands))
+        if key not in known:
+            known[key] = build(app)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", get_command)
+        patch.setattr(typer.testing, "_get_command", get_command)
+        yield

@@ -13,7 +13,7 @@ from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy import poisson
 from tests.cli.conftest import Dpfc
 
-FEW = ("--runs", "40", "--trainings", "2")
+FEW = ("--runs", "25", "--trainings", "1")
 
 
 def test_every_method_is_attacked_and_stands(dpfc: Dpfc) -> None:
@@ -24,7 +24,7 @@ def test_every_method_is_attacked_and_stands(dpfc: Dpfc) -> None:
     for one in found["audits"]:
         assert one["claim"]["epsilon"] == 1
         assert one["claim"]["delta"] == 1e-5
-        assert (one["release_level"]["runs"], one["whole_training"]["runs"]) == (40, 2)
+        assert (one["release_level"]["runs"], one["whole_training"]["runs"]) == (25, 1)
     assert list(Path().iterdir()) == []
 
 

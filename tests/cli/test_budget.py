@@ -288,8 +288,8 @@ def test_after_ctrl_c_it_is_said_what_is_on_disk(dpfc: Dpfc, features: Path, wha
     kept, count = BOOK.read_bytes(), 0
     answers: dict[bool | None, int] = {True: 0, False: 0, None: 0}
     while True:
-        # Every third call, or every eighth of a training, which takes longer.
-        count += 8 if what == "charge" else 3
+        # Every seventh call, or every twentieth of a training, which takes longer.
+        count += 20 if what == "charge" else 7
         with pressed_at(count, *places) as calls:
             ended = dpfc(*line)
         if calls[0] < count:

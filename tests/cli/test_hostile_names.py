@@ -152,6 +152,7 @@ def lines(text: str, file: str) -> list[list[str]]:
     """Command lines that say the worst name in every place where there is one."""
     head, card, broken = f"heads/{file}.safetensors", f"heads/card{file}.safetensors", f"heads/no{file}.safetensors"
     argument = text.replace("\ud800", "")
+    words = argument.replace("\udcff\udc80", "")
     train = ["train", "--epsilon", "1", "--features", file]
     extract = ["extract", "--image-size", "8", f"imagefolder:pictures{file}"]
     zero_shot = ["zero-shot", "--from", "classifier", "--features", file, "--model", "vit-g14", "--weights"]
@@ -166,10 +167,10 @@ def lines(text: str, file: str) -> list[list[str]]:
         ["report", head, "--out", "more.md", "--evaluation", argument],
         *(["budget", "--features", file], ["budget", "--features", argument]),
         *(["budget", "--features", file, "--cap", each] for each in (argument, "1e-3", "none")),
-        ["budget", "--features", file, "--cap", "90", "--by", argument, "--note", argument],
+        ["budget", "--features", file, "--cap", "90", "--by", words, "--note", words],
         *(["budget", "--merge", "features", option, argument] for option in ("--apart", "--same")),
         *(["budget", "--merge", argument], ["budget", "--features", file, "--population", argument]),
-        *([*train, option, argument] for option in ("--by", "--purpose")),
+        *([*train, option, words] for option in ("--by", "--purpose")),
         *(["evaluate", head, "--split", argument], ["evaluate", head, "--features", f"no{file}"]),
         *([*train, "--method", method, "--dry-run"] for method in ("dp-ls", argument)),
         *([*train, "--method", "dp-ls"], [*train, "--public-features", file], [*train, "--out", f"heads/{argument}"]),
