@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from dpfc_cli.prediction.predict import predict as predict
     from dpfc_cli.public_starts.zero_shot import ZeroShot as ZeroShot
     from dpfc_cli.public_starts.zero_shot import zero_shot as zero_shot
+    from dpfc_cli.report.account import spent as spent
     from dpfc_cli.report.push import Pushed as Pushed
     from dpfc_cli.report.push import push as push
     from dpfc_cli.report.write import write_report as write_report

@@ -202,25 +202,12 @@ def near(name: str, known: Sequence[str]) -> str:
 
 
 def check_installed(package: str, extra: str, purpose: str) -> None:
-    """Refuse to go on without a package.
-
-    Args:
-        package: what is imported.
-        extra: of dpfc, which installs it.
-        purpose: what it is for, the beginning of a sentence.
-
-    Raises:
-        UserError: it is not installed.
-
+    """UserError where a package is not installed. extra: of dpfc, which installs it. purpose: what it is for, the
+    beginning of a sentence.
     """
     if find_spec(package) is None:
-        raise UserError(
-            f"{purpose}, dpfc needs {package}, which is not installed.",
-            f"Install it: {installing(extra)}.",
-            code="unsupported",
-            package=package,
-            extra=extra,
-        )
+        what = f"{purpose}, dpfc needs {package}, which is not installed."
+        raise unsupported(what, f"Install it: {installing(extra)}.", package=package, extra=extra)
 
 
 def installing(extra: str) -> str:

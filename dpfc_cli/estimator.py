@@ -69,6 +69,11 @@ INFER = "infer"
 """Written in the place of classes: those that occur."""
 SOURCE = "PrivateClassifier.npz"
 """What the manifest of a set of ours says that it was imported from."""
+COPIED = (
+    "each fit of each copy of this classifier is charged to its ledger. A cross-validation makes one for each part, a "
+    "grid search one for each part and setting, and one more. A cap limits them: PrivateClassifier(cap=…)."
+)
+"""Said before the fits of a search, which begins with copies."""
 
 
 class InvalidInputError(UserError, ValueError):
@@ -149,6 +154,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.seed = seed
         for name in METHOD_OPTIONS:
             setattr(self, name, options.get(name))
+
+    def __sklearn_clone__(self) -> Self:
+        """A copy that is not fitted. Searches and cross-validations make one for each of their fits."""
+        if self.cap is None:
+            _Observer().warn(COPIED)
+        copy: Self = super().__sklearn_clone__()
+        return copy
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         shown = str(super().__repr__(N_CHAR_MAX))
@@ -259,14 +271,14 @@ PrivateClassifier.__init__.__signature__ = _stated.replace(  # type: ignore[attr
 
 
 class _Observer(Observer):
-    """Says once a process what noise hides: a search makes many fits."""
+    """Says once a process what noise hides, and that copies are charged: a search makes many fits."""
 
     hidden: ClassVar[set[str]] = set()
 
     def warn(self, text: str) -> None:
         if text not in self.hidden:
             super().warn(text)
-        if text.startswith(HIDES):
+        if text.startswith((HIDES, COPIED)):
             self.hidden.add(text)
 
 

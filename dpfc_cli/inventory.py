@@ -126,13 +126,5 @@ def _what(error: UserError) -> str:
 
 
 def _head(path: Path, card: Mapping[str, Any]) -> ListedHead:
-    return ListedHead(
-        path=str(path),
-        method=card["method"],
-        claim=card["claim"],
-        epsilon=card["epsilon"],
-        delta=card["delta"],
-        features=card["features"]["name"],
-        date=card["date"],
-        seeded=card.get("seeded"),
-    )
+    said: dict[str, Any] = {name: card.get(name) for name in ("method", "claim", "epsilon", "delta", "date", "seeded")}
+    return ListedHead(path=str(path), features=card["features"]["name"], **said)

@@ -36,17 +36,10 @@ def free_memory() -> float:
 
 
 def check_fits(path: Path, what: str, needed: int, copies: int = 1) -> None:
-    """Refuse what a file says that it holds, if memory cannot hold it.
+    """Refuse what a file says that it holds, if memory cannot hold it: UserError (code "memory").
 
-    Args:
-        path: the file.
-        what: what it says that it holds, for the message.
-        needed: its size in bytes, as the file declares it.
-        copies: how many times it is held at once, in that size.
-
-    Raises:
-        UserError: it does not fit (code "memory").
-
+    what: what it holds, for the message. needed: its size in bytes, as the file declares it. copies: how many times it
+    is held at once, in that size.
     """
     allowed = free_memory()
     if copies * needed > allowed:

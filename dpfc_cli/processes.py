@@ -175,10 +175,8 @@ class Processes:
         """Leave the others. The process must end at once then (`os._exit`): the runtime would wait for those that are
         gone.
 
-        Args:
-            together: whether all leave now, at the end of the training. They wait for one another then. Else process 0
-                tells the others to end, and gives them some time.
-
+        together: whether all leave now, at the end of the training. They wait for one another then. Else process 0
+        tells the others to end, and gives them some time.
         """
         self._stop.set()
         with contextlib.suppress(Exception):
@@ -226,14 +224,8 @@ class Processes:
 
 
 def joined(environment: Mapping[str, str] = os.environ) -> Processes:
-    """Join the other processes of a training, as the launcher has set them up.
-
-    Args:
-        environment: the environment variables.
-
-    Raises:
-        UserError: the launcher is not known, the processes do not meet, or their network is not private.
-
+    """Join the other processes of a training, as the launcher has set them up. UserError: the launcher is not known,
+    the processes do not meet, or their network is not private.
     """
     import jax
 

@@ -19,7 +19,7 @@ from dpfc_cli.options import takes
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.card import charged_standing
 from dpfc_cli.training.request import SPLIT, facts_of
-from dpfc_cli.trust.card import BELONGS, CHARGED, NOISE, OWNER, SIGNER, TEXT, Finding, contradictions
+from dpfc_cli.trust.card import Finding, contradictions, unproved
 from dpfc_cli.trust.card import findings as of_card
 from dpfc_cli.trust.claims import same_epsilon
 from dpfc_cli.trust.statement import brief
@@ -96,12 +96,6 @@ def verify(wanted: Checking) -> Verified:
         row, *others = _of_ledger(card, digest, book, known)
         findings += [row, *others]
         named, charged = bool(book.written(digest)), row.result == "ok"
-    unproved = [
-        *([NOISE] if card["claim"] == "private" else []),
-        *([] if named else [BELONGS, TEXT]),
-        OWNER if charged else CHARGED,
-    ]
-    unproved += [] if signed else [SIGNER]
     return Verified(
         path=path,
         card=card,
@@ -109,7 +103,7 @@ def verify(wanted: Checking) -> Verified:
         ledger=place,
         signature=signed,
         findings=tuple(findings),
-        unproved=tuple(unproved),
+        unproved=tuple(unproved(card, named=named, charged=charged, signed=signed is not None)),
     )
 
 
@@ -142,6 +136,7 @@ def _set_at_hand(card: Mapping[str, Any]) -> tuple[FeatureSet | None, Finding]:
         (card["facts"], counts),
         (card, {"unit": facts.unit, "classes": list(manifest.classes)}),
         (card["features"], {"split": SPLIT, "backbone": manifest.backbone, "hold_out": manifest.hold_out}),
+        (card["features"], {"grouped_by": manifest.grouped_by}),
     )
     wrong = [name for said, true in parts for name, value in true.items() if said.get(name, value) != value]
     if wrong:

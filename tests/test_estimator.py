@@ -22,7 +22,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 
 import dpfc_cli as dpfc
-from dpfc_cli import PrivateClassifier, UserError, rounding
+from dpfc_cli import PrivateClassifier, UserError, estimator, rounding
 from dpfc_cli.ledger import facts
 from dpfc_cli.options import MethodOptions, declared
 from dpfc_cli.privacy import sums
@@ -97,12 +97,14 @@ def test_all_fits_with_one_ledger_are_added_up_and_another_ledger_begins_anew() 
     )
 
 
-def test_a_grid_search_over_options_is_warned_of_with_what_it_spends_together() -> None:
+def test_a_grid_search_over_options_is_warned_of_with_what_it_spends_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimator._Observer, "hidden", set())
     model = PrivateClassifier(epsilon=0.5, classes=NAMES.tolist(), method="dp-fc", steps=2)
     search = GridSearchCV(model, {"steps": [1, 2], "gradient_clip": [0.5]}, cv=2)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", TrainingWarning)
         search.fit(X, LABELS)
+    assert "a grid search one for each part and setting" in str(said[0].message), "before the first fit"
     spent = search.best_estimator_.privacy_["spent"]
     # Two settings on two parts, and the best on all.
     again = [str(each.message) for each in said if "all fits together" in str(each.message)]

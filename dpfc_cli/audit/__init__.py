@@ -6,7 +6,7 @@ attacker guesses which of two neighbouring data sets was used. How often the gue
 that does not depend on any proof of the program. If the bound exceeds the claim, the claim is false.
 
 The modules: `canary` (the data sets), `attacks` (the queries and the statistics), `signals` (what an attacker can gain
-at most), `game` (the bounds) and `runs` (the runs, by the real curator).
+at most), `game` (the bounds) and `audit` (the runs, by the real curator).
 
 **The game.** One comparison is a pair of independent runs, one on each of two neighbouring data sets. Under zero-out
 adjacency the canary is a worst-case record in one of them, and null in the other. Under replace-one adjacency it is one

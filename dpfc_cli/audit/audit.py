@@ -106,8 +106,7 @@ def _audited(wanted: Auditing, facts: Facts, method: AnyMethod) -> Audit:
     asked = {"sampling_rate": wanted.sampling_rate} if wanted.sampling_rate is not None else {}
     asked |= {"steps": STEPS} if "steps" in method.declared else {}
     c = calibrate(method, facts, asked, Privacy(epsilon=wanted.epsilon, delta=wanted.delta, allow_large_delta=True))
-    assert c.guarantee is not None
-    claim, mechanism, runs, trainings = c.guarantee, c.noise, wanted.runs, wanted.trainings
+    claim, mechanism, runs, trainings = c.worth, c.noise, wanted.runs, wanted.trainings
     least = least_runs(Signals.of(mechanism))
     if runs < least:
         raise UserError(

@@ -4,8 +4,6 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-import numpy as np
-
 from dpfc_cli.audit.signals import Signals
 
 FALSE_ALARM = 1e-4
@@ -95,13 +93,6 @@ def least_runs(claimed: Signals, share: float = MAIN_SHARE) -> int:
     return math.floor(math.log(share * FALSE_ALARM / 2) / math.log1p(-wrong)) + 1
 
 
-def strongest(found: list[Comparison], error: float) -> tuple[float, Comparison]:
-    """The largest lower bound on μ, and the comparison that gives it. It holds for all together but with `error`."""
-    bounds = [each.least(each.share * error) for each in found]
-    best = int(np.argmax(bounds))
-    return bounds[best], found[best]
-
-
 def refuted(found: list[Comparison], error: float) -> list[str]:
     """The statistics that refute the noise of the releases that they see. None of them does so by chance, with
     probability 1 − error.
@@ -110,7 +101,8 @@ def refuted(found: list[Comparison], error: float) -> list[str]:
 
 
 def bound(found: list[Comparison], error: float, delta: float) -> Bound:
-    """The strongest comparison as a bound on ε at δ."""
-    mu, best = strongest(found, error)
+    """The comparison with the largest bound on μ, as one on ε at δ. It holds for all together but with `error`."""
+    bounds = [each.least(each.share * error) for each in found]
+    mu, best = max(zip(bounds, found, strict=True), key=lambda pair: pair[0])
     epsilon = best.claimed.named(mu).epsilon(delta) if mu else 0.0
     return Bound(epsilon=epsilon, mu=mu, statistic=best.statistic, runs=best.runs)

@@ -8,8 +8,8 @@ from dpfc_cli import rounding
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import JSON, conflict, feature_set
-from dpfc_cli.errors import UserError, counted, missing, parameter, quoted, sentence
+from dpfc_cli.cli.typed import JSON, feature_set, newest_set
+from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, quoted, sentence
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 from dpfc_cli.options import Option
 from dpfc_cli.show.document import Block, Document, Section, Table, Words
@@ -43,8 +43,8 @@ def budget(
     cap: Annotated[
         str | None,
         Option(
-            "Set a cap: all trainings on the population of --features together never spend more than this ε, at "
-            "the δ of --delta (default: min(1e-5, 1/n)). 'none' removes it.",
+            "Set a cap: all trainings on the population of --features (default: the newest set) together never spend "
+            "more than this ε, at the δ of --delta (default: min(1e-5, 1/n)). 'none' removes it.",
             _CHANGES,
             metavar="EPSILON",
         ),
@@ -97,6 +97,8 @@ def budget(
     _check({name for name, value in locals().items() if value not in (None, False)}, len(delta or ()))
     deltas, pairs, most = _deltas(delta, epsilon), _pairs(same or ()), None if cap in (None, "none") else _cap(str(cap))
     found = None if features is None else feature_set(features)[0]
+    if found is None and cap is not None:
+        found = newest_set()
     if cap or population is not None or adopt or merge:
         from dpfc_cli.ledger.caps import set_cap
         from dpfc_cli.ledger.file import read
@@ -140,7 +142,7 @@ def budget(
 
 
 _NEEDS = {
-    **dict.fromkeys(("cap", "population", "adopt"), ("features",)),
+    **dict.fromkeys(("population", "adopt"), ("features",)),
     "by": ("cap", "population", "adopt", "merge"),
     "note": ("cap",),
     **dict.fromkeys(("apart", "same"), ("merge",)),
@@ -155,14 +157,15 @@ def _check(given: set[str], deltas: int) -> None:
     """UserError for options that do not go together. Nothing is written before all of them were looked at."""
     for name, needed in _NEEDS.items():
         if name in given and not given & set(needed):
-            raise conflict(name, f"needs {' or '.join(map(parameter, needed))}.", "Give it too, or leave this out.")
+            what = f"{parameter(name)} needs {' or '.join(map(parameter, needed))}."
+            raise conflict(what, "Give it too, or leave this out.")
     alone = [name for name in _ALONE if name in given or (name == "population" and "adopt" in given)]
     if len(alone) > 1:
-        raise conflict(alone[1], f"does not go with {parameter(alone[0])}.", "Do one after the other.")
+        raise conflict(f"{parameter(alone[1])} does not go with {parameter(alone[0])}.", "Do one after the other.")
     if "as_csv" in given and ("as_json" in given or ("features" in given and given & {"sigma", "epsilon"})):
-        raise conflict("as_csv", "prints one table.", "Ask for one thing, in one form.")
+        raise conflict(f"{parameter('as_csv')} prints one table.", "Ask for one thing, in one form.")
     if "cap" in given and deltas > 1:
-        raise conflict("delta", "may be given once with a cap.", "Leave out the others.")
+        raise conflict(f"{parameter('delta')} may be given once with a cap.", "Leave out the others.")
 
 
 def _deltas(delta: list[float] | None, epsilon: float | None) -> tuple[float, ...]:

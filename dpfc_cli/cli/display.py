@@ -20,6 +20,7 @@ from rich.text import Text
 
 from dpfc_cli.cli import stop
 from dpfc_cli.errors import UserError, printable
+from dpfc_cli.progress import Progress
 from dpfc_cli.show import terminal
 from dpfc_cli.show.document import Document, Facts, page
 from dpfc_cli.show.terminal import text
@@ -93,12 +94,8 @@ def confirmed(question: str) -> bool:
         raise KeyboardInterrupt from None
 
 
-Stages = Callable[[str, int, int | None], None]
-"""Told (the stage, how much of it is done, how much it is in all or None)."""
-
-
 @contextmanager
-def stages(what: str, unit: str | Callable[[str], str]) -> Iterator[Stages]:
+def stages(what: str, unit: str | Callable[[str], str]) -> Iterator[Progress]:
     """Progress as library functions tell it: a bar with rate and time left on a terminal, else a line now and then.
 
     what: the stage until another one is told. unit: what all stages count, or what a stage counts, by its name. "B" is

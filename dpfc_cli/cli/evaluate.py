@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import conflict, feature_set, head_or_newest
-from dpfc_cli.errors import UserError, missing, parameter
+from dpfc_cli.cli.typed import feature_set, head_or_newest
+from dpfc_cli.errors import conflict, missing, parameter
 from dpfc_cli.evaluation.request import PRIVATE, PrivateScoring
 from dpfc_cli.folders import features_folder
 from dpfc_cli.options import Option
@@ -170,18 +170,17 @@ def _features(own: str, charged: bool) -> "FeatureSet":
 def _check_options(ways: Sequence[str], heads: Sequence[Path], epsilon: float | None, asked: Mapping[str, Any]) -> None:
     """UserError for options that do not go together. ways: to print."""
     if len(ways) > 1:
-        raise conflict(ways[0], f"and {parameter(ways[1])} are two ways to print the same.", "Give one of them.")
+        what = f"{parameter(ways[0])} and {parameter(ways[1])} are two ways to print the same."
+        raise conflict(what, "Give one of them.")
     idle = next((name for name in ("delta", "by", "purpose") if asked[name] is not None), None)
     if epsilon is None and idle is not None:
         raise conflict(
-            idle,
-            f"has no meaning without {parameter('epsilon')}: exact figures spend nothing and are not charged to the "
-            "ledger.",
+            f"{parameter(idle)} has no meaning without {parameter('epsilon')}: exact figures spend nothing.",
             f"Give {parameter('epsilon')}, or leave it out.",
         )
     if epsilon is not None and len(heads) > 1:
-        what = "is spent on one head at a time: each evaluation costs it anew."
-        raise conflict("epsilon", what, "Evaluate the heads one by one, or name one.")
+        what = f"{parameter('epsilon')} is spent on one head at a time: each evaluation costs it anew."
+        raise conflict(what, "Evaluate the heads one by one, or name one.")
 
 
 def _check_plot(
@@ -201,7 +200,7 @@ def _check_plot(
     elif len(cards) == 1 and features.manifest.labels_per_record > 1:
         why = "confusions and the reliability of one head are known for records with one label"
     if why is not None:
-        raise UserError(f"There is nothing to draw: {why}.", f"Leave out {parameter('plot')}.", code="conflict")
+        raise conflict(f"There is nothing to draw: {why}.", f"Leave out {parameter('plot')}.")
 
 
 def _drawn_one(path: Path, features: "FeatureSet", found: "Evaluation") -> "Drawing":

@@ -121,9 +121,7 @@ def check(
         observer = Shown(stack)
         site = _site(plan, features, name, policy, observer)
         checked = ready(site, observer)
-    claimed = checked.calibrated.claimed
-    assert claimed is not None
-    after = checked.after
+    claimed, after = checked.calibrated.worth, checked.after
     cost = rounding.cost(claimed.epsilon, claimed.delta)
     rows = [
         (

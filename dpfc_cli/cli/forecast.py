@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dpfc_cli import rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON, with_sets
+from dpfc_cli.cli.typed import JSON, newest_set, with_sets
 from dpfc_cli.errors import conflict, counted, parameter
+from dpfc_cli.folders import features_folder
 from dpfc_cli.options import Option
 from dpfc_cli.planning.request import Forecasting
 from dpfc_cli.show.document import Facts, Table, page
@@ -30,9 +31,13 @@ def forecast(
     trainings run on public records with the noise that the private training will have. They are kept beside that set,
     so the same command goes on where it was stopped.
     """
+    from dpfc_cli.features.lookup import finished
     from dpfc_cli.planning import forecast as forecasts
 
     asked = with_sets(asked, Forecasting)
+    stated = ("features", "records", "persons", "classes", "model", "dimensions")
+    if all(asked[name] is None for name in stated) and finished(features_folder()):
+        asked["features"] = newest_set()
     if plot is not None:
         from dpfc_cli.figures import canvas
 
@@ -66,13 +71,8 @@ def _show(found: "Forecast") -> None:
         columns += ["kept", "guessed"]
     columns += [] if found.cap is None else [f"fit under {found.cap:g}"]
     columns += [] if found.records_per_person is None else [f"of {counted(found.records_per_person, 'record')}"]
-    title = (
-        f"{found.method} on {counted(facts.n, facts.unit)} of {counted(facts.m, 'class')} "
-        f"{'' if found.sites == 1 else f'at {found.sites} sites '}with "
-        f"{counted(facts.d, 'dimension')}, delta = {rounding.delta(found.delta)}"
-    )
     table = Table(columns, [_row(found, each) for each in found.outlooks], left=0)
-    display.show(page(title, table, Facts(_said(found), title="What the figures say")))
+    display.show(page(found.about, table, Facts(_said(found), title="What the figures say")))
 
 
 def _row(found: "Forecast", each: "Outlook") -> list[str]:

@@ -51,7 +51,23 @@ of it.
 """
 
 
-class Command(TyperCommand):
+class _Ours:
+    """How the help of `dpfc` and of a command begins."""
+
+    help: str | None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help no wider than the terminal: a formatter's own least width is 50."""
+        formatter.width = min(formatter.width, shutil.get_terminal_size().columns - 2)
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what it does: paragraphs, indented as the options are."""
+        for paragraph in (self.help or "").split("\n\n"):
+            formatter.write("\n" + "".join(f"  {line}\n" for line in _wrapped(paragraph, formatter.width - 4)))
+
+
+class Command(_Ours, TyperCommand):
     """A command whose help lists its options in the panels that they name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -62,19 +78,10 @@ class Command(TyperCommand):
             error.ctx = ctx
             raise
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help as wide as the terminal."""
-        _fit(formatter)
-        super().format_help(ctx, formatter)
-
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """[OPTIONS], then every positional argument, in brackets if it may be left out."""
         names = [(p.metavar or str(p.name), p.required) for p in _arguments(self, ctx)]
         return ["[OPTIONS]", *(name if required else f"[{name}]" for name, required in names)]
-
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write what the command does."""
-        _write_text(formatter, self.help)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the options in their panels, in the order in which the command declares them."""
@@ -85,7 +92,7 @@ class Command(TyperCommand):
             _write(formatter, panel, records)
 
 
-class Group(TyperGroup):
+class Group(_Ours, TyperGroup):
     """`dpfc` itself: help lists its options and, each with its first paragraph, its commands.
 
     A wrong line ends as other errors do. (Typer would write words of the line to the terminal as they are.)
@@ -114,18 +121,9 @@ class Group(TyperGroup):
             sys.stderr.write(stop.STOPPED)
             raise typer.Exit(stop.code) from None
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help as wide as the terminal."""
-        _fit(formatter)
-        super().format_help(ctx, formatter)
-
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of the commands in their order of use."""
         return sorted(super().list_commands(ctx), key=list(COMMANDS).index)
-
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write what dpfc does."""
-        _write_text(formatter, self.help)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, then the commands."""
@@ -152,11 +150,6 @@ def _refused(error: Any) -> UserError:
     return UserError(f"'{line}' has no option '{name}'.", hint + more, code="unknown-name", name=name, known=flags)
 
 
-def _fit(formatter: Any) -> None:
-    """Make a formatter no wider than the terminal: its own least width is 50."""
-    formatter.width = min(formatter.width, shutil.get_terminal_size().columns - 2)
-
-
 def _arguments(command: Any, ctx: Any) -> list[Any]:
     return [p for p in command.get_params(ctx) if p.param_type_name == "argument"]
 
@@ -175,12 +168,6 @@ def _said(param: Any) -> str:
     """A parameter's help, with its default unless that is nothing."""
     said = str(param.help or "")
     return said if param.default in (None, False) else f"{said} Default: {param.default}."
-
-
-def _write_text(formatter: Any, text: str | None) -> None:
-    """Write paragraphs, indented as the options are."""
-    for paragraph in (text or "").split("\n\n"):
-        formatter.write("\n" + "".join(f"  {line}\n" for line in _wrapped(paragraph, formatter.width - 4)))
 
 
 def _write(formatter: Any, title: str, records: list[tuple[str, str]]) -> None:

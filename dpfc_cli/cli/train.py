@@ -10,9 +10,10 @@ from dpfc_cli import rounding
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import feature_set, head_named, with_sets
+from dpfc_cli.cli.typed import feature_set, head_named, remark_newest, with_sets
 from dpfc_cli.errors import UserError, conflict, counted, parameter
 from dpfc_cli.options import Option
+from dpfc_cli.progress import Progress
 from dpfc_cli.show.document import Document, Facts, Section
 from dpfc_cli.training.observer import CHECKING, MATRICES, SOLVING, TUNING, Observer
 from dpfc_cli.training.request import RUN, Request
@@ -72,8 +73,7 @@ def train(
             observer=observer,
             leader=None if processes is None else Leader(processes),
         )
-        if others:
-            display.say(f"Features: {found.folder} (the newest of {others + 1} sets; --features names another)")
+        remark_newest(found, others)
         checked = plan(request, observer)
         if not dry_run:
             stop.stands = "'dpfc budget' says whether the training is charged."
@@ -124,7 +124,7 @@ class Shown(Observer):
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
-        self._advance: display.Stages | None = None
+        self._advance: Progress | None = None
 
     def warn(self, text: str) -> None:
         display.warn(text)
@@ -155,7 +155,10 @@ class _Observer(Shown):
     def confirm(self, charge: str, loses: bool) -> bool:
         """Ask if it loses, or on a terminal if there are several sets and none was named."""
         stop.check()
+        newest = f"It is the newest of {self._others + 1} sets"
         if self._yes or not (loses or (self._others and display.can_ask())):
+            if self._others:
+                display.say(f"Charging {charge}. {newest}.")
             return True
         why = "There will be no total for one person any more"
         if not display.can_ask():
@@ -163,7 +166,7 @@ class _Observer(Shown):
                 f"Nothing was charged. {why}.",
                 "Make the set again with --group-by. Or give --yes, to charge it all the same.",
             )
-        return self._asked(f"Charge {charge}? {why if loses else f'It is the newest of {self._others + 1} sets'}.")
+        return self._asked(f"Charge {charge}? {why if loses else newest}.")
 
     def confirm_again(self, question: str) -> bool:
         return not self._yes and display.can_ask() and self._asked(question)

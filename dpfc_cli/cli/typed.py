@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from dpfc_cli.errors import UserError, parameter, spelled
+from dpfc_cli.errors import UserError, conflict, parameter, spelled
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.options import HEAD, Option, Options, declared, of_type
 
@@ -112,11 +112,6 @@ def typed(function: Callable[..., None], call: type[Options] | None) -> dict[str
     return {**found, **own}
 
 
-def conflict(name: str, what: str, remedy: str) -> UserError:
-    """The error for an option that does not fit the others. what: is wrong with it, the end of a sentence."""
-    return UserError(f"{parameter(name)} {what}", remedy, code="conflict")
-
-
 def with_sets(asked: dict[str, Any], call: type[Options]) -> dict[str, Any]:
     """What was typed, with the feature sets that it names opened: a command says when."""
     named = [name for name, said in declared(call).items() if said.kind == "set" and asked.get(name) is not None]
@@ -144,6 +139,21 @@ def feature_set(given: str | None) -> tuple["FeatureSet", int]:
 
     others = 0 if given is not None else len(finished(features_folder())) - 1
     return open_features(given), others
+
+
+def newest_set() -> "FeatureSet":
+    """The newest feature set. A remark says so, if there are others."""
+    found, others = feature_set(None)
+    remark_newest(found, others)
+    return found
+
+
+def remark_newest(found: "FeatureSet", others: int) -> None:
+    """Say that a set is the newest, if there were others to choose from."""
+    from dpfc_cli.cli import display
+
+    if others:
+        display.say(f"Features: {found.folder} (the newest of {others + 1} sets; --features names another)")
 
 
 def head_or_newest(given: Path | str | None, features: "FeatureSet | None" = None) -> Path:
@@ -244,10 +254,6 @@ READERS: dict[str, Callable[[str, str], Any]] = {
 def source_named(source: str | None, dataset: str | None) -> str | None:
     """SOURCE or --dataset SOURCE. UserError if both are there."""
     if source is not None and dataset is not None:
-        raise UserError(
-            f"The pictures are named twice, as '{source}' and as --dataset '{dataset}'.",
-            "Name them once: SOURCE.",
-            code="conflict",
-            parameter="source",
-        )
+        what = f"The pictures are named twice, as '{source}' and as --dataset '{dataset}'."
+        raise conflict(what, "Name them once: SOURCE.", parameter="source")
     return source or dataset

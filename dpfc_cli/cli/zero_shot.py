@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON, feature_set, set_named, with_sets
+from dpfc_cli.cli.typed import JSON, newest_set, set_named, with_sets
 from dpfc_cli.public_starts.request import ClassVectors
 
 if TYPE_CHECKING:
@@ -25,14 +25,10 @@ def zero_shot(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
     """
     from dpfc_cli.public_starts.zero_shot import zero_shot as make
 
-    others = 0
-    if asked["features"] is None and asked["model"] is None:
-        newest, others = feature_set(None)
-        asked["features"] = str(newest.folder)
     asked = with_sets(asked, ClassVectors)
+    if asked["features"] is None and asked["model"] is None:
+        asked["features"] = newest_set()
     found, scored = asked["features"], asked["on"]
-    if others:
-        display.say(f"Features: {found.folder} (the newest of {others + 1} sets; --features names another)")
     units = {"Reading the records": "records", "Evaluating": "records", "texts": "texts"}
     with display.stages("Reading the weights", lambda stage: units.get(stage, "B")) as progress:
         made = make(**asked, progress=progress)

@@ -16,7 +16,7 @@ from dpfc_cli.errors import UserError, conflict, parameter
 from dpfc_cli.evaluation.exact import Comparison, Evaluation, figures
 from dpfc_cli.evaluation.request import PrivateScoring, Scoring
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.heads.head import Head, check_heads
+from dpfc_cli.heads.head import Head, check_heads, made_otherwise, misfit
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress, show
 
@@ -76,17 +76,13 @@ def evaluate_privately(wanted: PrivateScoring) -> "PrivateEvaluation":
 
 
 def prepared(wanted: PrivateScoring, warn: Callable[[str], None]) -> "Ready":
-    """A private evaluation that is not charged yet. UserError: as for `evaluate_privately`. warn: told what the charge
-    takes away.
+    """A private evaluation that is not charged yet. UserError: as for `evaluate_privately`. warn: told what to know
+    before the charge.
     """
     from dpfc_cli.evaluation import private
-    from dpfc_cli.training.card import loses
 
     wanted, warnings, _ = _checked(wanted, noisy=True)
-    ready = private.prepare(wanted, warnings)
-    if lost := loses(ready.account, ready.charge):
-        warn(lost)
-    return ready
+    return private.prepare(wanted, warn, warnings)
 
 
 def _checked(wanted: Wanted, noisy: bool) -> tuple[Wanted, tuple[str, ...], bool]:
@@ -158,7 +154,7 @@ def _fitted(heads: Sequence[Head], features: FeatureSet, split: str) -> FeatureS
     classes = heads[0].classes
     if features.classes != classes and set(features.classes) <= set(classes):
         features = features.with_classes(classes)
-    wrong = [(head, why) for head in heads if (why := _misfit(head, features)) is not None]
+    wrong = [(head, why) for head in heads if (why := misfit(head, features)) is not None]
     if not wrong:
         return features
     what = wrong[0][1]
@@ -170,15 +166,6 @@ def _fitted(heads: Sequence[Head], features: FeatureSet, split: str) -> FeatureS
         f"Evaluate on features of the same backbone, with classes that the head has: {parameter('features')}.",
         heads=[_named(head, heads) for head, _ in wrong],
     )
-
-
-def _misfit(head: Head, features: FeatureSet) -> str | None:
-    """Why a head is none of these features, as a sentence."""
-    if head.dim != features.dim:
-        return f"The head takes {head.dim} dimensions, the features have {features.dim}."
-    if head.classes != features.classes:
-        return "The head's classes are not those of the features."
-    return None
 
 
 def _named(head: Head, heads: Sequence[Head]) -> str:
@@ -196,12 +183,7 @@ def _warnings(head: Head, features: FeatureSet, split: str, private_split: bool,
     facts = head.card["facts"]
     # A set of the same name that was made anew with persons holds out other pictures.
     other_records = facts.get("records", facts["n"]) != features.splits.get(own["split"])
-    found = []
-    if own["fingerprint"] != features.manifest.fingerprint:
-        found.append(
-            "these features were made in another way than those that the head was trained on, so the figures may mean "
-            "little."
-        )
+    found = [*made_otherwise(head, features, "the figures")]
     if private_split:
         meaning = (
             "the figures say how well it fits them, not how good it is on others."

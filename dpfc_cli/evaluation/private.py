@@ -30,7 +30,7 @@ wide enough. Of a class, a person counts by the fraction of the person's picture
 import hashlib
 import json
 import math
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -55,11 +55,11 @@ from dpfc_cli.privacy.noise import SystemBits
 from dpfc_cli.privacy.oracle import Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.progress import Progress
-from dpfc_cli.rounding import cost, with_interval
+from dpfc_cli.rounding import cost, noise, with_interval
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.calibrate import Planned, check_delta, noised
-from dpfc_cli.training.card import charge_of, without_charge
-from dpfc_cli.training.charge import Paid, pay, settle
+from dpfc_cli.training.card import charge_of, loses, without_charge
+from dpfc_cli.training.charge import Paid, pay, settle, spent_now
 from dpfc_cli.training.check import check_charge
 from dpfc_cli.training.machine import check_devices, working_bytes
 from dpfc_cli.training.request import Privacy, facts_of
@@ -80,17 +80,18 @@ class ReleasedClass:
 class PrivateEvaluation(Told):
     """How good a head is on a private split. Everything here was released with noise, or is public.
 
-    head: the name of its file, and head_sha256: its digest. split: the records. epsilon, delta: what the figures cost
-    for one `unit`: a record or a person. n: the released number of units with a label. top1: the fraction of them that
-    is right; None if the noise leaves no record to count. interval: its 95 % interval, for the choice of the records
-    and the noise together; 0 to 1 if nothing is to be seen beside the noise. noise: the standard deviation of its noise
-    alone. top5, top5_interval, top5_noise: the same for the best five classes; None where that does not pay. per_class:
-    in the order of the classes; None where that does not pay. warnings: for whoever reads the figures. charge: its id
-    in the ledger. spent: what the ledger has of the population of these records, this evaluation included.
+    head: the name of its file, and head_sha256: its digest. features, split: the records. epsilon, delta: what the
+    figures cost for one `unit`: a record or a person. n: the released number of units with a label. top1: the fraction
+    of them that is right; None if the noise leaves no record to count. interval: its 95 % interval, for the choice of
+    the records and the noise together; 0 to 1 if nothing is to be seen beside the noise. noise: the standard deviation
+    of its noise alone. top5, top5_interval, top5_noise: the same for the best five classes; None where that does not
+    pay. per_class: in the order of the classes; None where that does not pay. warnings: for whoever reads the figures.
+    charge: its id in the ledger. spent: what the ledger has of the population of these records, this one included.
     """
 
     head: str
     head_sha256: str
+    features: str
     split: str
     unit: str
     epsilon: float
@@ -130,7 +131,8 @@ class PrivateEvaluation(Told):
 class Ready:
     """An evaluation that nothing stands against: what is left is to charge it and to read the records.
 
-    account: what was spent before. again: whether the same may have been charged before.
+    account: what was spent before. again: whether the same may have been charged before. warnings: for whoever reads
+    the figures.
     """
 
     head: Head
@@ -144,15 +146,12 @@ class Ready:
     again: bool
     warnings: tuple[str, ...]
 
-    @property
-    def after(self) -> Account:
-        """What will be spent with this evaluation."""
-        return self.account.with_planned(self.charge)
 
-
-def prepare(wanted: PrivateScoring, warnings: tuple[str, ...] = ()) -> Ready:
+def prepare(
+    wanted: PrivateScoring, warn: Callable[[str], None] = lambda text: None, warnings: tuple[str, ...] = ()
+) -> Ready:
     """Everything of an evaluation that costs no privacy. The head fits the features, and the split was verified.
-    UserError: whatever can be refused.
+    UserError: whatever can be refused. warn: told what to know before the charge.
     """
     head, features, split, delta = wanted.head, wanted.features, wanted.split, wanted.delta
     by, purpose = noted("by", wanted.by) or account_name(), noted("purpose", wanted.purpose)
@@ -179,12 +178,14 @@ def prepare(wanted: PrivateScoring, warnings: tuple[str, ...] = ()) -> Ready:
             allowed=allowed,
         )
     check_devices()
-    lost = without_charge(cards(heads_folder()), book)
-    said = [*warnings, *([] if lost is None else [lost])]
-    if not _pays(max(plan.noise.sigmas), facts.n):
-        said.append(
-            f"with this epsilon the noise is larger than the error that {facts.n:,} {facts.unit}s have by chance. The "
-            "intervals say how much."
+    account, sigma = book.account_of(features.manifest.id), max(plan.noise.sigmas)
+    for lost in (without_charge(cards(heads_folder()), book), loses(account, charge)):
+        if lost is not None:
+            warn(lost)
+    if not _pays(sigma, facts.n):
+        warn(
+            f"with this epsilon the noise alone moves the accuracy by about {noise(sigma / facts.n)}, which is more "
+            f"than the choice of {facts.n:,} {facts.unit}s does."
         )
     return Ready(
         head=head,
@@ -194,18 +195,14 @@ def prepare(wanted: PrivateScoring, warnings: tuple[str, ...] = ()) -> Ready:
         planned=plan,
         queries=asked,
         charge=charge,
-        account=book.account_of(features.manifest.id),
+        account=account,
         again=wanted.again,
-        warnings=tuple(said),
+        warnings=warnings,
     )
 
 
 def release(ready: Ready, progress: Progress | None = None) -> PrivateEvaluation:
-    """Charge an evaluation to the ledger, and release its figures.
-
-    Args:
-        ready: the evaluation.
-        progress: told of the records that were read, over all sums.
+    """Charge an evaluation to the ledger, and release its figures. progress: of the records, over all sums.
 
     Raises:
         UserError: it does not fit under a cap, or the ledger cannot be written.
@@ -217,19 +214,16 @@ def release(ready: Ready, progress: Progress | None = None) -> PrivateEvaluation
     try:
         paid = pay(ready.planned, ready.features, ready.charge, ready.again)
         note = f"The evaluation was charged to '{paid.receipt.ledger.path}' and stays charged. No figure was released."
-        found = _figures(ready, _answers(paid, ready.queries, progress))
+        found = _figures(ready, _answers(paid, ready.queries, progress), spent_now(paid.receipt))
         note = f"The evaluation was charged to '{paid.receipt.ledger.path}' and stays charged."
-        unsettled = _settled(paid, found.sha256)
+        unsettled = settle(paid.receipt, "written", sha256=found.sha256)
         if unsettled is not None:
             said = f"the ledger does not say that the figures were released. {unsettled.what}"
             found = replace(found, warnings=(*found.warnings, said))
-        with suppress(UserError):
-            # Others may have charged something meanwhile.
-            found = replace(found, spent=read(paid.receipt.ledger.path).account_of(ready.charge.set))
         return found
     except BaseException as stop:
         if paid is not None and found is None:
-            _settled(paid, None)
+            settle(paid.receipt, "stopped")
         # What stops the charge itself says whether it was charged.
         if paid is not None or not (isinstance(stop, UserError) or notes(stop)):
             stop.add_note(Note(printable(note)))
@@ -316,10 +310,9 @@ def _answers(paid: Paid, asked: tuple[Outcomes, ...], progress: Progress | None)
     return found
 
 
-def _figures(ready: Ready, answers: list[np.ndarray]) -> PrivateEvaluation:
+def _figures(ready: Ready, answers: list[np.ndarray], spent: Account) -> PrivateEvaluation:
     """What the released counts say. Nothing else of the records is looked at from here on."""
-    facts, guarantee = ready.planned.facts, ready.planned.guarantee
-    assert guarantee is not None
+    facts, guarantee = ready.planned.facts, ready.planned.worth
     (counts, noise), n = answers[0], facts.n
     deviation = float(noise[0])
 
@@ -340,6 +333,7 @@ def _figures(ready: Ready, answers: list[np.ndarray]) -> PrivateEvaluation:
     return PrivateEvaluation(
         head=ready.head.file.name,
         head_sha256=ready.digest,
+        features=ready.features.name,
         split=ready.split,
         unit=facts.unit,
         epsilon=guarantee.epsilon,
@@ -354,7 +348,7 @@ def _figures(ready: Ready, answers: list[np.ndarray]) -> PrivateEvaluation:
         per_class=per_class,
         warnings=ready.warnings,
         charge=ready.charge.id,
-        spent=ready.after,
+        spent=spent,
     )
 
 
@@ -366,12 +360,3 @@ def _of_class(name: str, counts: np.ndarray, deviation: float, n: int) -> Releas
 
 def _count(counts: np.ndarray, n: int) -> int:
     return round(min(max(float(counts.sum()), 0.0), n))
-
-
-def _settled(paid: Paid, digest: str | None) -> UserError | None:
-    """Write into the ledger what became of an evaluation. A failure is returned: it stays charged in any case."""
-    try:
-        settle(paid.receipt, "stopped" if digest is None else "written", sha256=digest)
-    except UserError as error:
-        return error
-    return None

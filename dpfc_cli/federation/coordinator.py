@@ -237,25 +237,17 @@ def run(
 ) -> Head:
     """Train the head of a plan, write it, and give it to all sites.
 
-    Args:
-        plan: what all sites have agreed on.
-        sockets: the folder in which site NAME answers at NAME.sock.
-        out: the file of the head. If it has the head of this plan, the sites get it, and nothing is asked.
-        observer: told of progress.
-        patience: for how many seconds a site may be away.
-        start: the file of the public class vectors that the plan names.
-
-    Raises:
-        UserError: a site refuses, does not answer before there is a head, the head cannot be written, the plan has
-            another start, or there is no such folder.
-
+    sockets: the folder in which site NAME answers at NAME.sock. out: the file of the head; if it has the head of this
+    plan, the sites get it, and nothing is asked. patience: for how many seconds a site may be away. start: the file of
+    the public class vectors that the plan names. UserError: a site refuses, does not answer before there is a head, the
+    head cannot be written, the plan has another start, or there is no such folder.
     """
     if not sockets.is_dir():
         raise missing(
             f"{parameter('sockets')}: there is no folder {quoted(sockets)}.",
             "Name the folder in which the sockets of the sites are.",
         )
-    public = None if start is None else vectors_for(plan.classes, plan.features["dim"], start)
+    public = None if start is None else vectors_for(plan.classes, plan.features["dim"], start)[0]
     if (public and public.origin["sha256"]) != (plan.start and plan.start["sha256"]):
         raise conflict(
             f"The plan starts from {plan.start['name'] if plan.start else 'nothing'}: {parameter('public_head')}.",
@@ -321,8 +313,7 @@ def _card(plan: Federation, solver: Calibrated, solution: Solution) -> dict[str,
 
     It has no ledger. It counts this training alone, under the plan's id.
     """
-    claimed, counts = solver.claimed, [each.records for each in plan.sites if each.records is not None]
-    assert claimed is not None
+    claimed, counts = solver.worth, [each.records for each in plan.sites if each.records is not None]
     facts = plan.facts(sum(each.n for each in plan.sites), sum(counts) or None)
     noise = replace(solver.noise, facts=facts, mu=claimed.mu)
     whole = replace(solver, facts=facts, mechanism=noise, federation=plan.described())

@@ -24,11 +24,11 @@ from typing import Any, get_args
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter, printable, quoted, unsupported
-from dpfc_cli.features.manifest import Manifest, fingerprint_of
+from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter, quoted, unsupported
+from dpfc_cli.features.manifest import Manifest, fingerprint_of, made_by
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation.masks import keep, new_key
-from dpfc_cli.files import bytes_in, json_of
+from dpfc_cli.files import bytes_in, json_in
 from dpfc_cli.folders import LEDGER_QUERIES
 from dpfc_cli.ledger.facts import new_id
 from dpfc_cli.ledger.file import ledger_path
@@ -54,6 +54,7 @@ from dpfc_cli.schema import (
     text,
     whole,
 )
+from dpfc_cli.sources.reading import readable
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.public_start import check as check_start
 from dpfc_cli.training.public_start import vectors_for
@@ -62,6 +63,7 @@ from dpfc_cli.trust.card import START
 from dpfc_cli.version import code_digest
 
 FORMAT, INVITATION = "dpfc-federation-1", "dpfc-invitation-1"
+PLAN, AGAIN = "a plan", "Ask for it again."
 FEDERATED = ("dp-whitened", "dp-fc", "dp-ls")
 """The methods that a federation can have: their plans do not depend on how many records there are."""
 _NAME = test(lambda value: type(value) is str and bool(re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", value)))
@@ -252,13 +254,8 @@ def _bytes(values: Mapping[str, Any]) -> bytes:
 
 
 def load(path: Path) -> Federation:
-    """The plan in a file.
-
-    Raises:
-        UserError: it cannot be read, it is no plan, another dpfc made it, or its noise or δ is out of range.
-
-    """
-    raw = _read(path, _PLAN, "a plan")
+    """The plan in a file. UserError: it is none, another dpfc made it, or its noise or δ is out of range."""
+    raw = _read(path, _PLAN, PLAN)
     if raw["code"] != code_digest():
         raise conflict(
             f"{quoted(path)} was made by another version of dpfc.",
@@ -266,42 +263,30 @@ def load(path: Path) -> Federation:
         )
     sites = tuple(Part(**each) for each in raw["sites"])
     plan = Federation(**{**raw, "sites": sites, "classes": tuple(raw["classes"])})
-    names, keys, epsilons = ([getattr(each, what) for each in sites] for what in ("name", "key", "epsilon"))
-    wrong = {
-        "it is not as dpfc writes it, so equal plans may have other digests": bytes_in(path) != plan.data,
-        "two of its sites have one name or key, or two of its classes one name": any(
-            len(set(each)) < len(each) for each in (names, keys, plan.classes)
-        ),
-        "its sites do not protect the same unit": len({each.records is None for each in sites}) > 1
-        or any(each.n > (each.records or each.n) for each in sites),
-        "more sites collude than there are others, or masks are for several epsilon": plan.colluding >= len(sites)
-        or (plan.masked and len(set(epsilons)) > 1),
-    }
-    try:
-        for why, holds in wrong.items():
-            if holds:
-                raise ValueError(why)
+    named, keys = {each.name for each in sites}, {each.key for each in sites}
+    counted, units = all(each.n <= (each.records or each.n) for each in sites), {each.records is None for each in sites}
+    with readable(path, PLAN, AGAIN):
+        if bytes_in(path) != plan.data:
+            raise ValueError("it is not as dpfc writes it, so equal plans may have other digests")
+        if min(len(named), len(keys)) < len(sites) or len(set(plan.classes)) < len(plan.classes):
+            raise ValueError("two of its sites have one name or key, or two of its classes one name")
+        if len(units) > 1 or not counted:
+            raise ValueError("its sites do not protect the same unit")
+        if plan.colluding >= len(sites) or (plan.masked and len({each.epsilon for each in sites}) > 1):
+            raise ValueError("more sites collude than there are others, or masks are for several epsilon")
         assert plan.solver
-    except ValueError as error:
-        raise _damaged(path, "a plan", str(error)) from error
     return plan
 
 
 def check_policy(plan: Federation, name: str, path: Path) -> None:
     """Compare a plan with what a site agrees to at most. Unit and backbone are those of its own set (`site_of`).
 
-    Args:
-        plan: the plan.
-        name: of the site.
-        path: a JSON file with some of `epsilon`, `delta`, `methods`, and `sites`: names of those that it trains with.
-
-    Raises:
-        UserError: the file cannot be read or has no limit, or the plan has something that it does not allow.
-
+    path: a JSON file with some of `epsilon`, `delta`, `methods`, and `sites`: names of those that it trains with.
+    UserError: it cannot be read or has no limit, or the plan has something that it does not allow.
     """
     allowed, others = _read(path, _POLICY, "a policy"), {each.name for each in plan.sites} - {name}
     if not allowed:
-        raise _damaged(path, "a policy", "it has no limit, so it would allow every plan")
+        raise damaged(f"The policy {quoted(path)} has no limit, so it would allow every plan.", "Write one into it.")
     has: dict[str, Any] = {
         **{"epsilon": plan.part(name).epsilon, "delta": plan.delta},
         **{"methods": {plan.method}, "sites": others},
@@ -370,10 +355,9 @@ def keys_of(features: FeatureSet) -> Path:
 
 def recipe(manifest: Manifest) -> dict[str, Any]:
     """What makes features: public facts that all sites must share."""
-    # The file that imported features came in does not matter.
-    backbone = {name: value for name, value in manifest.backbone.items() if name != "from"}
     preparation = manifest.source["identity"].get("preparation")
-    return {"backbone": backbone, "dim": manifest.dim, "dtype": manifest.dtype, "preparation": preparation}
+    known = {"dim": manifest.dim, "dtype": manifest.dtype, "preparation": preparation}
+    return {"backbone": made_by(manifest.backbone), **known}
 
 
 def agreed(
@@ -387,18 +371,10 @@ def agreed(
 ) -> Federation:
     """The plan of all who are invited. Its classes are those of all sites, in the order in which they come.
 
-    Args:
-        invitations: the files that the sites have sent.
-        method: "auto" is dp-whitened for one label per record, and dp-fc for several.
-        options: of the method.
-        delta: δ; None: the smallest of the sites' defaults.
-        adjacency: what neighbours are.
-        colluding: how many of the other sites may collude. None: all of them, without masks.
-        start: a file of public class vectors, see `training.public_start`.
-
-    Raises:
-        UserError: the sites do not fit together, or the method is none of `FEDERATED`.
-
+    method: "auto" is dp-whitened for one label per record, and dp-fc for several. delta: None: the smallest of the
+    sites' defaults. colluding: how many of the other sites may; None: all of them, without masks. start: a file of
+    public class vectors, see `training.public_start`. UserError: the sites do not fit together, or the method is none
+    of `FEDERATED`.
     """
     found = [_read(path, _INVITATION, "an invitation") for path in invitations]
     names = [each["name"] for each in found]
@@ -447,22 +423,14 @@ def agreed(
         raise UserError(f"There is no such plan: {error}.", "Ask for other invitations.", code="bad-value") from error
     if start is not None:
         check_start(solver)
-        made = replace(made, start=vectors_for(made.classes, made.features["dim"], start).origin)
+        made = replace(made, start=vectors_for(made.classes, made.features["dim"], start)[0].origin)
     return made
 
 
 def _read(path: Path, check: Check, what: str) -> dict[str, Any]:
-    try:
-        raw = json_of(bytes_in(path))
+    with readable(path, what, AGAIN):
+        raw = json_in(path)
         wrong = fault(raw, check)
         if wrong is not None:
             raise ValueError(f"'{wrong[:80]}' in it makes no sense")
         return dict(raw)
-    except FileNotFoundError as error:
-        raise missing(f"There is no file {quoted(path)}: {what} was to be in it.", "Look at its name.") from error
-    except (OSError, ValueError) as error:
-        raise _damaged(path, what, str(error)) from error
-
-
-def _damaged(path: Path, what: str, why: str) -> UserError:
-    return damaged(f"{quoted(path)} cannot be read as {what}: {printable(why)}.", "Ask for it again.")

@@ -146,14 +146,11 @@ class Recipe:
     preparation: Preparation
     dtype: np.dtype[Any]
 
-    @property
-    def prepared(self) -> bool:
-        """Whether pictures are resized and cropped when they are decoded."""
-        return self.preparation.geometry is not None
-
     def load(self, weights: str | None, batch: int | None, progress: Progress | None) -> Backbone:
         """Make the backbone. Arguments and errors: as for `Stated.load`."""
-        return self.stated.load(self.image_shape, weights, prepared=self.prepared, batch=batch, progress=progress)
+        # Pictures are resized and cropped when they are decoded.
+        prepared = self.preparation.geometry is not None
+        return self.stated.load(self.image_shape, weights, prepared=prepared, batch=batch, progress=progress)
 
 
 def recipe_of(head: Head) -> Recipe:

@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, bad_record, counted, missing, near, parameter, printable, quoted, unsupported
+from dpfc_cli.features.manifest import fingerprint_of
 from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_beside, write_synced, written_at
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads import hub
 from dpfc_cli.memory import check_fits
 from dpfc_cli.outputs import unwritable
+from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.show.document import Told, Values
 from dpfc_cli.sources.reading import unread
@@ -35,8 +37,12 @@ if TYPE_CHECKING:
 
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
-NONPRIVATE = ".nonprivate.safetensors"
-RESEARCH = ".research.safetensors"
+SUFFIXES: Mapping[Claim, str] = {
+    "private": PRIVATE,
+    "research": ".research.safetensors",
+    "non-private": ".nonprivate.safetensors",
+}
+"""How the name of a head's file ends, by what it claims."""
 LARGEST_HEADER = 100 * 10**6
 """Bytes of the largest header that safetensors reads. It writes larger ones, too."""
 _SMALL = 100_000
@@ -201,7 +207,7 @@ def located(path: Path | str) -> Path:
     ending may be left out.
     """
     if str(path).startswith(hub.PREFIX):
-        return hub.fetch(str(path), (PRIVATE, NONPRIVATE, RESEARCH))
+        return hub.fetch(str(path), tuple(SUFFIXES.values()))
     given = Path(path)
     folder = given.parent if "/" in str(path) else heads_folder()
     named = folder / f"{given.name.removesuffix(PRIVATE)}{PRIVATE}"
@@ -211,6 +217,11 @@ def located(path: Path | str) -> Path:
 def shown(path: Path) -> str:
     """What a head is called: its file, or `hf:OWNER/NAME/FILE@COMMIT` if it was fetched."""
     return hub.origin(path) or str(path)
+
+
+def ending(name: str) -> str:
+    """The ending of a head's file, which says its claim. Empty for other files."""
+    return max((each for each in SUFFIXES.values() if name.endswith(each)), key=len, default="")
 
 
 def free_name(folder: Path, stem: str, suffix: str) -> Path:
@@ -295,7 +306,7 @@ def save(data: bytes, path: Path) -> Path:
 
 
 def _publish(temporary: Path, path: Path) -> Path:
-    suffix = next(s for s in (NONPRIVATE, RESEARCH, PRIVATE) if path.name.endswith(s))
+    suffix = ending(path.name)
     stem = path.name.removesuffix(suffix)
     while not publish(temporary, path):
         path = free_name(path.parent, stem, suffix)
@@ -407,6 +418,29 @@ def check_heads(*heads: object) -> None:
             raise UserError(what, "Open a file with Head.load. A PrivateClassifier has its head as .head_.")
 
 
+def misfit(head: Head, features: "FeatureSet") -> str | None:
+    """Why a head is none of these features, as a sentence."""
+    if head.dim != features.dim:
+        return f"The head takes {head.dim} dimensions, the features have {features.dim}."
+    if head.classes != features.classes:
+        return "The head's classes are not those of the features, in the same order."
+    return None
+
+
+def made_otherwise(head: Head, features: "FeatureSet", what: str) -> tuple[str, ...]:
+    """A warning where features were made in another way than those that a head was trained on. what: may mean little
+    then.
+    """
+    there = features.manifest
+    preparation = there.source["identity"].get("preparation")
+    # That of a set whose classes are those of the head.
+    made = fingerprint_of(there.backbone, head.classes, there.dim, there.dtype, preparation)
+    if made == head.card["features"]["fingerprint"]:
+        return ()
+    other = "were made in another way than those that the head was trained on"
+    return (f"the features of '{features.name}' {other}, so {what} may mean little.",)
+
+
 def cards(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """The cards of the heads in a folder, with their files. No weight is read. What is no head is left out."""
     for path in sorted(folder.glob(f"*{PRIVATE}")):
@@ -423,8 +457,7 @@ def newest(folder: Path, features: "FeatureSet | None" = None) -> Path:
 
     features: it is one of their backbone. One of their fingerprint comes before others.
     """
-    others = (NONPRIVATE, RESEARCH)
-    found = [p for p in folder.glob(f"*{PRIVATE}") if not p.name.endswith(others)] if folder.is_dir() else []
+    found = [path for path in folder.glob(f"*{PRIVATE}") if ending(path.name) == PRIVATE]
     if not found:
         raise missing(
             f"No private head found in {quoted(folder)}.",

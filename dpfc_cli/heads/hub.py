@@ -26,14 +26,9 @@ _FETCHED = re.compile(
 def fetch(name: str, suffixes: Sequence[str]) -> Path:
     """The file of a head on the hub, fetched if it is not on this machine, with its signature beside it.
 
-    Args:
-        name: `hf:OWNER/NAME[/FILE][@REVISION]`. Without FILE it is head.safetensors, or the name of a head without a
-            guarantee. Without REVISION it is the newest commit.
-        suffixes: how the names of heads end, in the order in which they are looked for.
-
-    Raises:
-        UserError: the name makes no sense, or the head cannot be fetched.
-
+    name: `hf:OWNER/NAME[/FILE][@REVISION]`. Without FILE it is head.safetensors, or the name of a head without a
+    guarantee. Without REVISION it is the newest commit. suffixes: how the names of heads end, in the order in which
+    they are looked for. UserError: the name makes no sense, or the head cannot be fetched.
     """
     found = _NAMED.fullmatch(name)
     if found is None or ".." in PurePosixPath(found["file"] or "").parts:

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfc_cli import backbones
+from dpfc_cli import backbones, rounding
 from dpfc_cli.errors import GUARDED, UserError, conflict, counted, parameter, quoted
 from dpfc_cli.ledger.caps import allowed
 from dpfc_cli.ledger.facts import Cap
@@ -29,7 +29,6 @@ from dpfc_cli.methods import method_named
 from dpfc_cli.options import Option, takes
 from dpfc_cli.planning.request import MOST, Forecasting
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.rounding import at_most
 from dpfc_cli.show.document import Told
 from dpfc_cli.sources.classes import Origin, class_names
 from dpfc_cli.training.calibrate import FITTED, POOR, Calibrated, calibrate, kept, warnings_of_width
@@ -105,12 +104,22 @@ class Forecast(Told):
     cap: float | None
     warnings: tuple[str, ...]
 
+    @property
+    def about(self) -> str:
+        """What is forecast, in a few words."""
+        facts, places = self.facts, "" if self.sites == 1 else f"at {self.sites} sites "
+        counts = f"{counted(facts.n, facts.unit)} of {counted(facts.m, 'class')} {places}"
+        return f"{self.method} on {counts}with {counted(facts.d, 'dimension')}, delta = {rounding.delta(self.delta)}"
+
     def told(self) -> dict[str, str]:
-        found = {"method": self.method, "records" if self.facts.unit == "record" else "persons": f"{self.facts.n:,}"}
+        found = {"of": self.about}
         for each in self.outlooks:
-            good = "" if each.accuracy is None else f"{100 * each.accuracy:.0f} % accuracy, "
-            found[f"epsilon {each.epsilon:g}"] = f"{good}{at_most(each.guess)} right guesses of an attacker"
-        return found
+            good = [] if each.kept is None else [f"about {100 * each.kept:.0f} % kept"]
+            if self.stand_in is not None:
+                good = [rounding.with_interval(each.accuracy, each.interval, self.stand_in.tested)]
+            fit = [] if self.cap is None else [f"{each.fitting:,} fit"]
+            found[f"epsilon {each.epsilon:g}"] = ", ".join([*good, f"{rounding.at_most(each.guess)} guessed", *fit])
+        return found | ({"beware": f"{counted(len(self.warnings), 'warning')}: .warnings"} if self.warnings else {})
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON values."""
@@ -143,8 +152,7 @@ def forecast(wanted: Forecasting) -> Forecast:
     asked = [Privacy(epsilon=each, delta=wanted.delta) for each in sorted(set(wanted.epsilons))]
     claims = [calibrate(chosen, _of_site(facts, wanted.sites, chosen.name), wanted.options, each) for each in asked]
     calibrations = [_of_all(claim, facts, wanted.sites) for claim in claims]
-    first = claims[0].guarantee
-    assert first is not None
+    first = claims[0].worth
     room = None
     if cap is not None:
         room = allowed(Cap(by="-", population=None, unit="record", epsilon=cap, delta=first.delta))
@@ -212,15 +220,13 @@ def _of_site(facts: Facts, sites: int, method: str) -> Facts:
 
 def _of_all(claim: Calibrated, facts: Facts, sites: int) -> Calibrated:
     """What the head of all sites is made of: all records, and H times the variance of a site's noise."""
-    assert claim.guarantee is not None
-    return replace(claim, facts=facts, guarantee=replace(claim.guarantee, mu=claim.guarantee.mu / math.sqrt(sites)))
+    return replace(claim, facts=facts, guarantee=replace(claim.worth, mu=claim.worth.mu / math.sqrt(sites)))
 
 
 def _outlook(
     calibrated: Calibrated, part: float, scores: Sequence[float], room: float | None, records_per_person: int | None
 ) -> Outlook:
-    guarantee = calibrated.guarantee
-    assert guarantee is not None
+    guarantee = calibrated.worth
     groups = () if records_per_person is None else (records_per_person,)
     # As a statement would say it of the head.
     means = meaning({"claim": "private", **asdict(guarantee), "plan": calibrated.releases}, groups)

@@ -93,8 +93,7 @@ def _tried(
     # Draw by draw, for each is read once.
     for seed in range(RUNS):
         for scores, calibrated in zip(found, calibrations, strict=True):
-            assert calibrated.guarantee is not None
-            scores.append(told(seed, trials.run({}, seed, calibrated.guarantee.mu)))
+            scores.append(told(seed, trials.run({}, seed, calibrated.worth.mu)))
     noiseless = trials.noiseless(RUNS - 1)
     if noiseless is not None:
         # One training says little of a level, and much of what noise costs on the same draw.

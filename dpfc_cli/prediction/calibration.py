@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpfc_cli.errors import conflict, counted, missing, parameter, quoted
+from dpfc_cli.errors import conflict, missing, parameter, quoted
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.head import Head, made_otherwise, misfit
 from dpfc_cli.training.public import check_public
 
 ROWS = 4096
@@ -91,16 +91,10 @@ def temperature_of(scores: np.ndarray, right: np.ndarray, several: bool) -> floa
 def _check(head: Head, on: FeatureSet) -> tuple[str, ...]:
     """Refuse private records, and features that do not fit. Returns what to beware of."""
     check_public(on, "calibrate_on", head=head)
-    if on.dim != head.dim or on.classes != head.classes:
+    wrong = misfit(head, on)
+    if wrong is not None:
         raise conflict(
-            f"{quoted(on.folder)} does not fit the head: it has {on.dim} dimensions and "
-            f"{counted(len(on.classes), 'class')}, the head has {head.dim} and {len(head.classes)}. The classes must "
-            "be the same, in the same order.",
+            f"{quoted(on.folder)} does not fit the head. {wrong}",
             f"Extract public pictures with the backbone of the head and its classes: {parameter('calibrate_on')}.",
         )
-    if head.card["features"]["fingerprint"] != on.manifest.fingerprint:
-        return (
-            f"the features of '{on.name}' were made in another way than those that the head was trained on, so the "
-            "temperature may mean little.",
-        )
-    return ()
+    return made_otherwise(head, on, "the temperature")

@@ -23,7 +23,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from dpfc_cli.errors import Note, UserError, check_new_name, parameter, printable, quoted, unknown
 from dpfc_cli.files import opened, publish, sync, temporary_beside
@@ -74,15 +74,8 @@ class Saved:
             self.errors += row.error is not None
 
 
-class Source(Protocol):
-    """What gives rows: `Predictions`."""
-
-    top: int
-    n: int
-
-    def blocks(self, start: int = 0) -> Generator[list[Row], None, None]:
-        """The rows from number `start` on."""
-        ...
+Blocks = Callable[[int], Generator[list[Row], None, None]]
+"""Gives the rows from a number on, some at a time."""
 
 
 def format_of(path: Path | None, given: str | None) -> str:
@@ -133,28 +126,30 @@ def check_place(path: Path, form: str | None) -> str:
     return kind
 
 
-def save(source: Source, path: Path, form: str | None, identity: Callable[[], list[object]]) -> Saved:
-    """Write all rows of a source to a file. See `Predictions.save`."""
+def save(blocks: Blocks, top: int, path: Path, form: str | None, identity: Callable[[], list[object]]) -> Saved:
+    """Write all rows to a file, see `Predictions.save`. top: how many classes a row has. identity: what a file that was
+    begun must have been made of.
+    """
     kind = check_place(path, form)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        saved = (_lines if kind in LINES else _parquet)(source, path, kind, identity)
+        saved = _lines(blocks, top, path, kind, identity()) if kind in LINES else _parquet(blocks, top, path)
     except OSError as error:
         raise unwritable(path, error) from error
     saved.path = path
     return saved
 
 
-def _lines(source: Source, path: Path, form: str, identity: Callable[[], list[object]]) -> Saved:
-    said = json.dumps([identity(), form, __version__], sort_keys=True)
+def _lines(blocks: Blocks, top: int, path: Path, form: str, identity: list[object]) -> Saved:
+    said = json.dumps([identity, form, __version__], sort_keys=True)
     partial = path.with_name(f"{path.name}.{hashlib.sha256(said.encode()).hexdigest()[:12]}{PARTIAL}")
-    first = header(form, source.top)
+    first = header(form, top)
     with _partial(partial) as file:
-        saved = _found(file, first, form, source.top)
+        saved = _found(file, first, form, top)
         try:
-            with closing(source.blocks(saved.rows)) as blocks:
-                for rows in blocks:
-                    file.write("".join(line(row, form, source.top) for row in rows).encode())
+            with closing(blocks(saved.rows)) as more:
+                for rows in more:
+                    file.write("".join(line(row, form, top) for row in rows).encode())
                     file.flush()
                     saved.count(rows)
         except KeyboardInterrupt as stopped:
@@ -222,21 +217,21 @@ def _read(text: bytes, form: str, top: int) -> Row | None:
     return None
 
 
-def _parquet(source: Source, path: Path, form: str, identity: Callable[[], list[object]]) -> Saved:
+def _parquet(blocks: Blocks, top: int, path: Path) -> Saved:
     """Parquet has its table of contents at the end. A file without it is of no use, so nothing goes on."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = [pa.float64() if name.startswith("probability") else pa.string() for name in columns(source.top)]
-    schema = pa.schema(list(zip(columns(source.top), kinds, strict=True)))
+    kinds = [pa.float64() if name.startswith("probability") else pa.string() for name in columns(top)]
+    schema = pa.schema(list(zip(columns(top), kinds, strict=True)))
     temporary, saved = temporary_beside(path), Saved()
     try:
         with (
             os.fdopen(opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
             pq.ParquetWriter(file, schema) as writer,
         ):
-            for rows in _gathered(source.blocks()):
-                values = zip(*(_values(row, source.top, as_text=_utf8) for row in rows), strict=True)
+            for rows in _gathered(blocks(0)):
+                values = zip(*(_values(row, top, as_text=_utf8) for row in rows), strict=True)
                 arrays = [pa.array(column, kind) for column, kind in zip(values, kinds, strict=True)]
                 writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
                 saved.count(rows)

@@ -99,7 +99,7 @@ class Predictions:
             UserError: the file exists or cannot be written, or the source cannot be read.
 
         """
-        return output.save(self, Path(path), form, self._identity)
+        return output.save(self.blocks, self.top, Path(path), form, self._identity)
 
     def _identity(self) -> list[object]:
         """What a file that was begun must have been made of."""

@@ -11,10 +11,10 @@ import os
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from dpfc_cli.features.table import FLOATS, Array
 from dpfc_cli.features.tables import ARRAYS, arrays_in
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.backbone import Recipe
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.head import Head, made_otherwise
 from dpfc_cli.images import FORMATS, batches
 from dpfc_cli.images.folder import EXTENSIONS
 from dpfc_cli.images.hugging_face import is_saved
@@ -200,21 +200,7 @@ def of_array(x: np.ndarray, head: Head) -> Matrix:
 def of_set(features: FeatureSet, head: Head) -> Stored:
     """A source of the records of a feature set."""
     _check_width(features.dim, head, f"'{features.folder}'")
-    own, manifest = head.card["features"], features.manifest
-    made = [_made(each) for each in (own["backbone"], manifest.backbone)]
-    steps = manifest.source["identity"].get("preparation")
-    if made[0] == made[1] and own["preparation"] == steps:
-        return Stored(features, ())
-    said = (
-        f"the features of '{features.name}' were made in another way than those that the head was trained on, so the "
-        "predictions may mean little."
-    )
-    return Stored(features, (said,))
-
-
-def _made(backbone: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes features comparable. The file that features were imported from says nothing of their backbone."""
-    return {name: value for name, value in backbone.items() if name != "from"}
+    return Stored(features, made_otherwise(head, features, "the predictions"))
 
 
 def features_at(given: str, head: Head) -> Source | None:

@@ -3,14 +3,20 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import rounding
 from dpfc_cli.errors import counted
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Cap, Charge, Unit
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.populations import known_set
 from dpfc_cli.ledger.totals import Account, Ledger
+from dpfc_cli.options import Option
 from dpfc_cli.show.document import Block, Facts, Table, Words
+
+if TYPE_CHECKING:
+    from dpfc_cli.features.reader import FeatureSet
 
 PLANNED = (
     "This sum is a guarantee if the trainings were planned in advance. If later ones were chosen by looking at earlier "
@@ -22,6 +28,28 @@ CAPPED = (
 )
 NEWEST = 3
 """Charges in a short rendering."""
+
+
+def spent(features: "FeatureSet") -> Account:
+    """What was spent on the people whose records a set has, as its ledger says.
+
+    Args:
+        features: the set, see `dpfc_cli.open_features`.
+
+    Returns:
+        All charges and caps of its population. `epsilon(delta)` is what the private ones cost together.
+
+    Raises:
+        UserError: the ledger cannot be read, or lacks the set.
+
+    Examples:
+        dpfc.spent(dpfc.open_features("digits-scattering")).epsilon(delta=1e-5)
+
+    """
+    Option("", kind="set").taken("features", features)
+    book = read(ledger_path(features.folder))
+    known_set(book, features)
+    return book.account_of(features.manifest.id)
 
 
 def whose(account: Account) -> str:

@@ -1,6 +1,6 @@
 """What a report on a head says, in which order, and to whom."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +8,15 @@ from dpfc_cli.errors import conflict, counted, parameter
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.signature import Signed, beside
-from dpfc_cli.privacy.chain import to_json
+from dpfc_cli.privacy.chain import Centre, Clip, Step
 from dpfc_cli.progress import Progress
 from dpfc_cli.report import holder, released
 from dpfc_cli.report.evaluated import released as released_blocks
 from dpfc_cli.show.document import Block, Code, Document, Facts, Points, Section, Table, Words
+from dpfc_cli.sources.groups import By
 from dpfc_cli.trust import card as cards
 from dpfc_cli.trust import statement
-from dpfc_cli.trust.card import BELONGS, CHARGED, NOISE, SIGNER, TEXT, Finding
+from dpfc_cli.trust.card import Finding
 from dpfc_cli.version import __version__
 
 SHARED, INTERNAL = "for whoever gets the head", "internal"
@@ -67,12 +68,9 @@ def document(
     figures = None if evaluation is None else released.load(evaluation, digest)
     said = statement.document(card, digest)
     own = None if not internal else holder.of(head, features, figures, progress)
-    noise = (NOISE,) if card["claim"] == "private" else ()
-    unproved: tuple[str, ...] = (*noise, BELONGS, CHARGED, SIGNER, TEXT)
+    unproved = cards.unproved(card, signed=signed is not None)
     if own is not None:
-        findings, unproved = list(own.findings), own.unproved
-    if signed is not None:
-        unproved = tuple(each for each in unproved if each != SIGNER)
+        findings, unproved = list(own.findings), [each for each in own.unproved if not signed or each != cards.SIGNER]
     evaluated = Section("How good it is", [Words(_NOT_EVALUATED)]) if own is None else own.evaluated
     if figures is not None:
         findings.append(_COMPARED if own is not None else _NOT_COMPARED)
@@ -154,15 +152,28 @@ def _trained_on(head: Head) -> list[tuple[str, str]]:
     if features.get("hold_out"):
         held = "persons" if card["unit"] == "person" else "training pictures"
         rows.append(("test split", f"{features['hold_out']:g} of the {held} were held out"))
-    steps = [
-        f"{step['step']} (norm {step['norm']:.4g})" if "norm" in step else str(step["step"])
-        for step in to_json(head.chain)
-    ]
+    if "grouped_by" in features:
+        rows.append(("persons", f"the person of each record was found by {_found_by(**features['grouped_by'])}"))
     return [
         *rows,
-        ("what is done to a feature vector first", ", then ".join(steps) or "nothing"),
+        ("what is done to a feature vector first", ", then ".join(map(_step, head.chain)) or "nothing"),
         ("classes", named + (f", and {more:,} more, which the head's file names" if more > 0 else "")),
     ]
+
+
+def _found_by(by: By, level: int = 0, column: str | None = None) -> str:
+    """How persons were found, as the manifest of a set says it."""
+    if by == "folder":
+        return f"the first {counted(level, 'folder')} below that of its class"
+    if by == "name":
+        return "a part of its name"
+    return ("a column" if column is None else f"the column '{column}'") + (" of a table" if by == "table" else "")
+
+
+def _step(step: Step) -> str:
+    if isinstance(step, Clip):
+        return f"it is divided by its length, or by {step.norm:.4g} if that is larger (clip)"
+    return "a mean is subtracted (centre)" if isinstance(step, Centre) else "it is multiplied by a matrix (linear)"
 
 
 def _backbone(card: Mapping[str, Any]) -> str:
@@ -204,7 +215,7 @@ def _used(head: Head, name: str) -> list[Block]:
     ]
 
 
-def _checked(findings: list[Finding], unproved: tuple[str, ...]) -> list[Block]:
+def _checked(findings: Sequence[Finding], unproved: Sequence[str]) -> list[Block]:
     rows = [(each.what, _SHOWN[each.result], each.why) for each in findings]
     table = Table(("check", "result", "why"), rows, left=3)
     return [table, Words("Nothing contradicts. What the files cannot prove:"), Points(unproved)]

@@ -1,11 +1,10 @@
 """What only the holder of the records may read: the ledger, the caps, and exact figures on the test split."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli import rounding
 from dpfc_cli.errors import UserError, parameter, quoted
 from dpfc_cli.evaluation.evaluate import evaluate
 from dpfc_cli.evaluation.exact import Evaluation
@@ -15,11 +14,10 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.heads.head import Head, cards
-from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
-from dpfc_cli.ledger.totals import Account
 from dpfc_cli.privacy.accounting import default_delta
+from dpfc_cli.progress import Progress
 from dpfc_cli.report import account as accounts
 from dpfc_cli.report import evaluated, released
 from dpfc_cli.rounding import with_interval
@@ -52,7 +50,7 @@ def of(
     head: Head,
     given: str | Path | None,
     figures: Mapping[str, Any] | None,
-    progress: Callable[[str, int, int | None], None] | None = None,
+    progress: Progress | None = None,
 ) -> Holder:
     """What the files of the holder say about a head. given: its feature set, if named. figures: released ones; the
     set is not evaluated then. UserError: there is no ledger, or it contradicts the head or the figures.
@@ -76,7 +74,7 @@ def of(
         ("trained by", charge.by),
         ("purpose", charge.purpose or "not said when it was trained (--purpose)"),
         ("spent by all trainings of these people", account.summed(delta)),
-        *_room(account, delta),
+        ("cap", accounts.left(account, delta) or "none"),
     ]
     if found is not None:
         said = f"{with_interval(found.top1, found.interval, found.n)}, exact, of {found.n:,} records"
@@ -118,15 +116,6 @@ def _place(head: Head, given: str | Path | None) -> tuple[Path, Path]:
             code="missing",
         )
     return folder, ledger
-
-
-def _room(account: Account, delta: float) -> list[tuple[str, str]]:
-    """The caps that hold, and what is left."""
-    rows = [("cap", caps.said(cap)) for cap in account.caps]
-    found = caps.left(account, delta)
-    if found is not None:
-        rows.append(("left", rounding.left(found[0], delta)))
-    return rows or [("cap", "none")]
 
 
 def _evaluated(found: Evaluation | None, features: FeatureSet | None) -> list[Block]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpfc_cli.errors import UserError, missing, parameter, quoted, sentence
 from dpfc_cli.heads import signature
-from dpfc_cli.heads.head import NONPRIVATE, PRIVATE, RESEARCH, Head, copied, located
+from dpfc_cli.heads.head import SUFFIXES, Head, copied, located
 from dpfc_cli.heads.hub import PREFIX, STEM
 from dpfc_cli.heads.signature import SUFFIX
 from dpfc_cli.options import takes
@@ -17,7 +17,6 @@ from dpfc_cli.report.request import Pushing
 from dpfc_cli.show.markdown import markdown
 
 README = "README.md"
-SUFFIXES = {"private": PRIVATE, "research": RESEARCH, "non-private": NONPRIVATE}
 _REPOSITORY = re.compile(r"hf:([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)", re.ASCII)
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 

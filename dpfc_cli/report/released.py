@@ -6,7 +6,7 @@ Exact figures are refused. Whoever gets a document must not learn from it what n
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import UserError, conflict, damaged, parameter, quoted
@@ -20,7 +20,7 @@ _FRACTION = either(null, number(0, 1))
 _INTERVAL = each(number(0, 1), least=2)
 _CLASS: dict[str, Check] = {"class": text, "n": whole(0), "top1": _FRACTION, "interval": _INTERVAL}
 _FIGURES: dict[str, Check] = {
-    **dict.fromkeys(("head", "head_sha256", "charge", "split"), text),
+    **dict.fromkeys(("head", "head_sha256", "charge", "features", "split"), text),
     **{"unit": among(["record", "person"]), "n": whole(0)},
     **{"epsilon": number(LEAST_EPSILON, LARGEST_EPSILON), "delta": number(0, 1), "top1": _FRACTION},
     **{"interval": _INTERVAL, "noise": either(null, number(0, 1e308)), "top5": _FRACTION},
@@ -30,12 +30,12 @@ _FIGURES: dict[str, Check] = {
         "per_class": either(null, each(record(_CLASS))),
     },
 }
-_FILE = record({"figures": record(_FIGURES), "sha256": text, "features": text})
+_FILE = record({"figures": record(_FIGURES), "sha256": text})
 
 
 def load(path: Path, digest: str) -> Mapping[str, Any]:
-    """The released figures in a file, as `PrivateEvaluation.figures` has them, `features`: the name of the set, and
-    `sha256`: of the figures. Whoever changes them can compute it again: `check_charged` compares it with a ledger.
+    """The released figures in a file, as `PrivateEvaluation.figures` has them, and `sha256`: of the figures. Whoever
+    changes them can compute it again: `check_charged` compares it with a ledger.
 
     UserError: the file is missing or no such output, or its figures were changed, are exact, or not of the head with
     this SHA-256.
@@ -74,7 +74,7 @@ def load(path: Path, digest: str) -> Mapping[str, Any]:
             "Give the figures of this head.",
             parameter="evaluation",
         )
-    return {**figures, "features": PurePath(found["features"]).name, "sha256": found["sha256"]}
+    return {**figures, "sha256": found["sha256"]}
 
 
 def check_charged(figures: Mapping[str, Any], book: Ledger) -> None:

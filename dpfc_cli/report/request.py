@@ -1,10 +1,10 @@
 """What is wanted of a report, and of sending a head."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpfc_cli.options import HEAD, Options, option, progress_option, said
+from dpfc_cli.progress import Progress
 
 SIGNER = "Whose signature HEAD.sig is. It is checked."
 RELEASED = "What 'dpfc evaluate HEAD --epsilon E --json' wrote: noisy figures, which may be shown to anyone."
@@ -35,7 +35,7 @@ class Reporting(Options):
     )
     evaluation: Path | str | None = option(RELEASED, metavar="FILE")
     public_key: Path | str | None = option(SIGNER, metavar="FILE")
-    progress: Callable[[str, int, int | None], None] | None = progress_option("records")
+    progress: Progress | None = progress_option("records")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,6 +53,7 @@ from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.training.observer import Observer
+from dpfc_cli.version import code_digest
 
 _LARGEST_HEADER = 4096
 _GENERATION = 0x80087601
@@ -82,8 +83,8 @@ class DamagedError(ValueError):
 class Answers:
     """The answers of one training, in the order of its releases. They are this process's until `close`.
 
-    path: the file. charge: its id. training: the digest of the training. answered: how many answers there are, and
-    parts of answers.
+    path: the file. charge: its id. training: see `training_of`. answered: how many answers there are, and parts of
+    answers.
     """
 
     def __init__(self, path: Path, file: int) -> None:
@@ -254,7 +255,7 @@ def begun(charge: Charge, ledger: Path) -> Answers | None:
         file = claimed(path)
         if file is None:
             return None
-        write_at(file, _header(charge.id, charge.digest, file), 0)
+        write_at(file, _header(charge.id, training_of(charge), file), 0)
         os.fsync(file)
         sync(path.parent)
         return Answers(path, file)
@@ -273,6 +274,11 @@ def digest_of(*parts: object) -> str:
     for part in parts:
         _add(digest, part)
     return digest.hexdigest()
+
+
+def training_of(charge: Charge) -> str:
+    """A digest of the training and of the code: another version of dpfc does not go on with its answers."""
+    return digest_of(charge.digest, code_digest())
 
 
 def _add(digest: Any, value: Any) -> None:
@@ -356,7 +362,7 @@ class Wanted:
             return None
         if charge.set != self.charge.set:
             return None
-        same = charge.digest == self.charge.digest == answers.training
+        same = charge.digest == self.charge.digest and answers.training == training_of(charge)
         if not same or self.named not in (None, charge.head):
             others.append(answers.path)
             return None

@@ -61,8 +61,14 @@ class Planned:
         return self.guarantee if self.claim == "private" else None
 
     @property
+    def worth(self) -> Guarantee:
+        """The guarantee, where there is noise."""
+        assert self.guarantee is not None
+        return self.guarantee
+
+    @property
     def noise(self) -> Mechanism:
-        """The mechanism of what has noise."""
+        """The mechanism, where there is noise."""
         assert self.mechanism is not None
         return self.mechanism
 
@@ -125,17 +131,8 @@ def calibrate(
     """Options, plan and guarantee.
 
     With a noise multiplier σ, μ² is that of as many equal releases at σ as the plan has; the plan's shares divide it.
-
-    Args:
-        method: how to train.
-        facts: the public facts of the records.
-        given: options that the user set.
-        privacy: ε or σ, and δ.
-        slow: called where the answer will take seconds (Poisson sampling).
-
-    Raises:
-        UserError: an option, ε, δ or σ is out of range, or there is one class only.
-
+    given: options that the user set. slow: see `noised`. UserError: an option, ε, δ or σ is out of range, or there is
+    one class only.
     """
     given = method.taken(given)
     if facts.m < 2:
@@ -166,13 +163,9 @@ def calibrate(
 def noised(
     plan: Plan, facts: Facts, privacy: Privacy, slow: Callable[[], None] = lambda: None
 ) -> tuple[Guarantee, Mechanism]:
-    """The guarantee of a plan, and the plan with the noise that gives it.
+    """The guarantee of a plan, and the plan with the noise that gives it. UserError: ε, δ or σ is out of range.
 
     slow: called where the answer will take seconds (Poisson sampling).
-
-    Raises:
-        UserError: ε, δ or σ is out of range.
-
     """
     delta = accounting.default_delta(facts.n) if privacy.delta is None else privacy.delta
     asked, sigma, eta = privacy.epsilon, privacy.noise_multiplier, eta_of(plan)
@@ -266,9 +259,8 @@ def warnings_of_width(d: int) -> list[str]:
 
 def signal_and_noise(calibrated: Calibrated) -> tuple[float, float]:
     """A class mean of vectors of length 1 stands for n/m records; the noise in one release of it has length √d/μ."""
-    facts, guarantee = calibrated.facts, calibrated.guarantee
-    assert guarantee is not None
-    return facts.n / facts.m, sensitivity(ClassSums, facts) * math.sqrt(facts.d) / guarantee.mu
+    facts = calibrated.facts
+    return facts.n / facts.m, sensitivity(ClassSums, facts) * math.sqrt(facts.d) / calibrated.worth.mu
 
 
 def kept(calibrated: Calibrated) -> float:

@@ -25,16 +25,7 @@ from dpfc_cli.sources.classes import Origin
 from dpfc_cli.training.answers import digest_of
 from dpfc_cli.training.calibrate import Calibrated, Planned
 from dpfc_cli.training.request import SPLIT
-from dpfc_cli.version import __version__, code_digest
-
-SUFFIXES: Mapping[Claim, str] = {
-    "private": heads.PRIVATE,
-    "research": heads.RESEARCH,
-    "non-private": heads.NONPRIVATE,
-}
-
-ASKED = 48
-"""The digits of a training's digest that say what was asked for. The others are of the code."""
+from dpfc_cli.version import __version__
 
 
 def charge_of(
@@ -77,14 +68,11 @@ def charge_of(
 
 
 def charge_of_training(calibrated: Calibrated, features: FeatureSet, head: str, by: str, purpose: str | None) -> Charge:
-    """What a training charges. Trainings of one command have the same digest; those of another version of dpfc, which
-    cannot go on, have its first `ASKED` digits.
-    """
+    """What a training charges. Trainings of one command have the same digest."""
     computed = (calibrated.options, calibrated.facts, calibrated.tuning, calibrated.before, calibrated.releases)
     said = (calibrated.method.name, calibrated.method.source, calibrated.claimed, by, purpose, calibrated.federation)
     noise, manifest = calibrated.privacy.seed, features.manifest
-    asked = digest_of(manifest.id, manifest.fingerprint, noise, *computed, *said)
-    digest = asked[:ASKED] + code_digest()[:-ASKED]
+    digest = digest_of(manifest.id, manifest.fingerprint, noise, *computed, *said)
     return charge_of(calibrated, features, head, digest, by, purpose)
 
 
@@ -153,6 +141,7 @@ def card_of(
         "preparation": manifest.source["identity"].get("preparation"),
         "dtype": manifest.dtype,
         "hold_out": manifest.hold_out,
+        **({"grouped_by": manifest.grouped_by} if calibrated.facts.unit == "person" else {}),
     }
     return card_with(calibrated, known, manifest.classes, manifest.origin, at, solution, standing)
 
@@ -230,7 +219,7 @@ def _begun(start: PublicHead, trusted: np.ndarray | None, classes: Sequence[str]
 
 def with_ending(out: Path, claim: Claim) -> Path:
     """The file of a head that was named, maybe without the ending that says its claim. A folder is none."""
-    return out if out.name.endswith(heads.PRIVATE) or out.is_dir() else out.with_name(out.name + SUFFIXES[claim])
+    return out if heads.ending(out.name) or out.is_dir() else out.with_name(out.name + heads.SUFFIXES[claim])
 
 
 def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, folder: Path) -> Path:
@@ -240,7 +229,7 @@ def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, fold
     """
     claim = calibrated.claim
     if out is None:
-        guarantee, suffix = calibrated.head_claim[0] or calibrated.guarantee, SUFFIXES[claim]
+        guarantee, suffix = calibrated.head_claim[0] or calibrated.guarantee, heads.SUFFIXES[claim]
         asked = f"-eps{rounded_up(guarantee.epsilon, 4)}" if guarantee else ""
         asked += f"-seed{calibrated.privacy.seed}" if claim == "research" else ""
         # A set that was made elsewhere may have any name.
@@ -252,11 +241,9 @@ def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, fold
 def check_name(out: Path, claim: Claim) -> None:
     """UserError where the file of a head is not printable, ends as another claim demands, or exists."""
     check_new_name(out.name)
-    suffix = SUFFIXES[claim]
-    others = [other for other in SUFFIXES.values() if other not in (suffix, heads.PRIVATE)]
-    if not out.name.endswith(suffix) or any(out.name.endswith(other) for other in others):
+    if heads.ending(out.name) != heads.SUFFIXES[claim]:
         raise UserError(
-            f"{parameter('out')} {quoted(out)} must end in {suffix}, because the head will be {claim}.",
+            f"{parameter('out')} {quoted(out)} must end in {heads.SUFFIXES[claim]}, because the head will be {claim}.",
             "Change the name.",
         )
     if out.exists():

@@ -11,14 +11,13 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import EVALUATION, Charge, Outcome, State, new_id
-from dpfc_cli.ledger.file import append, ledger_path
+from dpfc_cli.ledger.file import append, ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.privacy.curator import Records
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.rounding import cost, rounded_up
 from dpfc_cli.training.answers import Answers, begun, reopened
 from dpfc_cli.training.calibrate import Planned
-from dpfc_cli.training.card import ASKED
 from dpfc_cli.training.check import Checked, check_charge
 from dpfc_cli.training.request import SPLIT
 
@@ -99,21 +98,13 @@ def confirm_again(
 ) -> bool:
     """Whether the same training or private evaluation was charged before, and is to be charged once more.
 
-    What became of it does not matter: it may run. Without a guarantee it matters, because only a head is lost.
-
-    Args:
-        ledger: what was charged.
-        charge: what would be.
-        name: of the set.
-        ask: asks a question.
-
-    Raises:
-        UserError: it was charged before, and the answer is no.
-
+    What became of it does not matter: it may run. Without a guarantee it matters, because only a head is lost. charge:
+    what would be charged. name: of the set. ask: asks a question. UserError: it was charged before, and the answer is
+    no.
     """
 
     def asked(of: Charge) -> tuple[Any, ...]:
-        return of.set, of.split, of.digest[:ASKED], of.epsilon, of.delta
+        return of.set, of.split, of.digest, of.epsilon, of.delta
 
     same = [each for each in ledger.charges if asked(each) == asked(charge)]
     ends = [ledger.outcome(each.id) for each in same]
@@ -208,19 +199,12 @@ def _resumed(charge: Charge, answers: Answers, path: Path) -> Receipt:
 
 def settle(
     receipt: Receipt, state: State, answers: int = 0, head: str | None = None, sha256: str | None = None
-) -> None:
+) -> UserError | None:
     """Write down what became of a charge. The second time nothing is written: it may be stopped after the first.
 
-    Args:
-        receipt: of the charge.
-        state: what became of it.
-        answers: how many are kept.
-        head: the name of the file that was written.
-        sha256: of its bytes, or of the figures of an evaluation.
-
-    Raises:
-        UserError: the ledger cannot be written, or lacks the charge.
-
+    answers: how many are kept. head: the name of the file that was written. sha256: of its bytes, or of the figures of
+    an evaluation. Where the ledger cannot be written, or lacks the charge, the error is returned: it stays charged in
+    any case.
     """
     charge = receipt.charge
     known: dict[str, Any] = {"id": receipt.outcome, "by": charge.by, "charge": charge.id, "after": receipt.after}
@@ -230,7 +214,19 @@ def settle(
         _check_there(ledger, charge)
         return [] if outcome.id in ledger.known else [outcome]
 
-    append(receipt.ledger.path, unless_known, "What became of the charge")
+    try:
+        append(receipt.ledger.path, unless_known, "What became of the charge")
+    except UserError as error:
+        return error
+    return None
+
+
+def spent_now(receipt: Receipt) -> Account:
+    """What is spent now. Others may have charged something meanwhile, so the ledger is read again."""
+    try:
+        return read(receipt.ledger.path).account_of(receipt.charge.set)
+    except UserError:
+        return receipt.ledger.account_of(receipt.charge.set)
 
 
 def _check_there(ledger: Ledger, charge: Charge) -> None:

@@ -8,7 +8,6 @@ record before process 0 has asked for the first sum, which it does after the cha
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,13 +18,12 @@ from dpfc_cli.privacy import parts, passes, persons
 from dpfc_cli.privacy.directions import Directions
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
+from dpfc_cli.privacy.oracle import Progress
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import Grid
 from dpfc_cli.privacy.sums import Summed
 from dpfc_cli.processes import LostError, Processes
 from dpfc_cli.training.machine import check_devices, shelf_for
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

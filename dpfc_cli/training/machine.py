@@ -37,8 +37,6 @@ DISK_LEFT = 0.5
 """The part of the free disk that is left to others."""
 MEMORY_LEFT = 0.5
 """The part of the free memory that is left to others, if nobody said how much a training may take."""
-
-
 FILLED = 2**20
 """Bytes that are written at once where the system cannot allocate."""
 WORKING_BYTES = 600 * 2**20
@@ -179,16 +177,9 @@ class Stack(InFile):
 def stack_for(plan: Plan, others: int, memory: float | None, folder: Path, beside: int = 0) -> Shelf:
     """An empty shelf for the answers of a plan that are made in pieces: in memory if there is room, else in a file.
 
-    Args:
-        plan: the plan.
-        others: bytes that the training needs for other things.
-        memory: bytes that it may take in all. None: a part of what is free.
-        folder: where a file may lie.
-        beside: bytes that the training will write to the same disk besides.
-
-    Raises:
-        UserError: there is no room for them, or they cannot be written there.
-
+    others: bytes that the training needs for other things. memory: bytes that it may take in all; None: a part of what
+    is free. folder: where a file may lie. beside: bytes that the training will write to the same disk besides.
+    UserError: there is no room for them, or they cannot be written there.
     """
     needed = stack_bytes(plan)
     if not needed or needed <= _allowed(memory) - others:
@@ -246,16 +237,8 @@ def shelf_for(
 ) -> Shelf | None:
     """An empty shelf for a training. None if it has nothing to share, or there is no room.
 
-    Args:
-        side: see `side_of`.
-        records: how many records this process reads at most.
-        facts: the public facts.
-        grid: the lattice.
-        others: bytes that the training needs for other things.
-        memory: bytes that it may take in all. None: a part of what is free.
-        folder: where a file may lie.
-        promised: bytes of that disk that the training needs for other things.
-
+    side: see `side_of`. records: how many records this process reads at most. others, memory, folder: see `stack_for`.
+    promised: bytes of that disk that the training needs for other things.
     """
     if side is None:
         return None

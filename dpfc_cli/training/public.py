@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, conflict, damaged, parameter, quoted
-from dpfc_cli.features.manifest import Manifest
+from dpfc_cli.features.manifest import Manifest, made_by
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.facts import Charge, Set
@@ -127,8 +127,8 @@ def differing(one: FeatureSet, other: FeatureSet) -> list[str]:
 
 
 def recipe(manifest: Manifest) -> dict[str, Any]:
-    """What makes features comparable. The file that features were imported from says nothing of their backbone."""
-    return {**{name: value for name, value in manifest.backbone.items() if name != "from"}, "dimensions": manifest.dim}
+    """What makes features comparable."""
+    return {**made_by(manifest.backbone), "dimensions": manifest.dim}
 
 
 def check_public(
@@ -139,18 +139,10 @@ def check_public(
     private: FeatureSet | None = None,
     head: Head | None = None,
 ) -> None:
-    """Refuse a set that cannot be public.
+    """Refuse a set that cannot be public. UserError: see the top of this module; or a ledger is damaged.
 
-    Args:
-        on: the set.
-        option: the parameter that names it.
-        split: the only split that is read; None: all of them.
-        private: the private set that it is to be used beside, if there is one.
-        head: the head that it is to be used with, if there is one.
-
-    Raises:
-        UserError: see the top of this module; or a ledger is damaged.
-
+    option: the parameter that names it. split: the only split that is read; None: all of them. private, head: what it
+    is to be used beside.
     """
     read_splits: Collection[str] = on.splits if split is None else (split,)
     if private is not None and any(_holds(private, on, each) for each in read_splits):

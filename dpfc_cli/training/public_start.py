@@ -72,19 +72,12 @@ class _Found:
 def begin(calibrated: Calibrated, private: FeatureSet, given: Path | str, book: Ledger) -> Calibrated:
     """The same training from a public start. Plan and guarantee stay.
 
-    Args:
-        calibrated: the training.
-        private: the private records.
-        given: a file of class vectors, or the name of a head.
-        book: the ledger of the private records.
-
-    Raises:
-        UserError: the method has no use for a start, the file cannot be read, it does not fit the features, it was
-            made of the private records and not charged for, or both trainings together have no ε that can be claimed.
-
+    given: a file of class vectors, or the name of a head. book: the ledger of the private records. UserError: the
+    method has no use for a start, the file cannot be read, it does not fit the features, it was made of the private
+    records and not charged for, or both trainings together have no ε that can be claimed.
     """
     check(calibrated)
-    known, before = vectors_of(private, given, book)
+    known, before = vectors_for(private.classes, private.dim, given, (private, book))
     begun = replace(calibrated, options=replace(calibrated.options, public_head=known), before=before)
     _check_together(begun)
     return begun
@@ -140,24 +133,13 @@ def _check_together(begun: Calibrated) -> None:
     raise _private(begun.options.public_head.origin["name"], f"{why}.", f"{remedy} class vectors that are public.")
 
 
-def vectors_of(private: FeatureSet, given: Path | str, book: Ledger) -> tuple[PublicHead, Mapping[str, Any] | None]:
-    """Class vectors for the classes of a feature set. If they are a private head of the same records, its card, too.
-    UserError: see `begin`.
-    """
-    return _vectors_for(private.classes, private.dim, given, (private, book))
-
-
-def vectors_for(classes: tuple[str, ...], dim: int, given: Path | str) -> PublicHead:
-    """Class vectors for these classes, of so many dimensions, where no private record is at hand.
-
-    UserError: see `begin`; or it is a head, of which nobody here could say of which records.
-    """
-    return _vectors_for(classes, dim, given, None)[0]
-
-
-def _vectors_for(
-    classes: tuple[str, ...], dim: int, given: Path | str, private: tuple[FeatureSet, Ledger] | None
+def vectors_for(
+    classes: tuple[str, ...], dim: int, given: Path | str, private: tuple[FeatureSet, Ledger] | None = None
 ) -> tuple[PublicHead, Mapping[str, Any] | None]:
+    """Class vectors for these classes, of so many dimensions. If they are a private head of the same records, its card,
+    too. private: the private records and their ledger. UserError: see `begin`; or it is a head, and no private record
+    is at hand: nobody here could say of which records it is.
+    """
     path = located(given)
     if not path.is_file():
         raise UserError(

@@ -10,7 +10,6 @@ from dpfc_cli.errors import Note, UserError, printable
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
-from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.totals import Account
 from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.directions import InMemory, Shelf
@@ -20,7 +19,7 @@ from dpfc_cli.privacy.oracle import MAKING, TAKING, Oracle, Stages
 from dpfc_cli.privacy.queries import Grid
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.card import card_of, charge_of_training, charged_standing
-from dpfc_cli.training.charge import Charged, Receipt, settle
+from dpfc_cli.training.charge import Charged, settle, spent_now
 from dpfc_cli.training.check import Checked, answers_beside
 from dpfc_cli.training.machine import shelf_for, side_of, stack_bytes, stack_for, training_bytes
 from dpfc_cli.training.observer import MATRICES, SOLVING, TRAINING, Observer
@@ -80,7 +79,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
         there = _holds(checked.path, digest)
         path = saved = checked.path if there else heads.save(data, checked.path)
         unsettled = _settled(charged, path, digest)
-        spent = _account(receipt)
+        spent = spent_now(receipt)
         if answers is not None and unsettled is None:
             # Without the ledger they are what says that there was a charge.
             answers.remove()
@@ -131,16 +130,11 @@ def stands(charged: Charged, head: Path | None) -> Note:
 
 
 def _settled(charged: Charged, path: Path | None, digest: str | None) -> UserError | None:
-    """Write into the ledger what became of a training. A failure is returned: it stays charged in any case."""
+    """Write into the ledger what became of a training, see `settle`."""
     answers = 0 if charged.answers is None else charged.answers.answered
-    try:
-        if path is None:
-            settle(charged.receipt, "stopped", answers)
-        else:
-            settle(charged.receipt, "written", answers, path.name, digest)
-    except UserError as error:
-        return error
-    return None
+    if path is None:
+        return settle(charged.receipt, "stopped", answers)
+    return settle(charged.receipt, "written", answers, path.name, digest)
 
 
 def _holds(path: Path, digest: str) -> bool:
@@ -149,14 +143,6 @@ def _holds(path: Path, digest: str) -> bool:
         return sha256_of(path) == digest
     except OSError:
         return False
-
-
-def _account(receipt: Receipt) -> Account:
-    """What is spent now. Others may have charged something meanwhile, so the ledger is read again."""
-    try:
-        return read(receipt.ledger.path).account_of(receipt.charge.set)
-    except UserError:
-        return receipt.ledger.account_of(receipt.charge.set)
 
 
 @contextmanager

@@ -19,18 +19,8 @@ from dpfc_cli.training.run import Trained, let_go, run, stands
 
 
 def plan(request: Request, observer: Observer) -> Checked:
-    """Everything of a training that costs no privacy: calibration, warnings, public records, checks, tuning.
-
-    Args:
-        request: what is wanted.
-        observer: told of warnings and progress.
-
-    Returns:
-        The training, ready to be charged. `checked.calibrated` has its plan and its guarantee.
-
-    Raises:
-        UserError: whatever can be refused.
-
+    """Everything of a training that costs no privacy: calibration, warnings, public records, checks, tuning. UserError:
+    whatever can be refused.
     """
 
     def slow() -> None:

@@ -32,7 +32,7 @@ from dpfc_cli.methods.method import factors, scaled
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.privacy.oracle import Mechanism, Oracle
+from dpfc_cli.privacy.oracle import Mechanism, Oracle, Progress
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.schema import LARGEST, fault, number, record, text
 from dpfc_cli.training.calibrate import Calibrated, with_options
@@ -53,7 +53,6 @@ IN_MEMORY = 2**30
 SUFFIX = ".tuning.jsonl"
 _TRIAL = record({"trial": text, "score": number(0, LARGEST)})
 """A score is a number of hits, or a mean average precision."""
-Progress = Callable[[int, int], None]
 Point = Mapping[str, float]
 Pieces = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 
@@ -88,8 +87,7 @@ class Trials:
     ) -> None:
         self._memory = memory
         self.method, self.facts, self.given, self.known = calibrated.method, facts, calibrated.given, known
-        assert calibrated.guarantee is not None
-        self._mu = calibrated.guarantee.mu
+        self._mu = calibrated.worth.mu
         self.points = [{}, *(p for p in factors(self.method, self.given) if any(f != 1 for f in p.values()))]
         self.draws = [drawn(known, labels, facts, seed) for seed in range(draws)]
         place = known.folder.resolve()
@@ -173,15 +171,9 @@ class Trials:
 def prepare(calibrated: Calibrated, private: FeatureSet, known: FeatureSet, memory: float | None = None) -> Trials:
     """The trials of a choice, after everything that can be refused before the first one.
 
-    Args:
-        calibrated: the training; the options that its user set are kept.
-        private: the private records, which are not read.
-        known: public records.
-        memory: bytes that may be taken; None: what the machine has free.
-
-    Raises:
-        UserError: there is nothing to choose, or the public set cannot stand for the private one.
-
+    The options that the user set are kept. private: the private records, which are not read. known: public records.
+    memory: bytes that may be taken; None: what the machine has free. UserError: there is nothing to choose, or the
+    public set cannot stand for the private one.
     """
     method = calibrated.method
     if calibrated.mechanism is None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from dpfc_cli.backbones.geometry import Filter
 from dpfc_cli.errors import UserError, counted, damaged, quoted
-from dpfc_cli.methods import AnyMethod, known
+from dpfc_cli.methods import known
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
 from dpfc_cli.privacy.chain import Chain, Clip
 from dpfc_cli.privacy.facts import Facts
@@ -35,6 +35,7 @@ from dpfc_cli.schema import (
     whole,
 )
 from dpfc_cli.sources.classes import Origin
+from dpfc_cli.sources.groups import By
 from dpfc_cli.trust.claims import EPSILON, claim_fault, figures_fault, is_sampled, mu_of, same_epsilon
 from dpfc_cli.version import __version__
 
@@ -61,7 +62,8 @@ _CARD: dict[str, Check] = {
         {
             **{"name": text, "split": text, "fingerprint": text, "backbone": mapping(anything)},
             **{"hold_out": number(0, 1), "preparation": either(null, _PREPARATION), "dtype": text},
-        }
+        },
+        grouped_by=closed({"by": among(get_args(By))}, level=whole(1), column=text),
     ),
     "ledger": closed(
         {
@@ -133,6 +135,14 @@ CHARGED = "that its training was charged to a ledger"
 OWNER = "that nobody who can write to the ledger changed it"
 SIGNER = "who vouches for it: no signature was checked"
 TEXT = "that dates, names and the values of options that shape no release are true"
+
+
+def unproved(card: Mapping[str, Any], *, named: bool = False, charged: bool = False, signed: bool) -> list[str]:
+    """What the file of a head cannot prove. named: whether a ledger names the digest of the file. charged: whether it
+    has the charge. signed: whether a signature was checked.
+    """
+    private = [NOISE] if card["claim"] == "private" else []
+    return [*private, *([] if named else [BELONGS, TEXT]), OWNER if charged else CHARGED, *([] if signed else [SIGNER])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,9 +306,12 @@ def _facts(card: Mapping[str, Any]) -> Facts:
 
 def _planned(card: Mapping[str, Any], facts: Facts, mu: float | None) -> Plan:
     """The plan that the method makes with the card's options. ValueError: it makes none with these."""
-    private = mu is not None
+    private, named = mu is not None, card["method"][:40]
     given = {name: value for name, value in card["options"].items() if value is not None}
-    method, named = _method(card), card["method"][:40]
+    try:
+        method = known(card["method"])
+    except UserError:
+        method = None
     if method is None:
         raise ValueError(f"this dpfc has no method '{named}'")
     if (method.source or {}).get("sha256") != card.get("method_source", {}).get("sha256"):
@@ -323,14 +336,6 @@ def _planned(card: Mapping[str, Any], facts: Facts, mu: float | None) -> Plan:
     if differ:
         raise ValueError(f"the option {differ[0][:40]} is missing, or has no effect in {method.name}")
     return plan
-
-
-def _method(card: Mapping[str, Any]) -> AnyMethod | None:
-    """The method that a card names, if it is here and can be used."""
-    try:
-        return known(card["method"])
-    except UserError:
-        return None
 
 
 def _same(release: Mapping[str, Any], wanted: Mapping[str, Any], part: float) -> bool:

@@ -399,7 +399,7 @@ def _origin(origin: str, private: bool) -> str:
 
 
 def terms(plan: Sequence[Mapping[str, Any]], unit: str) -> list[str]:
-    """What the words mean that describe releases, the kinds of sums among them. unit: as for `not_covered`."""
+    """What the words mean that describe releases, the kinds of sums among them."""
     kinds = dict.fromkeys(release["kind"] for release in plan)
     sigma = (
         "release: one of these sums, with noise; budget: what all releases spend together (mu squared); sigma: the "

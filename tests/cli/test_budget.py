@@ -174,7 +174,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(dpfc: Dpfc, features
     assert dpfc(*LS, "2").exit_code == 0
     before = BOOK.read_bytes()
     for line in (
-        *("--cap 3", "--population ward7", "--adopt", "--by me", "--note why", "--apart a", "--same a=b"),
+        *("--population ward7", "--adopt", "--by me", "--note why", "--apart a", "--same a=b"),
         *("--merge nowhere", "--merge elsewhere --same ward7", "--merge elsewhere --same =x", "--merge elsewhere"),
         *("--merge elsewhere --apart ward7 --same a=b", "--merge elsewhere --apart ward7 --sigma 3"),
         *("--steps 3", "--sigma 1 --epsilon 1", "--sigma nan", "--epsilon 0", "--delta 2"),
@@ -210,7 +210,9 @@ def test_a_cap_is_set_shown_and_changed_and_every_change_stays(dpfc: Dpfc, featu
     assert dpfc(*SET, "--cap", "3", *by).exit_code == 0
     assert [(each["population"], each["left"]["1e-05"]) for each in told(dpfc)] == [("ward", 3.0)]
     assert dpfc(*LS, "1").exit_code == 0
-    for change in (("4", "--delta", "1e-6"), ("2",), ("none", "--note", "the study has ended")):
+    # Without a name it is the newest set.
+    assert dpfc("budget", "--cap", "4", "--delta", "1e-6").exit_code == 0
+    for change in (("2",), ("none", "--note", "the study has ended")):
         assert dpfc(*SET, "--cap", *change).exit_code == 0
     (account,) = told(dpfc)
     assert [(each["epsilon"], each["delta"]) for each in account["caps"]] == [

@@ -180,6 +180,8 @@ def test_the_same_training_is_charged_again_only_if_somebody_says_so(dpfc: Dpfc,
 def test_without_a_terminal_it_goes_on_and_says_which_set_it_took(dpfc: Dpfc, second_set: None) -> None:
     trained = dpfc(*LINE, ends=0)
     assert "Features: features/newer (the newest of 2 sets; --features names another)" in trained.stderr
+    asked = QUESTION.removeprefix("Charge ").removesuffix(" [y/N]").replace("?", ".")
+    assert f"Charging {asked}" in one_line(trained.stderr)
 
 
 def test_an_option_of_zero_is_given_and_not_left_out(dpfc: Dpfc, features: Path) -> None:

@@ -4,6 +4,7 @@ Tests that draw noise take it from a seed, or hold it against exact distribution
 """
 
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.training import charge as charge_module
 from dpfc_cli.training.charge import pay
 from dpfc_cli.training.machine import working_bytes
 from dpfc_cli.training.request import Privacy, facts_of
@@ -211,8 +213,12 @@ def test_a_head_leaks_if_its_card_says_that_it_saw_the_records() -> None:
 
 
 def test_noise_that_is_larger_than_chance_is_told(features: FeatureSet, head: Head) -> None:
-    (loud,) = prepare(PrivateScoring(head, features, epsilon=0.1)).warnings
-    assert "the noise is larger than the error that 300 records have by chance" in loud
+    told: list[str] = []
+    assert prepare(PrivateScoring(head, features, epsilon=0.1), told.append).warnings == ()
+    (loud,) = told
+    assert re.search("by about ± [0-9]+ %, which is more than the choice of 300 records does", loud)
+    prepare(PrivateScoring(head, features, epsilon=50.0), told.append)
+    assert len(told) == 1
 
 
 # What is charged and told
@@ -328,14 +334,14 @@ def test_figures_are_told_even_if_the_ledger_cannot_say_so(
     def full(*given: object, **named: object) -> None:
         raise UserError("The disk is full.", "Make room.")
 
-    monkeypatch.setattr(private_evaluation, "settle", full)
+    monkeypatch.setattr(private_evaluation, "settle", lambda *_, **__: UserError("The disk is full.", "Make room."))
     found = evaluate_privately(head, features, epsilon=50.0)
     assert found.top1 is not None
     assert "does not say that the figures were released. The disk is full." in found.warnings[-1]
     assert len(found.spent.charges) == 2
     # A ledger that cannot be read any more does not take the figures away.
     ready = prepare(PrivateScoring(head, features, epsilon=50.0, again=True))
-    monkeypatch.setattr(private_evaluation, "read", full)
+    monkeypatch.setattr(charge_module, "read", full)
     assert len(private_evaluation.release(ready).spent.charges) == 3
 
 
@@ -373,7 +379,7 @@ def test_figures_are_fractions_of_the_counts(features: FeatureSet, head: Head) -
     def told(*answers: tuple[list[float], float]) -> PrivateEvaluation:
         """The figures of these counts with noise of these standard deviations."""
         found = [np.stack([counts, np.full(len(counts), noise)]) for counts, noise in answers]
-        return private_evaluation._figures(ready, found)
+        return private_evaluation._figures(ready, found, ready.account)
 
     found = told(([120.0, 30.0], 3.0))
     assert (found.n, found.top1, found.interval, found.noise) == (150, *fraction(120.0, 30.0, 3.0, 3.0, N))

@@ -6,7 +6,6 @@ import json
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -29,7 +28,7 @@ class Slowly:
 
     def __init__(self, found: Predictions, stop_at: int | None = None) -> None:
         self.found, self.stop_at, self.made = found, stop_at, 0
-        self.n, self.top = found.n, found.top
+        self.top = found.top
 
     def blocks(self, start: int = 0) -> Generator[list[Row], None, None]:
         rows = [each for block in self.found.blocks(start) for each in block]
@@ -39,8 +38,8 @@ class Slowly:
             self.made += 1
             yield rows[at : at + 3]
 
-    def save(self, path: Path, identity: Any = "same") -> output.Saved:
-        return output.save(self, path, None, lambda: [identity])
+    def save(self, path: Path, identity: str = "same") -> output.Saved:
+        return output.save(self.blocks, self.top, path, None, lambda: [identity])
 
 
 @pytest.fixture
@@ -165,13 +164,10 @@ def test_no_name_breaks_a_line_or_a_cell_or_commands_a_terminal(tmp_path: Path) 
     assert plain[:-1].isprintable()
     assert json.loads(plain)["name"] == name
 
-    class One:
-        n, top = 1, 1
+    def one(start: int) -> Generator[list[Row], None, None]:
+        yield [row(name)]
 
-        def blocks(self, start: int = 0) -> Generator[list[Row], None, None]:
-            yield [row(name)]
-
-    output.save(One(), tmp_path / "one.parquet", None, list)
+    output.save(one, 1, tmp_path / "one.parquet", None, list)
     assert pq.read_table(tmp_path / "one.parquet").to_pylist()[0]["name"] == 'a,"b";c\\n\\x1b[2J\\x7f\\u202e\\udcff|d'
 
 

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,6 +112,22 @@ def test_a_report_says_all_that_the_statement_says(ward: Ward) -> None:
     said = statement.document(head.card, hashlib.sha256(ward.second.read_bytes()).hexdigest())
     assert document(head).facts.items() >= said.facts.items()
     assert [row[0] for row in grid(document(head), "release").rows] == [each["kind"] for each in head.card["plan"]]
+
+
+def _grouped(card: dict[str, Any], rule: dict[str, Any]) -> None:
+    card["features"]["grouped_by"] = rule
+
+
+def test_it_says_how_persons_were_found_and_what_is_done_to_a_feature_vector(ward: Ward, tmp_path: Path) -> None:
+    for rule, said in (
+        ({"by": "folder", "level": 2}, "the first 2 folders below that of its class"),
+        ({"by": "name"}, "a part of its name"),
+        ({"by": "table", "column": "patient"}, "the column 'patient' of a table"),
+        ({"by": "column"}, "a column"),
+    ):
+        shown = document(Head.load(forged(ward.first, tmp_path / "a.safetensors", partial(_grouped, rule=rule))))
+        assert fact(shown, "persons") == f"the person of each record was found by {said}"
+    assert "divided by its length" in fact(shown, "what is done to a feature vector first")
 
 
 def test_a_report_says_what_published_practice_calls_its_epsilon(ward: Ward) -> None:
@@ -246,6 +263,7 @@ def test_released_figures_are_in_either_kind_of_report(ward: Ward) -> None:
     shared = document(head, evaluation=ward.released)
     assert f"{figures['top1']:.0%}".replace("%", " %") in fact(shared, "top-1")
     assert fact(shared, "this cost").startswith("epsilon = 2 at")
+    assert fact(shared, "scored on") == "the test split of 'clinic'"
     internal = document(head, internal=True, evaluation=ward.released)
     assert "accuracy on the test split" not in words(internal)
     [model] = header_of(markdown(shared))["model-index"]
@@ -253,22 +271,14 @@ def test_released_figures_are_in_either_kind_of_report(ward: Ward) -> None:
     assert result["metrics"][0]["value"] == figures["top1"]
 
 
-def test_figures_on_another_set_are_not_said_to_be_of_that_of_the_training(ward: Ward, tmp_path: Path) -> None:
-    elsewhere = json.loads(ward.released.read_text()) | {"features": "/data/elsewhere"}
-    (tmp_path / "figures.json").write_text(json.dumps(elsewhere))
-    shared = document(Head.load(ward.second), evaluation=tmp_path / "figures.json")
-    assert fact(shared, "scored on") == "the test split of 'elsewhere'"
-    [model] = header_of(markdown(shared))["model-index"]
-    assert model["results"][0]["dataset"]["name"] == "elsewhere"
-
-
 def test_forged_figures_are_refused_by_the_ledger_and_elsewhere_not_compared(ward: Ward, tmp_path: Path) -> None:
     figures, path = json.loads(ward.released.read_text())["figures"], tmp_path / "figures.json"
     head = Head.load(ward.second)
-    for forged in ({"top1": 0.99}, {"top1": 0.99, "charge": "0" * 32}, {"charge": head.card["ledger"]["charge"]}):
+    of = {"charge": head.card["ledger"]["charge"]}
+    for forged in ({"top1": 0.99}, {"features": "a"}, {"top1": 0.99, "charge": "0" * 32}, of):
         better = {**figures, **forged}
         sha256 = hashlib.sha256(json.dumps(better, sort_keys=True).encode()).hexdigest()
-        path.write_text(json.dumps({"figures": better, "sha256": sha256, "features": "features/clinic"}))
+        path.write_text(json.dumps({"figures": better, "sha256": sha256}))
         with refuses("damaged", parameter="evaluation"):
             document(head, internal=True, evaluation=path)
         assert words(document(head, evaluation=path)).lower().count("not compared with a ledger") == 3

@@ -34,7 +34,6 @@ from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.training import answers as answers_module
-from dpfc_cli.training import card as card_module
 from dpfc_cli.training import charge as charge_module
 from dpfc_cli.training import run
 from dpfc_cli.training.answers import Answers, DamagedError, begun, digest_of
@@ -181,7 +180,7 @@ def test_a_training_that_was_killed_or_stopped_after_its_head_has_one_head_and_c
         assert states(features)[count:] == ["written"] * (1 + settled)
     count = len(charges(features))
     with monkeypatch.context() as patch:
-        patch.setattr(run, "_account", interrupted)
+        patch.setattr(run, "spent_now", interrupted)
         with pytest.raises(KeyboardInterrupt) as end:
             train(features)
     assert "The head was written" in end.value.__notes__[0]
@@ -247,7 +246,7 @@ def test_another_version_and_other_features_are_another_training(
 ) -> None:
     killed_at(2, monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(card_module, "code_digest", lambda: 64 * "0")
+        patch.setattr(answers_module, "code_digest", lambda: 64 * "0")
         train(features)
     assert states(features) == ["charged", "written"]
     manifest = features.folder / "manifest.json"

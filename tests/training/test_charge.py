@@ -19,7 +19,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.privacy.curator import Curator, NonPrivate
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.training import card
+from dpfc_cli.training import answers
 from dpfc_cli.training.charge import Charged, charge
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import facts_of
@@ -172,7 +172,7 @@ def test_the_same_training_by_another_version_is_charged_only_again(
 ) -> None:
     """It cannot go on with the answers of this one."""
     charge(checked(features))
-    monkeypatch.setattr(card, "code_digest", lambda: 64 * "f")
+    monkeypatch.setattr(answers, "code_digest", lambda: 64 * "f")
     later = checked(features)
     assert later.unfinished is None
     with pytest.raises(UserError) as refused:

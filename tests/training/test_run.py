@@ -22,6 +22,7 @@ from dpfc_cli.privacy.lattice import MOST_BITS
 from dpfc_cli.privacy.noise import bernoulli
 from dpfc_cli.privacy.oracle import Mechanism, Plan
 from dpfc_cli.privacy.queries import QUERIES
+from dpfc_cli.training import charge as charge_module
 from dpfc_cli.training import run as runs
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.charge import charge
@@ -101,8 +102,8 @@ def test_a_ledger_that_cannot_be_read_any_more_is_told_and_the_head_is_kept(
     def broken(*_: Any) -> Any:
         raise UserError("The disk is gone.", "Find it.")
 
-    monkeypatch.setattr(runs, "settle", broken)
-    monkeypatch.setattr(runs, "read", broken)
+    monkeypatch.setattr(charge_module, "append", broken)
+    monkeypatch.setattr(charge_module, "read", broken)
     told: list[str] = []
 
     class Listening(Observer):
