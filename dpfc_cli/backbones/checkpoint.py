@@ -24,10 +24,11 @@ import ml_dtypes
 import numpy as np
 
 from dpfc_cli import npz
-from dpfc_cli.backbones.hub import unread
+from dpfc_cli.backbones.hub import AGAIN
 from dpfc_cli.errors import UserError, damaged, unsupported
 from dpfc_cli.files import check_plain
 from dpfc_cli.memory import check_fits
+from dpfc_cli.reading import unread
 
 Arrays = dict[str, np.ndarray]
 Read = Callable[[], np.ndarray]
@@ -260,7 +261,7 @@ def _opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
         try:
             return _plain(read(name), file, name)
         except broken as error:
-            raise unread(file, f"a complete {file.suffix} file", error) from error
+            raise unread(file, error, f"a complete {file.suffix} file", AGAIN) from error
 
     try:
         if file.suffix == ".npz":
@@ -278,7 +279,7 @@ def _opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
 
             names = stored.keys()
     except broken as error:
-        raise unread(file, f"a complete {file.suffix} file", error) from error
+        raise unread(file, error, f"a complete {file.suffix} file", AGAIN) from error
     for name in names:
         yield name, partial(careful, read, name)
 

@@ -23,10 +23,12 @@ from dpfc_cli.errors import Code, UserError, conflict, damaged, missing, paramet
 from dpfc_cli.files import json_in, sha256_of
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.progress import Progress
+from dpfc_cli.reading import readable
 
 INDEX = "model.safetensors.index.json"
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".tar")
 _KNOWN = (".safetensors", ".npz")
+AGAIN = "Get the file again."
 _REPOSITORY = re.compile(r"hf:(?P<repository>[^/\s]+/[^/\s]+)(?:/(?P<file>\S+))?")
 
 
@@ -304,22 +306,14 @@ def _parts(index: Path) -> list[str]:
         isinstance(name, str) and Path(name).name == name and name.endswith(".safetensors") for name in parts
     ):
         what = f"{quoted(index)} is not an index of .safetensors files."
-        raise damaged(what, "Get the file again.")
+        raise damaged(what, AGAIN)
     return sorted(set(parts))
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
+    with readable(path, "JSON", AGAIN):
         content = json_in(path)
-    except (OSError, ValueError) as error:
-        raise unread(path, "JSON", error) from error
     return content if isinstance(content, dict) else {}
-
-
-def unread(path: Path, kind: str, error: Exception) -> UserError:
-    """The error for a file that cannot be read as what it should be."""
-    code: Code = "unreadable" if isinstance(error, OSError) else "damaged"
-    return UserError(f"{quoted(path)} cannot be read as {kind}: {error}.", "Get the file again.", code=code)
 
 
 # On the hub

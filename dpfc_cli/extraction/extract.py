@@ -34,7 +34,7 @@ from dpfc_cli.options import takes
 from dpfc_cli.processes import part_of
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import check_classes, class_names
-from dpfc_cli.sources.groups import Rule, rule_of
+from dpfc_cli.sources.groups import rule_of
 from dpfc_cli.sources.nulls import broken_beside, most_allowed, naming
 from dpfc_cli.sources.person_hints import refuse_both, several_in_pictures
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Advance = Callable[[int, int], None]
 Decoded = Iterator[tuple[PlannedShard, images.Batch]]
-Wanted = Iterator[tuple[PlannedShard, images.Split, int, int]]
+Wanted = Iterator[tuple[PlannedShard, images.Decode, int, int]]
 LIBRARIES = ("jax", "numpy", "pillow", "h5py")
 OPENING, LOADING, EXTRACTING = "Opening the data set", "Loading the model", "Extracting"
 LOOKING = "Looking for more broken pictures"
@@ -93,28 +93,18 @@ def extract(wanted: Extraction) -> Extracted:
     """
     source, model, pool, preprocess = wanted.source, wanted.model, wanted.pool, wanted.preprocess
     hold_out, limit, task, dtype = wanted.hold_out, wanted.limit, wanted.task, wanted.dtype
-    window, exif, tolerant, labels = wanted.window, wanted.exif, wanted.tolerant, _labels(wanted)
-    network, named, folder_of_data, rule, whose, geometry, needs = checked(wanted)
+    tolerant = wanted.tolerant
+    network, data_dir, asked, whose, needs = checked(wanted)
+    rule = asked.group_by
     task = task or _part()
     tell = wanted.progress or (lambda stage, done, total: None)
     tell(OPENING, 0, None)
-    if images.files_of(source, folder_of_data)[1]:
+    if images.files_of(source, data_dir)[1]:
         # What is missing is said at once.
         fetch(needs, _within(LOADING, tell))
-    notices, told = set[images.Notice](), set[images.Notice]()
+    notices, told = asked.preparation.notices, set[images.Notice]()
     with naming(placed(wanted.out or _named_after(source))):
-        pictures = images.open_images(
-            source,
-            folder_of_data,
-            geometry,
-            named,
-            _within(OPENING, tell),
-            window=window,
-            exif=exif,
-            notices=notices,
-            group_by=rule,
-            **labels,
-        )
+        pictures = images.open_images(source, data_dir, replace(asked, progress=_within(OPENING, tell)))
         for remark in pictures.remarks:
             wanted.warned(remark)
         check_classes(pictures.classes, pictures.origin == "inferred")
@@ -131,8 +121,7 @@ def extract(wanted: Extraction) -> Extracted:
     # The listing is that of the source. So the ledger knows the pictures, with persons and without.
     who = {name: grouping.digest for name, grouping in groupings.items()} or None
     options = {"spread": limit, "hold_out": hold_out, "groups": who}
-    preparation = images.Preparation(geometry=geometry, window=window, exif=exif)
-    identity = identity_of(pictures, backbone, dtype, preparation, **options)
+    identity = identity_of(pictures, backbone, dtype, asked.preparation, **options)
     manifest = replace(
         manifest_of(pictures, backbone, dtype, identity), grouped_by=None if rule is None else rule.describe()
     )
@@ -158,7 +147,7 @@ def extract(wanted: Extraction) -> Extracted:
         task=task,
         tolerant=tolerant,
         groups={name: grouping.ids for name, grouping in groupings.items()} or None,
-        kind=first.kind,
+        kind=first.pixels.kind,
         population=whose,
     )
     shares = {name: most_allowed(split.n, wanted.most_null) for name, split in pictures.splits.items()}
@@ -197,11 +186,9 @@ class Extractable(NamedTuple):
     """An extraction that may be possible, and what it needs on this machine."""
 
     network: backbones.Wanted
-    classes: tuple[str, ...] | None
     data_dir: Path | None
-    rule: Rule | None
+    asked: images.Request
     population: str | None
-    geometry: images.Geometry | None
     needs: list[Needed]
 
 
@@ -217,11 +204,17 @@ def checked(wanted: Extraction) -> Extractable:
         precision=backbones.fast_precision(model) if wanted.precision == AUTO else wanted.precision,
     )
     backbones.check(network)
-    named = class_names(wanted.classes)
     data_dir = None if wanted.data_dir is None else Path(wanted.data_dir)
-    rule = None if wanted.group_by is None else rule_of(wanted.group_by)
-    refuse_both(wanted.each_record_is_a_person, rule is not None, "group_by")
-    images.check(source, data_dir, named, window=wanted.window, exif=wanted.exif, group_by=rule, **_labels(wanted))
+    refuse_both(wanted.each_record_is_a_person, wanted.group_by is not None, "group_by")
+    asked = images.Request(
+        preparation=images.Preparation(window=wanted.window, exif=wanted.exif),
+        classes=class_names(wanted.classes),
+        label_column=wanted.label_column,
+        table=None if wanted.table is None else Path(wanted.table).expanduser(),
+        file_column=wanted.file_column,
+        group_by=None if wanted.group_by is None else rule_of(wanted.group_by),
+    )
+    images.check(source, data_dir, asked)
     whose = _population_of(wanted.population, images.catalogued(source, data_dir))
     geometry = _geometry_of(source, model, preprocess, wanted.image_size)
     if wanted.tolerant and geometry is None and not images.small(source):
@@ -229,14 +222,8 @@ def checked(wanted: Extraction) -> Extractable:
             "Pictures that have another size than the first one would become null records.",
             f"Give {parameter('image_size')}, or leave out {parameter('on_error')}.",
         )
-    needs = needed(source, data_dir, model, wanted.weights)
-    return Extractable(network, named, data_dir, rule, whose, geometry, needs)
-
-
-def _labels(wanted: Extraction) -> dict[str, Any]:
-    """Where the labels stand."""
-    table = None if wanted.table is None else Path(wanted.table).expanduser()
-    return {"label_column": wanted.label_column, "table": table, "file_column": wanted.file_column}
+    asked = replace(asked, preparation=replace(asked.preparation, geometry=geometry))
+    return Extractable(network, data_dir, asked, whose, needed(source, data_dir, model, wanted.weights))
 
 
 def identity_of(
@@ -386,7 +373,7 @@ def make_shards(
             with suppress(_UnfinishedError), writer.shard(planned) as sink:
                 for _, batch, features in computed:
                     stop = batch.start + len(features)
-                    digests = split.digests(batch.start, stop)
+                    digests = split.pixels.digests[batch.start : stop]
                     sink.append(features, split.labels[batch.start : stop], batch.null, digests)
                     done += len(features)
                     if advance:
@@ -423,7 +410,7 @@ def _wanted(
     for planned in missing:
         if broken.too_many or writer.claim(planned):
             for start in range(planned.start, planned.stop, rows):
-                yield planned, source.splits[planned.split], start, min(start + rows, planned.stop)
+                yield planned, source.splits[planned.split].pixels, start, min(start + rows, planned.stop)
 
 
 def _computed(

@@ -41,10 +41,10 @@ from dpfc_cli.errors import (
 from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.hdf5 import broken as damaged
 from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable
-from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.features.table import FLOATS, Table, Tables, sliced
 from dpfc_cli.features.tables import check_stored
 from dpfc_cli.memory import check_fits, proved
+from dpfc_cli.reading import unread
 from dpfc_cli.sources import groups as persons
 from dpfc_cli.sources.classes import USUAL_NAMES, numbers_of_names
 from dpfc_cli.sources.metadata import Value, column_in, rows, usual_column
@@ -193,7 +193,7 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
         found.append(several[0] if several else None)
     if skipped and None in found:
         # Slides in a folder that cannot be listed are not missing.
-        raise unreadable(folder, skipped[0])
+        raise unread(folder, skipped[0])
     same = [slide for slide, count in Counter(slides).items() if count > 1]
     twice = same[0] if same else files.named_twice(path for path in found if path is not None)
     if twice is not None:

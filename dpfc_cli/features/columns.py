@@ -18,13 +18,13 @@ from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, parameter, quoted, secret
 from dpfc_cli.features.table import ROWS, Array, Table, Tables, checked, numbered, sliced
 from dpfc_cli.memory import check_fits
+from dpfc_cli.reading import readable
 from dpfc_cli.sources import columns, person_hints
 from dpfc_cli.sources.classes import USUAL_NAMES, hub_class_names
 from dpfc_cli.sources.columns import is_key, is_text, parquet
 from dpfc_cli.sources.groups import GROUPS, Keys, names_persons
 from dpfc_cli.sources.groups import joined as joined_keys
 from dpfc_cli.sources.metadata import encoding_of, separator_of
-from dpfc_cli.sources.reading import readable
 from dpfc_cli.sources.split_files import files_by_split, splits_by_role
 
 BLOCK = 2**26

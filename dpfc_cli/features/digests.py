@@ -18,7 +18,7 @@ import numpy as np
 
 from dpfc_cli import files
 from dpfc_cli.errors import UserError, damaged, quoted
-from dpfc_cli.features.manifest import unreadable
+from dpfc_cli.reading import unread
 from dpfc_cli.schema import among, closed, fault, test, whole
 from dpfc_cli.sources.digests import NONE, SIZE, Digests, Kind
 
@@ -54,7 +54,7 @@ def read(path: Path) -> tuple[str, Digests] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unread(path, error, wrong="unreadable") from error
     try:
         said = files.json_of(header)
         wrong = fault(said, _HEADER)

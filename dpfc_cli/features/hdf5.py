@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, damaged, missing, quoted
-from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import NoPlainFileError, check_plain
+from dpfc_cli.reading import unread
 
 if TYPE_CHECKING:
     import h5py
@@ -76,8 +76,6 @@ def opened_hdf5(path: Path) -> Iterator["h5py.File"]:
                 "Close it there, and try again.",
                 code="busy",
             ) from error
-        except NoPlainFileError as error:
-            raise unreadable(path, error) from error
         except (OSError, *DAMAGED) as error:
             raise _failed(path, error, "it is truncated or not HDF5") from error
         opened = stack.pop_all()
@@ -143,11 +141,11 @@ def readable(path: Path) -> Iterator[None]:
 
 def _failed(path: Path, error: Exception, why: str) -> UserError:
     """The error for a file that HDF5 could not read. why: what is wrong with it, if the disk is not."""
-    if isinstance(error, OSError) and error.errno:
-        return unreadable(path, error)
+    if isinstance(error, OSError) and (error.errno or isinstance(error, NoPlainFileError)):
+        return unread(path, error, wrong="unreadable")
     # Whatever h5py makes of it, the system's own error is in the text.
     number = re.search(r"errno = (\d+)", str(error))
-    return broken(path, why) if number is None else unreadable(path, OSError(int(number[1]), ""))
+    return broken(path, why) if number is None else unread(path, OSError(code := int(number[1]), os.strerror(code)))
 
 
 _REMEDY = "Make the file again with the program that made it."

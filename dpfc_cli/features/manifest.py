@@ -20,8 +20,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from dpfc_cli.errors import UserError, damaged, missing, quoted
+from dpfc_cli.errors import damaged, missing, quoted
 from dpfc_cli.files import json_in
+from dpfc_cli.reading import unread
 from dpfc_cli.schema import among, each, either, fault, mapping, null, number, record, scalar, test, text, whole
 from dpfc_cli.sources.classes import Origin
 
@@ -201,7 +202,7 @@ def load(folder: Path) -> Manifest:
             "Name a folder made by 'dpfc extract' or 'dpfc import'.",
         ) from error
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unread(path, error, wrong="unreadable") from error
     except ValueError as error:
         raise damaged(f"{quoted(path)} cannot be read as a manifest: {error}.", REMEDY) from error
     splits = {
@@ -217,16 +218,6 @@ def load(folder: Path) -> Manifest:
     if wrong is not None:
         raise damaged(f"{quoted(path)} contradicts itself: {wrong}.", REMEDY)
     return manifest
-
-
-def unreadable(path: Path, error: OSError) -> UserError:
-    """The error for a file that is there, but that the system does not let us read."""
-    why = os.strerror(error.errno) if error.errno else str(error)
-    return UserError(
-        f"{quoted(path)} cannot be read: {why}.",
-        "The file itself need not be damaged: check its permissions, and the disk.",
-        code="unreadable",
-    )
 
 
 def _contradictions(manifest: Manifest) -> Iterator[str]:

@@ -12,8 +12,9 @@ import numpy as np
 
 from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, printable, quoted
 from dpfc_cli.features.hdf5 import broken, opened_hdf5, plain_dataset, readable, rows_of
-from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load, unreadable
+from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
 from dpfc_cli.files import sha256_of
+from dpfc_cli.reading import unread
 from dpfc_cli.show.document import Told
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class FeatureSet(Told):
             try:
                 found = sha256_of(path)
             except OSError as error:
-                raise unreadable(path, error) from error
+                raise unread(path, error) from error
             if found != shard.sha256:
                 raise broken(path, "its contents are not those of the manifest (truncated, damaged or replaced)")
             if progress:

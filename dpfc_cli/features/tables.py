@@ -31,9 +31,9 @@ from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted, uns
 from dpfc_cli.features.table import ROWS, Array, Rows, Table, Tables, checked, sliced, with_groups
 from dpfc_cli.files import check_plain
 from dpfc_cli.memory import check_fits, proved
+from dpfc_cli.reading import unread
 from dpfc_cli.sources.groups import GROUPS, names_persons
 from dpfc_cli.sources.person_hints import column_of
-from dpfc_cli.sources.reading import unread
 
 SPLITS = ("train", "test")
 NAMES = "{train,test}_{x,y}.npy"
@@ -213,7 +213,7 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        raise unread(path, kind, error, "Write it again.") from error
+        raise unread(path, error, kind, "Write it again.") from error
 
 
 def _guarded(read: Rows, path: Path) -> Rows:

@@ -27,8 +27,8 @@ from dpfc_cli.memory import check_fits
 from dpfc_cli.outputs import unwritable
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
+from dpfc_cli.reading import unread
 from dpfc_cli.show.document import Told, Values
-from dpfc_cli.sources.reading import unread
 from dpfc_cli.trust import card as card_values
 from dpfc_cli.trust import statement
 
@@ -370,8 +370,8 @@ def _unread(path: Path, error: OSError | ValueError) -> UserError:
         return missing(f"There is no head {quoted(path)}.", remedy)
     return unread(
         path,
-        "a head",
         error,
+        "a head",
         "Name a file made by 'dpfc train'. If it is one, it is damaged: restore it from a backup.",
     )
 

@@ -95,6 +95,8 @@ class Broken:
         return f"{said} {how} This number depends on the records: do not publish it." if parts else None
 
     def _listed(self) -> str:
-        titles = ((self._source.splits[split].title(row), why) for (split, row), why in sorted(self._found.items()))
+        titles = (
+            (self._source.splits[split].pixels.title(row), why) for (split, row), why in sorted(self._found.items())
+        )
         lines = [f"{printable(title)}: {printable(why)}" for title, why in titles]
         return listed(lines, self._file, f"The first {len(lines):,}" if self.full else "Which they are")

@@ -2,17 +2,15 @@
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.downloads import Remote, fetch
 from dpfc_cli.errors import UserError, conflict, missing, parameter, unknown
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.images import cifar, folder, hugging_face, idx, imagenet, webdataset
-from dpfc_cli.images.sets import DataSet, ImageSet, Notice, Preparation, Request, Window
-from dpfc_cli.progress import Progress
-from dpfc_cli.sources.groups import RULES, Rule
+from dpfc_cli.images.sets import DataSet, ImageSet, Request
+from dpfc_cli.sources.groups import RULES
 
 _ALL: tuple[DataSet, ...] = (
     idx.DIGITS,
@@ -32,18 +30,7 @@ FORMATS = tuple(entry.name for entry in _ALL if entry.location == "path")
 """Those before a path."""
 
 
-def check(
-    dataset: str,
-    data_dir: Path | None = None,
-    classes: tuple[str, ...] | None = None,
-    *,
-    window: Window | None = None,
-    exif: bool = False,
-    label_column: str | None = None,
-    table: Path | None = None,
-    file_column: str | None = None,
-    group_by: Rule | None = None,
-) -> None:
+def check(dataset: str, data_dir: Path | None = None, asked: Request | None = None) -> None:
     """Refuse what can be refused before any file is opened. For the arguments see `open_images`.
 
     Raises:
@@ -51,6 +38,8 @@ def check(
             data set does not take one of the others (code "conflict"), or the window is none (code "bad-value").
 
     """
+    asked = asked or Request()
+    window, rule = asked.preparation.window, asked.group_by
     entry, path = _entry(dataset)
     if entry.location == "path" and not path:
         raise missing(f"'{entry.name}' needs the path of its files.", f"Write {entry.usage}.", parameter="dataset")
@@ -61,22 +50,21 @@ def check(
         )
     known = [form for form in RULES if form.partition(":")[0] in entry.groups]
     for name, given, taken, why in (
-        ("data_dir", data_dir is not None, entry.location == "data_dir", "its name says where its files are"),
-        ("classes", classes is not None, entry.asserted, "it names its classes itself"),
-        ("label_column", label_column is not None, entry.asserted, "it has labels of its own"),
-        ("table", table is not None, "table" in entry.groups, "its labels stand elsewhere"),
-        ("file_column", file_column is not None, "table" in entry.groups, "its labels stand elsewhere"),
-        ("group_by", group_by is not None, known, "it does not say which pictures are of one person"),
-        ("window", window is not None, not entry.small, "its pictures are pixels of 8 bits already"),
-        ("exif", exif, not entry.small, "its pictures are pixels of 8 bits already"),
+        ("data_dir", data_dir, entry.location == "data_dir", "its name says where its files are"),
+        ("classes", asked.classes, entry.asserted, "it names its classes itself"),
+        ("label_column", asked.label_column, entry.asserted, "it has labels of its own"),
+        ("table", asked.table, "table" in entry.groups, "its labels stand elsewhere"),
+        ("file_column", asked.file_column, "table" in entry.groups, "its labels stand elsewhere"),
+        ("group_by", rule, known, "it does not say which pictures are of one person"),
+        ("window", window, not entry.small, "its pictures are pixels of 8 bits already"),
+        ("exif", asked.preparation.exif or None, not entry.small, "its pictures are pixels of 8 bits already"),
     ):
-        if given and not taken:
+        if given is not None and not taken:
             raise conflict(f"'{entry.name}' takes no {parameter(name)}: {why}.", f"Leave out {parameter(name)}.")
-    if group_by is not None and group_by.by not in entry.groups:
+    if rule is not None and rule.by not in entry.groups:
         raise conflict(
-            f"'{entry.name}' does not find persons by '{group_by.by}'.",
-            f"Write {' or '.join(known)}.",
-            parameter="group_by",
+            f"'{entry.name}' does not find persons by '{rule.by}'.",
+            f"Write {parameter('group_by')} {' or '.join(known)}.",
         )
     if window is not None and not (len(window) == 2 and all(map(math.isfinite, window)) and window[0] < window[1]):
         raise UserError(
@@ -108,39 +96,14 @@ def files_of(dataset: str, data_dir: Path | None) -> tuple[Path | None, tuple[Re
     return cache_folder() / entry.name, entry.remotes
 
 
-def open_images(
-    dataset: str,
-    data_dir: Path | None = None,
-    geometry: Geometry | None = None,
-    classes: tuple[str, ...] | None = None,
-    progress: Progress | None = None,
-    *,
-    window: Window | None = None,
-    exif: bool = False,
-    label_column: str | None = None,
-    table: Path | None = None,
-    file_column: str | None = None,
-    notices: set[Notice] | None = None,
-    group_by: Rule | None = None,
-) -> ImageSet:
-    """Open a data set. Pictures are decoded later, when they are asked for. For the options see also `Preparation` and
-    `Request`.
+def open_images(dataset: str, data_dir: Path | None = None, asked: Request | None = None) -> ImageSet:
+    """Open a data set. Pictures are decoded later, when they are asked for.
 
     Args:
         dataset: one of `DATASETS`, with a path in the place of PATH.
         data_dir: the folder that holds the data set's files, or that folder's parent. None: they are in the cache, and
             are downloaded into it first.
-        geometry: the size to bring pictures of many sizes to; None: all must have the size of the first one. Pictures
-            of a data set with one small size stay as they are.
-        classes: the names of the classes, which the operator asserts where the format has no list of them.
-        progress: called while files are downloaded or listed.
-        window: (low, high), the grey values that become black and white, for pictures of more than 8 bits.
-        exif: whether pictures are turned as their EXIF orientation says.
-        label_column: the column of a table, or the key of a record, that holds the label.
-        table: the table of labels of an image folder; None: the one beside the pictures, if there is one.
-        file_column: the column of that table that names the picture.
-        notices: a set to which it is added why some picture may look otherwise than its owner expects.
-        group_by: how the person of each picture is found, or None.
+        asked: how it is read. Its place is found here.
 
     Raises:
         UserError: as `check`; or the files are missing, damaged, or not those of this data set.
@@ -149,21 +112,11 @@ def open_images(
         open_images("digits").splits["train"].pixels(0, 10)  # uint8, (10, 8, 8, 1)
 
     """
-    labels: dict[str, Any] = {"label_column": label_column, "table": table, "file_column": file_column}
-    check(dataset, data_dir, classes, window=window, exif=exif, group_by=group_by, **labels)
-    seen = set[Notice]() if notices is None else notices
+    asked = asked or Request()
+    check(dataset, data_dir, asked)
     place, remotes = files_of(dataset, data_dir)
-    fetch(remotes, progress)
-    return _entry(dataset)[0].open(
-        Request(
-            place=place or Path(),
-            preparation=Preparation(geometry=geometry, window=window, exif=exif, notices=seen),
-            classes=classes,
-            progress=progress,
-            group_by=group_by,
-            **labels,
-        )
-    )
+    fetch(remotes, asked.progress)
+    return _entry(dataset)[0].open(replace(asked, place=place or Path()))
 
 
 def _entry(dataset: str) -> tuple[DataSet, str]:

@@ -29,7 +29,7 @@ from dpfc_cli.errors import parameter
 from dpfc_cli.images.sets import LARGEST, DataSet, Entry, ImageSet, Pixels, Request, mirrored, missing
 from dpfc_cli.images.splits import Listed, entry_of, image_set
 from dpfc_cli.images.tars import UNPACKING, Header
-from dpfc_cli.sources.reading import readable
+from dpfc_cli.reading import readable
 
 SIDE, CHANNELS = 32, 3
 AGAIN = f"Fetch the data set again, or leave out {parameter('data_dir')} to download it."

@@ -34,12 +34,12 @@ from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images import dicom
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
 from dpfc_cli.images.splits import Files, Listed, image_set
+from dpfc_cli.reading import readable
 from dpfc_cli.sources.classes import USUAL_NAMES
 from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
 from dpfc_cli.sources.groups import Rule
 from dpfc_cli.sources.metadata import FILE_NAME, NAMES, Metadata, Value, column_in, metadata_of, read, usual_column
 from dpfc_cli.sources.person_hints import column_of, level_of, repeat
-from dpfc_cli.sources.reading import readable
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, inside, is_clutter, refuse_twice
 
 EXTENSIONS = frozenset(

@@ -12,8 +12,8 @@ from typing import Any
 
 from dpfc_cli.files import json_in
 from dpfc_cli.images.sets import DataSet, ImageSet, Request, has_files
+from dpfc_cli.reading import readable
 from dpfc_cli.schema import each, fault, record, text
-from dpfc_cli.sources.reading import readable
 from dpfc_cli.sources.split_files import files_by_split, refuse_twice
 
 SUFFIX = ".parquet"

@@ -17,7 +17,7 @@ import numpy as np
 
 from dpfc_cli.images.sets import LARGEST, DataSet, Entry, ImageSet, Pixels, Request, mirrored, missing
 from dpfc_cli.images.splits import Listed, entry_of, image_set
-from dpfc_cli.sources.reading import readable
+from dpfc_cli.reading import readable
 
 TEN_DIGITS = tuple("0123456789")
 """The names of the classes of MNIST."""

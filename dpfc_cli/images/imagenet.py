@@ -22,7 +22,7 @@ from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
 from dpfc_cli.images.splits import Listed, image_set, read_file
 from dpfc_cli.images.tars import UNPACKING, Header, Member, members, nested, ranges
 from dpfc_cli.memory import proved
-from dpfc_cli.sources.reading import readable
+from dpfc_cli.reading import readable
 
 TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 KIT = "ILSVRC2012_devkit_t12"

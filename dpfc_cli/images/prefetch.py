@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +19,6 @@ from dpfc_cli.images.sets import Decode, Pixels, UnreadableError
 from dpfc_cli.threads import cores
 
 Key = TypeVar("Key")
-
-
-class Decodable(Protocol):
-    """Pictures of one shape that can be decoded: those of a `Split`, or `Unlabelled` ones."""
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]: ...
-
-    @property
-    def pixels(self) -> Decode: ...
 
 
 AHEAD = 2
@@ -54,22 +44,22 @@ class Batch:
 
 
 def batches(
-    wanted: Iterable[tuple[Key, Decodable, int, int]], workers: int | None = None
+    wanted: Iterable[tuple[Key, Decode, int, int]], workers: int | None = None
 ) -> Generator[tuple[Key, Batch], None, None]:
     """Decode batches, each with its key, in the order of `wanted`. UserError if the source cannot be read.
 
     If you do not read the iterator to its end, close it (`contextlib.closing`) to stop the threads.
 
     Args:
-        wanted: (key, split, start, stop) of each batch. It is read AHEAD batches early.
+        wanted: (key, pictures, start, stop) of each batch. It is read AHEAD batches early.
         workers: the number of threads. Default: one for each core.
 
     """
     pool = ThreadPoolExecutor(workers or cores(), "dpfc-decode")
     ahead: deque[tuple[Key, Batch, list[Future[None]]]] = deque()
     try:
-        for key, split, start, stop in wanted:
-            ahead.append((key, *_begun(pool, split, start, stop)))
+        for key, pictures, start, stop in wanted:
+            ahead.append((key, *_begun(pool, pictures, start, stop)))
             if len(ahead) > AHEAD:
                 yield _finished(*ahead.popleft())
         while ahead:
@@ -78,11 +68,11 @@ def batches(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begun(pool: ThreadPoolExecutor, split: Decodable, start: int, stop: int) -> tuple[Batch, list[Future[None]]]:
+def _begun(pool: ThreadPoolExecutor, pictures: Decode, start: int, stop: int) -> tuple[Batch, list[Future[None]]]:
     n = stop - start
-    batch = Batch(start=start, pixels=np.zeros((n, *split.image_shape), np.uint8), broken={})
+    batch = Batch(start=start, pixels=np.zeros((n, *pictures.shape), np.uint8), broken={})
     pieces = [(at, min(at + PIECE, n)) for at in range(0, n, PIECE)]
-    return batch, [pool.submit(_fill, split, batch, slice(*piece)) for piece in pieces]
+    return batch, [pool.submit(_fill, pictures, batch, slice(*piece)) for piece in pieces]
 
 
 def _finished(key: Key, batch: Batch, pieces: list[Future[None]]) -> tuple[Key, Batch]:
@@ -91,13 +81,13 @@ def _finished(key: Key, batch: Batch, pieces: list[Future[None]]) -> tuple[Key, 
     return key, batch
 
 
-def _fill(split: Decodable, batch: Batch, piece: slice) -> None:
+def _fill(pictures: Decode, batch: Batch, piece: slice) -> None:
     first = batch.start
     try:
-        batch.pixels[piece] = split.pixels(first + piece.start, first + piece.stop)
+        batch.pixels[piece] = pictures(first + piece.start, first + piece.stop)
     except UnreadableError:
         for row in range(piece.start, piece.stop):
             try:
-                batch.pixels[row] = split.pixels(first + row, first + row + 1)[0]
+                batch.pixels[row] = pictures(first + row, first + row + 1)[0]
             except UnreadableError as error:
                 batch.broken[row] = str(error.fields.get("reason", error.what))

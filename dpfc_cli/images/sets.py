@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,6 @@ Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int32]
 Records = NDArray[np.int64]
 """Numbers of records. They ascend, unless the records are brought together by persons."""
-Decode = Callable[[int, int], Pixels]
-"""Decodes the pictures start to stop - 1: (stop - start, H, W, C)."""
 Window = tuple[float, float]
 """The grey values that become black and white. Those between them become the levels between."""
 
@@ -65,22 +63,40 @@ class Entry(NamedTuple):
     sha256: str  # of its bytes, in hex, or '' if they were not read
 
 
+class Decode(Protocol):
+    """Pictures of one shape, (H, W, C) with C = 1 or 3. Several threads may call it at once. kind, digests: those of
+    the pictures that it has read, (n,) (see `sources.digests`).
+    """
+
+    shape: tuple[int, int, int]
+    kind: Kind
+    digests: Digests
+
+    def __call__(self, start: int, stop: int) -> Pixels:
+        """Decode the pictures start to stop - 1: (stop - start, H, W, C). UnreadableError if one cannot be decoded."""
+        ...
+
+    def only(self, records: Records) -> "Decode":
+        """These records alone."""
+        ...
+
+    def name(self, i: int) -> str:
+        """What the source calls picture i, wherever it is stored; or its number if it has no name."""
+        ...
+
+    def title(self, i: int) -> str:
+        """What messages call picture i: its name and where it lies."""
+        ...
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Split:
     """One part of a data set. Its records have a fixed order."""
 
     labels: Labels  # (n,)
-    image_shape: tuple[int, int, int]  # (H, W, C), C = 1 or 3
     pixels: Decode
-    """pixels(start, stop) decodes that range of pictures: uint8, (stop - start, H, W, C). Several threads may call it
-    at once. It raises UnreadableError if a picture cannot be decoded. It may have a `kind` and `digests`, (n,): those
-    of the pictures that it has read."""
-    only: Callable[[Records], Decode]  # only(records) is a `pixels` of these records alone
     listing: str  # SHA-256 in hex of what the source is made of
     prepared: bool = False  # the pictures were brought to a `Geometry`
-    name: Callable[[int], str] = str
-    """name(i) is what the source calls picture i, wherever it is stored; or its number if it has no name."""
-    title: Callable[[int], str] = str  # title(i) is what messages call picture i: its name and where it lies
     keys: Keys | None = None  # the person of each picture, if the user asked for persons
 
     @property
@@ -89,14 +105,9 @@ class Split:
         return len(self.labels)
 
     @property
-    def kind(self) -> Kind | None:
-        """What the digests of the records are made of (see `sources.digests`); None if the source makes none."""
-        return getattr(self.pixels, "kind", None)
-
-    def digests(self, start: int, stop: int) -> Digests | None:
-        """The digests of the pictures start to stop - 1, which must be decoded by then. None if there are none."""
-        found: Digests | None = getattr(self.pixels, "digests", None)
-        return None if found is None else found[start:stop]
+    def image_shape(self) -> tuple[int, int, int]:
+        """(H, W, C) of the pictures."""
+        return self.pixels.shape
 
     def spread(self, n: int) -> "Split":
         """Take n records from all over the listing, or all records if there are no more than n."""
@@ -106,15 +117,8 @@ class Split:
         """These records alone. The listing stays, because the privacy budget spent on a part of the pictures is spent
         on the same pictures.
         """
-        return replace(
-            self,
-            labels=self.labels[records],
-            pixels=self.only(records),
-            only=lambda some: self.only(records[some]),
-            name=lambda i: self.name(int(records[i])),
-            title=lambda i: self.title(int(records[i])),
-            keys=None if self.keys is None else self.keys.part(records),
-        )
+        keys = None if self.keys is None else self.keys.part(records)
+        return replace(self, labels=self.labels[records], pixels=self.pixels.only(records), keys=keys)
 
 
 @dataclass(frozen=True)
@@ -161,10 +165,10 @@ class Preparation:
 class Request:
     """What a data set is opened with."""
 
-    place: Path  # the file, folder or pattern that holds its files, if they are not included in dpfc
-    preparation: Preparation  # not used if all pictures have one small size
-    classes: tuple[str, ...] | None  # those that the operator asserts
-    progress: Progress | None
+    place: Path = Path()  # the file, folder or pattern that holds its files, if they are not included in dpfc
+    preparation: Preparation = field(default_factory=Preparation)  # not used if all pictures have one small size
+    classes: tuple[str, ...] | None = None  # those that the operator asserts
+    progress: Progress | None = None  # told while files are downloaded or listed
     label_column: str | None = None  # the column, or the key, that holds the labels, if it is not a usual one
     table: Path | None = None  # the table of labels, if it does not lie beside the pictures under its usual name
     file_column: str | None = None  # the column of that table that names the picture, if it is not a usual one
@@ -228,7 +232,7 @@ def held_out(source: ImageSet, fraction: float) -> ImageSet:
     """
     train = source.splits["train"]
     sizes = {name: split.n for name, split in source.splits.items()}
-    records = rule(source.name, sizes, fraction, "image", train.name, train.keys)
+    records = rule(source.name, sizes, fraction, "image", train.pixels.name, train.keys)
     return replace(source, splits={split: train.part(own) for split, own in records.items()})
 
 

@@ -2,6 +2,7 @@
 decoded when they are asked for. The bytes of these may be in files of their own, in archives, or in tables.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -26,6 +27,7 @@ from dpfc_cli.images.sets import (
     UnreadableError,
     check_size,
     unread,
+    unreadable,
 )
 from dpfc_cli.sources.classes import Given, Origin, labelled
 from dpfc_cli.sources.digests import Kind, digest_of, digests_of_pixels
@@ -151,29 +153,13 @@ def _split(labels: np.ndarray, found: Listed, request: Request) -> Split:
     labels.setflags(write=False)
     listing = listing_of(found.classes, found.entries)
     if isinstance(pictures, np.ndarray):
-        _, height, width, channels = pictures.shape
-        return Split(
-            labels=labels,
-            image_shape=(height, width, channels),
-            pixels=_Held(pictures),
-            only=lambda records: _Held(pictures[records]),
-            listing=listing,
-        )
+        return Split(labels=labels, pixels=_Held(pictures, np.arange(len(labels))), listing=listing)
     geometry, remedy = preparation.geometry, NO_PERSON if rule is None else rule.remedy
     persons = found.persons
     keys = None if persons is None else keys_of(persons, str(request.place), lambda i: secret(pictures.name(i)), remedy)
     shape = _first_shape(pictures, preparation) if geometry is None else (geometry.crop, geometry.crop, 3)
-    return Split(
-        labels=labels,
-        image_shape=shape,
-        pixels=Decoder(pictures, shape, preparation),
-        only=lambda records: Decoder(pictures.only(records), shape, preparation),
-        listing=listing,
-        prepared=geometry is not None,
-        name=pictures.name,
-        title=pictures.title,
-        keys=keys,
-    )
+    pixels = Decoder(pictures, shape, preparation)
+    return Split(labels=labels, pixels=pixels, listing=listing, prepared=geometry is not None, keys=keys)
 
 
 def listing_of(classes: tuple[str, ...], entries: Iterable[Entry]) -> str:
@@ -190,44 +176,75 @@ def entry_of(name: str, data: bytes) -> Entry:
 
 
 class _Held:
-    """A `Decode` of pictures that are decoded already. digests: of those that were asked for so far."""
+    """A `Decode` of pictures that are decoded already, (n, H, W, C): of these records. They have numbers for names."""
 
     kind: Kind = "pixels"
 
-    def __init__(self, images: Pixels) -> None:
-        self._images, self.digests = images, np.zeros(len(images), np.uint64)
+    def __init__(self, images: Pixels, records: Records) -> None:
+        self._images, self._records = images, records
+        self.digests = np.zeros(len(records), np.uint64)
+        _, height, width, channels = images.shape
+        self.shape = (height, width, channels)
 
     def __call__(self, start: int, stop: int) -> Pixels:
-        _check_range(start, stop, len(self._images))
-        found = np.ascontiguousarray(self._images[start:stop])
+        _check_range(start, stop, len(self._records))
+        found = self._images[self._records[start:stop]]
         self.digests[start:stop] = digests_of_pixels(found)
         return found
 
+    def only(self, records: Records) -> "_Held":
+        return _Held(self._images, self._records[records])
+
+    def name(self, i: int) -> str:
+        return str(self._records[i])
+
+    title = name
+
 
 class Decoder:
-    """A `Decode` of encoded pictures of this shape. digests: of those that were read so far."""
+    """A `Decode` of encoded pictures.
+
+    alone: each picture stands alone, and the others are decoded if one is missing or has another size: it is broken.
+    Pictures are made grey if their shape has one channel.
+    """
 
     kind: Kind = "file"
 
-    def __init__(self, pictures: Encoded, shape: tuple[int, int, int], preparation: Preparation) -> None:
-        self._pictures, self._shape, self._preparation = pictures, shape, preparation
+    def __init__(
+        self, pictures: Encoded, shape: tuple[int, int, int], preparation: Preparation, *, alone: bool = False
+    ) -> None:
+        self._pictures, self.shape, self._preparation, self._alone = pictures, shape, preparation, alone
         self.digests = np.zeros(len(pictures), np.uint64)
+        self.name, self.title = pictures.name, pictures.title
 
     def __call__(self, start: int, stop: int) -> Pixels:
         _check_range(start, stop, len(self.digests))
-        batch = np.empty((stop - start, *self._shape), np.uint8)
+        batch = np.empty((stop - start, *self.shape), np.uint8)
         for row in range(len(batch)):
-            title, data = self._pictures.title(start + row), _read(self._pictures, start + row)
+            title, data = self.title(start + row), _read(self._pictures, start + row, self._alone)
             self.digests[start + row] = digest_of(data)
-            picture = _decoded(data, title, self._preparation)
-            if picture.shape != self._shape:
-                # This is never a null record: the first picture alone could turn all others into null records.
-                raise bad_record(
-                    f"{secret(title)} has another size than the first image. {GUARDED}",
-                    f"Give a size that all images are resized and cropped to: {parameter('image_size')}.",
-                )
-            batch[row] = picture
+            batch[row] = self._fitting(_decoded(data, title, self._preparation), title)
         return batch
+
+    def only(self, records: Records) -> "Decoder":
+        return Decoder(self._pictures.only(records), self.shape, self._preparation, alone=self._alone)
+
+    def _fitting(self, picture: Pixels, title: str) -> Pixels:
+        """The picture, if it has the size that all have."""
+        (height, width, channels), (own_height, own_width, _) = self.shape, picture.shape
+        if (height, width) != (own_height, own_width):
+            if self._alone:
+                raise unreadable(title, f"it has {own_width} × {own_height} pixels, and must have {width} × {height}")
+            # This is never a null record: the first picture alone could turn all others into null records.
+            raise bad_record(
+                f"{secret(title)} has another size than the first image. {GUARDED}",
+                f"Give a size that all images are resized and cropped to: {parameter('image_size')}.",
+            )
+        if channels == 1:
+            from dpfc_cli.images.decoding import grey
+
+            return grey(picture)
+        return picture
 
 
 def _check_range(start: int, stop: int, n: int) -> None:
@@ -249,16 +266,23 @@ def _first_shape(pictures: Encoded, preparation: Preparation) -> tuple[int, int,
     return shape(len(pictures) - 1)
 
 
-def _read(pictures: Encoded, i: int) -> bytes:
+_OWN = (None, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+"""What the system says of one file, and not of the disk or of itself. None: it is no plain file."""
+
+
+def _read(pictures: Encoded, i: int, alone: bool = False) -> bytes:
+    title = pictures.title(i)
     try:
         return pictures.read(i)
     except (ValueError, MemoryError) as error:
         # Most commands never decode a picture, and Pillow takes longer to import than the rest of the room.
         from dpfc_cli.images.decoding import refusal
 
-        raise refusal(error, pictures.title(i)) from error
+        raise refusal(error, title) from error
     except OSError as error:
-        raise unread(pictures.title(i), error) from error
+        if alone and error.errno in _OWN:
+            raise unreadable(title, error.strerror or str(error)) from error
+        raise unread(title, error) from error
 
 
 def _decoded(data: bytes, title: str, preparation: Preparation) -> Pixels:

@@ -33,11 +33,11 @@ from dpfc_cli.images.prefetch import PIECE
 from dpfc_cli.images.sets import Entry, ImageSet, Records, Request, check_size
 from dpfc_cli.images.splits import Listed, image_set, read_file
 from dpfc_cli.memory import check_fits, free_memory
+from dpfc_cli.reading import readable
 from dpfc_cli.sources import columns
 from dpfc_cli.sources import person_hints as persons
 from dpfc_cli.sources.classes import Given, hub_class_names
 from dpfc_cli.sources.columns import AGAIN, column_of, parquet, rows_of
-from dpfc_cli.sources.reading import readable
 from dpfc_cli.sources.split_files import inside, refuse_twice
 from dpfc_cli.threads import cores
 

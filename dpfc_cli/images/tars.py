@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dpfc_cli.errors import secret
 from dpfc_cli.images.sets import Records, check_size
-from dpfc_cli.sources.reading import readable
+from dpfc_cli.reading import readable
 
 LONGEST_NAME = 1 << 20
 """Bytes of the longest record of a name, or of other facts, that stands before a member. It is read as a whole."""

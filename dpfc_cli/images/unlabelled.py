@@ -5,7 +5,6 @@ data set to train on, each picture stands alone here: one that is missing, damag
 others are decoded. What comes from the system (no memory, a disk that fails) stops the run.
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -14,21 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from dpfc_cli.errors import UserError, counted, missing, quoted
-from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images import dicom
 from dpfc_cli.images.folder import EXTENSIONS, ending_of, is_dicom, left_out
 from dpfc_cli.images.hugging_face import files_of
-from dpfc_cli.images.sets import Pixels, Preparation, unread, unreadable
+from dpfc_cli.images.sets import unread
 from dpfc_cli.images.splits import Encoded, Files
 from dpfc_cli.images.tars import members, ranges
 from dpfc_cli.sources.split_files import files_by_split, is_clutter
 
 TAR, PARQUET = ".tar", ".parquet"
-_OWN = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
-"""What the system says of one file, and not of the disk or of itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,43 +46,6 @@ class Unlabelled:
         for entry in self.entries():
             digest.update(json.dumps(entry).encode() + b"\n")
         return digest.hexdigest()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decoder:
-    """The pixels of unlabelled pictures: a `prefetch.Decodable`."""
-
-    source: Unlabelled
-    image_shape: tuple[int, int, int]  # what all must have, (H, W, C); with one channel, pictures are made grey
-    preparation: Preparation
-
-    def pixels(self, start: int, stop: int) -> Pixels:
-        """The pictures start to stop - 1. Raises UnreadableError for the first one that is broken."""
-        from dpfc_cli.images.decoding import decode, grey
-
-        found = np.empty((stop - start, *self.image_shape), np.uint8)
-        for row in range(len(found)):
-            title = self.source.pictures.title(start + row)
-            picture = decode(self._bytes(start + row, title), title, self.preparation)
-            height, width, channels = self.image_shape
-            if picture.shape[:2] != (height, width):
-                raise unreadable(
-                    title,
-                    f"it has {picture.shape[1]} × {picture.shape[0]} pixels, and those that the head was trained on "
-                    f"have {width} × {height}",
-                )
-            found[row] = picture if channels == picture.shape[2] else grey(picture)
-        return found
-
-    def _bytes(self, i: int, title: str) -> bytes:
-        try:
-            return self.source.pictures.read(i)
-        except (NoPlainFileError, ValueError) as error:
-            raise unreadable(title, str(error)) from error
-        except OSError as error:
-            if error.errno in _OWN:
-                raise unreadable(title, os.strerror(error.errno or 0)) from error
-            raise unread(title, error) from error
 
 
 def in_folder(folder: Path) -> Unlabelled:

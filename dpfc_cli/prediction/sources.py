@@ -32,18 +32,9 @@ from dpfc_cli.heads.head import Head, made_otherwise
 from dpfc_cli.images import FORMATS, batches
 from dpfc_cli.images.folder import EXTENSIONS
 from dpfc_cli.images.hugging_face import is_saved
-from dpfc_cli.images.unlabelled import (
-    PARQUET,
-    TAR,
-    Decoder,
-    Unlabelled,
-    in_archives,
-    in_arrow,
-    in_folder,
-    in_list,
-    in_parquet,
-)
-from dpfc_cli.sources.reading import readable
+from dpfc_cli.images.splits import Decoder
+from dpfc_cli.images.unlabelled import PARQUET, TAR, Unlabelled, in_archives, in_arrow, in_folder, in_list, in_parquet
+from dpfc_cli.reading import readable
 
 STDIN = "-"
 ROWS = 4096
@@ -112,7 +103,7 @@ class Pictures(Source):
 
     def blocks(self, start: int) -> Generator[Block, None, None]:
         recipe, step = self._recipe, self._backbone.batch
-        decoder = Decoder(source=self._found, image_shape=recipe.image_shape, preparation=recipe.preparation)
+        decoder = Decoder(self._found.pictures, recipe.image_shape, recipe.preparation, alone=True)
         wanted = ((None, decoder, at, min(at + step, self.n)) for at in range(start, self.n, step))
         with closing(batches(wanted)) as decoded:
             pixels = ((batch, batch.pixels) for _, batch in decoded)

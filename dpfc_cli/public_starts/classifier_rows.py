@@ -11,14 +11,15 @@ the 1,000 rows of ImageNet it is as good (CIFAR-10: 75.6 % against 75.1 %, CIFAR
 
 import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, conflict, parameter, quoted
-from dpfc_cli.files import bytes_in, json_in
+from dpfc_cli.errors import conflict, parameter, quoted
+from dpfc_cli.files import json_in
 from dpfc_cli.public_starts.wordnet import WordNet
+from dpfc_cli.reading import lines_in, readable
 from dpfc_cli.sources.classes import by_name
-from dpfc_cli.sources.reading import readable
 
 _LABEL = re.compile(r"n(?P<synset>\d{8})(?:\s+(?P<names>.*))?")
 
@@ -60,15 +61,6 @@ def labels_in(path: Path) -> tuple[Label, ...]:
     return tuple(map(label_of, lines_in(path, "labels")))
 
 
-def lines_in(path: Path, name: str) -> list[str]:
-    """The lines of a text file. name: of the parameter. Raises UserError where it cannot be read as UTF-8."""
-    remedy = f"Name a text file in UTF-8, with one entry on each line: {parameter(name)}."
-    with readable(path, f"the text file of {parameter(name)}", remedy, wrong="unreadable"):
-        # Some editors put a mark ahead that "utf-8-sig" removes.
-        text = bytes_in(path).decode("utf-8-sig")
-    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
-
-
 def label_of(text: str) -> Label:
     """The label that a line states."""
     found = _LABEL.fullmatch(text.strip())
@@ -81,39 +73,33 @@ def stated(path: Path, names: Sequence[str]) -> Chosen:
     """The rows that a JSON file states for each class, as {class: [row, …]}. Rows are counted from 0. Classes that are
     not asked for are passed over. Raises UserError if the file cannot be read, or states something else.
     """
-    try:
+    with _stating(path):
         found = json_in(path)
-    except (OSError, ValueError) as error:
-        raise _unstated(path, str(getattr(error, "strerror", None) or error)) from error
-    if not isinstance(found, dict):
-        raise _unstated(path, "it is no JSON object")
-    for name, rows in found.items():
-        if not isinstance(rows, list) or not all(type(row) is int and row >= 0 for row in rows):
-            raise _unstated(path, f"what '{name}' has is no list of rows")
-    listed = list(found)
-    chosen = by_name(names, ((name, number) for number, name in enumerate(listed)))
-    for name, numbers in chosen.items():
-        if len(numbers) > 1:
-            raise _unstated(path, f"{' and '.join(repr(listed[number]) for number in numbers)} could both be {name!r}")
+        if not isinstance(found, dict):
+            raise ValueError("it is no JSON object")
+        for name, rows in found.items():
+            if not isinstance(rows, list) or not all(type(row) is int and row >= 0 for row in rows):
+                raise ValueError(f"what '{name}' has is no list of rows")
+        listed = list(found)
+        chosen = by_name(names, ((name, number) for number, name in enumerate(listed)))
+        for name, numbers in chosen.items():
+            if len(numbers) > 1:
+                raise ValueError(f"{' and '.join(repr(listed[number]) for number in numbers)} could both be {name!r}")
     rows = {name: sorted(set(found[listed[number]])) for name, numbers in chosen.items() for number in numbers}
     return Chosen(rows={name: rows.get(name, []) for name in names})
 
 
 def check_count(path: Path, chosen: Chosen, count: int) -> None:
     """UserError where a file states a row that a classifier of `count` rows does not have."""
-    for name, rows in chosen.rows.items():
-        if rows and rows[-1] >= count:
-            raise _unstated(
-                path, f"'{name}' has the row {rows[-1]}, and the classifier has those from 0 to {count - 1}"
-            )
+    with _stating(path):
+        for name, rows in chosen.rows.items():
+            if rows and rows[-1] >= count:
+                raise ValueError(f"'{name}' has the row {rows[-1]}, and the classifier has those from 0 to {count - 1}")
 
 
-def _unstated(path: Path, why: str) -> UserError:
-    return UserError(
-        f"{quoted(path)} does not say which rows the classes have: {why}.",
-        'Give JSON such as {"cat": [281, 282], "dog": [151]}, with rows counted from 0.',
-        parameter="rows",
-    )
+def _stating(path: Path) -> AbstractContextManager[None]:
+    remedy = f'Give {parameter("rows")} JSON such as {{"cat": [281, 282], "dog": [151]}}, with rows counted from 0.'
+    return readable(path, "the rows of the classes", remedy, wrong="bad-value")
 
 
 def labelled(names: Sequence[str], labels: Sequence[Label]) -> Chosen:

@@ -4,16 +4,17 @@ A *synset* is a set of words with one meaning. Its number is the place of its li
 belongs to one version of WordNet only: the ids of ImageNet (`n02084071`) are those of version 3.0.
 """
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, damaged, parameter, quoted
+from dpfc_cli.errors import parameter
 from dpfc_cli.files import bytes_in
+from dpfc_cli.reading import readable
 from dpfc_cli.sources.classes import plain
 
 INDEX, DATA = "index.noun", "data.noun"
 _BELOW = (b"~", b"~i")
 """The pointers to a synset's kinds and to its instances."""
-_BROKEN = (ValueError, IndexError)
 
 
 class WordNet:
@@ -29,11 +30,11 @@ class WordNet:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._data = _bytes_of(folder, DATA)
         self._senses: dict[str, tuple[int, ...]] = {}
-        index = _bytes_of(folder, INDEX).decode("latin-1").split("\n")
-        try:
-            for line in index:
+        with _reading(folder / DATA):
+            self._data = bytes_in(folder / DATA)
+        with _reading(folder / INDEX):
+            for line in bytes_in(folder / INDEX).decode("latin-1").split("\n"):
                 # The licence is indented.
                 if line.strip() and not line.startswith(" "):
                     fields = line.split()
@@ -43,8 +44,6 @@ class WordNet:
                         raise ValueError("the synsets of a word are not counted")
                     name = plain(fields[0])
                     self._senses[name] = (*self._senses.get(name, ()), *senses)
-        except _BROKEN as error:
-            raise _damaged(folder / INDEX) from error
 
     def senses(self, name: str) -> tuple[int, ...]:
         """The synsets of a noun, the usual meaning first. Empty: it is no noun of WordNet."""
@@ -72,8 +71,8 @@ class WordNet:
 
     def _parsed(self, synset: int) -> tuple[tuple[str, ...], set[int]]:
         """The words of a synset, and the synsets right below it."""
-        fields = self._line(synset)
-        try:
+        with _reading(self.folder / DATA):
+            fields = self._line(synset)
             if fields is None:
                 raise ValueError("a pointer leads nowhere")
             words = int(fields[3], 16)
@@ -84,26 +83,12 @@ class WordNet:
             parts = [fields[pointers + 1 + 4 * i : pointers + 5 + 4 * i] for i in range(count)]
             said = tuple(fields[4 + 2 * i].decode("latin-1").replace("_", " ") for i in range(words))
             return said, {int(at) for symbol, at, kind, _ in parts if symbol in _BELOW and kind == b"n"}
-        except _BROKEN as error:
-            raise _damaged(self.folder / DATA) from error
 
 
-def _bytes_of(folder: Path, name: str) -> bytes:
-    path = folder / name
-    try:
-        return bytes_in(path)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{quoted(path)} cannot be read: {getattr(error, 'strerror', None) or error}.",
-            f"Name a folder with {INDEX} and {DATA}. On Debian and Ubuntu it is /usr/share/wordnet, of the package "
-            "wordnet-base.",
-            code="missing" if isinstance(error, FileNotFoundError) else "unreadable",
-            parameter="wordnet",
-        ) from error
-
-
-def _damaged(path: Path) -> UserError:
-    return damaged(
-        f"{quoted(path)} is not a file of WordNet's database, or it is damaged.",
-        f"Name another folder: {parameter('wordnet')}.",
+def _reading(path: Path) -> AbstractContextManager[None]:
+    """UserError where a file is missing or damaged."""
+    remedy = (
+        f"Name a folder with {INDEX} and {DATA}: {parameter('wordnet')}. On Debian and Ubuntu it is "
+        "/usr/share/wordnet, of the package wordnet-base."
     )
+    return readable(path, "the nouns of WordNet", remedy)

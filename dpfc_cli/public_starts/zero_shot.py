@@ -31,11 +31,11 @@ from dpfc_cli.public_starts.classifier_rows import (
     label_of,
     labelled,
     labels_in,
-    lines_in,
     stated,
 )
 from dpfc_cli.public_starts.request import ClassVectors
 from dpfc_cli.public_starts.wordnet import DATA, INDEX, WordNet
+from dpfc_cli.reading import lines_in
 from dpfc_cli.sources.classes import by_name, class_names
 from dpfc_cli.training.public import check_public, differing, mean_of, protected
 from dpfc_cli.training.request import SPLIT

@@ -13,8 +13,8 @@ from dpfc_cli.errors import UserError, conflict, damaged, parameter, quoted
 from dpfc_cli.files import json_in
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON
+from dpfc_cli.reading import readable
 from dpfc_cli.schema import Check, among, each, either, fault, null, number, record, text, whole
-from dpfc_cli.sources.reading import readable
 
 _FRACTION = either(null, number(0, 1))
 _INTERVAL = each(number(0, 1), least=2)

@@ -12,8 +12,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted, secret
+from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, secret
 from dpfc_cli.files import json_of
+from dpfc_cli.reading import lines_in
 from dpfc_cli.sources.split_files import splits_by_role
 
 Origin = Literal["data set", "asserted", "inferred"]
@@ -23,8 +24,6 @@ MOST_INFERRED = 100_000
 """The most classes that are inferred. Otherwise one damaged label could make dpfc allocate any amount of memory."""
 MOST_ASSERTED = 9_999_999
 """The most classes. It keeps a mistyped number from taking all memory."""
-LARGEST_NAMES = 100 << 20
-"""Bytes of a file of names. A head could not hold more."""
 _NAMES = "Give a number, two or more names, or a file of UTF-8 text with a name on each line."
 
 
@@ -105,7 +104,7 @@ def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | N
             raise _refused(f"{given} classes are more than dpfc takes.")
         names = tuple(map(str, range(given)))
     elif isinstance(given, str | Path):
-        names = _read(Path(given))
+        names = tuple(line.strip() for line in lines_in(Path(given), "classes", "name") if line.strip())
     else:
         try:
             names = tuple(given)
@@ -137,24 +136,6 @@ def by_name(classes: Iterable[str], named: Iterable[tuple[str, int]]) -> dict[st
         exact.setdefault(name, []).append(number)
         loose.setdefault(plain(name), []).append(number)
     return {name: sorted(set(exact.get(name) or loose.get(plain(name), []))) for name in classes}
-
-
-def _read(path: Path) -> tuple[str, ...]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_NAMES + 1)
-        if len(data) > LARGEST_NAMES:
-            raise _refused(f"'{path}' has more than {LARGEST_NAMES >> 20} MiB of names.")
-        lines = data.decode("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"There is no file {quoted(path)} that can be read as a list of names: "
-            f"{getattr(error, 'strerror', None) or error}.",
-            _NAMES,
-            code="missing" if isinstance(error, FileNotFoundError) else "unreadable",
-            parameter="classes",
-        ) from error
-    return tuple(line.strip() for line in lines if line.strip())
 
 
 def _refused(what: str) -> UserError:

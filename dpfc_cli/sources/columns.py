@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted
+from dpfc_cli.reading import readable
 from dpfc_cli.sources.classes import USUAL_NAMES
 from dpfc_cli.sources.groups import Keys, joined, keys_of, names_persons
-from dpfc_cli.sources.reading import readable
 
 ROWS = 2**16
 """The rows that are read at once."""

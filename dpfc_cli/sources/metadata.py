@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dpfc_cli.errors import GUARDED, counted, missing, parameter, quoted
 from dpfc_cli.files import json_of
-from dpfc_cli.sources.reading import readable
+from dpfc_cli.reading import readable
 from dpfc_cli.sources.split_files import inside
 
 NAMES = ("metadata.csv", "metadata.jsonl")

@@ -45,13 +45,13 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, counted, damaged, quoted, unwritable
-from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import claimed, json_of, opened, read_at, sync, write_at
 from dpfc_cli.folders import LEDGER_ANSWERS
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.oracle import Plan
+from dpfc_cli.reading import unread
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.version import code_digest
 
@@ -414,7 +414,7 @@ def _files(ledger: Path) -> Iterator[Path]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise unreadable(folder, error) from error
+        raise unread(folder, error) from error
     yield from (folder / name for name in names if re.fullmatch(r"[0-9a-f]{32}\.[0-9]+", name))
 
 

@@ -20,7 +20,6 @@ from typing import IO, Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter, quoted, sentence, unsupported, unwritable
-from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import read_at, write_at
 from dpfc_cli.kernels import products
 from dpfc_cli.memory import free_memory
@@ -32,6 +31,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.privacy.queries import ClassGrams, Gradient, Grid
+from dpfc_cli.reading import unread
 
 DISK_LEFT = 0.5
 """The part of the free disk that is left to others."""
@@ -134,7 +134,7 @@ class InFile:
                         raise OSError("a file of this training has ended early")
                     at += array.nbytes
             except OSError as error:
-                raise unreadable(self._folder, error) from error
+                raise unread(self._folder, error) from error
             yield arrays
 
     def clear(self) -> None:
@@ -256,4 +256,4 @@ def _free(folder: Path) -> int:
     try:
         return shutil.disk_usage(folder).free
     except OSError as error:
-        raise unreadable(folder, error) from error
+        raise unread(folder, error) from error

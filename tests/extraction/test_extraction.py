@@ -16,7 +16,8 @@ from dpfc_cli.extraction.request import ExtractionWarning
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, Task
-from dpfc_cli.images import Broken, Geometry, ImageSet, Preparation, open_images
+from dpfc_cli.images import Broken, Geometry, Preparation
+from tests.images.pictures import open_images
 from tests.support import refuses, stored
 
 SQUARE = Geometry(resize=8, crop=8)
@@ -67,9 +68,8 @@ def extracted(
     backbone: Backbone | None = None,
     task: Task | None = None,
     tolerant: bool = False,
-    source: ImageSet | None = None,
 ) -> Manifest | None:
-    source = source or open_images(f"imagefolder:{pictures}", geometry=SQUARE)
+    source = open_images(f"imagefolder:{pictures}", geometry=SQUARE)
     backbone = backbone or Means()
     identity = extraction.identity_of(source, backbone, "float16", AS_SQUARE)
     manifest = extraction.manifest_of(source, backbone, "float16", identity)

@@ -6,14 +6,24 @@ import pickle
 import struct
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from dpfc_cli.images import Geometry, Preparation, Split
+from dpfc_cli import images
+from dpfc_cli.images import Geometry, ImageSet, Preparation, Request, Split
 
 SQUARE = Geometry(resize=8, crop=8)
 AS_SQUARE = Preparation(geometry=SQUARE)
+
+
+def request(geometry: Geometry | None = None, window: Any = None, exif: bool = False, **asked: Any) -> Request:
+    return Request(preparation=Preparation(geometry=geometry, window=window, exif=exif), **asked)
+
+
+def open_images(source: str, data_dir: Path | None = None, geometry: Geometry | None = None, **asked: Any) -> ImageSet:
+    return images.open_images(source, data_dir, request(geometry, **asked))
 
 
 def png(value: int, size: tuple[int, int] = (6, 4)) -> bytes:

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import DATASETS, check, open_images
+from dpfc_cli.images import DATASETS, check
 from dpfc_cli.sources.groups import rule_of
-from tests.images.pictures import cifar10, files
+from tests.images.pictures import cifar10, files, open_images, request
 from tests.support import refuses
 
 
-def refused(dataset: str, **options: Any) -> UserError:
+def refused(dataset: str, data_dir: Path | None = None, **options: Any) -> UserError:
     with pytest.raises(UserError) as caught:
-        check(dataset, **options)
+        check(dataset, data_dir, request(**options))
     with pytest.raises(UserError) as again:
-        open_images(dataset, **options)
+        open_images(dataset, data_dir, **options)
     assert str(again.value) == str(caught.value)
     return caught.value
 
@@ -91,8 +91,8 @@ def test_an_option_that_would_have_no_effect_is_an_error_before_any_file_is_open
         assert (error.code, error.fields["parameter"]) == (code, parameter)
     for dataset, rule, says in (
         ("parquet:x", "name:(x)", "'parquet' does not find persons by 'name'"),
-        ("parquet:x", "table:x.csv", "Write column:NAME"),
-        ("webdataset:x", "table:x.csv", "Write folder:LEVEL or name:REGEX or column:NAME"),
+        ("parquet:x", "table:x.csv", "column:NAME"),
+        ("webdataset:x", "table:x.csv", "folder:LEVEL or name:REGEX or column:NAME"),
     ):
         error = refused(dataset, group_by=rule_of(rule))
         assert (says in str(error), error.fields["parameter"]) == (True, "group_by")

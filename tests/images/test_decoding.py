@@ -355,17 +355,18 @@ TRIAL = """
 import json, resource, sys
 from pathlib import Path
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import Geometry, batches, open_images
+from dpfc_cli.images import batches
+from tests.images.pictures import SQUARE, open_images
 
 folder, megabytes = sys.argv[1], int(sys.argv[2])
-split = open_images("imagefolder:" + folder, geometry=Geometry(resize=8, crop=8)).splits["train"]
+split = open_images("imagefolder:" + folder, geometry=SQUARE).splits["train"]
 # What is loaded when it is first used is loaded now.
 split.pixels(1, 2)
 now = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmSize"))
 resource.setrlimit(resource.RLIMIT_AS, (now + (megabytes << 20), resource.RLIM_INFINITY))
-wanted = [(None, split, i, i + 1) for i in range(split.n)]
+wanted = [(None, split.pixels, i, i + 1) for i in range(split.n)]
 try:
-    null = [split.name(batch.start) for _, batch in batches(wanted, workers=4) if batch.null[0]]
+    null = [split.pixels.name(batch.start) for _, batch in batches(wanted, workers=4) if batch.null[0]]
     print(json.dumps({"null": null}))
 except UserError as error:
     print(json.dumps({"code": error.code, "first": "00.jpg" in error.full}))

@@ -11,9 +11,9 @@ import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.extract import extract
-from dpfc_cli.images import Geometry, ImageSet, open_images
+from dpfc_cli.images import Geometry, ImageSet
 from dpfc_cli.sources.groups import rule_of
-from tests.images.pictures import SQUARE, files, png, values
+from tests.images.pictures import SQUARE, files, open_images, png, values
 from tests.support import refuses
 
 
@@ -155,7 +155,7 @@ def test_class_folders_have_folders_of_their_own_if_the_classes_are_named(tmp_pa
     files(tmp_path, *names)
     assert GUARDED in refused(tmp_path, "holds a folder.* say which classes there are").what
     found = opened(tmp_path, classes=("flu", "rare")).splits["train"]
-    assert [found.name(i) for i in range(found.n)] == ["flu/2.png", *names[:2], names[3]]
+    assert [found.pixels.name(i) for i in range(found.n)] == ["flu/2.png", *names[:2], names[3]]
     assert (found.labels.tolist(), values(found).tolist()) == ([0, 0, 0, 1], [2, 0, 1, 3])
     refused(tmp_path, "'…' is not among", classes=("p1", "p2"))
     (tmp_path / "flu" / "loop").symlink_to(tmp_path / "flu")
@@ -253,7 +253,7 @@ def test_a_table_may_lie_beside_the_pictures_of_a_split_or_above(tmp_path: Path,
     found = opened(tmp_path, label_column="kind", classes=("a", "b"))
     assert sizes(found) == {"train": 2, "test": 1}
     assert (found.splits["train"].labels.tolist(), values(found.splits["test"]).tolist()) == ([0, 1], [2])
-    assert found.splits["train"].name(1) == "images/1.png"
+    assert found.splits["train"].pixels.name(1) == "images/1.png"
 
 
 def test_folders_of_classes_come_before_a_table_unless_its_column_is_named(tmp_path: Path) -> None:
@@ -312,5 +312,5 @@ def test_a_table_may_lie_anywhere_and_have_names_without_endings(tmp_path: Path)
         for rule in ("column:who", f"table:{tmp_path / 'persons.csv'}"):
             (tmp_path / "persons.csv").write_text("image,patient\npart 1/p17,1\npart 1/p18,2\npart 2/é,1\n")
             found = opened(tmp_path / "pictures", file_column="id", group_by=rule_of(rule), **given).splits["train"]
-            assert [found.name(i) for i in range(3)] == ["part 1/p17.png", "part 1/p18.png", "part 2/é.jpg"]
+            assert [found.pixels.name(i) for i in range(3)] == ["part 1/p17.png", "part 1/p18.png", "part 2/é.jpg"]
             assert (found.labels.tolist(), found.keys and found.keys.codes.tolist()) == ([1, 0, 1], [0, 1, 0])

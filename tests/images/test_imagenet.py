@@ -11,8 +11,7 @@ import pytest
 from scipy.io import savemat
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import open_images
-from tests.images.pictures import SQUARE, png, tar, values
+from tests.images.pictures import SQUARE, open_images, png, tar, values
 from tests.support import refuses
 
 WNIDS = ("n01440764", "n01443537", "n02084071")

@@ -10,11 +10,10 @@ import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.extract import extract
-from dpfc_cli.images import open_images
 from dpfc_cli.sources.person_hints import PersonsNoticedError
 from tests.images import test_persons as persons
 from tests.images.dicoms import written
-from tests.images.pictures import SQUARE, files, png, tar
+from tests.images.pictures import SQUARE, files, open_images, png, tar
 from tests.images.test_tables import save, table
 
 CLASSES = ("a", "b")

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.images import Split, by_person, held_out, open_images
+from dpfc_cli.images import Split, by_person, held_out
 from dpfc_cli.images.sets import ImageSet
 from dpfc_cli.sources.groups import rule_of
-from tests.images.pictures import SQUARE, files, png, tar, values
+from tests.images.pictures import SQUARE, files, open_images, png, tar, values
 
 N, PERSONS = 40, 13
 CLASSES = ("a", "b", "healthy")
@@ -100,7 +100,7 @@ def opened(made: Made, grouped: bool = True) -> ImageSet:
     """The data set, with its persons or without."""
     source, rule = made
     classes = CLASSES if source.startswith("imagefolder") else None
-    return open_images(source, None, SQUARE, classes, group_by=rule_of(rule) if grouped else None)
+    return open_images(source, None, SQUARE, classes=classes, group_by=rule_of(rule) if grouped else None)
 
 
 def who(split: Split) -> list[str]:
@@ -120,9 +120,9 @@ def test_the_pictures_of_a_person_lie_together_with_their_labels(make: Callable[
     assert len(set(zip(grouping.ids.tolist(), who(train), strict=True))) == PERSONS
     # The account of the ledger is the same, and so is what each picture is called.
     assert train.listing == plain.listing
-    listed = {int(i): plain.name(at) for at, i in enumerate(values(plain))}
-    assert [train.name(at) for at in range(N)] == [listed[int(i)] for i in values(train)]
-    assert all(train.title(at).endswith(plain.title(int(grouping.order[at]))) for at in range(N))
+    listed = {int(i): plain.pixels.name(at) for at, i in enumerate(values(plain))}
+    assert [train.pixels.name(at) for at in range(N)] == [listed[int(i)] for i in values(train)]
+    assert all(train.pixels.title(at).endswith(plain.pixels.title(int(grouping.order[at]))) for at in range(N))
     # Inside a group the order is that of the listing.
     assert all((np.diff(grouping.order[grouping.ids == g]) > 0).all() for g in range(PERSONS))
 

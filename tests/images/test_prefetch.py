@@ -2,30 +2,25 @@
 
 import threading
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.images.prefetch import AHEAD, batches
-from dpfc_cli.images.sets import Decode, Split, UnreadableError
-
-
-def split_of(n: int, pixels: Decode) -> Split:
-    """A split of n pictures of 2 by 2, all of class 0."""
-    return Split(
-        labels=np.zeros(n, np.int32), image_shape=(2, 2, 3), pixels=pixels, only=lambda records: pixels, listing=""
-    )
+from dpfc_cli.images.sets import UnreadableError
 
 
 class Source:
-    """A split in which picture i is full of i and `bad` ones cannot be decoded. highest: the end of what was read."""
+    """n pictures: picture i is full of i, and `bad` ones cannot be decoded. highest: the end of what was read."""
+
+    shape = (2, 2, 3)
 
     def __init__(self, n: int, bad: frozenset[int] = frozenset()) -> None:
-        self.bad, self.highest = bad, 0
-        self.split = split_of(n, self.pixels)
+        self.n, self.bad, self.highest = n, bad, 0
 
-    def pixels(self, start: int, stop: int) -> np.ndarray:
+    def __call__(self, start: int, stop: int) -> np.ndarray:
         self.highest = max(self.highest, stop)
         for i in range(start, stop):
             if i in self.bad:
@@ -33,15 +28,15 @@ class Source:
         return np.broadcast_to(np.arange(start, stop, dtype=np.uint8)[:, None, None, None], (stop - start, 2, 2, 3))
 
 
-def wanted(split: Split, rows: int) -> list[tuple[int, Split, int, int]]:
-    return [(at, split, at, min(at + rows, split.n)) for at in range(0, split.n, rows)]
+def wanted(source: Any, rows: int) -> list[tuple[int, Any, int, int]]:
+    return [(at, source, at, min(at + rows, source.n)) for at in range(0, source.n, rows)]
 
 
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("rows", [1, 7, 8, 64, 1000])
 def test_batches_come_in_order_whoever_decodes_them(rows: int, workers: int) -> None:
     source = Source(100)
-    found = list(batches(wanted(source.split, rows), workers=workers))
+    found = list(batches(wanted(source, rows), workers=workers))
     assert [key for key, _ in found] == list(range(0, 100, rows))
     np.testing.assert_array_equal(np.concatenate([b.pixels for _, b in found])[:, 0, 0, 0], np.arange(100))
     assert not any(batch.null.any() for _, batch in found)
@@ -49,7 +44,7 @@ def test_batches_come_in_order_whoever_decodes_them(rows: int, workers: int) -> 
 
 def test_no_more_is_decoded_ahead_than_said() -> None:
     source = Source(200)
-    with closing(batches(wanted(source.split, 10), workers=2)) as found:
+    with closing(batches(wanted(source, 10), workers=2)) as found:
         for done in range(5):
             next(found)
             assert source.highest <= 10 * (done + 1 + AHEAD)
@@ -57,7 +52,7 @@ def test_no_more_is_decoded_ahead_than_said() -> None:
 
 def test_each_picture_that_cannot_be_decoded_is_named_and_the_others_are_as_they_were() -> None:
     source = Source(100, frozenset((0, 33, 34, 99)))
-    found = [batch for _, batch in batches(wanted(source.split, 20), workers=4)]
+    found = [batch for _, batch in batches(wanted(source, 20), workers=4)]
     named = {batch.start + row: reason for batch in found for row, reason in batch.broken.items()}
     assert named == {i: f"picture {i}" for i in source.bad}
     null = np.concatenate([batch.null for batch in found])
@@ -67,11 +62,12 @@ def test_each_picture_that_cannot_be_decoded_is_named_and_the_others_are_as_they
 
 
 def test_a_source_that_fails_is_not_a_null_record() -> None:
-    def gone(start: int, stop: int) -> np.ndarray:
-        raise UserError("the disk is gone", "")
+    class Gone(Source):
+        def __call__(self, start: int, stop: int) -> np.ndarray:
+            raise UserError("the disk is gone", "")
 
     with pytest.raises(UserError, match="disk"):
-        list(batches(wanted(split_of(4, gone), 2)))
+        list(batches(wanted(Gone(4), 2)))
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, RuntimeError])
@@ -79,7 +75,7 @@ def test_no_thread_runs_on_after_an_interruption(end: type[BaseException]) -> No
     source, before = Source(1000), threading.active_count()
 
     def interrupted() -> None:
-        with closing(batches(wanted(source.split, 10), workers=4)) as found:
+        with closing(batches(wanted(source, 10), workers=4)) as found:
             next(found)
             raise end
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import ImageSet, held_out, open_images
+from dpfc_cli.images import ImageSet, held_out
 from dpfc_cli.images.sets import spread
 from dpfc_cli.sources.split_files import _hashed
-from tests.images.pictures import SQUARE, files, idx, values
+from tests.images.pictures import SQUARE, files, idx, open_images, values
 
 N = 60
 """The number of pictures: 20 of each of three classes, class by class. Picture i is full of i."""
@@ -30,7 +30,7 @@ def test_a_trial_and_a_part_have_their_labels_their_names_and_the_listing_of_the
     for whole in (in_folders(tmp_path), in_idx(tmp_path)):
         train = whole.splits["train"]
         assert values(train).tolist() == list(range(N))
-        names = {i: train.name(i) for i in range(N)}
+        names = {i: train.pixels.name(i) for i in range(N)}
         assert len(set(names.values())) == N
         for n in (1, 6, 7, 59):
             trial = train.spread(n)
@@ -50,7 +50,7 @@ def test_a_trial_and_a_part_have_their_labels_their_names_and_the_listing_of_the
             assert part.labels.tolist() == [i // 20 for i in values(part)]
             assert part.listing == train.listing
         trial = parts["test"].spread(3)
-        assert [trial.name(i) for i in range(3)] == [names[i] for i in values(trial)]
+        assert [trial.pixels.name(i) for i in range(3)] == [names[i] for i in values(trial)]
         assert set(values(trial)) < set(values(parts["test"]))
 
 
@@ -79,7 +79,7 @@ def test_a_broken_picture_outside_the_trial_is_not_opened(tmp_path: Path) -> Non
 def test_other_pictures_do_not_change_where_a_picture_goes(tmp_path: Path) -> None:
     def names_in_test(whole: ImageSet) -> set[str]:
         test = held_out(whole, 0.3).splits["test"]
-        return {test.name(i) for i in range(test.n)}
+        return {test.pixels.name(i) for i in range(test.n)}
 
     before = names_in_test(in_folders(tmp_path))
     new = {"a/000.png", "a/001.png", "b/200.png"}

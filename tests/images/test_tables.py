@@ -18,12 +18,12 @@ import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.extract import extract
-from dpfc_cli.images import by_person, open_images, prefetch, tables
+from dpfc_cli.images import by_person, prefetch, tables
 from dpfc_cli.images.sets import UnreadableError
 from dpfc_cli.images.tables import pictures_in
 from dpfc_cli.images.unlabelled import in_arrow, in_parquet
 from dpfc_cli.sources.groups import rule_of
-from tests.images.pictures import SQUARE, files, png, values
+from tests.images.pictures import SQUARE, files, open_images, png, values
 from tests.support import refuses
 
 KIND = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -98,7 +98,7 @@ def test_what_is_held_out_depends_on_names_that_never_change(kind: str, tmp_path
         "parquet": ["train-00000-of-00002.parquet/0", "train-00000-of-00002.parquet/4"],
         "arrow": ["data-00000-of-00002.arrow/0", "data-00000-of-00002.arrow/4"],
     }[kind]
-    assert [train.name(i) for i in (0, 4)] == names
+    assert [train.pixels.name(i) for i in (0, 4)] == names
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -244,7 +244,7 @@ def test_rows_with_a_path_and_no_bytes_are_files_beside_the_table(tmp_path: Path
     train = open_images(source, geometry=SQUARE).splits["train"]
     np.testing.assert_array_equal(values(train), range(4))
     np.testing.assert_array_equal(values(train.part(np.array([3, 1]))), [3, 1])
-    assert train.title(1) == str(tmp_path / "b/1.png")
+    assert train.pixels.title(1) == str(tmp_path / "b/1.png")
     # The files are part of what the source is.
     (tmp_path / "2.png").write_bytes(png(2, (9, 9)))
     assert open_images(source, geometry=SQUARE).splits["train"].listing != train.listing
@@ -325,7 +325,7 @@ def test_parquet_is_read_a_few_times_whatever_the_order(tmp_path: Path, monkeypa
         assert sorted(values(train)) == list(range(40))
         assert 8 <= len(read) <= most
         # Several threads at once read more often, and the same.
-        wanted = [(at, train, at, min(at + 16, 40)) for at in range(0, 40, 16)]
+        wanted = [(at, train.pixels, at, min(at + 16, 40)) for at in range(0, 40, 16)]
         found = [batch.pixels for _, batch in prefetch.batches(wanted, workers=4)]
         np.testing.assert_array_equal(np.concatenate(found), train.pixels(0, 40))
 

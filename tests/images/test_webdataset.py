@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.images import ImageSet, open_images
+from dpfc_cli.images import ImageSet
 from dpfc_cli.images.sets import MOST_BYTES, UnreadableError
 from dpfc_cli.images.tars import LONGEST_NAME
-from tests.images.pictures import SQUARE, png, tar, values
+from tests.images.pictures import SQUARE, open_images, png, tar, values
 
 BLOCK = tarfile.BLOCKSIZE
 
@@ -173,7 +173,7 @@ def test_member_names_of_any_encoding_are_read_and_shown_without_control_charact
                     info.size = len(data)
                     out.addfile(info, io.BytesIO(data))
         train = opened(path, classes=("a", "b")).splits["train"]
-        assert len({train.name(i) for i in range(train.n)}) == len(names)
+        assert len({train.pixels.name(i) for i in range(train.n)}) == len(names)
         with pytest.raises(UserError) as caught:
             train.pixels(0, 1)
         shown = str(caught.value)

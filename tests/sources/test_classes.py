@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from dpfc_cli import reading
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.sources import classes
 from dpfc_cli.sources.classes import MOST_INFERRED, check_classes, class_names, inferred_classes, labelled
 from tests.support import refuses
 
@@ -58,10 +58,10 @@ def test_names_are_read_from_a_file_and_no_more_of_it_than_there_can_be_names(
     # Some editors put a mark first.
     (tmp_path / "names.txt").write_text("cat\ndog\n", "utf-8-sig")
     assert class_names(tmp_path / "names.txt") == ("cat", "dog")
-    monkeypatch.setattr(classes, "LARGEST_NAMES", 8)
+    monkeypatch.setattr(reading, "LARGEST_JSON", 8)
     (tmp_path / "enough.txt").write_text("cat\ndog\n")
     assert class_names(tmp_path / "enough.txt") == ("cat", "dog")
-    with refuses("bad-value"):
+    with refuses("unreadable", parameter="classes"):
         class_names(Path("/dev/zero"))
 
 

@@ -17,8 +17,8 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import tables
 from dpfc_cli.features.hdf5 import _Whole
 from dpfc_cli.heads.head import Head
+from dpfc_cli.reading import readable
 from dpfc_cli.report import released
-from dpfc_cli.sources.reading import readable
 from tests.support import refuses
 
 

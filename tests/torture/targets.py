@@ -29,7 +29,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.tables import opened
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.heads.head import read as read_head
-from dpfc_cli.images import Preparation, by_person, open_images
+from dpfc_cli.images import Preparation, by_person
 from dpfc_cli.images.decoding import decode
 from dpfc_cli.images.unlabelled import in_arrow, in_parquet
 from dpfc_cli.ledger import caps, file
@@ -52,7 +52,7 @@ from dpfc_cli.trust.card import findings
 from tests.features import formats
 from tests.hostile import DATE, calibrated, set_of, standing
 from tests.images import dicoms, test_tables
-from tests.images.pictures import SQUARE, idx_bytes, png, tar
+from tests.images.pictures import SQUARE, idx_bytes, open_images, png, tar
 from tests.ledger import facts as made_up
 from tests.public_starts import nouns
 from tests.support import CHAIN
@@ -221,7 +221,7 @@ def look(found: Any) -> None:
     """Decode some pictures, and name them."""
     for split in found.splits.values():
         split.pixels(0, min(split.n, 4))
-        split.name(0)
+        split.pixels.name(0)
 
 
 def tables(kind: str) -> Target:
