@@ -304,10 +304,8 @@ def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.n
         kind, other = ("texts" if isinstance(each[0], str) else "numbers" for each in (classes, y))
         if kind != other:
             raise InvalidInputError(
-                f"The types differ: {parameter('classes')} has {kind}, and y has {other}.",
-                "Give both the same type.",
-                code="bad-value",
-                parameter="classes",
+                f"The labels in y are {other}, and {parameter('classes')} are {kind}.",
+                f"List all labels that may occur as {other}.",
             )
         order = np.argsort(classes)
         labels = order[np.minimum(np.searchsorted(classes, y, sorter=order), len(classes) - 1)]

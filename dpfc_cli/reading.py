@@ -53,9 +53,10 @@ def readable(
         raise unread(path, error, kind, remedy, wrong) from error
 
 
-def lines_in(path: Path, name: str, entry: str = "entry") -> list[str]:
-    """The lines of a text file. name: of the parameter. entry: what a line has. UserError if it is not UTF-8."""
-    remedy = f"Name a text file in UTF-8, with one {entry} on each line: {parameter(name)}."
+def lines_in(
+    path: Path, name: str, remedy: str = "Name a text file in UTF-8, with one entry on each line."
+) -> list[str]:
+    """The lines of a text file. name: of the parameter. UserError if it is not UTF-8."""
     kind = f"the text file of {parameter(name)}"
     with readable(path, kind, remedy, plain=False, wrong="unreadable"), path.open("rb") as file:
         # Some editors put a mark ahead that "utf-8-sig" removes.

@@ -353,7 +353,7 @@ def test_what_noise_hides_is_said_once_a_process_in_whatever_many_fits(monkeypat
 
 def test_labels_of_another_type_than_the_classes_are_named_as_that() -> None:
     for classes, labels in ((["0", "1", "2"], Y), ([0, 1, 2], Y.astype(str))):
-        with pytest.raises(ValueError, match="type"):
+        with pytest.raises(ValueError, match=r"labels in y are \w+, and classes are \w+"):
             PrivateClassifier(classes=classes).fit(X, labels)
 
 

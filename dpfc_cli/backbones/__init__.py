@@ -49,11 +49,6 @@ def fast_precision(name: str) -> str:
     return "bfloat16" if fast else "float32"
 
 
-def own_pool(name: str, image_shape: tuple[int, int, int]) -> str | None:
-    """The pooling that a model uses for pictures (H, W, C) if the user names none; None if the weights decide."""
-    return _family_of(name).own_pool(name, image_shape)
-
-
 def dimensions(name: str) -> int | None:
     """The length of a feature vector of a model; None if it depends on the pictures or on the weights."""
     return _family_of(name).dimensions(name)

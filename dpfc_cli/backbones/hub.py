@@ -291,9 +291,10 @@ def _file_in(folder: Path) -> str:
     pickled = [name for name in names if name.endswith(_PICKLES)]
     if len(files) == 1 or (pickled and not files):
         return (files or pickled)[0]
+    held = "no file" if not files else "several files"
     raise UserError(
-        f"The folder {quoted(folder)} holds {len(files)} files of weights ({', '.join(_KNOWN)}).",
-        f"Name one file with {parameter('weights')}.",
+        f"The folder {quoted(folder)} holds {held} of weights: {', '.join(files or _KNOWN)}.",
+        f"Name one file: {parameter('weights')} {folder / (files or ['FILE'])[0]}.",
         code="missing" if not files else "conflict",
     )
 

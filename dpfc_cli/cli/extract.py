@@ -185,4 +185,7 @@ def _advise(features: "FeatureSet") -> None:
         )
         display.say("Next: the same command with --classes. In this order nothing is computed anew.")
         return
-    display.say(f"Next: dpfc train --epsilon 1 --features {set_named(features.folder)}")
+    facts = features.split("train")
+    protected = f"record of {facts.n:,}" if facts.groups is None else f"person of {facts.groups:,}"
+    line = f"dpfc train --epsilon 1 --features {set_named(features.folder)}"
+    display.say(f"A training protects one {protected}. Next: {line}")

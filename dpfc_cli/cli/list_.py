@@ -12,7 +12,7 @@ from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.show.document import Document, Section, Table, Words
 
 if TYPE_CHECKING:
-    from dpfc_cli.inventory import Inventory, ListedSet
+    from dpfc_cli.inventory import Inventory
 
 
 @command("list")
@@ -40,14 +40,17 @@ def _document(found: "Inventory") -> Document:
     sets = [
         (
             *(each.name, each.backbone, each.population or "–", each.unit),
-            *(_records(each, "train"), _records(each, "test")),
+            *(f"{each.records.get(split, 0):,}" for split in ("train", "test")),
+            f"{each.persons.get('train', 0):,}" if each.persons else "–",
             *("?" if each.charges is None else str(each.charges), rounding.delta(each.delta)),
             "?" if each.epsilon is None else rounding.epsilon(each.epsilon) if each.epsilon else "–",
         )
         for each in found.sets
     ]
-    columns = ("set", "backbone", "population", "for one", "train", "test", "charges", "delta", "epsilon")
-    more = ("backbone", "test", *(["for one"] if all(each.unit == "record" for each in found.sets) else []))
+    columns = ("set", "backbone", "population", "for one", "train", "test", "persons", "charges", "delta", "epsilon")
+    # Without these the table fits 80 columns.
+    more = ["backbone", "for one", "test", "charges"]
+    more += [] if any(each.persons for each in found.sets) else ["persons"]
     heads = [
         (
             *(each.path.rpartition("/")[2].removesuffix(".safetensors"), each.features, each.method),
@@ -78,11 +81,3 @@ def _document(found: "Inventory") -> Document:
         ],
         values=asdict(found),
     )
-
-
-def _records(listed: "ListedSet", split: str) -> str:
-    """How many records a split has, and of how many persons they are."""
-    from dpfc_cli.errors import counted
-
-    persons = (listed.persons or {}).get(split)
-    return f"{listed.records.get(split, 0):,}" + ("" if persons is None else f" of {counted(persons, 'person')}")

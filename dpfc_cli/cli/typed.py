@@ -183,10 +183,15 @@ def names_of(said: Option) -> Callable[[str], list[str]] | None:
         return (path.parent.name for path in features_folder().glob("*/manifest.json"))
 
     def begun(incomplete: str) -> list[str]:
-        # zsh does not complete the path in imagefolder:PATH itself.
         kind, colon, path = incomplete.partition(":")
-        names = [f"{kind}:{each}" for each in glob.glob(f"{path}*")] if colon and f"{kind}:" in known() else known()
-        return sorted(name for name in names if name.startswith(incomplete))
+        if not colon or f"{kind}:" not in known():
+            return sorted(name for name in known() if name.startswith(incomplete))
+        # zsh does not complete the path in imagefolder:PATH itself.
+        paths = glob.glob(f"{path}*/") + [each for each in glob.glob(f"{path}*.*") if os.path.isfile(each)]
+        if len(paths) == 1:
+            # A space follows the only name, but for what is in that folder.
+            paths += glob.glob(f"{paths[0]}*/")
+        return sorted(f"{kind}:{each}" for each in paths)
 
     return begun
 

@@ -22,7 +22,7 @@ from dpfc_cli import backbones, images
 from dpfc_cli.errors import GUARDED, Note, conflict, counted, parameter
 from dpfc_cli.extraction.fetching import Needed, fetch, needed
 from dpfc_cli.extraction.request import AUTO, Extraction
-from dpfc_cli.features.lookup import new_folder, placed
+from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
@@ -35,7 +35,7 @@ from dpfc_cli.processes import part_of
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import check_classes, class_names
 from dpfc_cli.sources.groups import rule_of
-from dpfc_cli.sources.nulls import broken_beside, most_allowed, naming
+from dpfc_cli.sources.nulls import most_allowed, naming
 from dpfc_cli.sources.person_hints import refuse_both, several_in_pictures
 
 if TYPE_CHECKING:
@@ -91,28 +91,42 @@ def extract(wanted: Extraction) -> Extracted:
         324
 
     """
-    source, model, pool, preprocess = wanted.source, wanted.model, wanted.pool, wanted.preprocess
-    hold_out, limit, task, dtype = wanted.hold_out, wanted.limit, wanted.task, wanted.dtype
-    tolerant = wanted.tolerant
-    network, data_dir, asked, whose, needs = checked(wanted)
+    made_of = checked(wanted)
+    task = wanted.task or _part()
+    folder = new_folder(wanted.out or _own_name(wanted))
+    with naming(folder if task is None else folder.with_name(f"{folder.name}-{task[0]}")) as listed:
+        return _extracted(wanted, made_of, folder, task, listed)
+
+
+def _own_name(wanted: Extraction) -> str:
+    """The name of a set that has none: its data set, its model, and what is not the default."""
+    given, model = wanted, wanted.model
+    parts = [_named_after(given.source), "persons" if given.group_by else None, model, given.pool]
+    parts += [None if given.preprocess == backbones.own_recipe(model) else given.preprocess]
+    parts += [f"holdout{given.hold_out:g}" if given.hold_out else None, f"limit{given.limit}" if given.limit else None]
+    return "-".join(filter(None, parts))
+
+
+def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: Task | None, listed: Path) -> Extracted:
+    """The extraction. listed: where broken pictures are named."""
+    source, hold_out, limit, tolerant = wanted.source, wanted.hold_out, wanted.limit, wanted.tolerant
+    network, data_dir, asked, whose, needs = made_of
     rule = asked.group_by
-    task = task or _part()
     tell = wanted.progress or (lambda stage, done, total: None)
     tell(OPENING, 0, None)
     if images.files_of(source, data_dir)[1]:
         # What is missing is said at once.
         fetch(needs, _within(LOADING, tell))
     notices, told = asked.preparation.notices, set[images.Notice]()
-    with naming(placed(wanted.out or _named_after(source))):
-        pictures = images.open_images(source, data_dir, replace(asked, progress=_within(OPENING, tell)))
-        for remark in pictures.remarks:
-            wanted.warned(remark)
-        check_classes(pictures.classes, pictures.origin == "inferred")
-        noticed = None if rule is not None or wanted.each_record_is_a_person else pictures.noticed()
-        if noticed is not None:
-            raise several_in_pictures(source, noticed)
-        pictures = _limited(pictures if hold_out is None else images.held_out(pictures, hold_out), limit)
-        pictures, groupings = (pictures, {}) if rule is None else images.by_person(pictures)
+    pictures = images.open_images(source, data_dir, replace(asked, progress=_within(OPENING, tell)))
+    for remark in pictures.remarks:
+        wanted.warned(remark)
+    check_classes(pictures.classes, pictures.origin == "inferred")
+    noticed = None if rule is not None or wanted.each_record_is_a_person else pictures.noticed()
+    if noticed is not None:
+        raise several_in_pictures(source, noticed)
+    pictures = _limited(pictures if hold_out is None else images.held_out(pictures, hold_out), limit)
+    pictures, groupings = (pictures, {}) if rule is None else images.by_person(pictures)
     first = next(iter(pictures.splits.values()))
     tell(LOADING, 0, None)
     backbone = backbones.load(
@@ -121,19 +135,9 @@ def extract(wanted: Extraction) -> Extracted:
     # The listing is that of the source. So the ledger knows the pictures, with persons and without.
     who = {name: grouping.digest for name, grouping in groupings.items()} or None
     options = {"spread": limit, "hold_out": hold_out, "groups": who}
-    identity = identity_of(pictures, backbone, dtype, asked.preparation, **options)
-    manifest = replace(
-        manifest_of(pictures, backbone, dtype, identity), grouped_by=None if rule is None else rule.describe()
-    )
-    out = wanted.out
-    if out is None:
-        # Its data set, its model, and what is not the default.
-        parts = [_named_after(source), "persons" if rule else None, model]
-        parts += [None if pool == backbones.own_pool(model, first.image_shape) else pool]
-        parts += [None if preprocess == backbones.own_recipe(model) else preprocess]
-        parts += [f"holdout{hold_out:g}" if hold_out else None, f"limit{limit}" if limit else None]
-        out = "-".join(filter(None, parts))
-    folder = new_folder(out)
+    identity = identity_of(pictures, backbone, wanted.dtype, asked.preparation, **options)
+    manifest = manifest_of(pictures, backbone, wanted.dtype, identity)
+    manifest = replace(manifest, grouped_by=None if rule is None else rule.describe())
     features = complete(folder, manifest)
     if features is not None:
         check_same(features, whose)
@@ -151,9 +155,7 @@ def extract(wanted: Extraction) -> Extracted:
         population=whose,
     )
     shares = {name: most_allowed(split.n, wanted.most_null) for name, split in pictures.splits.items()}
-    allowed = shares if tolerant else None
-    listed = broken_beside(folder if task is None else folder.with_name(f"{folder.name}-{task[0]}"))
-    broken = images.Broken(pictures, listed, allowed)
+    broken = images.Broken(pictures, listed, shares if tolerant else None)
     null: list[str | None] = [None]
 
     def approve(nulls: dict[str, np.ndarray]) -> None:
@@ -161,10 +163,8 @@ def extract(wanted: Extraction) -> Extracted:
         if broken.too_many:
             raise broken.refusal()
         null.append(broken.said())
-        if not tolerant:
-            listed.unlink(missing_ok=True)
 
-    with naming(folder), saying_what_is_kept(folder), closing(writer):
+    with saying_what_is_kept(folder), closing(writer):
         left = len(writer.missing) if writer.resumed else None
         stage = EXTRACTING if left is None else f"{EXTRACTING}: {counted(left, 'shard')} left"
         started = time.monotonic()

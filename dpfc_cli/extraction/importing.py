@@ -75,12 +75,12 @@ def import_features(wanted: Import) -> Imported:
     check_name(wanted.population)
     check_begin(read(ledger_path(out)))
     asserted_names = class_names(wanted.classes)
-    with naming(out), ExitStack() as stack:
+    with naming(out) as broken, ExitStack() as stack:
         if folder is None:
             slides.refuse(wanted)
             source = stack.enter_context(opened(path, wanted.column, wanted.label_column, group_column))
         else:
-            source = slides.pooled(folder, wanted, asserted_names, out)
+            source = slides.pooled(folder, wanted, asserted_names, broken)
         raw = source.splits
         persons = any(table.keys is not None for table in raw.values())
         refuse_both(single, persons, "group_column")

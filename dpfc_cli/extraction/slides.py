@@ -47,8 +47,8 @@ from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.reading import unread
 from dpfc_cli.sources import groups as persons
 from dpfc_cli.sources.classes import USUAL_NAMES, numbers_of_names
-from dpfc_cli.sources.metadata import Value, column_in, rows, usual_column
-from dpfc_cli.sources.nulls import broken_beside, listed
+from dpfc_cli.sources.metadata import Needed, Value, columns_in, rows, usual_column
+from dpfc_cli.sources.nulls import listed
 from dpfc_cli.sources.person_hints import column_of, several_in_import
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
 
@@ -84,14 +84,14 @@ def refuse(wanted: Import) -> None:
         )
 
 
-def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, out: Path) -> Tables:
+def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, named: Path) -> Tables:
     """The records of slides. The rows of null records are NaN.
 
     Args:
         folder: where the files lie, also in folders of it.
         wanted: the table, and how slides become records.
         classes: the asserted classes, in the order in which labels count them.
-        out: the folder of the set to be made. A long list of broken slides goes beside it.
+        named: the file in which broken slides are named.
 
     Raises:
         UserError: the table or a slide cannot be used, or some slides seem to be of one person.
@@ -127,8 +127,8 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, out: P
             count, total = _sum(path, wanted.column)
         except UserError as error:
             if error.code in _LATER:
-                named = error.what.replace(f"'{path}'", secret(path))
-                raise UserError(named, error.remedy, code=error.code) from error
+                what = error.what.replace(f"'{path}'", secret(path))
+                raise UserError(what, error.remedy, code=error.code) from error
             broken[slide] = error.full or error.what
         else:
             if not patches.any():
@@ -145,7 +145,7 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, out: P
         if wanted.progress:
             wanted.progress("Reading slides", done, len(found))
     of_split = {split: np.flatnonzero(listed.splits == split) for split in dict.fromkeys(listed.splits.tolist())}
-    _judge(broken, {split: patches[own] for split, own in of_split.items()}, wanted, out)
+    _judge(broken, {split: patches[own] for split, own in of_split.items()}, wanted, named)
     with np.errstate(invalid="ignore"):
         x = (sums / patches[:, None]).astype(np.float32)
     y = np.where(patches == 0, -1, [number[label] for label in listed.labels])[:, None]
@@ -258,17 +258,15 @@ def _blocks(dataset: h5py.Dataset, count: int, width: int) -> Iterator[np.ndarra
         yield np.asarray(dataset[at : at + step] if dataset.ndim == 2 else dataset[0, at : at + step])
 
 
-def _judge(broken: dict[str, str], patches: dict[str, np.ndarray], wanted: Import, out: Path) -> None:
+def _judge(broken: dict[str, str], patches: dict[str, np.ndarray], wanted: Import, named: Path) -> None:
     """Refuse broken slides, or say which records became null. patches: of the records of each split."""
-    list_of_them, what = broken_beside(out), f"{counted(len(broken), 'slide')} cannot be read."
+    what = f"{counted(len(broken), 'slide')} cannot be read."
     if not broken:
-        if not wanted.tolerant:
-            list_of_them.unlink(missing_ok=True)
         return
     if not wanted.tolerant or not any(found.any() for found in patches.values()):
         lines = [f"{printable(name)}: {printable(why)}" for name, why in sorted(broken.items())]
         raise bad_record(
-            f"{what} {listed(lines, list_of_them)} {GUARDED}",
+            f"{what} {listed(lines, named)} {GUARDED}",
             "Make them again, or leave them out of the table. Or keep them as records without content: "
             f"{parameter('on_error')} null.",
         )
@@ -302,16 +300,15 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
     """The slides of a table, and whose they are. Raises UserError if the table cannot be used."""
     by_patient = wanted.pool_by == "patient"
     columns = list(dict.fromkeys(column for _, line in lines for column in line))
-    slide_column = column_in(table, columns, wanted.file_column, SLIDE_COLUMNS, "slides", "file_column")
-    label_column = column_in(table, columns, wanted.label_column, USUAL_NAMES, "labels", "label_column")
+    needed = [
+        Needed(wanted.file_column, SLIDE_COLUMNS, "slides", "file_column"),
+        Needed(wanted.label_column, USUAL_NAMES, "labels", "label_column"),
+    ]
     person = usual_column(columns, persons.USUAL_NAMES)
-    if wanted.group_column is not None:
-        person = column_in(table, columns, wanted.group_column, persons.USUAL_NAMES, "persons", "group_column")
-    if by_patient and person is None:
-        raise missing(
-            f"{quoted(table)} does not say which slides are of one patient.",
-            f"Name the column that does: {parameter('group_column')}.",
-        )
+    if by_patient or person is not None or wanted.group_column is not None:
+        needed.append(Needed(wanted.group_column, persons.USUAL_NAMES, "persons", "group_column"))
+    slide_column, label_column, *others = columns_in(table, columns, *needed)
+    person = next(iter(others), None)
     lines, splits = _of_splits(table, lines, next((c for c in columns if c.lower() == SPLIT_COLUMN), None))
     for number, line in lines:
         for column in (slide_column, label_column):

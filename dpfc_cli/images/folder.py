@@ -38,7 +38,17 @@ from dpfc_cli.reading import readable
 from dpfc_cli.sources.classes import USUAL_NAMES
 from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
 from dpfc_cli.sources.groups import Rule
-from dpfc_cli.sources.metadata import FILE_NAME, NAMES, Metadata, Value, column_in, metadata_of, read, usual_column
+from dpfc_cli.sources.metadata import (
+    FILE_NAME,
+    NAMES,
+    Metadata,
+    Needed,
+    Value,
+    columns_in,
+    metadata_of,
+    read,
+    usual_column,
+)
 from dpfc_cli.sources.person_hints import column_of, level_of, repeat
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, inside, is_clutter, refuse_twice
 
@@ -73,13 +83,17 @@ def _opened(request: Request) -> ImageSet:
     named = request.table
     tables = {split: named or metadata_of(folder) or metadata_of(path) for split, folder in folders.items()}
     skipped = Counter[str]()
+    label = Needed(request.label_column, USUAL_NAMES, "labels", "label_column")
 
     @cache
     def table_at(place: Path) -> Metadata:
         # A table may lie anywhere. In the folder of the images it is like the one beside them.
         top = None if inside(path, os.path.abspath(place)) else path
         other = rule is not None and place == rule.table and tables["train"] not in (None, place)
-        return read(place, top, None if other else request.file_column, EXTENSIONS)
+        also = [label] if place in tables.values() and (request.label_column is not None or not classes) else []
+        if rule is not None and rule.by in ("column", "table") and place in (rule.table, *tables.values()):
+            also += [_person(rule)] if rule.table in (None, place) else []
+        return read(place, top, None if other else request.file_column, EXTENSIONS, also)
 
     labels_at = tables["train"]
     tabled = request.label_column is not None or (labels_at is not None and not classes)
@@ -89,7 +103,7 @@ def _opened(request: Request) -> ImageSet:
 
     if tabled:
         classes = []
-        found = {s: _in_table(tables[s], folder, request.label_column, table_at) for s, folder in folders.items()}
+        found = {split: _in_table(tables[split], folder, label, table_at) for split, folder in folders.items()}
     elif not classes:
         raise ValueError(f"there are no class folders in {' or '.join(map(str, folders.values()))}")
     else:
@@ -219,7 +233,7 @@ def _size(path: str | Path, facts: os.stat_result) -> int:
 # Labels in a table
 
 
-def _in_table(path: Path | None, folder: Path, label_column: str | None, table_at: TableAt) -> Labelled:
+def _in_table(path: Path | None, folder: Path, labels: Needed, table_at: TableAt) -> Labelled:
     """The images of a split that a table names, sorted by name. The label stands in the digest's place of each entry,
     so the listing has it.
     """
@@ -230,7 +244,7 @@ def _in_table(path: Path | None, folder: Path, label_column: str | None, table_a
             code="missing",
         )
     table = table_at(path)
-    name = column_in(path, list(table.columns), label_column, USUAL_NAMES, "labels", "label_column")
+    [name] = columns_in(path, list(table.columns), labels)
     values = table.columns[name]
     # CSV has no numbers, only texts.
     counts = all(value is None or isinstance(value, int) or (value.isdecimal() and len(value) < 10) for value in values)
@@ -262,6 +276,12 @@ def _in_table(path: Path | None, folder: Path, label_column: str | None, table_a
 # Persons
 
 
+def _person(rule: Rule) -> Needed:
+    """The column of persons."""
+    form = "column:" if rule.table is None else f"table:{rule.table}:"
+    return Needed(rule.column, PERSONS, "persons", "group_by", form)
+
+
 def _persons_of(
     folders: dict[str, Path],
     tables: dict[str, Path | None],
@@ -291,8 +311,8 @@ def _persons_of(
     for split, own in names.items():
         folder, table = folders[split], rule.table or tables[split]
         if table is not None:
-            table_of, form = table_at(table), "column:" if rule.table is None else f"table:{table}:"
-            column = column_in(table, list(table_of.columns), rule.column, PERSONS, "persons", "group_by", form)
+            table_of = table_at(table)
+            [column] = columns_in(table, list(table_of.columns), _person(rule))
             known = dict(zip(table_of.files, table_of.columns[column], strict=True))
             found[split] = [known.get(Path(os.path.normpath(folder.absolute() / name))) for name in own]
         elif any(map(is_dicom, own)):

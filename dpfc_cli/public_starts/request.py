@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dpfc_cli.backbones import BACKBONES
-from dpfc_cli.errors import conflict, parameter
+from dpfc_cli.errors import conflict, missing, parameter
 from dpfc_cli.options import Classes, Options, listed, option, progress_option, said
 from dpfc_cli.progress import Progress
 
@@ -90,6 +90,13 @@ class ClassVectors(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        lacking = [name for name in ("model", "classes") if getattr(self, name) is None]
+        if self.features is None and lacking:
+            raise missing(
+                "No feature set is named, so it is not known what the vectors are to fit.",
+                f"Name one: {parameter('features')}. Or name its backbone and its classes: "
+                f"{' and '.join(map(parameter, lacking))}.",
+            )
         given = [name for name in OF if getattr(self, name) is not None]
         for name in given:
             if OF[name] != self.source:

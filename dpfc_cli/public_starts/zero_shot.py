@@ -144,9 +144,9 @@ def _network(features: FeatureSet | None, model: str | None, weights: str | None
     """The backbone: as the manifest states it, or as the user does."""
     if features is None or features.manifest.backbone.get("name") not in BACKBONES:
         if model is None:
-            said = "No features are named" if features is None else f"'{features.folder}' does not say its backbone"
+            assert features is not None, "the request says it otherwise"
             raise missing(
-                f"{said}, so it is not known what the vectors are to fit.",
+                f"'{features.folder}' does not say its backbone, so it is not known what the vectors are to fit.",
                 f"Name the backbone of the features: {parameter('model')}.",
             )
         return Wanted(name=model, weights=weights)
@@ -171,12 +171,7 @@ def _names(features: FeatureSet | None, classes: int | Sequence[str] | Path | No
     """For each class what it is called."""
     called = class_names(classes)
     if features is None:
-        if called is None:
-            raise missing(
-                "No classes are named.",
-                f"Name a feature set, or a file with a name on each line: {parameter('classes')}.",
-            )
-        return {name: name for name in called}
+        return {name: name for name in called or ()}
     if called is not None and len(called) != len(features.classes):
         raise conflict(
             f"{len(called)} names are given for the {len(features.classes)} classes of '{features.folder}'.",

@@ -137,9 +137,12 @@ def _table(table: Table, console: Console) -> None:
 def _folded(cells: Sequence[Sequence[str]], natural: Sequence[int], left: int, room: int) -> list[int] | None:
     """How wide columns are in a room: the widest of the first `left` ones give way. None if that is not enough."""
     widths = list(natural)
-    words = (max(cell_len(word) for line in cells for word in line[i].split() or [""]) for i in range(left))
+    words = [max(cell_len(word) for line in cells for word in line[i].split() or [""]) for i in range(left)]
     # The first column has names, which are copied: they are broken last.
-    least = [min(longest, NARROWEST if i else room // 2) for i, longest in enumerate(words)]
+    for share in (2, 3):
+        least = [min(longest, NARROWEST if i else room // share) for i, longest in enumerate(words)]
+        if sum(least) + sum(natural[left:]) <= room:
+            break
     while sum(widths) > room:
         able = [i for i in range(left) if widths[i] > least[i]]
         if not able:

@@ -24,7 +24,9 @@ MOST_INFERRED = 100_000
 """The most classes that are inferred. Otherwise one damaged label could make dpfc allocate any amount of memory."""
 MOST_ASSERTED = 9_999_999
 """The most classes. It keeps a mistyped number from taking all memory."""
-_NAMES = "Give a number, two or more names, or a file of UTF-8 text with a name on each line."
+_NAMES = (
+    f"Give {parameter('classes')} a number, two or more names between commas, or a UTF-8 file with a name on each line."
+)
 
 
 def inferred_classes(largest_label: int) -> tuple[str, ...]:
@@ -56,6 +58,11 @@ def numbers_of_names(found: Sequence[str], classes: tuple[str, ...] | None) -> d
         _check_inferred(len(found))
     number = {name: i for i, name in enumerate(classes or found)}
     unknown = next((name for name in found if name not in number), None)
+    if unknown is not None and tuple(number) == tuple(map(str, range(len(number)))):
+        raise conflict(
+            f"The labels are names, and {parameter('classes')} are {len(number):,} numbers. {GUARDED}",
+            "Give the names of all classes: there may be more classes than labels.",
+        )
     if unknown is not None:
         raise conflict(
             f"The label {secret(unknown)} is not among the {counted(len(number), 'class')} of {parameter('classes')}. "
@@ -104,7 +111,7 @@ def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | N
             raise _refused(f"{given} classes are more than dpfc takes.")
         names = tuple(map(str, range(given)))
     elif isinstance(given, str | Path):
-        names = tuple(line.strip() for line in lines_in(Path(given), "classes", "name") if line.strip())
+        names = tuple(line.strip() for line in lines_in(Path(given), "classes", _NAMES) if line.strip())
     else:
         try:
             names = tuple(given)
@@ -139,7 +146,7 @@ def by_name(classes: Iterable[str], named: Iterable[tuple[str, int]]) -> dict[st
 
 
 def _refused(what: str) -> UserError:
-    return UserError(what, _NAMES, parameter="classes")
+    return UserError(what, _NAMES)
 
 
 # The labels of pictures

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from dpfc_cli.errors import GUARDED, counted, missing, parameter, quoted
 from dpfc_cli.files import json_of
@@ -46,32 +47,34 @@ def metadata_of(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def column_in(
-    path: Path, columns: Sequence[str], given: str | None, usual: Sequence[str], what: str, option: str, form: str = ""
-) -> str:
-    """The given column of a table, or the first one of a usual name, in any capitals. UserError if there is none.
+class Needed(NamedTuple):
+    """A column that a table must have."""
 
-    Args:
-        path: the table.
-        columns: those that it has.
-        given: the name that the user gives; None: he gives none.
-        usual: in small letters.
-        what: what the column holds, for messages.
-        option: the parameter that names it.
-        form: how its value is written, beside the name.
+    given: str | None  # its name, if the user says it
+    usual: Sequence[str]  # its usual names, in small letters
+    what: str  # what it holds, for messages
+    option: str  # the parameter that names it
+    form: str = ""  # how the value of that is written, beside the name
 
+
+def columns_in(path: Path, columns: Sequence[str], *needed: Needed) -> list[str]:
+    """The given columns of a table, or the first ones of a usual name, in any capitals. UserError for all that are not
+    there. columns: those that it has.
     """
-    name = usual_column(columns, usual) if given is None else given
-    if name not in columns:
-        # Where not even this column is found, the first line may be about a record.
-        unsure = option == "file_column"
+    names = [usual_column(columns, each.usual) if each.given is None else each.given for each in needed]
+    lacking = [each for each, name in zip(needed, names, strict=True) if name not in columns]
+    if lacking:
+        # Where not even that of the files is found, the first line may be about a record.
+        unsure = any(each.option == "file_column" for each in lacking)
         has = f"{counted(len(columns), 'column')}, by its first line" if unsure else ", ".join(columns) or "none"
+        wanted = (f"column of {each.what}" if each.given is None else f"column {each.given!r}" for each in lacking)
         raise missing(
-            f"{quoted(path)} has no column {f'of {what}' if given is None else repr(given)}. It has: {has}.",
-            f"Its first line must name the columns. Say which one it is: {parameter(option)} {form}NAME. Or give it a "
-            f"usual name: {', '.join(usual)}.",
+            f"{quoted(path)} has no {' and no '.join(wanted)}. It has: {has}.",
+            "Its first line must name the columns. Say which one it is: "
+            f"{', '.join(f'{parameter(each.option)} {each.form}NAME' for each in lacking)}. Or give it a usual name: "
+            f"{'; or '.join(', '.join(each.usual) for each in lacking)}.",
         )
-    return str(name)
+    return [str(name) for name in names]
 
 
 def usual_column(columns: Iterable[str], usual: Sequence[str]) -> str | None:
@@ -81,7 +84,11 @@ def usual_column(columns: Iterable[str], usual: Sequence[str]) -> str | None:
 
 
 def read(
-    path: Path, folder: Path | None = None, file_column: str | None = None, endings: Collection[str] = ()
+    path: Path,
+    folder: Path | None = None,
+    file_column: str | None = None,
+    endings: Collection[str] = (),
+    also: Sequence[Needed] = (),
 ) -> Metadata:
     """Read a table.
 
@@ -90,19 +97,22 @@ def read(
         folder: where its names begin. Default: in its own folder.
         file_column: the column of these names, if it is not a usual one.
         endings: what the names of files may end in where the table leaves it out.
+        also: other columns that a CSV must have.
 
     Raises:
-        UserError: it cannot be read, has no column of pictures, or has a row that names no file of its folder, or a
-            file that another row names.
+        UserError: it cannot be read, lacks a column, or has a row that names no file of its folder, or a file that
+            another row names.
 
     """
     top = path.parent if folder is None else folder
     files: dict[Path, None] = {}
     columns: dict[str, list[Value]] = {}
+    pictures = Needed(file_column, FILE_NAMES, "pictures", "file_column")
     with _readable(path, "picture"):
         called: str | None = None
         for number, row in rows(path, "picture"):
-            called = called or column_in(path, list(row), file_column, FILE_NAMES, "pictures", "file_column")
+            if called is None:
+                [called, *_] = columns_in(path, list(row), pictures, *(() if _of_lines(path) else also))
             name = row.pop(called, None)
             file = _file(top, name, endings)
             if file is None:
@@ -137,7 +147,12 @@ def rows(path: Path, what: str) -> Iterator[tuple[int, dict[str, Value]]]:
     with _readable(path, what):
         if path.stat().st_size > LARGEST:
             raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
-        yield from _lines(path) if path.suffix.lower() in (".jsonl", ".ndjson") else _csv(path)
+        yield from _lines(path) if _of_lines(path) else _csv(path)
+
+
+def _of_lines(path: Path) -> bool:
+    """Whether each line is a JSON object, which may have other keys than the first one."""
+    return path.suffix.lower() in (".jsonl", ".ndjson")
 
 
 def _readable(path: Path, what: str) -> AbstractContextManager[None]:

@@ -6,7 +6,7 @@ file does: that there is one, or how long it is, would tell others.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dpfc_cli import files
@@ -24,21 +24,20 @@ def most_allowed(n: int, share: float | None) -> int:
     return min(int((MOST_NULL if share is None else share) * n + 1e-9), n - 1)
 
 
-def broken_beside(folder: Path) -> Path:
-    """The file that names broken records, beside the folder of a feature set."""
-    return folder.with_name(f"{folder.name}{LISTED}")
-
-
 @contextmanager
-def naming(folder: Path) -> Iterator[None]:
-    """While the feature set in this folder is made: write what is secret in a UserError into a file beside it, and let
-    the error say so.
+def naming(folder: Path) -> Iterator[Path]:
+    """While the feature set in this folder is made: the file beside it that names broken records. It is of this attempt
+    alone: that of an earlier one is removed first. What is secret in a UserError is written there, and the error says
+    where.
     """
+    file = folder.with_name(f"{folder.name}{LISTED}")
+    with suppress(OSError):
+        file.unlink()
     try:
-        yield
+        yield file
     except UserError as error:
         if error.full is not None:
-            said = listed([printable(spelled(error.full, str))], broken_beside(folder), "What is meant")
+            said = listed([printable(spelled(error.full, str))], file, "What is meant")
             error.what = UserError(f"{error.what} {said}", error.remedy).what
         raise
 

@@ -330,6 +330,7 @@ def test_on_a_terminal_of_80_columns_tables_are_tables(
     assert dpfc("import", "arrays", "--out", "cifar10-vit-b16", "--classes", "3", "--population", "p").exit_code == 0
     line = ("--features", "cifar10-vit-b16", "--delta", "1e-5")
     assert dpfc("budget", *line, "--cap", "90", "--note", "a long reason with many words " * 5).exit_code == 0
+    made(dpfc, "a-hospital-persons-scattering-mean-holdout0.1", "--population", "a ward of a hospital", persons=True)
     monkeypatch.setattr(display, "out", Console(force_terminal=True, color_system=None, width=80))
     for count in (1, 2):
         assert dpfc(*LS, "0.1", *line, "--by", "N. Officer").exit_code == 0

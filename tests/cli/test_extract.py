@@ -38,7 +38,7 @@ def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, pictures: Path) -> No
         ("digits --window 0,255", "Leave out --window."),
         ("digits --most-null 0.1", "Leave it out, or add --on-error null."),
         ("imagefolder:pictures --classes c0,c1", "'…' is not among the 2 classes"),
-        ("imagefolder:pictures --classes nofile.txt", "There is no file 'nofile.txt'"),
+        ("imagefolder:pictures --classes c0;c1;c2", "names between commas"),
         ("imagenet", "--data-dir"),
         ("imagnet", "Did you mean 'imagenet'?"),
         ("imagefolder:pictures", "--image-size"),
@@ -52,7 +52,7 @@ def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, pictures: Path) -> No
         ended = dpfc("extract", "--pool", "mean", *arguments.split(), ends=2)
         assert says in ended.stderr.replace("\n", " ")
         # What is meant by '…'.
-        Path("features/pictures.broken.txt").unlink(missing_ok=True)
+        Path("features/pictures-scattering-mean.broken.txt").unlink(missing_ok=True)
         assert snapshot() == before, arguments
     assert not list(Path().glob("features/*"))
 

@@ -138,7 +138,7 @@ def test_a_shell_completes_commands_options_and_names(tmp_path: Path, monkeypatc
         ("dpfc train --method dp-n", ["dp-newton"]),
         ("dpfc extract --model vit-b3", ["vit-b32"]),
         ("dpfc extract cifar", ["cifar10", "cifar100"]),
-        ("dpfc extract imagefolder:fea", ["imagefolder:features"]),
+        ("dpfc extract imagefolder:fea", [f"imagefolder:features/{name}" for name in ("", "mine/", "other/")]),
         ("dpfc train --features m", ["mine"]),
         ("dpfc evaluate m", ["mine-eps1"]),
         ("dpfc export --to s", ["sklearn"]),

@@ -38,7 +38,7 @@ def test_mistakes_are_named(dpfc: Dpfc, texts: Path) -> None:
         ("texts --column vector", "no column 'vector'"),
         ("texts --label-column text", "one class only"),
         ("texts --classes 2", "out of range"),
-        ("texts --classes ²", "There is no file"),
+        ("texts --classes ²", "names between commas"),
         ("texts --out ledger.sqlite", "uses itself"),
         ("texts --out a/b.partial", "uses itself"),
         ("texts --population dataset:digits", "--population must be a name"),
@@ -63,6 +63,7 @@ def test_what_comes_next_names_the_set_just_made_or_found(dpfc: Dpfc, arrays: Pa
         for _ in range(2):
             made = dpfc("import", str(arrays), "--classes", "3", "--out", out)
             assert made.stderr.replace("\n", " ").rstrip().endswith(f"Next: dpfc train --epsilon 1 --features {named}")
+            assert "A training protects one record of " in made.stderr
 
 
 def test_classes_are_typed_as_a_number_as_names_or_as_a_file_of_names(dpfc: Dpfc, arrays: Path) -> None:

@@ -148,6 +148,7 @@ def test_all_broken_pictures_are_named_without_computing_what_would_be_in_vain(
     # What was finished is gone on with, and everything else is made once.
     assert dpfc(*NULL, "--shards", "10", "--most-null", "0.2").exit_code == 0
     assert counting.batches == 10 + 6
+    assert not LIST.exists()
 
 
 def test_the_names_are_for_the_owner_alone_and_command_no_terminal(dpfc: Dpfc, pictures: Path) -> None:

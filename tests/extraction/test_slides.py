@@ -231,6 +231,7 @@ def test_a_slide_that_cannot_be_read_is_named_or_becomes_a_null_record(
     assert "1 of 6 train records" in told[0]
     assert "slide_3" not in told[0]
     found.verify("train")
+    assert not listed.exists()
 
 
 def test_a_patient_is_null_only_if_no_slide_is_left(tmp_path: Path) -> None:
@@ -289,7 +290,7 @@ BAD: list[tuple[dict[str, str], dict[str, object], str]] = [
     ({}, {"pool_by": "patch"}, "Unknown pool_by 'patch'"),
     ({}, {"most_null": 0.1}, "on_error null"),
     ({"line2": "p1,slide_2,normal"}, {"pool_by": "patient"}, "two labels"),
-    ({"head": "nobody,slide_id,label"}, {"pool_by": "patient"}, "which slides are of one patient"),
+    ({"head": "nobody,slide_id,label"}, {"pool_by": "patient"}, "no column of persons"),
     ({"head": "x,slide_id,split", "line0": "a,slide_0,all"}, {"label_column": "x"}, "names a split '…'"),
 ]
 

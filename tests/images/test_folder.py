@@ -287,12 +287,17 @@ def test_a_table_that_does_not_fit_its_pictures_is_refused(tmp_path: Path) -> No
     files(tmp_path, "0.png")
     refused(tmp_path, "There is no metadata.csv or metadata.jsonl in", label_column="label")
     for text, label_column, says in (
-        ("file_name,kind\n0.png,1\n", None, "no column of labels. It has: kind"),
-        ("file_name,kind\n0.png,1\n", "label", "no column 'label'. It has: kind"),
+        ("file_name,kind\n0.png,1\n", None, "no column of labels. It has: file_name, kind"),
+        ("file_name,kind\n0.png,1\n", "label", "no column 'label'. It has: file_name, kind"),
         ("file_name,label\n0.png,1\n1.png,0\n2.png,0\n", None, "names 2 files that cannot be found: '…'"),
     ):
         (tmp_path / "metadata.csv").write_text(text)
         refused(tmp_path, says, label_column=label_column)
+    (tmp_path / "metadata.csv").write_text("Bild;Diagnose;Fall\n0.png;1;7\n")
+    error = refused(
+        tmp_path, "no column of pictures and no column of labels and no column 'who'", group_by=rule_of("column:who")
+    )
+    assert all(f"‹{option}›" in error.remedy for option in ("file_column", "label_column", "group_by"))
 
 
 def test_a_table_may_lie_anywhere_and_have_names_without_endings(tmp_path: Path) -> None:

@@ -253,12 +253,12 @@ LACKING: tuple[tuple[Callable[[Path], Made], str], ...] = (
         lambda p: without(p, beside, lambda p: change_text(p / "train" / "metadata.csv", " p0 ", " ")),
         "records of .* have no person",
     ),
-    (lambda p: (beside(p)[0], "column:who"), "has no column 'who'. It has: patient, age"),
+    (lambda p: (beside(p)[0], "column:who"), "has no column 'who'. It has: file_name, patient, age"),
     (lambda p: (names(p)[0], "column:who"), "There is no metadata.csv"),
     (lambda p: (names(p)[0], f"table:{p / 'none.csv'}"), "cannot be read as a table"),
     (
         lambda p: without(p, elsewhere, lambda p: change_text(p / "persons: all.csv", "patient_id", "mrn")),
-        "has no column of persons. It has: mrn",
+        "has no column of persons. It has: file_name, mrn",
     ),
     (
         lambda p: without(p, elsewhere, lambda p: change_text(p / "persons: all.csv", "train/a", "../a")),
