@@ -38,6 +38,7 @@ from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSI
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.lattice import lattice_for
 from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.reading import readable
 from dpfc_cli.schema import (
     Check,
     among,
@@ -54,7 +55,6 @@ from dpfc_cli.schema import (
     text,
     whole,
 )
-from dpfc_cli.sources.reading import readable
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.public_start import check as check_start
 from dpfc_cli.training.public_start import vectors_for
