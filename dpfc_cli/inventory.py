@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.lookup import finished
+from dpfc_cli.features.lookup import GO_ON, begun, finished
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.file import ledger_path, read
@@ -80,6 +80,7 @@ def inventory(features: Path, heads: Path) -> Inventory:
             cards.append((path, card))
         except UserError as error:
             unreadable.append((str(path), _what(error)))
+    unreadable += [(str(folder), f"It is not complete. {GO_ON}") for folder in begun(features)]
     for folder in sorted(finished(features)):
         try:
             known = FeatureSet(folder)

@@ -77,7 +77,7 @@ def _remark(made: "Extracted") -> None:
     if made.was_complete:
         return
     if made.resumed is not None:
-        display.say(f"Went on with '{made.folder}': {counted(made.resumed, 'shard')} still to be made.")
+        display.say(f"Went on with '{made.folder}': {counted(made.resumed, 'shard')} were still to be made.")
     rate = made.images / max(made.seconds, 1e-9)
     display.say(f"{counted(made.images, 'image')} in {made.seconds:,.1f} s ({rate:,.0f} images/s).")
     if made.null is not None:

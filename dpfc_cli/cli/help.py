@@ -4,6 +4,7 @@ import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -101,6 +102,11 @@ class Group(_Ours, TyperGroup):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a line, and end with an exit code."""
         words = kwargs.get("args") or sys.argv[1:]
+        if len(words) > 1 and words[0] in ("--install-completion", "--show-completion"):
+            from dpfc_cli.cli import display
+
+            what = f"'{words[0]}' is for the shell that it runs in, and does not take '{words[1]}'."
+            sys.exit(display.fail(UserError(what, "Start the other shell, and run it there, alone.")))
         try:
             code = super().main(*args, **kwargs | {"standalone_mode": False})
         except _LineError as error:
@@ -110,7 +116,7 @@ class Group(_Ours, TyperGroup):
             if error.ctx and error.message == error.ctx.get_help():
                 sys.stderr.write(error.message + "\n")
                 sys.exit(2)
-            code = display.fail(_refused(error), as_json="--json" in words)
+            code = display.fail(_refused(error, words), as_json="--json" in words)
         sys.exit(code or 0)
 
     def invoke(self, ctx: Any) -> Any:
@@ -133,8 +139,8 @@ class Group(_Ours, TyperGroup):
         _write(formatter, "Exit codes", [(str(code), said) for code, said in ENDINGS.items()])
 
 
-def _refused(error: Any) -> UserError:
-    """What is said of a line that cannot be parsed."""
+def _refused(error: Any, words: Sequence[str]) -> UserError:
+    """What is said of a line that cannot be parsed. words: of it."""
     ctx = error.ctx
     line = ctx.command_path if ctx else "dpfc"
     more = f"'{line} --help' shows what it takes."
@@ -142,6 +148,10 @@ def _refused(error: Any) -> UserError:
         said = _PARSED.sub("", error.format_message()).rstrip(".")
         # What is missing is described.
         about = f"{error.param.help} " if hasattr(error, "param_type") and error.param else ""
+        if command := re.match("No such command '(help|version)'", said):
+            return UserError(f"There is no command '{command[1]}'.", f"Write 'dpfc --{command[1]}'.")
+        if "valid number" in said and (comma := re.search(r"\d+,\d+", " ".join(words))):
+            about = f"Write {comma[0].replace(',', '.')}. "
         return UserError(said if said.endswith("?") else f"{said}.", about + more)
     name = error.option_name
     flags = [flag for option in _options(ctx.command, ctx) for flag in option.opts if flag.startswith("--")]

@@ -11,7 +11,8 @@ from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import feature_set, head_named, remark_newest, with_sets
-from dpfc_cli.errors import UserError, conflict, counted, parameter
+from dpfc_cli.errors import UserError, conflict, counted, parameter, quoted, unwritable
+from dpfc_cli.folders import heads_folder
 from dpfc_cli.options import Option
 from dpfc_cli.progress import Progress
 from dpfc_cli.show.document import Document, Facts, Section
@@ -84,12 +85,19 @@ def train(
     if dry_run:
         try:
             if checked.unfinished is None and not request.again:
-                confirm_again(read(checked.account.ledger), checked.charge, found.name)
+                book = read(checked.account.ledger)
+                confirm_again(book, checked.charge, found.name, folder=checked.path.parent)
         except UserError as error:
-            display.warn(f"{error.what} That needs --again.")
-        _show_plan(checked, as_json, full)
-    else:
-        _show_head(trained, as_json, full, request.out is not None, features)
+            observer.warn(f"{error.what} That needs --again.")
+        _show_plan(checked, as_json, full, observer.warnings)
+        return
+    _show_head(trained, as_json, full, features)
+    if trained.path.parent != checked.path.parent:
+        raise unwritable(
+            f"The head could not be written to '{checked.path.parent}'. It was charged, and lies in "
+            f"{quoted(trained.path)}.",
+            "Make room, and move it from there: the system may empty that folder.",
+        )
 
 
 @contextlib.contextmanager
@@ -125,8 +133,10 @@ class Shown(Observer):
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
         self._advance: Progress | None = None
+        self.warnings: list[str] = []
 
     def warn(self, text: str) -> None:
+        self.warnings.append(text)
         display.warn(text)
 
     def say(self, text: str) -> None:
@@ -180,7 +190,7 @@ def _unit_of(stage: str) -> str:
     return "trainings" if stage.startswith(TUNING) else "records"
 
 
-def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
+def _show_plan(checked: "Checked", as_json: bool, full: bool, warnings: list[str]) -> None:
     """What would be released, claimed and spent."""
     from dpfc_cli.ledger import caps
     from dpfc_cli.report import account as shown
@@ -206,6 +216,7 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
                 "spent": checked.account.epsilon(claimed.delta) if claimed else None,
                 "spent_with_this": after.epsilon(claimed.delta) if claimed else None,
                 "left_after": None if left is None else left[0],
+                "warnings": warnings,
             }
         )
         return
@@ -232,7 +243,7 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     display.show(document, full)
 
 
-def _show_head(trained: "Trained", as_json: bool, full: bool, named: bool, features: str | None) -> None:
+def _show_head(trained: "Trained", as_json: bool, full: bool, features: str | None) -> None:
     """The statement of a head, and what its records have cost."""
     from dpfc_cli.ledger.file import read
     from dpfc_cli.report import account as shown
@@ -257,6 +268,6 @@ def _show_head(trained: "Trained", as_json: bool, full: bool, named: bool, featu
         display.say(f"The whole statement: dpfc statement {head_named(trained.path)}")
     if "test" not in trained.charged.checked.features.splits:
         return
-    line = [] if claimed is not None and not named else [str(trained.path)]
+    line = [] if claimed is not None and trained.path.parent == heads_folder() else [str(trained.path)]
     line += [] if features is None else ["--features", features]
     display.say(f"Next: {shlex.join(['dpfc', 'evaluate', *line])}")

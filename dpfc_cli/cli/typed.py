@@ -91,7 +91,9 @@ class Typed(NamedTuple):
         if typed is None or (self.default is None and typed is False):
             return None
         found = typed if self.reader is None else self.reader(self.name, typed)
-        return self.said.taken(self.name, found) if self.own else found
+        # A set is looked for later, when a command says so.
+        early = self.own or self.said.kind in ("number", "integer", "choice")
+        return self.said.taken(self.name, found) if early else found
 
 
 def typed(function: Callable[..., None], call: type[Options] | None) -> dict[str, Typed]:
@@ -163,7 +165,7 @@ def head_or_newest(given: Path | str | None, features: "FeatureSet | None" = Non
 
     if given is not None:
         return Path(given)
-    found = newest(heads_folder(), features)
+    found = newest(heads_folder(), features, lambda error: display.warn(error.what))
     display.say(f"Head: {found} (the newest private one{'' if features is None else ' for these features'})")
     return found
 

@@ -18,7 +18,7 @@ class Exporting(Options):
     """An export as it is asked for."""
 
     head: "Head" = field(kw_only=False, metadata=said("The head, as Head.load or a training gives it.", typed=False))
-    to: Format = field(kw_only=False, metadata=said("The format.", metavar="FORMAT"))
+    to: Format = field(kw_only=False, metadata=said("The format.", metavar="FORMAT", flags=("--to", "--format")))
     out: Path | str = field(
         kw_only=False,
         metadata=said(

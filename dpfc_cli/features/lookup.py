@@ -10,6 +10,9 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import written_at
 from dpfc_cli.folders import LEDGER, LEDGER_ANSWERS, LEDGER_DIGESTS, PARTIAL, features_folder
 
+GO_ON = "Run the command that began it again, or its other tasks."
+"""What to do about a set that is not complete."""
+
 
 def open_features(given: str | Path | None = None) -> FeatureSet:
     """Open a feature set.
@@ -50,12 +53,9 @@ def set_folder(given: str | Path, accepted: Callable[[Path], bool] = lambda fold
         if found:
             return found
     named = [folder for folder in folders if folder.name]
-    begun = next((folder for folder in named if _there(folder.with_name(folder.name + PARTIAL))), None)
-    if begun is not None:
-        raise missing(
-            f"The feature set {quoted(begun)} is not complete.",
-            "Run the command that began it again, or its other tasks.",
-        )
+    partly = next((folder for folder in named if _there(folder.with_name(folder.name + PARTIAL))), None)
+    if partly is not None:
+        raise missing(f"The feature set {quoted(partly)} is not complete.", GO_ON)
     there = next(filter(_there, folders), None)
     raise missing(
         f"There is no feature set {quoted(given)}."
@@ -99,12 +99,18 @@ def newest(folder: Path) -> FeatureSet:
     """The newest feature set in `folder`, by the date of the manifest. Raises UserError if there is none."""
     found = finished(folder)
     if not found:
+        partly = "".join(f"'{each.name}' is not complete: {GO_ON} " for each in begun(folder))
         raise missing(
             f"No feature set found in {quoted(folder)}.",
-            "Make one with 'dpfc extract digits' or 'dpfc import PATH', or name one that lies elsewhere: "
+            f"{partly}Make one with 'dpfc extract digits' or 'dpfc import PATH', or name one that lies elsewhere: "
             f"{parameter('features')}.",
         )
     return FeatureSet(max(found, key=lambda folder: written_at(folder / MANIFEST)))
+
+
+def begun(folder: Path) -> list[Path]:
+    """The folders of feature sets in `folder` that are not complete yet."""
+    return sorted(folder.glob(f"*{PARTIAL}"))
 
 
 def finished(folder: Path) -> list[Path]:

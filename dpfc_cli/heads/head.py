@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -441,39 +441,49 @@ def made_otherwise(head: Head, features: "FeatureSet", what: str) -> tuple[str, 
     return (f"the features of '{features.name}' {other}, so {what} may mean little.",)
 
 
-def cards(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """The cards of the heads in a folder, with their files. No weight is read. What is no head is left out."""
+def cards(
+    folder: Path, skipped: Callable[[UserError], None] = lambda error: None
+) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """The cards of the heads in a folder, with their files. No weight is read. What is no head is left out. skipped:
+    told of it.
+    """
     for path in sorted(folder.glob(f"*{PRIVATE}")):
         try:
             with _opened(path) as (_, _, card):
                 pass
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            skipped(_unread(path, error))
             continue
         yield path, card
 
 
-def newest(folder: Path, features: "FeatureSet | None" = None) -> Path:
-    """The newest private head in a folder. Non-private and research heads are chosen only when they are named.
+def newest(
+    folder: Path, features: "FeatureSet | None" = None, skipped: Callable[[UserError], None] = lambda error: None
+) -> Path:
+    """The newest private head in a folder, by the date in its card. Non-private and research heads are chosen only when
+    they are named.
 
-    features: it is one of their backbone. One of their fingerprint comes before others.
+    features: it is one of their backbone. One of their fingerprint comes before others. skipped: told of what is no
+    head.
     """
-    found = [path for path in folder.glob(f"*{PRIVATE}") if ending(path.name) == PRIVATE]
+    found = {path: card for path, card in cards(folder, skipped) if card["claim"] == "private"}
     if not found:
         raise missing(
             f"No private head found in {quoted(folder)}.",
-            f"Train one with 'dpfc train' and {parameter('epsilon')} 1, or name a head.",
+            f"Name one that lies elsewhere ('dpfc budget' says what was trained), or train one with 'dpfc train' and "
+            f"{parameter('epsilon')} 1.",
         )
     if features is None:
-        return max(found, key=written_at)
-    made, backbone = features.manifest, features.manifest.backbone.get("name")
+        return max(found, key=lambda path: (found[path]["date"], written_at(path)))
+    made = features.manifest
     of = {
-        path: card["features"]["fingerprint"]
-        for path, card in cards(folder)
-        if path in found and (card["facts"]["d"], card["features"]["backbone"].get("name")) == (made.dim, backbone)
+        path: (card["features"]["fingerprint"] == made.fingerprint, card["date"], written_at(path))
+        for path, card in found.items()
+        if (card["facts"]["d"], card["features"]["backbone"].get("name")) == (made.dim, made.backbone.get("name"))
     }
     if not of:
         raise missing(
             f"No private head in {quoted(folder)} takes features such as those of {quoted(features.folder)}.",
             "Train one on this set, or name a head: 'dpfc list' shows them.",
         )
-    return max(of, key=lambda path: (of[path] == made.fingerprint, written_at(path)))
+    return max(of, key=lambda path: of[path])

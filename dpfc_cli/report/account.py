@@ -86,10 +86,7 @@ def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Bl
         rows.append(("cap", "none"))
     rows.append(("sets", ", ".join(dict.fromkeys(row[0] for row in sets.rows))))
     found: list[Block] = [Facts(rows, title=f"Spent on {whose(account)}")]
-    if account.charges:
-        found += _charged(account, ledger)
-    else:
-        found.append(Words("Nothing is charged."))
+    found += _charged(account, ledger) if account.charges else []
     found += [*_totals(account, deltas), replace(sets, full=True)]
     if changes:
         found.append(_changed(changes))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.errors import conflict, counted, parameter
+from dpfc_cli.errors import conflict, counted, parameter, printable
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.signature import Signed, beside
@@ -206,12 +206,13 @@ def _evaluated(figures: Mapping[str, Any], trained_on: str, compared: bool) -> l
 
 
 def _used(head: Head, name: str) -> list[Block]:
+    literal = repr(name) if printable(name) == name else ascii(name)
     return [
         Words(
             f"It takes n × {head.dim} feature vectors of the backbone that it was trained on, and names their classes."
         ),
-        # The name as a program has it, in visible ASCII.
-        Code(f"from dpfc_cli import Head\n\nhead = Head.load({name!a})\nnames = head.predict(features)"),
+        # The name as a program has it.
+        Code(f"from dpfc_cli import Head\n\nhead = Head.load({literal})\nnames = head.predict(features)"),
     ]
 
 

@@ -95,9 +95,13 @@ def _facts(rows: Sequence[tuple[str, str]], console: Console) -> None:
         drawn = _drawn(header=False)
         drawn.add_column(no_wrap=True, style="bold")
         drawn.add_column(overflow="fold")
-        for name, said in rows:
+        # A word that would be broken, such as a digest, could not be copied: it has a line of its own, below.
+        room = console.width - names - GAP
+        long = [row for row in rows if max(map(cell_len, printable(row[1]).split()), default=0) > room]
+        for name, said in (row for row in rows if row not in long):
             drawn.add_row(text(name), text(said))
         console.print(drawn)
+        _lines(long, console)
 
 
 def _table(table: Table, console: Console) -> None:

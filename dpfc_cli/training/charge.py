@@ -93,26 +93,40 @@ def question(charge: Charge, name: str, after: Account) -> str:
     return f"ε = {rounded_up(charge.epsilon, 6)} to {name} (then {total} is spent together{capped})"
 
 
-def confirm_again(
-    ledger: Ledger, charge: Charge, name: str, ask: Callable[[str], bool] = lambda question: False
-) -> bool:
-    """Whether the same training or private evaluation was charged before, and is to be charged once more.
-
-    What became of it does not matter: it may run. Without a guarantee it matters, because only a head is lost. charge:
-    what would be charged. name: of the set. ask: asks a question. UserError: it was charged before, and the answer is
-    no.
-    """
+def charged_before(ledger: Ledger, charge: Charge) -> list[Charge]:
+    """The charges of the same training or private evaluation, whatever became of them."""
 
     def asked(of: Charge) -> tuple[Any, ...]:
         return of.set, of.split, of.digest, of.epsilon, of.delta
 
-    same = [each for each in ledger.charges if asked(each) == asked(charge)]
+    return [each for each in ledger.charges if asked(each) == asked(charge)]
+
+
+def confirm_again(
+    ledger: Ledger,
+    charge: Charge,
+    name: str,
+    ask: Callable[[str], bool] = lambda question: False,
+    folder: Path | None = None,
+) -> bool:
+    """Whether the same training or private evaluation was charged before, and is to be charged once more.
+
+    What became of it does not matter: it may run. Without a guarantee it matters, because only a head is lost. charge:
+    what would be charged. name: of the set. ask: asks a question. folder: of its head. UserError: it was charged
+    before, and the answer is no.
+    """
+    same = charged_before(ledger, charge)
     ends = [ledger.outcome(each.id) for each in same]
-    ended = any(end is not None and end.state == "written" for end in ends)
+    # The ledger may not know of a head that was written on a full disk.
+    there, ids = () if folder is None or not same else heads.cards(folder), {each.id for each in same}
+    head = next((path for path, card in there if card["ledger"]["charge"] in ids), None)
+    ended = head is not None or any(end is not None and end.state == "written" for end in ends)
     if not (ended or (same and charge.private)):
         return False
     kind = EVALUATION if charge.method == EVALUATION else "training"
     became = "ended" if ended else "has not ended: it runs, or it was stopped and does not go on"
+    if head is not None:
+        became = f"its head is '{head}'"
     said = f"The same {kind} was charged before, and {became}."
     again = question(charge, name, ledger.account_of(charge.set).with_planned(charge))
     again += "" if charge.private else ", for the same head to the bit"

@@ -82,7 +82,9 @@ class Training(Noisy):
     out: Path | str | None = option(
         "File of the head; its ending may be left out. Default: a name of its own in the folder for heads."
     )
-    epsilon: float | None = option("ε to spend, 1e-4 to 100: the smaller, the more private.", PRIVACY)
+    epsilon: float | None = option(
+        "ε to spend, 1e-4 to 100: the smaller, the more private.", PRIVACY, low=0.0, open=True
+    )
     noise_multiplier: float | None = option(
         "Instead of ε: the standard deviation of the noise, divided by the most that one record (or person) can change "
         "a release, if all releases had the same. 'dpfc budget --sigma' says what that is as ε.",

@@ -78,6 +78,8 @@ def run(charged: Charged, observer: Observer) -> Trained:
         # A training that was killed may have written its head, and the ledger does not say so.
         there = _holds(checked.path, digest)
         path = saved = checked.path if there else heads.save(data, checked.path)
+        if path.parent != checked.path.parent:
+            observer.warn(f"'{checked.path.parent}' cannot be written (is the disk full?). The head is '{path}'.")
         unsettled = _settled(charged, path, digest)
         spent = spent_now(receipt)
         if answers is not None and unsettled is None:

@@ -11,7 +11,7 @@ from dpfc_cli.options import takes
 from dpfc_cli.training import public, public_start, tuning
 from dpfc_cli.training.calibrate import calibrate, warnings_of
 from dpfc_cli.training.card import loses
-from dpfc_cli.training.charge import charge, confirm_again, question
+from dpfc_cli.training.charge import charge, charged_before, confirm_again, question
 from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import TUNING, Observer
 from dpfc_cli.training.request import Request, Training
@@ -40,12 +40,15 @@ def plan(request: Request, observer: Observer) -> Checked:
         said += public_start.warnings_of(calibrated)
         if calibrated.before is None:
             observer.say(public_start.REMARK)
-    for text in [*said, *([] if trials is None else tuning.warnings_of(trials))]:
-        observer.warn(text)
+    said += [] if trials is None else tuning.warnings_of(trials)
     if informing is not None:
         stage = "Reading the public features"
         calibrated = public.inform(calibrated, informing, lambda *far: observer.progress(stage, *far))
     checked = check(request, calibrated, observer)
+    # What is refused needs no warning, and what was charged before had them.
+    if request.again or not charged_before(read(checked.account.ledger), checked.charge):
+        for text in said:
+            observer.warn(text)
     if trials is not None:
         tuning_stage = f"{TUNING}{trials.known.name}"
         chosen = tuning.tune(calibrated, trials, lambda *far: observer.progress(tuning_stage, *far))
@@ -68,7 +71,8 @@ def finish(checked: Checked, observer: Observer) -> Trained:
     try:
         if checked.unfinished is None:
             book, request = read(checked.account.ledger), checked.request
-            again = request.again or confirm_again(book, checked.charge, request.features.name, observer.confirm_again)
+            same = (book, checked.charge, request.features.name, observer.confirm_again, checked.path.parent)
+            again = request.again or confirm_again(*same)
             checked = replace(checked, request=replace(request, again=again))
             asked = question(checked.charge, checked.features.name, checked.after)
             if not observer.confirm(asked, loses(checked.account, checked.charge) is not None):

@@ -117,7 +117,7 @@ def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
     assert f"{kept} finished shards kept in '{partial}'. Run the same command to go on." in one_line(ended.stderr)
     assert threading.active_count() == before
     again = dpfc(*line, ends=0)
-    assert "8 shards still to be made" in again.stderr
+    assert "8 shards were still to be made" in again.stderr
 
 
 def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, pictures: Path) -> None:

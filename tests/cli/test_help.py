@@ -157,6 +157,19 @@ def test_a_value_of_another_kind_is_refused_in_plain_words() -> None:
     assert ended.stderr.splitlines()[0] == "Error: Invalid value for '--epsilon': Input should be a valid number."
 
 
+def test_what_is_typed_by_guess_is_told_how_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words, said in (
+        ("train --epsilon 1,0", "Write 1.0."),
+        ("help", "dpfc --help"),
+        ("version", "dpfc --version"),
+        ("--install-completion zsh", "run it there"),
+        ("train --epsilon -1", "--epsilon must be a number above 0"),
+    ):
+        ended = CliRunner().invoke(application.app, words.split())
+        assert (ended.exit_code, said in ended.stderr) == (2, True), ended.stderr
+
+
 def test_no_help_loads_what_computes_or_is_large() -> None:
     program = f"""
 import sys

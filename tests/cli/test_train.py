@@ -177,6 +177,15 @@ def test_the_same_training_is_charged_again_only_if_somebody_says_so(dpfc: Dpfc,
     assert (len(charges()), heads()) == (6, before)
 
 
+def test_a_warning_is_for_programs_too_and_does_not_stand_above_a_refusal(dpfc: Dpfc, features: Path) -> None:
+    line = ("train", "--epsilon", "0.01", "--method", "dp-ls")
+    told = dpfc(*line, "--dry-run", "--json", ends=0)
+    (warning,) = json.loads(told.stdout)["warnings"]
+    assert warning in one_line(told.stderr)
+    assert warning in one_line(dpfc(*line, ends=0).stderr)
+    assert "Warning" not in dpfc(*line, ends=6).stderr
+
+
 def test_without_a_terminal_it_goes_on_and_says_which_set_it_took(dpfc: Dpfc, second_set: None) -> None:
     trained = dpfc(*LINE, ends=0)
     assert "Features: features/newer (the newest of 2 sets; --features names another)" in trained.stderr
@@ -284,11 +293,13 @@ def test_on_a_full_disk_a_head_is_saved_elsewhere_or_later_and_nothing_of_it_is_
     assert [*Path("heads").iterdir(), *elsewhere.iterdir()] == []
 
     full.pop()
-    trained = dpfc("train", "--epsilon", "1")
-    assert (trained.exit_code, len(charges())) == (0, 1)
+    trained = dpfc("-q", "train", "--epsilon", "1", "--json")
+    assert (trained.exit_code, len(charges())) == (2, 1)
     assert list(Path("heads").iterdir()) == []
     (saved,) = elsewhere.rglob("*.safetensors")
-    assert str(saved) in one_line(trained.stdout)
+    assert json.loads(trained.stdout)["head"] == str(saved)
+    told = json.loads(trained.stderr.splitlines()[-1])["error"]
+    assert (told["code"], told["fields"]["path"]) == ("unwritable", str(saved))
     assert Head.load(saved).card["epsilon"] == 1
 
 

@@ -124,13 +124,21 @@ def test_no_temporary_file_is_written_through_a_link(tmp_path: Path, monkeypatch
     assert not (tmp_path / "nothing").exists()
 
 
-def test_the_newest_private_head_is_chosen_and_a_non_private_one_never(tmp_path: Path) -> None:
-    others = ["newest.nonprivate.safetensors", "newest.research.safetensors"]
-    for age, name in enumerate(["new.safetensors", "old.safetensors", *others]):
-        saved(tmp_path / name)
-        os.utime(tmp_path / name, ns=(0, (5 - age if age < 2 else 99) * 10**9))
+def test_the_private_head_with_the_newest_card_is_chosen_and_what_is_no_head_is_left_out(tmp_path: Path) -> None:
+    """The times of files change when they are copied."""
+    private = Privacy(epsilon=1.0)
+    claims = [private, private, Privacy(), Privacy(epsilon=1.0, seed=7)]
+    for day, (name, claim) in enumerate(zip(["old", "new", "exact", "seeded"], claims, strict=True), 1):
+        card = {**card_as_written(calibrated("dp-whitened", claim)), "date": f"2026-01-0{day}T00:00:00+00:00"}
+        path = save(
+            encoded(replace(head(), card={**card, "classes": ["0", "1", "2"]})), tmp_path / f"{name}.safetensors"
+        )
+        os.utime(path, ns=(0, (9 - day) * 10**9))
     (tmp_path / "gone.safetensors").symlink_to("nowhere")
-    assert newest(tmp_path).name == "new.safetensors"
+    (tmp_path / "junk.safetensors").write_bytes(b"none")
+    skipped = list[UserError]()
+    assert newest(tmp_path, None, skipped.append).name == "new.safetensors"
+    assert [Path(str(error.fields["path"])).name for error in skipped] == ["gone.safetensors", "junk.safetensors"]
 
 
 def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path) -> None:

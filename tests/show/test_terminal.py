@@ -115,6 +115,12 @@ def test_no_fact_is_cut_short(width: int) -> None:
     assert all(len(line) <= width for line in lines)
 
 
+def test_a_digest_is_not_broken_where_a_line_has_room_for_it() -> None:
+    facts = Facts([("SHA-256 of the file", "f" * 64), ("claimed", "nothing")])
+    assert "f" * 64 in shown(80, "", facts)
+    assert "f" * 64 in shown(120, "", facts)[0]
+
+
 def test_bars_have_the_width_that_there_is() -> None:
     assert [bar(part, 8) for part in (0.0, 0.5, 1.0, 2.0)] == ["░" * 8, "████░░░░", "█" * 8, "█" * 8]
     assert between((0.25, 0.75), 0.5, (0.0, 1.0), 9) == "··├─●─┤··"

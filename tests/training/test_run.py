@@ -29,6 +29,7 @@ from dpfc_cli.training.charge import charge
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import run, stands
+from dpfc_cli.training.train import finish
 from tests.support import drawn_sigmas, trained
 from tests.training.requests import charges, checked, ready, states
 
@@ -114,6 +115,14 @@ def test_a_ledger_that_cannot_be_read_any_more_is_told_and_the_head_is_kept(
     assert trained.path.exists()
     assert trained.spent.charges == (charged.receipt.charge,)
     assert any("the ledger does not say so. The disk is gone." in text for text in told)
+
+    # Where no answers could be kept, the same command would look for them in vain.
+    monkeypatch.undo()
+    assert charged.answers is not None
+    charged.answers.path.unlink()
+    with pytest.raises(UserError, match=f"its head is '{trained.path}'") as refused:
+        finish(checked(features), Observer())
+    assert refused.value.code == "exists"
 
 
 FACTOR = {query.kind: query.replace_one for query in QUERIES}
