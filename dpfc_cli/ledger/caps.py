@@ -215,14 +215,15 @@ def _fitting(room: float, delta: float) -> float:
     """The largest ε of four digits at δ that costs no more than μ² = room; 0 if not even the least one fits."""
     if room < mu_for(LEAST_EPSILON, delta) ** 2:
         return 0.0
-    # A little more, so that an ε which fits exactly is not lost. What does not fit is taken back below.
-    epsilon = min(epsilon_for(math.sqrt(room), delta) * (1 + 1e-8), LARGEST_EPSILON)
-    digits = 3 - math.floor(math.log10(epsilon))
-    units = math.floor(epsilon * 10.0**digits)
-    while mu_for(units / 10.0**digits, delta) ** 2 > room:
-        # Below 1.000 comes 0.9999.
-        units, digits = (units - 1, digits) if units > 1000 else (9999, digits + 1)
-    return units / 10.0**digits
+    exact = epsilon_for(math.sqrt(room), delta)
+    # A little more, so that an ε which fits exactly is not lost; a little less, if that is too much.
+    for near in (1 + 1e-8, 1 - 1e-8):
+        epsilon = min(exact * near, LARGEST_EPSILON)
+        unit = 10.0 ** (3 - math.floor(math.log10(epsilon)))
+        epsilon = math.floor(epsilon * unit) / unit
+        if mu_for(epsilon, delta) ** 2 <= room:
+            break
+    return epsilon
 
 
 def said(cap: Cap) -> str:
