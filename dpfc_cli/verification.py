@@ -19,12 +19,13 @@ from dpfc_cli.options import takes
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.card import charged_standing
 from dpfc_cli.training.request import SPLIT, facts_of
-from dpfc_cli.trust.card import Finding, contradictions, unproved
+from dpfc_cli.trust.card import Finding, contradictions, is_joint, unproved
 from dpfc_cli.trust.card import findings as of_card
 from dpfc_cli.trust.claims import same_epsilon
 from dpfc_cli.trust.statement import brief
 
 _NO_LEDGER = "not compared with a ledger: none is at hand, and none was named"
+_JOINT = "no ledger has the head of a coordinator. Verify the head of a site beside that site's ledger"
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
 
 
@@ -87,10 +88,10 @@ def verify(wanted: Checking) -> Verified:
     findings = [*_of_signature(path, signed), file, *of_card(card, head.chain)]
     known, said = _set_at_hand(card)
     findings.append(said)
-    place = _place(wanted.ledger, known)
+    place = None if is_joint(card) else _place(wanted.ledger, known)
     named = charged = False
     if place is None:
-        findings.append(Finding(what="ledger", result="unknown", why=_NO_LEDGER))
+        findings.append(Finding(what="ledger", result="unknown", why=_JOINT if is_joint(card) else _NO_LEDGER))
     else:
         book = _ledger_in(place)
         row, *others = _of_ledger(card, digest, book, known)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import textwrap
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -103,6 +104,8 @@ def new(
 
     made = plans.agreed(invitations, method, MethodOptions(**asked).options, delta, adjacency, colluding, public_head)
     _write(out, made.data)
+    with contextlib.ExitStack() as stack:
+        _warn(made, Shown(stack))
     if as_json:
         display.as_json({"file": str(out), "digest": made.digest, "plan": json.loads(made.data)})
         return
@@ -121,6 +124,7 @@ def check(
         observer = Shown(stack)
         site = _site(plan, features, name, policy, observer)
         checked = ready(site, observer)
+        _warn(site.plan, observer)
     claimed, after = checked.calibrated.worth, checked.after
     cost = rounding.cost(claimed.epsilon, claimed.delta)
     rows = [
@@ -218,6 +222,15 @@ def _site(plan: Path, features: str, name: str, policy: Path | None, observer: S
         check_policy(found, name, policy)
         observer.say(f"The policy '{policy}' allows this plan.")
     return site_of(found, name, feature_set(features)[0])
+
+
+def _warn(plan: "Federation", observer: Shown) -> None:
+    """What will go badly in the training of a plan."""
+    from dpfc_cli.training.calibrate import warnings_of
+
+    options = plan.claim(plan.sites[0].name).options
+    for text in warnings_of(replace(plan.solver, options=options)):
+        observer.warn(text)
 
 
 def _agreed(plan: "Federation") -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ as they are (`examples/hospitals`).
 """
 
 import contextlib
+import errno
 import socket
 import stat
 import time
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dpfc_cli.errors import quoted, unwritable
+from dpfc_cli.errors import UserError, quoted
 from dpfc_cli.privacy.parts import LARGEST_SAID, framed, unframed
 
 Refusal = Literal["unreadable", "other-plan", "refused", "not-charged", "out-of-order", "failed"]
@@ -92,9 +93,10 @@ class Door:
             self._socket.listen()
         except OSError as error:
             self._socket.close()
-            raise unwritable(
+            raise UserError(
                 f"Nobody can listen at {quoted(path)}: {error.strerror or error}.",
                 "Name another place for the socket. Its path has 100 letters at most.",
+                code="busy" if error.errno == errno.EADDRINUSE else "unwritable",
             ) from error
 
     def __enter__(self) -> "Door":

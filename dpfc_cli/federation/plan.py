@@ -63,7 +63,7 @@ from dpfc_cli.trust.card import START
 from dpfc_cli.version import code_digest
 
 FORMAT, INVITATION = "dpfc-federation-1", "dpfc-invitation-1"
-PLAN, AGAIN = "a plan", "Ask for it again."
+PLAN, AGAIN = "a plan", "Mend it, or ask for it again."
 FEDERATED = ("dp-whitened", "dp-fc", "dp-ls")
 """The methods that a federation can have: their plans do not depend on how many records there are."""
 _NAME = test(lambda value: type(value) is str and bool(re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", value)))
@@ -378,8 +378,11 @@ def agreed(
     """
     found = [_read(path, _INVITATION, "an invitation") for path in invitations]
     names = [each["name"] for each in found]
-    if len(found) < 2 or len(set(names)) < len(names):
-        raise UserError("A federation needs two sites, each with a name of its own.", "Give an invitation of each.")
+    if len(found) < 2 or min(len(set(names)), len({each["key"] for each in found})) < len(names):
+        raise UserError(
+            "A federation needs two sites, each with a name and a key of its own.",
+            "Give an invitation of each. Each invitation makes a key.",
+        )
     first, others = found[0], len(found) - 1
     if colluding is not None and not 1 <= colluding < others:
         raise UserError(
@@ -432,5 +435,6 @@ def _read(path: Path, check: Check, what: str) -> dict[str, Any]:
         raw = json_in(path)
         wrong = fault(raw, check)
         if wrong is not None:
-            raise ValueError(f"'{wrong[:80]}' in it makes no sense")
+            known = raw.get("format") if isinstance(raw, dict) else None
+            raise ValueError(f"'{wrong[:80]}' in it makes no sense, and its format is '{str(known)[:80]}'")
         return dict(raw)

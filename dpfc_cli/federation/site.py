@@ -32,7 +32,7 @@ from dpfc_cli.federation.masks import Masks, forget
 from dpfc_cli.federation.messages import Door, Exchange, query_bytes
 from dpfc_cli.federation.plan import Federation, keys_of, offered
 from dpfc_cli.files import sync
-from dpfc_cli.folders import LEDGER_QUERIES, heads_folder
+from dpfc_cli.folders import LEDGER_ANSWERS, LEDGER_QUERIES, heads_folder
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import chain as chains
@@ -109,10 +109,12 @@ def ready(site: Site, observer: Observer) -> Checked:
     """Everything that can be refused. Nothing is charged.
 
     Raises:
-        UserError: as `training.check.check`; or the plan was charged before, and its answers are gone; or its masks
-            cannot be made here.
+        UserError: as `training.check.check`; or the plan was charged before, and has its head, is held elsewhere or
+            cannot go on; or its masks cannot be made here.
 
     """
+    if site.ended:
+        raise UserError("The head of this plan is written.", "'dpfc list' shows it.", code="exists")
     plan, claim = site.plan, site.plan.claim(site.name)
     request = Request(
         site.features,
@@ -125,12 +127,15 @@ def ready(site: Site, observer: Observer) -> Checked:
         purpose=site.purpose,
     )
     checked = check(request, claim, observer)
-    book = read(ledger_path(site.features.folder))
-    if checked.unfinished is None and any(each.purpose == site.purpose for each in book.charges):
-        raise conflict(
-            "This plan was charged before, and it cannot go on: another process serves it, its answers are gone, or "
-            "dpfc is another version now.",
+    ledger = ledger_path(site.features.folder)
+    before = next((each.id for each in read(ledger).charges if each.purpose == site.purpose), None)
+    if checked.unfinished is None and before is not None:
+        held = any((ledger.parent / LEDGER_ANSWERS).glob(f"{before}.*"))
+        why = "another process serves it, or dpfc is another version now" if held else "its answers are gone"
+        raise UserError(
+            f"This plan was charged before: {why}.",
             "A plan is charged once. If it can go on nowhere, ask for a new plan.",
+            code="busy" if held else "conflict",
         )
     masks_of(site)
     return checked

@@ -260,7 +260,7 @@ def warnings_of_width(d: int) -> list[str]:
 def signal_and_noise(calibrated: Calibrated) -> tuple[float, float]:
     """A class mean of vectors of length 1 stands for n/m records; the noise in one release of it has length √d/μ."""
     facts = calibrated.facts
-    return facts.n / facts.m, sensitivity(ClassSums, facts) * math.sqrt(facts.d) / calibrated.worth.mu
+    return facts.n / facts.m, sensitivity(ClassSums, facts) * math.sqrt(facts.d) / calibrated.noise.mu
 
 
 def kept(calibrated: Calibrated) -> float:

@@ -178,8 +178,9 @@ def findings(card: Mapping[str, Any], chain: Chain | None = None) -> list[Findin
         found.append(Finding(what="epsilon", result="unknown", why="it is not computed of releases that contradict"))
     else:
         found.append(_found("epsilon", figures_fault(card), _cost(card)))
-    charges = counted(known["private"] + known["unprotected"], "charge")
-    return [*found, _found("other trainings", _others_fault(card), f"{charges} when it was made, with this one")]
+    charges = f"{counted(known['private'] + known['unprotected'], 'charge')} when it was made, with this one"
+    others = _found("other trainings", _others_fault(card), charges)
+    return [*found, *([] if is_joint(card) else [others])]
 
 
 def _found(what: str, wrong: str | None, right: str) -> Finding:
@@ -217,6 +218,11 @@ def _federation_fault(card: Mapping[str, Any]) -> str | None:
     if not own or facts["n"] != sum(each["n"] for each in own):
         return "it has other records than the sites that it is about"
     return None if card["epsilon"] == max(each["epsilon"] for each in own) else "epsilon is not that of its sites"
+
+
+def is_joint(card: Mapping[str, Any]) -> bool:
+    """Whether it is the coordinator's, about the records of all sites. No ledger has its charge: each site has one."""
+    return "federation" in card and "site" not in card["federation"]
 
 
 def _cost(card: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.rounding import at_most, cost, delta, epsilon, rounded_down
 from dpfc_cli.show.document import Curve, Document, Facts, Points, Section, Table, Words
+from dpfc_cli.trust.card import is_joint
 from dpfc_cli.trust.claims import is_sampled, masked_epsilon
 
 _SEVERAL = {
@@ -309,8 +310,19 @@ def trusted(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+_ALONE = (
+    "The guarantee is for this head alone. For the people in the records the total of all trainings counts. It also "
+    "counts for this head, if it was chosen among others."
+)
+
+
 def _others(card: Mapping[str, Any]) -> str:
     """What its ledger said of other trainings, and what the claim of this one does not say of them."""
+    if is_joint(card):
+        return (
+            "This head is in no ledger. Each site has it as a head of its own, which says what else was spent on the "
+            f"records there. {_ALONE}"
+        )
     ledger, private = card["ledger"], card["claim"] == "private"
     trainings, spending = ledger["private"] + ledger["unprotected"], ledger["private"]
     said = "When it was made, its ledger had no other training that may be of the same people."
@@ -334,11 +346,7 @@ def _others(card: Mapping[str, Any]) -> str:
         said += " Of one of their sets nothing is known of what was spent before."
     if ledger["unprotected"] > (not private):
         said += f" {counted(ledger['unprotected'], 'training')} had no guarantee (epsilon = ∞)."
-    limits = (
-        "The guarantee is for this head alone. For the people in the records the total of all trainings counts. It "
-        "also counts for this head, if it was chosen among others."
-    )
-    return f"{said} {limits}" if private else said
+    return f"{said} {_ALONE}" if private else said
 
 
 def _started(card: Mapping[str, Any]) -> tuple[str, str]:

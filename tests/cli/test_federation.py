@@ -28,6 +28,9 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
     assert not Path("north", "ledger.federation").exists(), "what is refused leaves no key"
     for name in NAMES:
         done("site-invite", "--features", f"{name}/set", "--name", name, "--epsilon", "2", "--out", f"{name}.json")
+    renamed = json.loads(Path("north.json").read_text()) | {"name": "other"}
+    Path("other.json").write_text(json.dumps(renamed))
+    dpfc("federation-new", "north.json", "other.json", "--out", "plan.json", ends=2)
     made = done("federation-new", "north.json", "south.json", "--steps", "3", "--out", "plan.json")
     own = ("--features", "south/set", "--name", "south")
     Path("policy.json").write_text('{"sites": ["north"]}')
@@ -64,17 +67,22 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
     serving.heads()
     assert Path(str(served["head"])).exists()
     assert dpfc("verify", str(served["head"])).exit_code == 0
+    # The coordinator's head is in no ledger, and says nothing of what the sites have spent.
+    assert dpfc("verify", str(JOINT), "--ledger", "south/ledger.sqlite").exit_code == 0
+    said = " ".join(dpfc("statement", str(JOINT), ends=0).stdout.split())
+    assert "no other training" not in said
     # Both have it. So there is nobody who answers, and nothing to do.
     monkeypatch.setattr(coordinator, "GIVING", 0.0)
     assert done(*line, ".")["head"] == str(JOINT)
 
 
-def test_a_check_says_what_a_cap_does_not_allow(dpfc: Dpfc) -> None:
+def test_a_new_plan_warns_of_noise_and_a_check_says_what_a_cap_does_not_allow(dpfc: Dpfc) -> None:
     sets = {name: made_set(name) for name in NAMES}
     for name in NAMES:
-        line = ("site-invite", "--features", f"{name}/set", "--name", name, "--epsilon", "2", "--out", f"{name}.json")
+        line = ("site-invite", "--features", f"{name}/set", "--name", name, "--epsilon", "0.01", "--out", f"{name}.json")
         assert dpfc(*line).exit_code == 0
-    assert dpfc("federation-new", "north.json", "south.json", "--out", "plan.json").exit_code == 0
-    set_cap(sets["south"], 1.0, delta=1e-5)
+    made = dpfc("federation-new", "north.json", "south.json", "--out", "plan.json", ends=0)
+    assert "hides the classes" in made.stderr
+    set_cap(sets["south"], 0.005, delta=1e-5)
     ended = dpfc("site-check", "plan.json", "--features", "south/set", "--name", "south", ends=3)
     assert "cap" in ended.stderr

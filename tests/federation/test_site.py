@@ -16,7 +16,7 @@ from dpfc_cli.federation import coordinator, messages
 from dpfc_cli.federation import site as sites
 from dpfc_cli.federation.messages import Door
 from dpfc_cli.federation.plan import Federation, check_policy, load
-from dpfc_cli.federation.site import site_of
+from dpfc_cli.federation.site import ready, site_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import whitened
@@ -215,6 +215,8 @@ def test_a_site_that_has_its_head_serves_the_plan_no_more(sets: dict[str, Featur
     joint = trained(plan)
     serving.heads()
     assert Serving(plan, sets).heads() == {"north": None, "south": None}
+    with refuses("exists"):
+        ready(site_of(plan, "north", sets["north"]), Observer())
     # The coordinator has the head, and nobody needs it.
     again = coordinator.run(plan, Path(), JOINT, Observer(), 0.0)
     assert np.array_equal(again.weight, joint.weight)
@@ -231,10 +233,13 @@ def test_a_plan_whose_answers_are_gone_is_not_charged_again(
     plan = agreed(sets, method="dp-fc")
     Serving(plan, sets, ("north",))
     assert say("north", plan, "charge") == "charged"
+    site = site_of(plan, "north", sets["north"])
+    with refuses("busy"):
+        ready(site, Observer())
     for path in Path("north", "ledger.answers").iterdir():
         path.unlink()
-    other = Serving(plan, sets, ("north",), at="second.sock")
-    assert isinstance(other.heads()["north"], UserError)
+    with refuses("conflict"):
+        ready(site, Observer())
     assert len(charges(sets["north"])) == 1
 
 
