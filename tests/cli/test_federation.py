@@ -79,7 +79,17 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
 def test_a_new_plan_warns_of_noise_and_a_check_says_what_a_cap_does_not_allow(dpfc: Dpfc) -> None:
     sets = {name: made_set(name) for name in NAMES}
     for name in NAMES:
-        line = ("site-invite", "--features", f"{name}/set", "--name", name, "--epsilon", "0.01", "--out", f"{name}.json")
+        line = (
+            "site-invite",
+            "--features",
+            f"{name}/set",
+            "--name",
+            name,
+            "--epsilon",
+            "0.01",
+            "--out",
+            f"{name}.json",
+        )
         assert dpfc(*line).exit_code == 0
     made = dpfc("federation-new", "north.json", "south.json", "--out", "plan.json", ends=0)
     assert "hides the classes" in made.stderr
