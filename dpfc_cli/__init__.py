@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from dpfc_cli.evaluation.exact import Comparison as Comparison
     from dpfc_cli.evaluation.exact import Evaluation as Evaluation
     from dpfc_cli.evaluation.private import PrivateEvaluation as PrivateEvaluation
-    from dpfc_cli.exports.arrays import to_sklearn as to_sklearn
     from dpfc_cli.exports.export import Exported as Exported
     from dpfc_cli.exports.export import export as export
+    from dpfc_cli.exports.export import to_sklearn as to_sklearn
     from dpfc_cli.extraction.extract import extract as extract
     from dpfc_cli.extraction.importing import import_features as import_features
     from dpfc_cli.extraction.request import ExtractionWarning as ExtractionWarning

@@ -283,7 +283,6 @@ class _Observer(Observer):
 
 
 def _warn_again(checked: Checked, observer: Observer, capped: bool) -> None:
-    """Warn of a fit that is not the first with its ledger."""
     after = checked.after
     if len(after.charges) > 1:
         none = f", but for {after.unprotected} without a guarantee, which are in no sum" if after.unprotected else ""
@@ -340,14 +339,12 @@ def _set_cap(features: FeatureSet, cap: float, delta: float | None, observer: Ob
 
 
 def _names(classes: np.ndarray) -> tuple[str, ...]:
-    """The names of asserted classes, as the head will have them."""
     names = tuple(str(each) for each in classes.tolist())
     check_classes(names, False)
     return names
 
 
 def _ledger_folder(given: str | Path | None) -> Path:
-    """The ledger folder, which is made if it is not there."""
     folder = Path(LEDGER_FOLDER if given is None else given)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -418,7 +415,6 @@ def _persons(groups: np.ndarray) -> np.ndarray:
 
 
 def _privacy(trained: Trained) -> Values:
-    """What the fit claims, and what was spent in all."""
     card, spent = trained.head.card, trained.spent
     claimed = trained.charged.checked.calibrated.claimed
     found = Values(claim=card["claim"], unit=card["unit"], adjacency=card["adjacency"])

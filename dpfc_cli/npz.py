@@ -50,7 +50,6 @@ class Array:
 
     @property
     def nbytes(self) -> int:
-        """The size in memory, as the header declares it."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def read(self) -> np.ndarray:
@@ -84,7 +83,6 @@ class Array:
         return np.frombuffer(_exactly(self._file, (stop - start) * width), self.dtype).reshape(-1, *self.shape[1:])
 
     def close(self) -> None:
-        """Close what `rows` has opened."""
         if self._file is not None:
             self._file.close()
 

@@ -76,7 +76,6 @@ class Option:
 
     @property
     def text(self) -> str:
-        """The help, with the choices that it does not name itself."""
         named = self.kind != "choice" or all(each in self.help for each in self.choices)
         return self.help if named else f"{self.help} One of {listed(self.choices)}."
 
@@ -129,7 +128,6 @@ class Option:
 
     @property
     def _range(self) -> str:
-        """The bounds of a number in words."""
         if math.isinf(self.low):
             return ""
         if math.isinf(self.high):
@@ -278,7 +276,6 @@ def declared(of: Any) -> dict[str, Option]:
 
 
 def of_type(said: Option, hint: Any) -> Option:
-    """A declaration with the kind and the choices of a type."""
     union = get_origin(hint) in (types.UnionType, Union)
     parts = [part for part in (get_args(hint) if union else (hint,)) if part is not types.NoneType]
     choices = tuple(name for part in parts if get_origin(part) is Literal for name in get_args(part))
@@ -336,7 +333,6 @@ def takes(call: Callable[P, Call]) -> Callable[[Callable[[Call], Result]], Calla
 
 
 def _arguments(call: type[Any]) -> str:
-    """The options as a section of a docstring."""
     lines = []
     for name, said in declared(call).items():
         text = f"{name}: {spelled(said.text, lambda other: other)}".translate({ord("‹"): "`", ord("›"): "`"})

@@ -38,7 +38,6 @@ def write(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) ->
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
-    """The error where a file cannot be written."""
     return UserError(
         f"{quoted(path)} cannot be written: {error.strerror or error}.",
         f"Choose a writable place, with room left: {moved_by(path.parent) or parameter('out')}.",
@@ -47,7 +46,6 @@ def unwritable(path: Path, error: OSError) -> UserError:
 
 
 def exists(path: Path) -> UserError:
-    """The error where another file has that name."""
     return UserError(
         f"There is another file {quoted(path)} already.",
         f"Nothing is overwritten. Choose another name, {parameter('out')}, or move it away.",

@@ -38,7 +38,6 @@ def show(stage: str, done: int, total: int | None) -> None:
 
 
 def close() -> None:
-    """End the bar that is there."""
     global _stage, _bar
     if _bar is not None:
         _bar.close()

@@ -21,7 +21,6 @@ MOST = 8
 
 
 def cores() -> int:
-    """How many processor cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -147,7 +147,6 @@ def _set_at_hand(card: Mapping[str, Any]) -> tuple[FeatureSet | None, Finding]:
 
 
 def _place(ledger: Path | str | None, known: FeatureSet | None) -> Path | None:
-    """The ledger that was named, or else the one beside the set. None if there is none."""
     if ledger is not None:
         return Path(ledger)
     beside = None if known is None else ledger_path(known.folder)

@@ -128,7 +128,6 @@ def _hidden(name: str) -> inspect.Parameter:
 
 
 def _error_of(error: BaseException) -> UserError:
-    """What is said of an exception that ends a command."""
     if isinstance(error, UserError):
         return error
     if isinstance(error, KeyboardInterrupt):
@@ -205,7 +204,6 @@ def _output(name: str, descriptor: int) -> _Output:
 
 
 def main() -> None:
-    """The console script."""
     results, _ = _output("stdout", 1), _output("stderr", 2)
     try:
         stop.listen()
@@ -236,7 +234,6 @@ def main() -> None:
 
 
 def _run(words: list[str]) -> Any:
-    """The exit code of a command line."""
     # A module registers its command when it is imported. A line that names a command needs only that one.
     name = next((word for word in words if not word.startswith("-")), "")
     for module in [COMMANDS[name]] if name in COMMANDS else COMMANDS.values():

@@ -45,18 +45,15 @@ def show(document: Document, full: bool = True) -> None:
 
 
 def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Name and value pairs."""
     show(page(title, Facts(rows)))
 
 
 def say(said: str) -> None:
-    """A remark on stderr."""
     if not quiet:
         err.print(text(said))
 
 
 def warn(said: str) -> None:
-    """A warning on stderr."""
     err.print(Text.assemble(("Warning:", "yellow"), " ", text(said)))
 
 
@@ -77,7 +74,6 @@ def fail(error: UserError, notes: Sequence[str] = (), spell: Callable[[str], str
 
 
 def can_ask() -> bool:
-    """Whether there is somebody to ask."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

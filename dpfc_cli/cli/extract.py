@@ -140,7 +140,6 @@ def _json(folder: Path, features: "FeatureSet | None", made: bool) -> dict[str, 
 
 
 def _show(features: "FeatureSet") -> None:
-    """A feature set as a table."""
     manifest = features.manifest
     imported = manifest.backbone.get("name") == "imported"
     splits = []
@@ -166,7 +165,6 @@ def _show(features: "FeatureSet") -> None:
 
 
 def _advise(features: "FeatureSet") -> None:
-    """Warnings about a feature set, and the next command."""
     from dpfc_cli.training.calibrate import warnings_of_width
 
     for warning in warnings_of_width(features.manifest.dim):

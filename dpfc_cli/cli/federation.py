@@ -234,7 +234,6 @@ def _warn(plan: "Federation", observer: Shown) -> None:
 
 
 def _agreed(plan: "Federation") -> list[tuple[str, str]]:
-    """What all sites agree to."""
     from dpfc_cli.trust import statement
 
     options = ", ".join(f"{name.replace('_', ' ')} = {value}" for name, value in plan.options.items()) or "the defaults"

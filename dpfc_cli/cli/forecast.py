@@ -62,7 +62,6 @@ def forecast(
 
 
 def _show(found: "Forecast") -> None:
-    """The table, and what the figures are worth."""
     facts, stand_in = found.facts, found.stand_in
     columns = ["epsilon"]
     if stand_in is not None:

@@ -85,7 +85,6 @@ class Command(_Ours, TyperCommand):
         return ["[OPTIONS]", *(name if required else f"[{name}]" for name, required in names)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then the options in their panels, in the order in which the command declares them."""
         panels = {"Arguments": [(p.metavar or str(p.name), _said(p)) for p in _arguments(self, ctx)]}
         for option in _options(self, ctx):
             panels.setdefault(getattr(option, "rich_help_panel", None) or "Options", []).append(_record(option))
@@ -100,7 +99,6 @@ class Group(_Ours, TyperGroup):
     """
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a line, and end with an exit code."""
         words = kwargs.get("args") or sys.argv[1:]
         if len(words) > 1 and words[0] in ("--install-completion", "--show-completion"):
             from dpfc_cli.cli import display
@@ -128,11 +126,9 @@ class Group(_Ours, TyperGroup):
             raise typer.Exit(stop.code) from None
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names of the commands in their order of use."""
         return sorted(super().list_commands(ctx), key=list(COMMANDS).index)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options, then the commands."""
         _write(formatter, "Options", [_record(option) for option in _options(self, ctx)])
         commands = [self.commands[name] for name in self.list_commands(ctx)]
         _write(formatter, "Commands", [(str(c.name), str(c.help).split("\n\n")[0]) for c in commands if not c.hidden])

@@ -79,7 +79,6 @@ def predict(
 
 
 def _json(found: "Predictions", saved: "Saved") -> dict[str, Any]:
-    """What was written, for programs."""
     fitted = found.calibration
     return {
         "path": str(saved.path),

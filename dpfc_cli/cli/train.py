@@ -191,7 +191,6 @@ def _unit_of(stage: str) -> str:
 
 
 def _show_plan(checked: "Checked", as_json: bool, full: bool, warnings: list[str]) -> None:
-    """What would be released, claimed and spent."""
     from dpfc_cli.ledger import caps
     from dpfc_cli.report import account as shown
     from dpfc_cli.trust import statement
@@ -244,7 +243,6 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool, warnings: list[str
 
 
 def _show_head(trained: "Trained", as_json: bool, full: bool, features: str | None) -> None:
-    """The statement of a head, and what its records have cost."""
     from dpfc_cli.ledger.file import read
     from dpfc_cli.report import account as shown
     from dpfc_cli.trust import statement

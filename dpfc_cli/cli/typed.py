@@ -121,7 +121,6 @@ def with_sets(asked: dict[str, Any], call: type[Options]) -> dict[str, Any]:
 
 
 def flag_named(name: str) -> str:
-    """'--learning-rate' of 'learning_rate'."""
     return "--" + name.replace("_", "-")
 
 
@@ -131,7 +130,6 @@ def set_named(folder: Path) -> str:
 
 
 def head_named(path: Path) -> str:
-    """How the user names the file of a head."""
     return shlex.quote(path.name.removesuffix(".safetensors") if path.parent == heads_folder() else str(path))
 
 

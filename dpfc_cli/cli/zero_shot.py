@@ -74,7 +74,6 @@ def _json(made: "ZeroShot", on: "FeatureSet | None") -> dict[str, Any]:
 
 
 def _show(made: "ZeroShot", on: "FeatureSet | None") -> None:
-    """The vectors, and how good they are."""
     from dpfc_cli.report import evaluated
     from dpfc_cli.show.document import Facts, page
 
@@ -92,7 +91,6 @@ def _show(made: "ZeroShot", on: "FeatureSet | None") -> None:
 
 
 def _source(origin: Any) -> str:
-    """What the vectors were made of."""
     by = f"{origin['model']} ({origin['weights']['id']})"
     if origin["source"] == "text":
         return f"the names of the classes, by the text tower of {by}"

@@ -10,6 +10,9 @@ import numpy as np
 
 Values = dict[str, tuple[Any, tuple[str | int, ...]]]
 """The dtype and the shape of inputs or outputs, by name. A text in a shape stands for any number."""
+Files = Mapping[str, Iterable[bytes]]
+"""The bytes of each file, in parts. "" stands for the file that the user named. Another text stands for one beside it:
+an ending that is added to the user's name (".data"), or a whole name. The user's file is the last one."""
 OPSET = 17
 """The first version with layer normalisation. Runtimes since 2022 have it."""
 IR_VERSION = 8
@@ -68,7 +71,7 @@ class Graph:
         texts: Mapping[str, str],
         name: str,
     ) -> dict[str, Iterable[bytes]]:
-        """The bytes of the model, and of the file beside it if there must be one, as `arrays.Files`. texts: the
+        """The bytes of the model, and of the file beside it if there must be one, as `Files`. texts: the
         metadata. name: of the file.
         """
         from onnx import helper
@@ -128,7 +131,6 @@ def _padded(size: int) -> int:
 
 
 def _bytes(arrays: Iterable[np.ndarray]) -> Iterator[bytes]:
-    """The bytes of arrays, one array at a time."""
     for array in arrays:
         yield array.tobytes()
         yield b"\0" * (_padded(array.nbytes) - array.nbytes)

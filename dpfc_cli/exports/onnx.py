@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.backbones import Backbone
-from dpfc_cli.exports.arrays import Files
-from dpfc_cli.exports.graph import OPSET, Graph, Values
+from dpfc_cli.exports.graph import OPSET, Files, Graph, Values
 from dpfc_cli.heads.backbone import stated_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import NORM_BITS, Centre, Clip

@@ -62,7 +62,6 @@ class Layers:
         return self.g("Mul", x, group[name]) if name in group else x
 
     def normed(self, x: str, group: Group, name: str, epsilon: float) -> str:
-        """Layer normalisation over the last axis."""
         weight, bias = group[f"{name}.weight"], group[f"{name}.bias"]
         return self.g("LayerNormalization", x, weight, bias, axis=-1, epsilon=epsilon)
 
@@ -150,7 +149,6 @@ class _Transformer(Layers):
         return self.g("Add", y, self.mlp(self.norm(y, head, "norm"), head))
 
     def attention(self, q: str, k: str, v: str, width: int) -> str:
-        """Scaled dot-product attention of (B, N, D)."""
         queries, keys, values = self.heads(q, (0, 2, 1, 3)), self.heads(k, (0, 2, 3, 1)), self.heads(v, (0, 2, 1, 3))
         scale = np.float32((width // self.a.heads) ** -0.5)
         scores = self.g("MatMul", self.g("Mul", queries, scale), keys)
@@ -264,7 +262,6 @@ class _Scattering:
         return [s0, self.g("Concat", s1_fine, s1_coarse, axis=2), s2]
 
     def transformed(self, rows: np.ndarray, columns: np.ndarray, x: str) -> str:
-        """Apply matrices to the last two axes."""
         y = self.g("MatMul", rows.astype(np.float32), x)
         return self.g("MatMul", y, np.ascontiguousarray(columns.T, np.float32))
 
@@ -291,7 +288,6 @@ class _Scattering:
         return real, imaginary
 
     def modulus(self, parts: Parts, rows: np.ndarray, columns: np.ndarray) -> str:
-        """The image of absolute values."""
         squares = [self.g("Mul", y, y) for y in (self.transformed(rows, columns, x) for x in parts)]
         return self.g("Sqrt", self.g("Add", *squares))
 
@@ -306,5 +302,4 @@ class _Scattering:
 
 
 def _corner(top: int, left: int, height: int, width: int) -> tuple[np.ndarray, ...]:
-    """Starts, ends and axes of a slice."""
     return np.array([top, left]), np.array([top + height, left + width]), np.array([-2, -1])

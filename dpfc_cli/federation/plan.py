@@ -155,12 +155,10 @@ class Federation:
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of the file."""
         return hashlib.sha256(self.data).hexdigest()
 
     @property
     def fingerprint(self) -> str:
-        """That of the features of all sites."""
         known = self.features
         return fingerprint_of(known["backbone"], self.classes, known["dim"], known["dtype"], known["preparation"])
 
@@ -173,7 +171,6 @@ class Federation:
         return found
 
     def facts(self, n: int, records: int | None) -> Facts:
-        """The public facts of so many units."""
         unit = "record" if self.sites[0].records is None else "person"
         counts = {"n": n, "rows": records, "m": len(self.classes), "d": self.features["dim"], "k": self.k}
         return Facts(**counts, adjacency=self.adjacency, unit=unit)

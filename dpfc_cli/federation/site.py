@@ -67,7 +67,6 @@ class Site:
 
     @property
     def ended(self) -> bool:
-        """Whether its head was written."""
         book = read(ledger_path(self.features.folder))
         last = [book.outcome(each.id) for each in book.charges if each.purpose == self.purpose]
         return any(each is not None and each.state == "written" for each in last)
@@ -175,7 +174,6 @@ def serve(site: Site, socket: Path, observer: Observer, every: float = 0.0) -> T
 
 
 def _forget(site: Site) -> None:
-    """Delete the private key of a plan that has ended."""
     if site.plan.masked:
         forget(keys_of(site.features), site.plan.part(site.name).key)
 
@@ -255,12 +253,10 @@ class Answering:
         raise AssertionError("a door has no end")
 
     def _has(self, number: int) -> bool:
-        """Whether the answer to a release is kept."""
         answers = self._charged.answers
         return answers is not None and answers.held and answers.answered >= self._starts[number + 1]
 
     def _release(self, each: Exchange, oracle: Oracle) -> None:
-        """Answer one query, or send what it was answered."""
         number, part = each.said.get("number"), each.said.get("part")
         if type(number) is not int or not 0 <= number <= min(self._begun, len(self._plan.releases) - 1):
             each.refuse("out-of-order")

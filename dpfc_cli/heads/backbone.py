@@ -45,7 +45,6 @@ class Stated:
     instead: str
 
     def refused(self, what: str) -> UserError:
-        """The error for a card that does not say enough."""
         return unsupported(what, self.instead, parameter=self.about)
 
     @property

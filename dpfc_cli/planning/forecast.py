@@ -106,7 +106,6 @@ class Forecast(Told):
 
     @property
     def about(self) -> str:
-        """What is forecast, in a few words."""
         facts, places = self.facts, "" if self.sites == 1 else f"at {self.sites} sites "
         counts = f"{counted(facts.n, facts.unit)} of {counted(facts.m, 'class')} {places}"
         return f"{self.method} on {counts}with {counted(facts.d, 'dimension')}, delta = {rounding.delta(self.delta)}"
@@ -312,7 +311,6 @@ def stated_facts(wanted: Forecasting) -> Facts:
 
 
 def _dimensions(model: str) -> int:
-    """How long a feature vector is."""
     found = backbones.dimensions(model)
     if found is None:
         raise conflict(

@@ -78,7 +78,6 @@ def _trials(features: FeatureSet | None, on: FeatureSet, calibrated: Calibrated,
 def _tried(
     trials: Trials, calibrations: Sequence[Calibrated], progress: Progress | None
 ) -> tuple[Scores, float | None]:
-    """The scores of each ε, and the score without noise."""
     done, total = 0, RUNS * len(calibrations) + 1
 
     def told(seed: int, score: float) -> float:
@@ -104,7 +103,6 @@ def _tried(
 
 
 def _stand_in(trials: Trials, facts: Facts, noiseless: float | None) -> StandIn:
-    """What the trainings matched, and what not."""
     draw, name = min((each.facts for each in trials.draws), key=lambda f: f.n), trials.known.name
     matched, unmatched = [], []
     if draw.m == facts.m:

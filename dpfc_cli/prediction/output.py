@@ -104,7 +104,6 @@ def columns(top: int) -> list[str]:
 
 
 def header(form: str, top: int) -> str:
-    """What stands before the lines of rows."""
     return f"{','.join(columns(top))}\n" if form == "csv" else ""
 
 

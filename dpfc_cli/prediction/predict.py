@@ -168,7 +168,6 @@ def _taken(source: "Source") -> tuple[str, ...]:
 
 
 def _source(head: Head, wanted: Predicting) -> sources.Source:
-    """What is predicted. For pictures with the backbone."""
     source, weights, batch, progress = wanted.source, wanted.weights, wanted.batch, wanted.progress
     features: sources.Source | None
     if isinstance(source, FeatureSet):

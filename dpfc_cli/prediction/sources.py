@@ -171,7 +171,6 @@ def _rows(width: int) -> int:
 
 
 def of_array(x: np.ndarray, head: Head) -> Matrix:
-    """A source of features in memory."""
     if x.dtype.kind not in "fiu" or x.ndim != 2:
         raise UserError(
             f"{parameter('source')} is an array of shape {x.shape} and dtype {x.dtype}.",
@@ -189,7 +188,6 @@ def of_array(x: np.ndarray, head: Head) -> Matrix:
 
 
 def of_set(features: FeatureSet, head: Head) -> Stored:
-    """A source of the records of a feature set."""
     _check_width(features.dim, head, f"'{features.folder}'")
     return Stored(features, made_otherwise(head, features, "the predictions"))
 

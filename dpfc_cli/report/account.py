@@ -53,7 +53,6 @@ def spent(features: "FeatureSet") -> Account:
 
 
 def whose(account: Account) -> str:
-    """The people of an account, in a few words."""
     return "sets of which nothing is said" if account.population is None else f"population {account.population}"
 
 
@@ -66,7 +65,6 @@ def left(account: Account, delta: float, of: Charge | None = None) -> str | None
 
 
 def not_in(account: Account) -> list[str]:
-    """What the sum leaves out."""
     said = []
     if account.unprotected:
         said.append(f"not in it: {counted(account.unprotected, 'training')} without a guarantee (epsilon = ∞)")

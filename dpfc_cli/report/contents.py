@@ -10,8 +10,8 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.signature import Signed, beside
 from dpfc_cli.privacy.chain import Centre, Clip, Step
 from dpfc_cli.progress import Progress
-from dpfc_cli.report import holder, released
-from dpfc_cli.report.evaluated import released as released_blocks
+from dpfc_cli.report import holder
+from dpfc_cli.report.evaluated import released, released_in
 from dpfc_cli.show.document import Block, Code, Document, Facts, Points, Section, Table, Words
 from dpfc_cli.sources.groups import By
 from dpfc_cli.trust import card as cards
@@ -65,7 +65,7 @@ def document(
         )
     card, digest, name = head.card, sha256_of(head.file), name or head.file.name
     findings = cards.findings(card, head.chain)
-    figures = None if evaluation is None else released.load(evaluation, digest)
+    figures = None if evaluation is None else released_in(evaluation, digest)
     said = statement.document(card, digest)
     own = None if not internal else holder.of(head, features, figures, progress)
     unproved = cards.unproved(card, signed=signed is not None)
@@ -198,7 +198,7 @@ def _evaluated(figures: Mapping[str, Any], trained_on: str, compared: bool) -> l
         words = "The file of these figures says that they were released with noise. Not compared with a ledger."
     words += " The intervals are for the choice of the records and the noise."
     on = f"the {figures['split']} split of '{figures['features']}'"
-    found: list[Block] = [Words(words), *released_blocks(figures, [("scored on", on)])]
+    found: list[Block] = [Words(words), *released(figures, [("scored on", on)])]
     if figures["split"] == trained_on:
         said = "The head was trained on a split of this name. These figures say how well it fits."
         found.insert(1, Words(said, strong=True))
@@ -237,7 +237,6 @@ def _digests(card: Mapping[str, Any], own: "holder.Holder | None") -> list[tuple
 def _header(
     card: Mapping[str, Any], name: str, license: str | None, figures: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The header of a model card, as the Hugging Face hub reads it."""
     weights = card["features"]["backbone"].get("weights")
     tags = ["dpfc", "differential-privacy" if card["claim"] == "private" else "no-privacy-guarantee"]
     found: dict[str, Any] = {"library_name": "dpfc", "tags": tags} | ({} if license is None else {"license": license})
@@ -255,6 +254,5 @@ def _header(
 
 
 def _repository(id: Any) -> str | None:
-    """OWNER/NAME of weights that came from the hub."""
     parts = id.removeprefix("hf:").split("/") if isinstance(id, str) and id.startswith("hf:") else []
     return "/".join(parts[:2]) if len(parts) >= 2 and all(parts[:2]) else None

@@ -19,7 +19,7 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.progress import Progress
 from dpfc_cli.report import account as accounts
-from dpfc_cli.report import evaluated, released
+from dpfc_cli.report import evaluated
 from dpfc_cli.rounding import with_interval
 from dpfc_cli.show.document import Block, Section, Words
 from dpfc_cli.training.card import without_charge
@@ -61,7 +61,7 @@ def of(
         raise refused(head.file, checked.contradictions)
     book = read(ledger)
     if figures is not None:
-        released.check_charged(figures, book)
+        evaluated.check_charged(figures, book)
     charge = book.known.get(head.card["ledger"]["charge"])
     assert isinstance(charge, Charge)
     account = book.account_of(charge.set)

@@ -156,7 +156,6 @@ def _folded(cells: Sequence[Sequence[str]], natural: Sequence[int], left: int, r
 
 
 def _drawn(header: bool = True) -> Drawn:
-    """An empty table. Its columns stand `GAP` apart."""
     return Drawn(show_header=header, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
 
 

@@ -130,7 +130,6 @@ class Answers:
             self._count(left[0])
 
     def _is_whole(self, length: int) -> bool:
-        """Whether the bytes that follow are an answer of so many bytes."""
         assert self._file is not None
         digest, answer = _read(self._file, self._end, _DIGEST), _read(self._file, self._end + _DIGEST, length)
         return hashlib.sha256(answer).digest() == digest
@@ -145,7 +144,6 @@ class Answers:
         self._follows(length)
 
     def _follows(self, length: int) -> None:
-        """One more answer of so many bytes is there."""
         self._starts.append(self._end + _DIGEST)
         self._end += _DIGEST + length
 
@@ -207,13 +205,11 @@ class Answers:
         self.close()
 
     def remove(self) -> None:
-        """Remove the file: it is not needed any more."""
         with suppress(OSError):
             self.path.unlink()
         self.close()
 
     def close(self) -> None:
-        """Let others have the file."""
         if self._file is not None:
             file, self._file = self._file, None
             with suppress(OSError):

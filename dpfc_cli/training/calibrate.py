@@ -52,7 +52,6 @@ class Planned:
 
     @property
     def claim(self) -> Claim:
-        """What may be claimed of the result."""
         return self.privacy.claim
 
     @property
@@ -275,7 +274,6 @@ def kept(calibrated: Calibrated) -> float:
 
 
 def warnings_of(calibrated: Calibrated) -> list[str]:
-    """What will go badly in this training."""
     facts, guarantee, said = calibrated.facts, calibrated.guarantee, warnings_of_width(calibrated.facts.d)
     if guarantee is None:
         return said
@@ -296,7 +294,6 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
 
 
 def _expected(calibrated: Calibrated) -> str:
-    """What a training can do if noise hides the classes."""
     part = f"{100 * kept(calibrated):.0f} %"
     side = "more" if calibrated.method.name in FITTED else "less"
     poor = f"Expect about {part} or {side} of what can be learned without noise. More records"

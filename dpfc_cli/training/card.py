@@ -132,7 +132,6 @@ def charged_standing(ledger: Ledger, charge: Charge) -> dict[str, Any]:
 def card_of(
     calibrated: Calibrated, features: FeatureSet, at: str, solution: Solution, standing: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The card of a head of a feature set, see `card_with`."""
     manifest = features.manifest
     known = {
         "name": features.name,

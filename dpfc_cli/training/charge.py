@@ -76,7 +76,6 @@ class Charged:
 
     @property
     def receipt(self) -> Receipt:
-        """The proof of the charge."""
         return self.paid.receipt
 
 
@@ -196,7 +195,6 @@ def charge(checked: Checked) -> Charged:
 
 
 def _resumed(charge: Charge, answers: Answers, path: Path) -> Receipt:
-    """Write down that a charge goes on."""
     made: list[Outcome] = []
 
     def goes_on(ledger: Ledger) -> list[Outcome]:

@@ -55,12 +55,10 @@ class Checked:
 
     @property
     def features(self) -> FeatureSet:
-        """The private records."""
         return self.request.features
 
     @property
     def after(self) -> Account:
-        """What will be spent with this training."""
         return self.account if self.unfinished is not None else self.account.with_planned(self.charge)
 
 

@@ -48,7 +48,6 @@ class Leader:
         self._ask("sum", split=split, facts=dataclasses.asdict(facts), bits=bits, side=side, memory=memory)
 
     def records(self, facts: Facts) -> int:
-        """How many records process 0 reads in a pass at most."""
         return len(reached(passes.part_of(facts, self.processes.number, self.processes.count), facts))
 
     def summed(self) -> None:

@@ -146,7 +146,6 @@ class InFile:
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:
-    """The memory of an array, which may be empty."""
     return array.reshape(-1).view(np.uint8).data
 
 
@@ -252,7 +251,6 @@ def shelf_for(
 
 
 def _free(folder: Path) -> int:
-    """The free bytes of the disk where a folder lies."""
     try:
         return shutil.disk_usage(folder).free
     except OSError as error:

@@ -121,13 +121,11 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
 
 
 def differing(one: FeatureSet, other: FeatureSet) -> list[str]:
-    """In what the backbones of two sets differ, by name."""
     mine, theirs = recipe(one.manifest), recipe(other.manifest)
     return [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
 
 
 def recipe(manifest: Manifest) -> dict[str, Any]:
-    """What makes features comparable."""
     return {**made_by(manifest.backbone), "dimensions": manifest.dim}
 
 

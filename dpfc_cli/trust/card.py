@@ -188,7 +188,6 @@ def _found(what: str, wrong: str | None, right: str) -> Finding:
 
 
 def _counts_fault(card: Mapping[str, Any]) -> str | None:
-    """What contradicts in the counts and names of a card. None if nothing does."""
     classes, facts, start = card["classes"], card["facts"], card.get("public_head")
     if "federation" in card and (wrong := _federation_fault(card)) is not None:
         return wrong

@@ -171,7 +171,6 @@ def others(card: Mapping[str, Any]) -> Section:
 
 
 def _not_covered(card: Mapping[str, Any]) -> list[str]:
-    """What the guarantee of a head with this card does not cover."""
     if card["claim"] != "private":
         return ["anything: this head has no guarantee"]
     first, *rest = NOT_COVERED

@@ -18,7 +18,7 @@ from dpfc_cli.features import tables
 from dpfc_cli.features.hdf5 import _Whole
 from dpfc_cli.heads.head import Head
 from dpfc_cli.reading import readable
-from dpfc_cli.report import released
+from dpfc_cli.report import evaluated
 from tests.support import refuses
 
 
@@ -35,7 +35,7 @@ def system(number: int) -> OSError:
 
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a head": ("dpfc_cli.heads.head.check_plain", lambda place: Head.load(place / "x.safetensors")),
-    "released figures": ("dpfc_cli.report.released.json_in", lambda place: released.load(place, "")),
+    "released figures": ("dpfc_cli.report.evaluated.json_in", lambda place: evaluated.released_in(place, "")),
 }
 
 
