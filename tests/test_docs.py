@@ -264,16 +264,23 @@ class Reader:
             self._run(["python", "-c", block.body], block.exit_code)
 
     def _run(self, words: list[str], exit_code: int) -> None:
-        """Run a line, and note what it says. Commands run in this process, which has imported all that they need."""
-        with tempfile.TemporaryFile() as said:
-            if words[0] == "dpfc" and exit_code != 130:
-                with chdir(self.folder):
-                    code = typed(words[1:], said, said)
+        """Run a line, and note what it says: in this process, which has imported all that it needs. Ctrl-C needs one of
+        its own.
+        """
+        with tempfile.TemporaryFile() as said, chdir(self.folder):
+            if exit_code == 130:
+                line = [sys.executable, "-c", PRESSED, *words[1:]]
+                code = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT).returncode
+            elif words[0] == "dpfc":
+                code = typed(words[1:], said, said)
+            elif words[0] == "python":
+                shown, code = io.TextIOWrapper(said, "utf-8"), 0
+                source = words[2] if words[1] == "-c" else Path(words[1]).read_text("utf-8")
+                with redirect_stdout(shown):
+                    exec(compile(source, "page", "exec"), {"__name__": "__main__"})
+                shown.detach()
             else:
-                line = ["python", "-c", PRESSED, *words[1:]] if exit_code == 130 else words
-                line = [sys.executable, *line[1:]] if line[0] == "python" else line
-                given: dict[str, Any] = {"cwd": self.folder, "stdin": subprocess.DEVNULL}
-                code = subprocess.run(line, check=False, stdout=said, stderr=subprocess.STDOUT, **given).returncode
+                code = subprocess.run(words, stdout=said, stderr=subprocess.STDOUT).returncode
             said.seek(0)
             self.said += said.read().decode()
         assert code == exit_code, self.said

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli import backbones
+from dpfc_cli.backbones.scattering import FAMILY
 from dpfc_cli.errors import UserError
 
 SHAPES = [(8, 8, 1), (28, 28, 1), (32, 32, 3), (33, 40, 3), (64, 64, 1)]
@@ -84,6 +85,9 @@ def test_pooling_is_the_mean_of_each_map(small: backbones.Backbone) -> None:
     pooled = backbone(pixels)
     assert pooled.shape == (4, backbone.dim)
     np.testing.assert_allclose(pooled, maps.mean(2), atol=1e-6)
+    # Large pictures are pooled unless asked otherwise, and small ones are not.
+    for shape, own in (((20, 20, 3), "none"), ((28, 28, 1), "none"), ((32, 32, 3), "mean")):
+        assert FAMILY.own_pool("scattering", shape) == own
 
 
 # A record's features depend on its own pixels alone

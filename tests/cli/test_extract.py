@@ -73,23 +73,6 @@ def test_a_trial_on_some_pictures_is_a_set_of_its_own(dpfc: Dpfc, pictures: Path
     assert set(labels["-limit5"]) == {0, 1, 2}
 
 
-def test_large_pictures_are_pooled_unless_asked_otherwise_and_small_ones_not(dpfc: Dpfc, pictures: Path) -> None:
-    line = ("extract", "--dataset", "imagefolder:pictures", "--limit", "2", "--image-size")
-    dims = {}
-    for asked in (["20"], ["32"], ["32", "--pool", "none"]):
-        made = dpfc(*line, *asked, ends=0)
-        assert ("dimensions make a Gram matrix of" in made.stderr) == ("none" in asked)
-        (folder,) = (p for p in Path("features").glob("pictures-*") if p.name not in dims)
-        dims[folder.name] = load(folder).dim
-        folder.rename(Path("features", "-".join([folder.name, *asked])))
-        dims["-".join([folder.name, *asked])] = dims.pop(folder.name)
-    assert dims == {
-        "pictures-scattering-limit2-20": 81 * 3 * 5 * 5,
-        "pictures-scattering-limit2-32": 81 * 3,
-        "pictures-scattering-none-limit2-32---pool-none": 81 * 3 * 8 * 8,
-    }
-
-
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
     dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch
