@@ -140,6 +140,5 @@ def _check_repository(name: str, weights: str | None) -> None:
     if owners and name not in owners:
         raise conflict(
             f"'{weights}' are the weights of {' and '.join(owners)}, not of {name}.",
-            f"Choose that {parameter('model')}, or name other {parameter('weights')}.",
-            parameter="weights",
+            f"Name other {parameter('weights')}, or choose that {parameter('model')}.",
         )

@@ -124,14 +124,15 @@ class Published:
             )
         return located, found
 
-    def check_width(self, width: int, source: str) -> None:
-        """Refuse weights whose features have another width. source: what messages call them."""
-        if self.width not in (None, width):
-            raise conflict(
-                f"'{source}' belongs to features of {width} numbers, not of {self.width}.",
-                f"Choose the {parameter('model')} that the weights belong to, or other {parameter('weights')}.",
-                parameter="weights",
-            )
+    def check_sizes(self, source: str, **found: int) -> None:
+        """Refuse weights of other sizes than the model has. source: what messages call them. found: sizes by name."""
+        for what, value in found.items():
+            expected = getattr(self, what)
+            if expected not in (None, value):
+                raise conflict(
+                    f"'{source}' is another model: its {what} is {value}, not {expected}.",
+                    f"Name other {parameter('weights')}, or the {parameter('model')} that they belong to.",
+                )
 
 
 def check(weights: str) -> None:
@@ -144,8 +145,7 @@ def check(weights: str) -> None:
     if file and not file.endswith((*_KNOWN, ".index.json")):
         raise unsupported(
             f"{quoted(file)} is not a file of weights.",
-            f"Use a file with a name that ends in {' or '.join(_KNOWN)}.",
-            parameter="weights",
+            f"Name a file that ends in {' or '.join(_KNOWN)}: {parameter('weights')}.",
         )
 
 
@@ -247,8 +247,7 @@ class _Place:
             if found is None:
                 raise UserError(
                     f"'{weights}' does not name a repository.",
-                    "Write hf:OWNER/NAME, or hf:OWNER/NAME/FILE.",
-                    parameter="weights",
+                    f"Write {parameter('weights')} hf:OWNER/NAME, or hf:OWNER/NAME/FILE.",
                 )
             self.repository, named = found["repository"], found["file"] or ""
             self.where, self._folder = f"hf:{self.repository}", cache_folder() / "hub" / self.repository
@@ -258,8 +257,7 @@ class _Place:
         if not path.is_file() and not path.is_dir():
             raise missing(
                 f"There are no weights at {quoted(weights)}.",
-                "Name a file, its folder, or hf:OWNER/NAME.",
-                parameter="weights",
+                f"Name a file, its folder, or hf:OWNER/NAME: {parameter('weights')}.",
             )
         self._folder, self.file = (path, _file_in(path)) if path.is_dir() else (path.parent, path.name)
         self.where = str(self._folder)

@@ -36,7 +36,7 @@ from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import check_classes, class_names
 from dpfc_cli.sources.groups import rule_of
 from dpfc_cli.sources.nulls import most_allowed, naming
-from dpfc_cli.sources.person_hints import refuse_both, several_in_pictures
+from dpfc_cli.sources.person_hints import persons_noticed, refuse_both
 
 if TYPE_CHECKING:
     from dpfc_cli.backbones import Backbone
@@ -124,7 +124,7 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
     check_classes(pictures.classes, pictures.origin == "inferred")
     noticed = None if rule is not None or wanted.each_record_is_a_person else pictures.noticed()
     if noticed is not None:
-        raise several_in_pictures(source, noticed)
+        raise persons_noticed(source, "group_by", noticed)
     pictures = _limited(pictures if hold_out is None else images.held_out(pictures, hold_out), limit)
     pictures, groupings = (pictures, {}) if rule is None else images.by_person(pictures)
     first = next(iter(pictures.splits.values()))

@@ -34,7 +34,7 @@ from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferre
 from dpfc_cli.sources.digests import NONE, digests_of_rows
 from dpfc_cli.sources.groups import GROUPS, check_apart, grouped
 from dpfc_cli.sources.nulls import most_allowed, naming
-from dpfc_cli.sources.person_hints import refuse_both, several_in_import
+from dpfc_cli.sources.person_hints import persons_noticed, refuse_both
 from dpfc_cli.sources.split_files import held_out
 
 BLOCK = 2**26
@@ -87,7 +87,7 @@ def import_features(wanted: Import) -> Imported:
         if not persons and not single:
             seems = source.noticed()
             if seems is not None:
-                raise several_in_import(str(path), seems)
+                raise persons_noticed(str(path), "group_column", seems)
         tables, texts = _by_names(raw, asserted_names or source.classes)
         width = max(table.y.shape[1] for table in tables.values())
         by_list = any(table.counted for table in tables.values())

@@ -16,7 +16,6 @@ the import.
 
 import math
 import os
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -46,10 +45,10 @@ from dpfc_cli.features.tables import check_stored
 from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.reading import unread
 from dpfc_cli.sources import groups as persons
-from dpfc_cli.sources.classes import USUAL_NAMES, numbers_of_names
+from dpfc_cli.sources.classes import USUAL_NAMES, composed, numbers_of_names
 from dpfc_cli.sources.metadata import Needed, Value, columns_in, rows, usual_column
 from dpfc_cli.sources.nulls import listed
-from dpfc_cli.sources.person_hints import column_of, several_in_import
+from dpfc_cli.sources.person_hints import column_of, persons_noticed
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
 
 SLIDE_COLUMNS = ("slide_id", "slide", "slide_name", "file_name", "filename", "wsi")
@@ -107,7 +106,7 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, named:
     if not wanted.each_record_is_a_person and wanted.group_column is None:
         seems = _noticed([line for _, line in lines])
         if seems is not None:
-            raise several_in_import(str(folder), seems)
+            raise persons_noticed(str(folder), "group_column", seems)
     listed = _listed(table, lines, wanted)
     found = _files(folder, listed.slides, table)
     # A CSV has no numbers, only texts.
@@ -177,10 +176,10 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
     for at, _, names in os.walk(folder, onerror=skipped.append):
         for name in sorted(names):
             if name.endswith(ENDINGS) and not name.startswith("."):
-                below.setdefault(_plain(Path(name).stem), []).append(Path(at, name))
+                below.setdefault(composed(Path(name).stem), []).append(Path(at, name))
     found: list[Path | None] = []
     for slide in slides:
-        named = PurePosixPath(_plain(slide))
+        named = PurePosixPath(composed(slide))
         stems = (named.stem,) if named.suffix in ENDINGS else (named.name, named.stem)
         several = next((below[stem] for stem in stems if stem in below), [])
         several = [path for path in several if path.parent == folder / named.parent] or several
@@ -203,11 +202,6 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
             "Leave one line for each slide.",
         )
     return found
-
-
-def _plain(name: str) -> str:
-    """A name in the form of Unicode in which names are compared."""
-    return unicodedata.normalize("NFC", name)
 
 
 def _sum(path: Path, column: str | None) -> tuple[int, np.ndarray]:

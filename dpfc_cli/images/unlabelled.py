@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, counted, missing, quoted
+from dpfc_cli.errors import UserError, counted, missing, parameter, quoted
 from dpfc_cli.images import dicom
 from dpfc_cli.images.folder import EXTENSIONS, ending_of, is_dicom, left_out
 from dpfc_cli.images.hugging_face import files_of
@@ -134,8 +134,7 @@ def _of_archives(pictures: Encoded, name: Callable[[int], str], paths: list[Path
 def _empty(source: str) -> UserError:
     return missing(
         f"{quoted(source)} has no pictures: files that end in {', '.join(sorted(EXTENSIONS))}.",
-        "Name another source.",
-        parameter="source",
+        f"Name another {parameter('source')}.",
     )
 
 

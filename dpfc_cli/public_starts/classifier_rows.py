@@ -127,8 +127,7 @@ def below(names: Sequence[str], labels: Sequence[Label], wordnet: WordNet) -> Ch
         raise conflict(
             f"The labels have the id n{foreign:08d}, which the WordNet in {quoted(wordnet.folder)} does not have: it "
             "is another version.",
-            "Name the version that the ids come from. Those of ImageNet are of version 3.0.",
-            parameter="wordnet",
+            f"Name the version that the ids come from: {parameter('wordnet')}. Those of ImageNet are of version 3.0.",
         )
     placed: dict[int, list[int]] = {}
     lost = []

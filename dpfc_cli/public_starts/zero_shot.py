@@ -239,8 +239,7 @@ def _of_classifier(
             raise conflict(
                 f"'{labels}' has {len(said):,} lines for the {len(found.rows):,} rows of the classifier of "
                 f"'{found.id}'.",
-                "Give a line for each row, in the order of the rows.",
-                parameter="labels",
+                f"Give {parameter('labels')} a line for each row, in the order of the rows.",
             )
         chosen = labelled(called, said) if nouns is None else below(called, said, nouns)
     origin["rows"] = {name: chosen.rows[called] for name, called in names.items()}

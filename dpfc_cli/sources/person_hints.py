@@ -86,18 +86,10 @@ def level_of(names: Sequence[str], labels: Sequence[object] | None = None) -> in
     return None
 
 
-def several_in_pictures(source: str, rule: str) -> PersonsNoticedError:
-    """The error for pictures. rule: the one that would bring those of a person together."""
-    kind, _, what = rule.partition(":")
-    return _several(source, "the names of their folders" if kind == "folder" else f"'{what}'", "group_by", rule)
-
-
-def several_in_import(source: str, name: str) -> PersonsNoticedError:
-    """The error for imports. name: of the column or array."""
-    return _several(source, f"'{name}'", "group_column", name)
-
-
-def _several(source: str, by: str, option: str, found: str) -> PersonsNoticedError:
+def persons_noticed(source: str, option: str, found: str) -> PersonsNoticedError:
+    """The error. option: the parameter that would bring the records of a person together. found: its value."""
+    kind, _, what = found.partition(":") if option == "group_by" else ("", "", found)
+    by = "the names of their folders" if kind == "folder" else f"'{what}'"
     return PersonsNoticedError(
         f"Some records of '{source}' seem to be of one person, by {by}. Only single records would be protected, which "
         f"is less than a person. {GUARDED}",

@@ -76,8 +76,7 @@ def class_vectors(wanted: Wanted, names: Sequence[str], prompts: Sequence[str] =
         known = [each for each in MODELS if has_text(each)]
         raise unsupported(
             f"The model {name} has no text tower.",
-            f"Use one that was trained on pictures with captions: {', '.join(known)}.",
-            parameter="model",
+            f"Use a {parameter('model')} that was trained on pictures with captions: {', '.join(known)}.",
         )
     if wanted.pool not in (None, model.pool):
         raise conflict(
@@ -122,9 +121,8 @@ def texts_of(names: Sequence[str], prompts: Sequence[str]) -> list[str]:
     for prompt in prompts or [""]:
         if "{}" not in prompt:
             raise UserError(
-                f"The prompt '{prompt}' has no {{}}.",
+                f"The prompt '{prompt}' of {parameter('prompts')} has no {{}}.",
                 "Write {} where the name of the class belongs, such as in 'a photo of a {}.'.",
-                parameter="prompts",
             )
     spoken = [" ".join(name.replace("_", " ").split()) for name in names]
     for name, words in zip(names, spoken, strict=True):
@@ -132,7 +130,6 @@ def texts_of(names: Sequence[str], prompts: Sequence[str]) -> list[str]:
         if not words or words.encode(errors="ignore").decode() != words:
             raise UserError(
                 f"The class '{name}' has no name that can be read.",
-                "Give the class a name in words.",
-                parameter="classes",
+                f"Give the class a name in words: {parameter('classes')}.",
             )
     return [prompt.replace("{}", words) for words in spoken for prompt in prompts]

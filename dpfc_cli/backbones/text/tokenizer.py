@@ -21,7 +21,7 @@ import numpy as np
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.vision_transformer.models import Model
-from dpfc_cli.errors import UserError, conflict, damaged, missing
+from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter
 from dpfc_cli.files import bytes_in
 from dpfc_cli.progress import Progress
 
@@ -103,8 +103,7 @@ def load(model: Model, weights: str | None, progress: Progress | None = None) ->
     if located is None:
         raise missing(
             f"There is no tokenizer beside the weights '{where}': no {FILE}.",
-            "Get it from the repository of the weights, and put it into their folder.",
-            parameter="weights",
+            f"Get it from the repository of the weights, and put it into their folder: {parameter('weights')}.",
         )
     with _refused(located.id):
         description = {"id": located.id, "sha256": located.digest()}
@@ -128,8 +127,7 @@ def _refused(id: str) -> Iterator[None]:
         said = str(error).splitlines()[0][:200].rstrip(".") if str(error) else "it is damaged"
         raise damaged(
             f"The tokenizer '{id}' cannot be used: {said}.",
-            "Get it again from the repository of the weights.",
-            parameter="weights",
+            f"Get it again from the repository of the {parameter('weights')}.",
         ) from error
 
 

@@ -29,7 +29,7 @@ from dpfc_cli.backbones.vision_transformer import transformer, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters, checked
 from dpfc_cli.backbones.vision_transformer.dialects import OPENAI, TRANSFORMERS
 from dpfc_cli.backbones.vision_transformer.models import MODELS, Model
-from dpfc_cli.errors import damaged
+from dpfc_cli.errors import damaged, parameter
 from dpfc_cli.progress import Progress
 
 _HEAD = 64
@@ -113,8 +113,7 @@ class Tower:
         if not (np.isfinite(lengths) & (lengths > 0)).all():
             raise damaged(
                 f"The text tower of '{self.source}' gives vectors that are zero, NaN or infinite.",
-                "Get the weights again.",
-                parameter="weights",
+                f"Get the weights again, or name others: {parameter('weights')}.",
             )
         return vectors.astype(np.float32)
 
@@ -200,5 +199,5 @@ def read(located: Located, model: Model) -> Parameters:
         features = joint
         shapes["projection.bias"] = (joint,)
     parameters = checked(found, shapes, width)
-    model.check_width(features, located.id)
+    model.check_sizes(located.id, width=features)
     return parameters

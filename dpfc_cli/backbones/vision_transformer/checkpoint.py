@@ -134,7 +134,7 @@ def classifier(wanted: Wanted) -> Classifier:
         )
     located, digest = model.find(wanted.weights, wanted.progress, wanted.expected)
     rows, pool = _rows(located.files, located.id, wanted.pool)
-    model.check_width(rows.shape[1] // (2 if pool == "cls+mean" else 1), located.id)
+    model.check_sizes(located.id, width=rows.shape[1] // (2 if pool == "cls+mean" else 1))
     return Classifier(rows=rows, labels=_labels(located.config, len(rows)), pool=pool, id=located.id, sha256=digest)
 
 

@@ -38,10 +38,11 @@ _FEATURES = {
 
 def load(wanted: Wanted) -> "Transformer":
     """As `Family.load`."""
-    name, model = wanted.name, MODELS[wanted.name]
+    model = MODELS[wanted.name]
     located, digest = model.find(wanted.weights, wanted.progress, wanted.expected)
     parameters = checkpoint.read(located.files, located.id, DTYPES[wanted.precision])
-    _check_size(name, model, parameters, located.id)
+    kernel = parameters.outer["patch.weight"]
+    model.check_sizes(located.id, width=kernel.shape[-1], depth=len(parameters.blocks), patch=kernel.shape[0])
     weights = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
     mean, std = statistics(model, located)
     return Transformer(wanted, weights, parameters, architecture(model, parameters, located, wanted.pool), mean, std)
@@ -128,19 +129,6 @@ def _unstated(model: Model, located: hub.Located) -> Activation:
             'Put a config.json beside the weights: {"hidden_act": "gelu"} or {"hidden_act": "quick_gelu"}.',
         )
     return found
-
-
-def _check_size(name: str, model: Model, parameters: Parameters, source: str) -> None:
-    kernel = parameters.outer["patch.weight"]
-    found = {"width": kernel.shape[-1], "depth": len(parameters.blocks), "patch": kernel.shape[0]}
-    for what, value in found.items():
-        expected = getattr(model, what)
-        if expected not in (None, value):
-            raise conflict(
-                f"'{source}' is not the model {name}: its {what} is {value}, not {expected}.",
-                f"Choose the {parameter('model')} that the weights belong to, or other {parameter('weights')}.",
-                parameter="weights",
-            )
 
 
 class Transformer(Sharded):
