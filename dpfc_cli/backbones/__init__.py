@@ -51,7 +51,8 @@ def fast_precision(name: str) -> str:
 
 def dimensions(name: str) -> int | None:
     """The length of a feature vector of a model; None if it depends on the pictures or on the weights."""
-    return _family_of(name).dimensions(name)
+    known = _family_of(name).published.get(name)
+    return None if known is None else known.dimensions
 
 
 def own_recipe(name: str) -> str:
@@ -136,7 +137,8 @@ def _check_repository(name: str, weights: str | None) -> None:
     if weights is None or not weights.startswith("hf:"):
         return
     named = "/".join(weights.removeprefix("hf:").split("/")[:2]).casefold()
-    owners = [each for each, family in _FAMILY_OF.items() if (family.repository(each) or "").casefold() == named]
+    known = {each: model for family in FAMILIES for each, model in family.published.items()}
+    owners = [each for each, model in known.items() if (model.repository or "").casefold() == named]
     if owners and name not in owners:
         raise conflict(
             f"'{weights}' are the weights of {' and '.join(owners)}, not of {name}.",

@@ -127,6 +127,18 @@ class Checkpoint:
         return {name.removeprefix(ahead): array for name, array in self.arrays.items() if name.startswith(ahead)}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """The content of a checkpoint, under the names of the network: the name of its dialect, the tensors outside blocks
+    and those of each block (of each stage), and the number of attention heads (None if the shapes do not show it).
+    """
+
+    dialect: str
+    outer: Arrays
+    blocks: list[Any]
+    heads: int | None = None
+
+
 def gathered(
     files: tuple[Path, ...], source: str, dialects: Sequence[Dialect], kind: str, dtype: np.dtype[Any]
 ) -> Checkpoint:

@@ -187,15 +187,6 @@ class Family(ABC):
         """The pooling for pictures of this shape (H, W, C) if the user names none; None: the weights decide."""
         return None
 
-    def dimensions(self, name: str) -> int | None:
-        """The length of a feature vector of this model; None: it depends on the pictures or on the weights."""
-        return self.published[name].width if name in self.published else None
-
-    def repository(self, name: str) -> str | None:
-        """The repository on the Hugging Face hub with the published weights, `owner/name`; None if there is none."""
-        home = self.published[name].home if name in self.published else None
-        return None if home is None else home.rpartition("/")[0]
-
     def own_recipe(self, name: str) -> str:
         """The preprocessing if the user names none."""
         return DEFAULT_RECIPE

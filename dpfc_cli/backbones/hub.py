@@ -90,6 +90,16 @@ class Published:
     pin: Pin | None = None
     text: Literal["clip", "siglip"] | None = None
 
+    @property
+    def dimensions(self) -> int | None:
+        """The length of a feature vector; None: it depends on the weights."""
+        return self.width
+
+    @property
+    def repository(self) -> str | None:
+        """The repository on the hub with the weights, `owner/name`; None if there is none."""
+        return None if self.home is None else self.home.rpartition("/")[0]
+
     def place(self, weights: str | None) -> tuple[str, Pin | None]:
         """Where the weights are, and which version is accepted.
 

@@ -34,7 +34,7 @@ from dpfc_cli.options import takes
 from dpfc_cli.processes import part_of
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import check_classes, class_names
-from dpfc_cli.sources.groups import rule_of
+from dpfc_cli.sources.groups import Rule, rule_of
 from dpfc_cli.sources.nulls import most_allowed, naming
 from dpfc_cli.sources.person_hints import persons_noticed, refuse_both
 
@@ -135,9 +135,7 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
     # The listing is that of the source. So the ledger knows the pictures, with persons and without.
     who = {name: grouping.digest for name, grouping in groupings.items()} or None
     options = {"spread": limit, "hold_out": hold_out, "groups": who}
-    identity = identity_of(pictures, backbone, wanted.dtype, asked.preparation, **options)
-    manifest = manifest_of(pictures, backbone, wanted.dtype, identity)
-    manifest = replace(manifest, grouped_by=None if rule is None else rule.describe())
+    manifest = manifest_of(pictures, backbone, wanted.dtype, asked.preparation, rule, **options)
     features = complete(folder, manifest)
     if features is not None:
         check_same(features, whose)
@@ -226,30 +224,33 @@ def checked(wanted: Extraction) -> Extractable:
     return Extractable(network, data_dir, asked, whose, needed(source, data_dir, model, wanted.weights))
 
 
-def identity_of(
-    source: images.ImageSet, backbone: "Backbone", dtype: str, preparation: images.Preparation, **other: Any
-) -> dict[str, Any]:
-    """What a feature set is made of, and how. A run continues only a set of the same identity.
+def manifest_of(
+    source: images.ImageSet,
+    backbone: "Backbone",
+    dtype: str,
+    preparation: images.Preparation,
+    rule: Rule | None = None,
+    **other: Any,
+) -> Manifest:
+    """The manifest of a set that is still to be made: it has no shards.
 
-    other: further options that change the features or the records. None stands for a default, and is left out.
+    Its identity is what the set is made of, and how. A run continues only a set of the same identity.
+
+    rule: how persons were found. other: further options that change the features or the records. None stands for a
+    default, and is left out.
     """
-    return {
+    from dpfc_cli.version import __version__
+
+    described = backbone.describe()
+    identity = {
         "dataset": source.name,
         "listing": {name: split.listing for name, split in source.splits.items()},
-        "backbone": backbone.describe(),
+        "backbone": described,
         "preparation": preparation.describe(),
         "dtype": dtype,
         **({"classes": list(source.classes)} if source.renumbered else {}),
         **{name: value for name, value in other.items() if value is not None},
     }
-
-
-def manifest_of(source: images.ImageSet, backbone: "Backbone", dtype: str, identity: dict[str, Any]) -> Manifest:
-    """The manifest of a set that is still to be made: it has no shards."""
-    from dpfc_cli.version import __version__
-
-    versions = {"dpfc": __version__, **{name: version(name) for name in LIBRARIES}}
-    description = {"dataset": source.name, "identity": identity}
     return Manifest(
         classes=source.classes,
         dim=backbone.dim,
@@ -257,9 +258,10 @@ def manifest_of(source: images.ImageSet, backbone: "Backbone", dtype: str, ident
         labels_per_record=1,
         origin=source.origin,
         splits={},
-        backbone=backbone.describe(),
-        source=description,
-        versions=versions,
+        backbone=described,
+        source={"dataset": source.name, "identity": identity},
+        versions={"dpfc": __version__, **{name: version(name) for name in LIBRARIES}},
+        grouped_by=None if rule is None else rule.describe(),
     )
 
 

@@ -69,9 +69,8 @@ def set_folder(given: str | Path, accepted: Callable[[Path], bool] = lambda fold
 def set_at(given: str | Path) -> FeatureSet | None:
     """The set at a path or of that name; None if there is none. What lies at the path comes before the name."""
     path = Path(given).expanduser()
-    folders = (path,) if os.path.exists(path) else (path, placed(given))
-    found = next((folder for folder in folders if os.path.isfile(folder / MANIFEST)), None)
-    return None if found is None else FeatureSet(found)
+    folder = path if os.path.exists(path) else placed(given)
+    return FeatureSet(folder) if os.path.isfile(folder / MANIFEST) else None
 
 
 def placed(name: str | Path) -> Path:

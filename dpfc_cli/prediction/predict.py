@@ -1,17 +1,13 @@
 """Prediction: a head and a source in, a row for each record out."""
 
 import hashlib
-import os
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpfc_cli.errors import conflict, counted, parameter
-from dpfc_cli.features.lookup import placed
-from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.backbone import recipe_of
 from dpfc_cli.heads.head import Head, as_probabilities, encoded
@@ -21,9 +17,6 @@ from dpfc_cli.prediction.calibration import Temperature
 from dpfc_cli.prediction.output import Row, Saved
 from dpfc_cli.prediction.request import Predicting
 from dpfc_cli.progress import Progress
-
-if TYPE_CHECKING:
-    from dpfc_cli.prediction.request import Source
 
 LOADING, PREDICTING = "Loading the model", "Predicting"
 """The stages that progress is told. More words may follow after a colon."""
@@ -53,12 +46,11 @@ class Predictions:
         top: int,
         calibrated: Temperature | None,
         progress: Progress | None,
-        remarks: tuple[str, ...] = (),
     ) -> None:
         self.head, self.top, self.calibration = head, top, calibrated
         self.n, self.noun = source.n, source.noun
         self.warnings = (*source.warnings, *(calibrated.warnings if calibrated else ()))
-        self.remarks = (*remarks, *source.remarks)
+        self.remarks = source.remarks
         self._source, self._progress = source, progress
 
     def __repr__(self) -> str:
@@ -154,17 +146,7 @@ def predict(wanted: Predicting) -> Predictions:
     found = _source(loaded, wanted)
     calibrated = None if wanted.calibrate_on is None else calibration.fit(loaded, wanted.calibrate_on)
     top = min(wanted.top, len(loaded.classes))
-    return Predictions(loaded, found, top, calibrated, wanted.progress, _taken(wanted.source))
-
-
-def _taken(source: "Source") -> tuple[str, ...]:
-    """Which of two is meant, if a path is the name of a feature set, too."""
-    if not isinstance(source, str | Path) or not os.path.exists(source):
-        return ()
-    other = placed(source)
-    if not (other / MANIFEST).is_file() or other.samefile(source):
-        return ()
-    return (f"'{source}' is taken as the path. The feature set of this name is '{other}'.",)
+    return Predictions(loaded, found, top, calibrated, wanted.progress)
 
 
 def _source(head: Head, wanted: Predicting) -> sources.Source:

@@ -16,6 +16,7 @@ import pytest
 
 from dpfc_cli import backbones
 from dpfc_cli.backbones import Wanted, hub
+from dpfc_cli.backbones.checkpoint import Parameters
 from dpfc_cli.backbones.text import (
     PROMPTS,
     TextVectors,
@@ -26,7 +27,6 @@ from dpfc_cli.backbones.text import (
     tower,
 )
 from dpfc_cli.backbones.vision_transformer import transformer
-from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.errors import UserError
 from tests.backbones.lines import lines, tokens_of

@@ -71,8 +71,7 @@ def extracted(
 ) -> Manifest | None:
     source = open_images(f"imagefolder:{pictures}", geometry=SQUARE)
     backbone = backbone or Means()
-    identity = extraction.identity_of(source, backbone, "float16", AS_SQUARE)
-    manifest = extraction.manifest_of(source, backbone, "float16", identity)
+    manifest = extraction.manifest_of(source, backbone, "float16", AS_SQUARE)
     rows = {name: split.n for name, split in source.splits.items()}
     writer = FeatureWriter(out, manifest, rows=rows, shards=5, task=task, tolerant=tolerant)
     allowed = {name: split.n - 1 for name, split in source.splits.items()} if tolerant else None
@@ -156,8 +155,7 @@ def test_a_broken_picture_is_named_or_kept_as_a_null_record(
 def test_the_fingerprint_names_the_preparation_and_not_the_records(pictures: Path) -> None:
     def fingerprint(geometry: Geometry = SQUARE, dtype: str = "float16") -> str:
         source = open_images(f"imagefolder:{pictures}", geometry=geometry)
-        identity = extraction.identity_of(source, Means(), dtype, Preparation(geometry=geometry))
-        manifest = extraction.manifest_of(source, Means(), dtype, identity)
+        manifest = extraction.manifest_of(source, Means(), dtype, Preparation(geometry=geometry))
         assert set(manifest.versions) == {"dpfc", "jax", "numpy", "pillow", "h5py"}
         return manifest.fingerprint
 

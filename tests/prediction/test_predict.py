@@ -297,17 +297,14 @@ def test_a_list_may_end_its_names_as_find_does(digits: Scene, monkeypatch: pytes
         assert [row.name for row in predict(digits.head, "-")] == paths
 
 
-def test_a_path_that_is_the_name_of_a_feature_set_too_is_said_to_be_the_path(
+def test_a_path_comes_before_the_name_of_a_feature_set(
     digits: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(digits.features.folder, "features/ward")
     assert len(predict(digits.head, "ward")) == digits.features.split("train").n + COUNT
     shutil.copytree(digits.photos, "ward")
-    found = predict(digits.head, "ward")
-    assert len(found) == COUNT
-    assert found.remarks == ("'ward' is taken as the path. The feature set of this name is 'features/ward'.",)
-    assert predict(digits.head, "features/ward").remarks == ()
+    assert len(predict(digits.head, "ward")) == COUNT
 
 
 def test_weights_for_a_backbone_without_weights_are_refused_by_what_predict_has(digits: Scene) -> None:

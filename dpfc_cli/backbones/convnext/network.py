@@ -9,7 +9,6 @@ to thirty times as fast as the compiler's own convolution of single channels. It
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpfc_cli.backbones.batched import Group, Sharded, dense, gelu, norm, product, rows_that_fit
-from dpfc_cli.backbones.checkpoint import Arrays, Dialect, gathered
+from dpfc_cli.backbones.checkpoint import Dialect, Parameters, gathered
 from dpfc_cli.backbones.convnext import EPSILON, MEAN, MODELS, STD
 from dpfc_cli.backbones.family import Wanted
 from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
@@ -50,7 +49,7 @@ class Network(Sharded):
     while they are copied to the devices.
     """
 
-    def __init__(self, wanted: Wanted, weights: Mapping[str, Any], parameters: "Parameters", epsilon: float) -> None:
+    def __init__(self, wanted: Wanted, weights: Mapping[str, Any], parameters: Parameters, epsilon: float) -> None:
         super().__init__(wanted, weights, MEAN, STD)
         crop = self.recipe.geometry.crop
         widths = [len(stage[0]["norm.weight"]) for stage in parameters.blocks]
@@ -128,17 +127,6 @@ def _depthwise(block: Group, x: jax.Array) -> jax.Array:
 
 
 # Checkpoints
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parameters:
-    """The content of a checkpoint. dialect: the name of its dialect. outer: the tensors outside blocks. blocks: the
-    tensors of each block, for each stage.
-    """
-
-    dialect: str
-    outer: Arrays
-    blocks: list[list[Arrays]]
 
 
 TIMM = Dialect(

@@ -21,12 +21,12 @@ import numpy as np
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.batched import Group, norm, product
-from dpfc_cli.backbones.checkpoint import gathered
+from dpfc_cli.backbones.checkpoint import Parameters, gathered
 from dpfc_cli.backbones.family import Wanted
 from dpfc_cli.backbones.hub import Located
 from dpfc_cli.backbones.text.tokenizer import Encoded
 from dpfc_cli.backbones.vision_transformer import transformer, vit
-from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters, checked
+from dpfc_cli.backbones.vision_transformer.checkpoint import checked
 from dpfc_cli.backbones.vision_transformer.dialects import OPENAI, TRANSFORMERS
 from dpfc_cli.backbones.vision_transformer.models import MODELS, Model
 from dpfc_cli.errors import damaged, parameter

@@ -32,15 +32,6 @@ class VisionTransformerFamily(Family):
             return self.poolings
         return ("mean", "map") if model.pool == "map" else ("mean", "cls", "cls+mean")
 
-    def dimensions(self, name: str) -> int | None:
-        """The width of a token, or twice that where a model's own feature joins two of them."""
-        width = MODELS[name].width
-        return 2 * width if width is not None and MODELS[name].pool == "cls+mean" else width
-
-    def repository(self, name: str) -> str | None:
-        pickle = MODELS[name].pickle
-        return super().repository(name) if pickle is None else pickle.rpartition("/")[0]
-
     def own_recipe(self, name: str) -> str:
         return MODELS[name].recipe
 

@@ -5,7 +5,6 @@ From a file that also holds a text tower, only the vision tower is read.
 
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ import numpy as np
 
 from dpfc_cli.backbones.checkpoint import (
     ROWS,
-    Arrays,
     Checkpoint,
+    Parameters,
     check_shape,
     gathered,
     misshapen,
@@ -29,18 +28,6 @@ from dpfc_cli.errors import conflict, damaged, missing, parameter, unsupported
 
 KIND = "Vision Transformer"
 Shapes = dict[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parameters:
-    """The content of a checkpoint, under the names of `vit`: the name of its dialect, the tensors outside blocks and
-    those of each block, and the number of attention heads (None if the shapes in the file do not show it).
-    """
-
-    dialect: str
-    outer: Arrays
-    blocks: list[Arrays]
-    heads: int | None
 
 
 def read(files: tuple[Path, ...], source: str, dtype: np.dtype[Any]) -> Parameters:

@@ -91,6 +91,15 @@ class Model(Published):
     pickle: str | None = None
     gated: bool = False
 
+    @property
+    def dimensions(self) -> int | None:
+        """The width of a token, or twice that where the model's own feature joins two of them."""
+        return 2 * self.width if self.width is not None and self.pool == "cls+mean" else self.width
+
+    @property
+    def repository(self) -> str | None:
+        return super().repository if self.pickle is None else self.pickle.rpartition("/")[0]
+
 
 # Width, depth and heads of each size.
 _SIZES = {

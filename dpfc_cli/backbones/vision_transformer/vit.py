@@ -25,8 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpfc_cli.backbones.batched import Group, dense, gelu, norm, product
+from dpfc_cli.backbones.checkpoint import Parameters
 from dpfc_cli.backbones.preprocess import antialiased, interpolated
-from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import Activation
 
 FUSED = 256
