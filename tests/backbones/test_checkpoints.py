@@ -145,10 +145,14 @@ def test_pickles_are_refused_with_the_reason_and_the_way_out(tmp_path: Path) -> 
 
 def test_weights_that_are_not_there_or_no_weights_are_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "two").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "two" / f"{name}.safetensors").touch()
     for weights, message in (
+        (str(tmp_path / "two"), "several files of weights: a.safetensors, b.safetensors"),
         (str(tmp_path / "none.safetensors"), "no weights at"),
         (str(tmp_path / "notes.txt"), "not a file of weights"),
-        (str(tmp_path), "holds 0 files"),
+        (str(tmp_path), "holds no file of weights"),
         ("hf:timm", "does not name a repository"),
     ):
         with pytest.raises(UserError, match=message):
@@ -157,7 +161,7 @@ def test_weights_that_are_not_there_or_no_weights_are_refused_at_once(tmp_path: 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     file = write(weights_of("timm-vit"), tmp_path)
-    with pytest.raises(UserError, match="not the model vit-b16: its width is 32, not 768"):
+    with pytest.raises(UserError, match="another model: its width is 32, not 768"):
         backbones.load(backbones.Wanted(name="vit-b16", image_shape=(16, 16, 3), weights=str(file)))
 
 

@@ -121,7 +121,7 @@ def test_weights_with_another_digest_than_expected_are_refused(tmp_path: Path) -
 def test_weights_of_another_size_than_the_model_are_refused(tmp_path: Path) -> None:
     file = write(weights_of("timm-vit"), tmp_path)
     with refuses(
-        "conflict", match=r"model\.safetensors' belongs to features of 32 numbers, not of 192", parameter="weights"
+        "conflict", match=r"model\.safetensors' is another model: its width is 32, not 192", parameter="weights"
     ):
         backbones.classifier(Wanted(name="vit-ti16", weights=str(file)))
 

@@ -197,8 +197,8 @@ def test_only_models_with_texts_have_a_text_tower() -> None:
     [
         (["a", " _ "], PROMPTS, "' _ ' has no name"),
         (["a\ud800"], PROMPTS, "has no name that can be read"),
-        (["a"], [], r"'' has no {}"),
-        (["a"], ["a photo"], r"'a photo' has no {}"),
+        (["a"], [], r"'' of prompts has no {}"),
+        (["a"], ["a photo"], r"'a photo' of prompts has no {}"),
     ],
 )
 def test_names_and_prompts_that_say_nothing_are_refused(names: list[str], prompts: list[str], message: str) -> None:
