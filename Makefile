@@ -107,8 +107,9 @@ picture: .venv/.bench ## The picture of the README, from kept results (FEATURES=
 	@touch $@
 
 # Flower has versions of its own of what dpfc uses.
-.venv/flower/bin/flwr:
-	$(PYTHON) -m venv .venv/flower && .venv/flower/bin/pip install --quiet --disable-pip-version-check 'flwr>=1.42,<2'
+.venv/flower/bin/flwr: examples/hospitals/relay/pyproject.toml
+	$(PYTHON) -m venv .venv/flower && .venv/flower/bin/pip install --quiet --disable-pip-version-check ./$(<D)
+	@touch $@
 
 torture: .venv/.torture .venv/flower/bin/flwr ## Equal trainings, failing system calls, damaged files, killed sites, mutants (hours; goes on where it stopped; WORKERS=2)
 	@broke=0; for campaign in twins faults; do \

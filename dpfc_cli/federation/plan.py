@@ -262,6 +262,7 @@ def load(path: Path) -> Federation:
     plan = Federation(**{**raw, "sites": sites, "classes": tuple(raw["classes"])})
     named, keys = {each.name for each in sites}, {each.key for each in sites}
     counted, units = all(each.n <= (each.records or each.n) for each in sites), {each.records is None for each in sites}
+    started, without = (plan.start[what] for what in ("classes", "without")) if plan.start else (len(plan.classes), [])
     with readable(path, PLAN, AGAIN):
         if bytes_in(path) != plan.data:
             raise ValueError("it is not as dpfc writes it, so equal plans may have other digests")
@@ -271,7 +272,11 @@ def load(path: Path) -> Federation:
             raise ValueError("its sites do not protect the same unit")
         if plan.colluding >= len(sites) or (plan.masked and len({each.epsilon for each in sites}) > 1):
             raise ValueError("more sites collude than there are others, or masks are for several epsilon")
-        assert plan.solver
+        if not len(plan.classes) - started == len(without) == len({*without} & {*plan.classes}):
+            raise ValueError("its start has other classes")
+        solver = plan.solver
+    if plan.start is not None:
+        check_start(solver)
     return plan
 
 

@@ -1,6 +1,7 @@
 """A head of several sites is that of one place, and what a site sends is looked at before it counts."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,11 @@ def test_a_plan_may_have_a_public_start_that_the_coordinator_alone_reads() -> No
     for wrong, start in ((plan, None), (plan, "other.npy"), (plain, "start.npz")):
         with pytest.raises(UserError, match="The plan starts from"):
             coordinator.run(wrong, Path(), JOINT, Observer(), 0.0, start)
+    others: list[dict[str, Any]] = [{"classes": 30}, {"without": ["d"]}, {"without": ["c", "c"], "classes": 1}]
+    for changed in (replace(plan, method="dp-fc"), *(replace(plan, start={**plan.start, **each}) for each in others)):
+        Path("changed.json").write_bytes(changed.data)
+        with pytest.raises(UserError):
+            plans.load(Path("changed.json"))
     serving = Serving(plan, sets)
     joint = coordinator.run(plan, Path(), JOINT, Observer(), 20.0, "start.npz")
     ended = serving.heads()

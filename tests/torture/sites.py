@@ -111,14 +111,14 @@ def superlink(programs: Path) -> Iterator[None]:
         os.kill(int(Path("link.pid").read_text()), signal.SIGTERM)
 
 
-def prepared(method: str) -> None:
+def prepared(method: str, colluding: int | None) -> None:
     """Sets of all sites, and their plan, in the working folder."""
     x, y = blobs(600, 8, 3)
     for i, name in enumerate(NAMES):
         np.savez(f"{name}.npz", train_x=x[i::3], train_y=y[i::3])
         features = import_features(f"{name}.npz", Path(name, "set"), classes=("a", "b", "c")).features
         Path(f"{name}.json").write_bytes(plan.invitation(features, name, 2.0))
-    Path("plan.json").write_bytes(plan.agreed([Path(f"{n}.json") for n in NAMES], method).data)
+    Path("plan.json").write_bytes(plan.agreed([Path(f"{n}.json") for n in NAMES], method, colluding=colluding).data)
 
 
 def broken() -> list[str]:
@@ -191,16 +191,16 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             before = Path.cwd()
             os.chdir(folder)
-            method = chance.choice(["dp-whitened", "dp-fc", "dp-ls"])
+            method, colluding = chance.choice(["dp-whitened", "dp-fc", "dp-ls"]), chance.choice([None, 1])
             context = multiprocessing.get_context("forkserver")
-            made = context.Process(target=prepared, args=(method,))
+            made = context.Process(target=prepared, args=(method, colluding))
             made.start()
             made.join()
             with superlink(flower) if flower else contextlib.nullcontext():
                 more, found = one(chance, flower)
             os.chdir(before)
         kills, rounds, wrong = kills + more, rounds + 1, wrong + found
-        print(f"{method}: {more} kills, {found or 'nothing broke'}", flush=True)
+        print(f"{method}{' with masks' if colluding else ''}: {more} kills, {found or 'nothing broke'}", flush=True)
     print(f"{kills} kills in {rounds} federations: {len(wrong)} things broke")
     return bool(wrong)
 
