@@ -134,7 +134,8 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
 
     Scores are linear in the centred record: the normalisation of z scales all scores of a record by the same factor.
 
-    A public start is judged by the first gradients, and then added as far as it is trusted (`public_head`).
+    A public start is judged by the first gradients, and then added as far as it is trusted (`public_head`). At the end
+    the lengths of the class vectors are made more alike (`levelled`).
     """
     chain = centred(oracle, facts, options)
     gram = oracle.release(Gram(chain))
@@ -176,7 +177,25 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
                 trusted, paces = found.trusted, found.paces
                 theta, velocity = theta * paces, velocity * paces
                 theta = theta + start.weights(found.size * trusted, options.bias_feature)
-    return Solution(chain=chain, weight=whiten @ theta[:-1], bias=options.bias_feature * theta[-1], trusted=trusted)
+    noise = radius * total_step(dimension, facts, options)
+    noise *= _deviation(facts, options, options.budget_split[2], Gradient)
+    weight = whiten @ levelled(theta[:-1], facts.d * noise**2)
+    return Solution(chain=chain, weight=weight, bias=options.bias_feature * theta[-1], trusted=trusted)
+
+
+def levelled(theta: np.ndarray, noise: float) -> np.ndarray:
+    """The class vectors, d × m, with lengths that are more alike: each is divided by a power of its length.
+
+    The vectors of rare classes are too short, because noise ends the descent before they are learned. The power is
+    2a(1 − a), if a part a of the mean squared length is noise. With little noise the descent is long, and the lengths
+    are what the loss wants. Where all is noise, nothing is known of a rare class, and it should be named rarely.
+
+    noise: the expected squared length of the noise in a vector.
+    """
+    squares = np.square(theta).sum(axis=0)
+    typical = float(squares.mean())
+    part = min(noise / typical, 1.0) if typical > 0 else 0.0
+    return np.asarray(theta * (typical / np.maximum(squares, np.finfo(float).tiny)) ** (part * (1 - part)))
 
 
 def weighted(facts: Facts, trace: float) -> Facts:
@@ -185,12 +204,7 @@ def weighted(facts: Facts, trace: float) -> Facts:
     The records of a person are multiplied by a number s ≤ 1, which differs from person to person. What a sum says then
     depends on the sum of these numbers. Most records in a Gram matrix have a norm near 1, so its trace is near that
     sum. It is kept between the numbers of persons and of records, where it lies if no record is null. The same number
-    serves for the gradients: they add up in a similar way.
-
-    Args:
-        facts: the public facts.
-        trace: of the released Gram matrix.
-
+    serves for the gradients: they add up in a similar way. trace: of the released Gram matrix.
     """
     if facts.rows is None:
         return facts
@@ -228,13 +242,7 @@ def centred(oracle: Oracle, facts: Facts, options: Options) -> Chain:
 
 
 def unit_chain(centre: np.ndarray, squared: float) -> Chain:
-    """The chain: scale to norm 1, centre, clip to √(1 − squared).
-
-    Args:
-        centre: the mean, d.
-        squared: the squared norm of the mean.
-
-    """
+    """The chain: scale to norm 1, subtract the mean `centre` (d), clip to √(1 − squared). squared: the mean's norm²."""
     return (NORMALISE, Centre(centre), Clip(math.sqrt(max(1 - squared, 0.01))))
 
 

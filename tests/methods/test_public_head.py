@@ -10,7 +10,7 @@ import pytest
 
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.public_head import JUDGED, PublicHead, Start, judged, start_of, verdict
-from dpfc_cli.methods.whitened import doubt
+from dpfc_cli.methods.whitened import Public, doubt
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.facts import Facts
 from tests.support import Watching, accuracy, blobs, curator
@@ -100,17 +100,16 @@ def test_noise_that_looks_like_variance_does_not_shrink_a_start() -> None:
     assert many.theta == pytest.approx(one.theta)
 
 
-def test_a_start_changes_no_release_but_the_weights_that_a_gradient_is_taken_at() -> None:
-    mu = 0.5
+def test_what_is_public_changes_no_release_but_the_weights_that_a_gradient_is_taken_at() -> None:
     asked = []
-    for given in (None, head(VECTORS["good"])):
-        options = METHOD.defaults(FACTS, mu, {"public_head": given})
+    for given in ({}, {"public_head": head(VECTORS["good"])}, {"public": Public(mean=np.ones(D) / 9, origin={})}):
+        options = METHOD.defaults(FACTS, 0.5, given)
         plan = METHOD.plan(FACTS, options)
-        oracle = Watching(curator(FACTS, plan, mu, X[:1500], Y[:1500]))
+        oracle = Watching(curator(FACTS, plan, 0.5, X[:1500], Y[:1500]))
         METHOD.solve(oracle, FACTS, options)
         hash(options)
         asked.append((plan, [(q.kind, q.shape(FACTS)) for q in oracle.queries], oracle.answers[: 2 + JUDGED]))
-    assert asked[0][:2] == asked[1][:2]
+    assert asked[0][:2] == asked[1][:2] == asked[2][:2]
     # The start is added after the gradients that judge it: up to there the same bits give the same answers.
     assert all(np.array_equal(a, b) for a, b in zip(asked[0][2], asked[1][2], strict=True))
 

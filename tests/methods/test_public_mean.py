@@ -1,7 +1,6 @@
-"""The public mean in DP-Whitened: it replaces noise, it does not override a clear signal, and it changes no release."""
+"""The public mean in DP-Whitened: it replaces noise, and it does not override a clear signal."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +10,9 @@ from dpfc_cli.methods.whitened import NORMALISE, Public, centred, explained
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.chain import Centre, Clip
-from dpfc_cli.privacy.curator import NonPrivate, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Oracle
-from tests.support import Watching, accuracy, blobs, curator, stream_of
+from tests.support import accuracy, blobs, curator
 
 METHOD = METHODS["dp-whitened"]
 
@@ -72,31 +70,6 @@ def test_the_mean_is_the_public_one_under_noise_and_its_own_without() -> None:
     centre, clip = centre_of(mean, facts, 1e6, rng.normal(size=50) / 10)
     assert np.allclose(centre, mean, atol=1e-6)
     assert clip == pytest.approx(0.8)
-
-
-def test_plan_and_queries_are_the_same_with_public_features_and_without() -> None:
-    facts = Facts(n=900, m=3, d=8)
-    x, y = blobs(900, 8, 3)
-    kinds = []
-    for public in (None, mean_of(x[::2])):
-        options = METHOD.defaults(facts, 0.5, {"public": public})
-        plan = METHOD.plan(facts, options)
-        oracle = Watching(curator(facts, plan, 0.5, x, y))
-        METHOD.solve(oracle, facts, options)
-        kinds.append((plan, [(q.kind, q.shape(facts)) for q in oracle.queries]))
-        hash(options)
-    assert kinds[0] == kinds[1]
-
-
-def test_without_noise_public_features_change_nothing() -> None:
-    facts = Facts(n=600, m=3, d=8)
-    x, y = blobs(600, 8, 3)
-    options = METHOD.defaults(facts, None, {"steps": 5})
-    plain, informed = (
-        METHOD.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, replace(options, public=public))
-        for public in (None, mean_of(x[:, ::-1]))
-    )
-    assert np.allclose(plain.weight, informed.weight, rtol=1e-4, atol=1e-4 * np.abs(plain.weight).max())
 
 
 def features(n: int, m: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
