@@ -2,7 +2,7 @@
 
 Files are `.safetensors` or `.npz`. They are read tensor by tensor, so that memory never holds one twice, and a tensor
 that is not asked for is not read. Pickles are refused: to open a pickle runs the code in it. `hub` refuses them by
-name, and `npz` refuses them inside an archive.
+name, and `arrays` refuses them inside an archive.
 
 Each library has its own names. A `Dialect` is the table of them. Each tensor of a file must be in the table, or on its
 list of tensors that are not used (classifiers, other towers, mask tokens). Each tensor that the network needs must be
@@ -10,7 +10,6 @@ in the file (`Checkpoint.check`). Otherwise there is an error that names the ten
 with half of its weights would run and silently give bad features.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,12 +22,9 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-from dpfc_cli import npz
+from dpfc_cli.arrays import Array, arrays_in
 from dpfc_cli.backbones.hub import AGAIN
 from dpfc_cli.errors import UserError, damaged, unsupported
-from dpfc_cli.files import check_plain
-from dpfc_cli.memory import check_fits
-from dpfc_cli.reading import unread
 
 Arrays = dict[str, np.ndarray]
 Read = Callable[[], np.ndarray]
@@ -161,8 +157,6 @@ def gathered(
         arrays, names, heads = Arrays(), dict[str, str](), None
         for name, target in places(dialect, prefix, readers, source, kind).items():
             raw = readers[name]()
-            if not raw.ndim or not raw.size:
-                raise misshapen(source, name, raw.shape)
             if dialect.layout == "flax" and target.endswith("q.weight"):
                 heads = raw.shape[-2] if raw.ndim > 1 else None
             for own, array in _unstacked(target, raw):
@@ -261,48 +255,23 @@ def tensors(files: tuple[Path, ...], stack: ExitStack) -> dict[str, Read]:
     """All tensors of some `.safetensors` or `.npz` files by name, not yet read. stack: it closes the files. UserError:
     a file is damaged, or holds something else than numbers. Reading a tensor raises it, too.
     """
-    return {name: read for file in files for name, read in _opened(file, stack)}
+    return {
+        name: partial(_numbers, array, file, name)
+        for file in files
+        for name, array in arrays_in(file, stack, remedy=AGAIN).items()
+    }
 
 
-def _opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
-    from safetensors import SafetensorError, safe_open
-
-    broken = (OSError, SafetensorError, *npz.BROKEN)
-
-    def careful(read: Callable[[str], np.ndarray], name: str) -> np.ndarray:
-        try:
-            return _plain(read(name), file, name)
-        except broken as error:
-            raise unread(file, error, f"a complete {file.suffix} file", AGAIN) from error
-
-    try:
-        if file.suffix == ".npz":
-            arrays = npz.opened(file, stack)
-            names, read = list(arrays), lambda name: arrays[name].read()
-        else:
-            check_plain(file)
-            stored = stack.enter_context(safe_open(file, framework="numpy"))
-            size = file.stat().st_size
-
-            def read(name: str) -> np.ndarray:
-                declared = min(size, 8 * math.prod(stored.get_slice(name).get_shape()))
-                check_fits(file, f"'{name}'", declared, copies=2)
-                return np.asarray(stored.get_tensor(name))
-
-            names = stored.keys()
-    except broken as error:
-        raise unread(file, error, f"a complete {file.suffix} file", AGAIN) from error
-    for name in names:
-        yield name, partial(careful, read, name)
-
-
-def _plain(array: np.ndarray, file: Path, name: str) -> np.ndarray:
-    if array.dtype == np.dtype("V2"):
-        # NumPy's own format stores bfloat16 like this.
-        return array.view(ml_dtypes.bfloat16)
-    if array.dtype.kind not in "fiu" and array.dtype != ml_dtypes.bfloat16:
+def _numbers(array: Array, file: Path, name: str) -> np.ndarray:
+    known = isinstance(array.dtype, np.dtype)
+    # NumPy's own format stores bfloat16 as V2.
+    half = known and array.dtype in (np.dtype("V2"), np.dtype(ml_dtypes.bfloat16))
+    if not half and not (known and array.dtype.kind in "fiu"):
         raise incomplete(file.name, f"has the tensor '{name}' of the type {array.dtype}, which is no number")
-    return array
+    if 0 in (array.shape or (0,)):
+        raise misshapen(file.name, name, array.shape)
+    found = array.whole(file, name)
+    return found.view(ml_dtypes.bfloat16) if half else found
 
 
 # Errors

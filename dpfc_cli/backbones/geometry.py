@@ -35,3 +35,9 @@ class Geometry:
         """The geometry as JSON values, as manifests state it."""
         resize = self.resize if isinstance(self.resize, int) else list(self.resize)
         return {"resize": resize, "crop": self.crop, "filter": self.filter}
+
+
+PAPER = Geometry(resize=(384, 384), crop=256)
+"""Mehta et al. 2022, section "Training details": the central 256 × 256 pixels of 384 × 384."""
+IMAGENET: tuple[Triple, Triple] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""Mean and standard deviation of the colours of ImageNet, of pixels in [0, 1]."""

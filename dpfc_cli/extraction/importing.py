@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpfc_cli.arrays import NPY
 from dpfc_cli.errors import GUARDED, bad_record, conflict, parameter, quoted, unwritable
 from dpfc_cli.extraction import slides
 from dpfc_cli.extraction.request import Import
@@ -22,7 +23,7 @@ from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.table import ROWS, Table, reordered
-from dpfc_cli.features.tables import NPY, opened
+from dpfc_cli.features.tables import opened
 from dpfc_cli.features.writer import FeatureWriter, complete, saying_what_is_kept
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.ledger.file import ledger_path, read

@@ -25,6 +25,7 @@ import h5py
 import numpy as np
 
 from dpfc_cli import files
+from dpfc_cli.arrays import sliced
 from dpfc_cli.errors import (
     GUARDED,
     UserError,
@@ -40,7 +41,7 @@ from dpfc_cli.errors import (
 from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.hdf5 import broken as damaged
 from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable
-from dpfc_cli.features.table import FLOATS, Table, Tables, sliced
+from dpfc_cli.features.table import FLOATS, Table, Tables
 from dpfc_cli.features.tables import check_stored
 from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.reading import unread

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
+from dpfc_cli.arrays import Array, sliced
 from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, parameter, quoted, secret
-from dpfc_cli.features.table import ROWS, Array, Table, Tables, checked, numbered, sliced
+from dpfc_cli.features.table import ROWS, Table, Tables, checked, numbered
 from dpfc_cli.memory import check_fits
 from dpfc_cli.reading import readable
 from dpfc_cli.sources import columns, person_hints

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dpfc_cli.arrays import Array, Rows
 from dpfc_cli.errors import damaged, quoted
 from dpfc_cli.memory import check_fits, free_memory
 from dpfc_cli.sources.groups import Keys, keys_in
@@ -16,22 +17,6 @@ ROWS = 4_096
 """Of a column: the most rows that are read at once."""
 LEAST_HELD = 2**26
 """Bytes of rows that are held in another order, however little memory is free."""
-Rows = Callable[[int, int], np.ndarray]
-"""rows(start, stop): the rows [start, stop)."""
-
-
-@dataclass(frozen=True)
-class Array:
-    """An array in a file. read(start, stop): its rows of that range."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-    read: Rows
-
-
-def sliced(array: Any) -> Rows:
-    """The rows of what can be sliced, as NumPy arrays."""
-    return lambda start, stop: np.asarray(array[start:stop])
 
 
 @dataclass(frozen=True, kw_only=True)

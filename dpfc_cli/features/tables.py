@@ -18,7 +18,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -26,12 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli import npz
+from dpfc_cli.arrays import FORMATS, NPY, Array, Rows, arrays_in
 from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted, unsupported
-from dpfc_cli.features.table import ROWS, Array, Rows, Table, Tables, checked, sliced, with_groups
-from dpfc_cli.files import check_plain
+from dpfc_cli.features.table import ROWS, Table, Tables, checked, with_groups
 from dpfc_cli.memory import check_fits, proved
-from dpfc_cli.reading import unread
 from dpfc_cli.sources.groups import GROUPS, names_persons
 from dpfc_cli.sources.person_hints import column_of
 
@@ -120,7 +117,7 @@ def _arrays(path: Path, kind: str, stack: ExitStack) -> Arrays | None:
     if kind not in ARRAYS:
         what = f"{quoted(path)} is of no format that dpfc knows."
         raise unsupported(what, f"Give {ACCEPTED}.")
-    found = arrays_in(path, stack)
+    found = arrays_in(path, stack, ARRAYS)
     beside = _in_folder(path.parent) if kind == NPY else {}
     return {**beside, **{name: partial(found.__getitem__, name) for name in found}}
 
@@ -194,63 +191,7 @@ def _listed(arrays: Arrays) -> str:
     return ", ".join(sorted(arrays)) or "nothing"
 
 
-def arrays_in(path: Path, stack: ExitStack) -> dict[str, Array]:
-    """The arrays in a file of one of the formats `ARRAYS`, by name. Nothing is said of what they hold.
-    stack: it closes the file. Raises UserError if the file cannot be read.
-    """
-    kind = path.suffix.lower()
-    with _reading(path, kind.removeprefix(".")):
-        check_plain(path)
-        found = _FORMATS[kind](path, stack)
-    return {name: replace(array, read=_guarded(array.read, path)) for name, array in found.items()}
-
-
-@contextmanager
-def _reading(path: Path, kind: str) -> Iterator[None]:
-    """Turn whatever a library raises for a damaged file into a UserError."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        raise unread(path, error, kind, "Write it again.") from error
-
-
-def _guarded(read: Rows, path: Path) -> Rows:
-    """Rows of a file that may be damaged."""
-
-    def rows(start: int, stop: int) -> np.ndarray:
-        with _reading(path, "features"):
-            return read(start, stop)
-
-    return rows
-
-
-# Formats
-
-
-def _npy(path: Path, _: ExitStack) -> dict[str, Array]:
-    # np.load would accept other formats under this name, too.
-    with path.open("rb") as file:
-        npz.header(file)
-    array = np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    return {path.stem: Array(array.shape, array.dtype, sliced(array))}
-
-
-def _npz(path: Path, stack: ExitStack) -> dict[str, Array]:
-    return {name: Array(each.shape, each.dtype, each.rows) for name, each in npz.opened(path, stack).items()}
-
-
-def _safetensors(path: Path, stack: ExitStack) -> dict[str, Array]:
-    from safetensors import safe_open
-
-    widths = {"F": (16, 32, 64), "I": (8, 16, 32, 64), "U": (8, 16, 32, 64)}
-    kinds = {f"{kind}{bits}": np.dtype(f"{kind.lower()}{bits // 8}") for kind, own in widths.items() for bits in own}
-    file = stack.enter_context(safe_open(path, framework="numpy"))
-    slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-    # A type that is not in `kinds` stays a name: the error about it then says which type it is.
-    types: dict[str, Any] = {name: kinds.get(part.get_dtype(), part.get_dtype()) for name, part in slices.items()}
-    return {name: Array(tuple(part.get_shape()), types[name], sliced(part)) for name, part in slices.items()}
+# HDF5
 
 
 def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
@@ -308,16 +249,8 @@ def _is_group(group: Any, name: str) -> bool:
     return isinstance(group.get(name, getlink=True), h5py.HardLink) and isinstance(group[name], h5py.Group)
 
 
-NPY = ".npy"
-_FORMATS: dict[str, Callable[[Path, ExitStack], dict[str, Array]]] = {
-    NPY: _npy,
-    ".npz": _npz,
-    ".safetensors": _safetensors,
-    ".h5": _hdf5,
-    ".hdf5": _hdf5,
-}
-ARRAYS = tuple(_FORMATS)
-"""How the names of files of arrays end."""
+ARRAYS = {**FORMATS, ".h5": _hdf5, ".hdf5": _hdf5}
+"""The formats of files of arrays, by how their names end."""
 
 
 # Arrays that seem to name persons

@@ -19,13 +19,14 @@ from typing import NamedTuple
 import numpy as np
 
 from dpfc_cli import backbones
+from dpfc_cli.arrays import Array, arrays_in
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, quoted, unsupported
 from dpfc_cli.features.lookup import set_at
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.table import FLOATS, Array
-from dpfc_cli.features.tables import ARRAYS, arrays_in
+from dpfc_cli.features.table import FLOATS
+from dpfc_cli.features.tables import ARRAYS
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.backbone import Recipe
 from dpfc_cli.heads.head import Head, made_otherwise
@@ -210,7 +211,7 @@ def features_at(given: str, head: Head) -> Source | None:
 def _fitting(path: Path, head: Head) -> Iterator[Array]:
     """The one array of a file that the head takes."""
     with ExitStack() as stack:
-        found = arrays_in(path, stack)
+        found = arrays_in(path, stack, ARRAYS)
         fitting = [
             array
             for array in found.values()

@@ -34,7 +34,6 @@ Value = str | int | None
 class Metadata:
     """A table."""
 
-    path: Path
     files: tuple[Path, ...]  # the picture of each row
     columns: dict[str, list[Value]]  # the values of all other columns, by name; None where a row has none
 
@@ -126,7 +125,7 @@ def read(
             files[file] = None
     for values in columns.values():
         values.extend([None] * (len(files) - len(values)))
-    return Metadata(path=path, files=tuple(files), columns=columns)
+    return Metadata(files=tuple(files), columns=columns)
 
 
 def _file(top: Path, name: Value, endings: Collection[str]) -> Path | None:

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli import npz, schema
+from dpfc_cli import schema
+from dpfc_cli.arrays import BROKEN, arrays_in
 from dpfc_cli.backbones import BACKBONES
 from dpfc_cli.errors import UserError, conflict, quoted
 from dpfc_cli.features.reader import FeatureSet
@@ -202,21 +203,19 @@ def _whole(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, SafetensorError, *npz.BROKEN) as error:
+    except (OSError, SafetensorError, *BROKEN) as error:
         raise _unfit(path, f"it cannot be read as class vectors ({error})") from error
 
 
 def _npy(path: Path, private: object, stack: ExitStack) -> _Found:
-    # np.load would accept other formats under this name, too.
-    npz.header(stack.enter_context(path.open("rb")))
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return _Found(shape=array.shape, read=lambda: np.asarray(array))
+    [array] = arrays_in(path, stack).values()
+    return _Found(shape=array.shape, read=lambda: array.whole(path, path.stem))
 
 
 def _npz(path: Path, private: object, stack: ExitStack) -> _Found:
-    arrays = npz.opened(path, stack)
-    vectors, classes = arrays["vectors"], arrays["classes"]
-    return _Found(shape=vectors.shape, read=vectors.read, names=tuple(map(str, classes.read())))
+    arrays = arrays_in(path, stack)
+    vectors, names = arrays["vectors"], arrays["classes"].whole(path, "classes")
+    return _Found(shape=vectors.shape, read=lambda: vectors.whole(path, "vectors"), names=tuple(map(str, names)))
 
 
 def _safetensors(path: Path, private: tuple[FeatureSet, Ledger] | None, stack: ExitStack) -> _Found:

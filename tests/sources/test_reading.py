@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dpfc_cli import arrays
 from dpfc_cli.errors import Code, UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import tables
@@ -54,8 +55,8 @@ def test_a_failing_system_is_not_a_damaged_file(
     ("error", "code"), [(system(errno.EIO), "unreadable"), (MemoryError(), "memory"), (KeyError("x"), "damaged")]
 )
 def test_what_fails_while_rows_are_read_is_told_by_its_reason(error: Exception, code: Code) -> None:
-    with refuses(code):
-        tables._guarded(raising(error), Path("x.npz"))(0, 1)
+    with refuses(code), arrays.reading(Path("x.npz"), ""):
+        raise error
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_a_chunk_that_fails_to_expand_is_damaged_only_if_the_system_would_give_t
         file.seek(start)
         file.write(bytes(8))
     with ExitStack() as stack:
-        features = tables.arrays_in(path, stack)["features"]
+        features = arrays.arrays_in(path, stack, tables.ARRAYS)["features"]
         for given, code in ((True, "damaged"), (False, "memory")):
             if not given:
                 monkeypatch.setattr("dpfc_cli.memory.mmap.mmap", raising(system(errno.ENOMEM)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.family import Backbone, Family, Wanted
-from dpfc_cli.backbones.geometry import Geometry, Triple
+from dpfc_cli.backbones.geometry import IMAGENET, PAPER, Geometry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +32,7 @@ MODELS: dict[str, Model] = {
     "convnext-l": _model("large", 27, 192),
 }
 NATIVE = Geometry(resize=256, crop=224)
-PAPER = Geometry(resize=(384, 384), crop=256)
-MEAN: Triple = (0.485, 0.456, 0.406)
-STD: Triple = (0.229, 0.224, 0.225)
+MEAN, STD = IMAGENET
 EPSILON = 1e-6
 """Of all normalisations. That of the last one is another if config.json states it."""
 

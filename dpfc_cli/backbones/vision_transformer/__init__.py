@@ -2,8 +2,8 @@
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.family import Backbone, Classifier, Family, Wanted
-from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.backbones.vision_transformer.models import MODELS, PAPER
+from dpfc_cli.backbones.geometry import PAPER, Geometry
+from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.errors import missing, parameter
 
 

@@ -43,17 +43,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dpfc_cli.backbones.geometry import Geometry, Triple
+from dpfc_cli.backbones.geometry import IMAGENET, Geometry, Triple
 from dpfc_cli.backbones.hub import Pin, Published
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
 
 HALF: Triple = (0.5, 0.5, 0.5)
-IMAGENET: tuple[Triple, Triple] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CLIP: tuple[Triple, Triple] = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
-
-PAPER = Geometry(resize=(384, 384), crop=256)
-"""Mehta et al. 2022, section "Training details": the central 256 × 256 pixels of 384 × 384."""
 
 
 @dataclass(frozen=True, kw_only=True)
