@@ -195,7 +195,6 @@ class _Member:
         self._at = 0
 
     def close(self) -> None:
-        """Close what `rows` has opened."""
         if self._file is not None:
             self._file.close()
 
