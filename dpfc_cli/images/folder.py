@@ -24,12 +24,12 @@ DICOM files without a table, by the element that the operator names.
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter, quoted, secret
+from dpfc_cli.errors import GUARDED, UserError, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images import dicom
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
@@ -110,23 +110,23 @@ def _opened(request: Request) -> ImageSet:
         # Whoever names a level below the classes says on which level they are.
         deep = request.classes is not None or (rule is not None and rule.by == "folder")
         found = {split: _in_class_folders(folder, classes, deep, skipped) for split, folder in folders.items()}
-    names = {split: [entry.name for _, entry in each] for split, each in found.items()}
-    if any(is_dicom(name) for own in names.values() for name in own):
+    if any(is_dicom(entry.name) for own in found.values() for _, entry in own):
         dicom.check_installed()
-    persons = {} if rule is None else _persons_of(folders, tables, names, rule, table_at, classes_above=not tabled)
-    listed = {
-        split: Listed(
-            labels=[label for label, _ in each],
-            pictures=Files(folders[split], names[split]),
+    listed = dict[str, Listed]()
+    for split, own in found.items():
+        folder, names = folders[split], [entry.name for _, entry in own]
+        persons = None
+        if rule is not None:
+            persons = _persons(names, folder, tables[split], rule, table_at, classes_above=not tabled)
+        listed[split] = Listed(
+            labels=[value for value, _ in own],
+            pictures=Files(folder, names),
             # Folders without a picture do not belong to the listing.
-            classes=() if tabled else tuple(dict.fromkeys(name.partition("/")[0] for name in names[split])),
-            entries=[entry for _, entry in each],
-            persons=persons.get(split),
+            classes=() if tabled else tuple(dict.fromkeys(name.partition("/")[0] for name in names)),
+            entries=[entry for _, entry in own],
+            persons=persons,
         )
-        for split, each in found.items()
-    }
-    labels = {split: each.labels for split, each in listed.items()}
-    noticed = partial(_noticed, folders, tables, names, labels, table_at, tabled=tabled)
+    noticed = partial(_noticed, found, folders, tables, table_at, tabled=tabled)
     return image_set("imagefolder", listed, request, also=classes, remarks=left_out(skipped), noticed=noticed)
 
 
@@ -238,17 +238,14 @@ def _in_table(path: Path | None, folder: Path, labels: Needed, table_at: TableAt
     so the listing has it.
     """
     if path is None:
-        raise UserError(
-            f"There is no {' or '.join(NAMES)} in {quoted(folder)}.",
-            f"Name the table: {parameter('table')}.",
-            code="missing",
-        )
+        what = f"There is no {' or '.join(NAMES)} in {quoted(folder)}."
+        raise missing(what, f"Name the table: {parameter('table')}.")
     table = table_at(path)
     [name] = columns_in(path, list(table.columns), labels)
     values = table.columns[name]
     # CSV has no numbers, only texts.
     counts = all(value is None or isinstance(value, int) or (value.isdecimal() and len(value) < 10) for value in values)
-    found, missing = Labelled(), list[str]()
+    found, lacking = Labelled(), list[str]()
     for file, value in zip(table.files, values, strict=True):
         place = inside(folder, str(file))
         if place is None:
@@ -257,15 +254,13 @@ def _in_table(path: Path | None, folder: Path, labels: Needed, table_at: TableAt
         try:
             found.append((label, Entry(name, _size(place, place.stat()), str(label))))
         except FileNotFoundError:
-            missing.append(name)
-    if missing:
-        raise UserError(
-            f"'{path}' names {counted(len(missing), 'file')} that cannot be found: {secret(', '.join(missing))}. "
+            lacking.append(name)
+    if lacking:
+        raise missing(
+            f"{quoted(path)} names {counted(len(lacking), 'file')} that cannot be found: {secret(', '.join(lacking))}. "
             f"{GUARDED}",
             "Put them there, or take their lines out of the table. Its names begin in its own folder, or in that of "
             "the pictures if it lies elsewhere.",
-            code="missing",
-            path=str(path),
         )
     if not found:
         raise ValueError(f"'{path}' names no file in '{folder}'")
@@ -282,66 +277,43 @@ def _person(rule: Rule) -> Needed:
     return Needed(rule.column, PERSONS, "persons", "group_by", form)
 
 
-def _persons_of(
-    folders: dict[str, Path],
-    tables: dict[str, Path | None],
-    names: dict[str, list[str]],
-    rule: Rule,
-    table_at: TableAt,
-    *,
-    classes_above: bool,
-) -> dict[str, Iterable[object]]:
-    """What names the person of each image of each split.
-
-    Args:
-        folders: of the splits.
-        tables: of the images of the splits.
-        names: of the images of each split, from its folder on.
-        rule: how a person is found.
-        table_at: reads a table.
-        classes_above: whether the first folder of a name is that of the class.
-
+def _persons(
+    names: list[str], folder: Path, table: Path | None, rule: Rule, table_at: TableAt, *, classes_above: bool
+) -> Iterable[object]:
+    """What names the person of each image of a split. names: of the images, from its folder on. table: of the images.
+    classes_above: whether the first folder of a name is that of the class.
     """
     if rule.by in ("folder", "name"):
-        return {
-            split: [rule.of_name(name, name.partition("/")[2] if classes_above else name) for name in own]
-            for split, own in names.items()
-        }
-    found = dict[str, Iterable[object]]()
-    for split, own in names.items():
-        folder, table = folders[split], rule.table or tables[split]
-        if table is not None:
-            table_of = table_at(table)
-            [column] = columns_in(table, list(table_of.columns), _person(rule))
-            known = dict(zip(table_of.files, table_of.columns[column], strict=True))
-            found[split] = [known.get(Path(os.path.normpath(folder.absolute() / name))) for name in own]
-        elif any(map(is_dicom, own)):
-            element = rule.column or ""
-            dicom.check_element(element)
-            found[split] = [dicom.element_of(folder / name, element) if is_dicom(name) else None for name in own]
-        else:
-            raise UserError(
-                f"There is no {' or '.join(NAMES)} in {quoted(folder)} that could have a column '{rule.column}'.",
-                f"Put a table there with the columns '{FILE_NAME}' and '{rule.column}', or name another one: "
-                f"{parameter('group_by')} table:FILE.",
-                code="missing",
-            )
-    return found
+        return [rule.of_name(name, name.partition("/")[2] if classes_above else name) for name in names]
+    table = rule.table or table
+    if table is not None:
+        table_of = table_at(table)
+        [column] = columns_in(table, list(table_of.columns), _person(rule))
+        known = dict(zip(table_of.files, table_of.columns[column], strict=True))
+        return [known.get(Path(os.path.normpath(folder.absolute() / name))) for name in names]
+    if any(map(is_dicom, names)):
+        element = rule.column or ""
+        dicom.check_element(element)
+        return [dicom.element_of(folder / name, element) if is_dicom(name) else None for name in names]
+    raise missing(
+        f"There is no {' or '.join(NAMES)} in {quoted(folder)} that could have a column '{rule.column}'.",
+        f"Put a table there with the columns '{FILE_NAME}' and '{rule.column}', or name another one: "
+        f"{parameter('group_by')} table:FILE.",
+    )
 
 
 def _noticed(
+    found: dict[str, Labelled],
     folders: dict[str, Path],
     tables: dict[str, Path | None],
-    names: dict[str, list[str]],
-    labels: Mapping[str, Iterable[object]],
     table_at: TableAt,
     *,
     tabled: bool,
 ) -> str | None:
     """The rule that would bring together pictures that seem to be of one person; None if none do.
 
-    What a table says comes before what DICOM files say, and that before folders: a person may have several. labels: of
-    each image; if they are not `tabled`, the first folder of a name is that of the class.
+    What a table says comes before what DICOM files say, and that before folders: a person may have several. If the
+    labels are not `tabled`, the first folder of a name is that of the class.
     """
     columns: dict[str, list[Value]] = {}
     for table in dict.fromkeys(tables.values()):
@@ -351,13 +323,13 @@ def _noticed(
                 columns.setdefault(name, []).extend(values)
     if (column := column_of(columns)) is not None:
         return f"column:{column}"
-    if repeat(_patient(folders[split] / name) for split, own in names.items() for name in own if is_dicom(name)):
+    every = [(folders[split], label, entry.name) for split, own in found.items() for label, entry in own]
+    if repeat(_patient(folder / name) for folder, _, name in every if is_dicom(name)):
         return f"column:{PATIENT}"
-    every = [name for own in names.values() for name in own]
     if tabled:
-        level = level_of(every, [label for split in names for label in labels[split]])
+        level = level_of([name for *_, name in every], [label for _, label, _ in every])
     else:
-        level = level_of([name.partition("/")[2] for name in every])
+        level = level_of([name.partition("/")[2] for *_, name in every])
     return None if level is None else f"folder:{level}"
 
 

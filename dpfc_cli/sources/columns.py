@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted
+from dpfc_cli.errors import UserError, conflict, parameter, quoted
 from dpfc_cli.reading import readable
 from dpfc_cli.sources.classes import USUAL_NAMES
 from dpfc_cli.sources.groups import Keys, joined, keys_of, names_persons
@@ -129,9 +129,10 @@ def chosen(schema: Any, given: str | None, fits: Fits, what: str, option: str, s
     if given in fitting or (given is None and len(fitting) == 1):
         return given or fitting[0]
     problem = f"no column '{given}' of {what}" if given else f"{len(fitting) or 'no'} columns of {what}"
-    raise missing(
+    raise UserError(
         f"{quoted(source)} has {problem}.",
         f"Name one with {parameter(option)}. Columns of {what}: {', '.join(fitting) or 'none'}.",
+        code="conflict" if fitting and not given else "missing",
     )
 
 
@@ -145,14 +146,9 @@ def label_column(schema: Any, given: str | None, fits: Fits, what: str, source: 
     texts = [field.name for field in fitting if is_text(field.type)]
     numbers = [field.name for field in fitting if not is_text(field.type)]
     usual = [name for known in (numbers, texts) for name in USUAL_NAMES if name in known]
-    if usual or len(numbers) == 1:
-        return str((usual or numbers)[0])
-    has = f"columns of integers {numbers}: which is the label?" if numbers else "no column of labels."
-    raise UserError(
-        f"'{source}' has {has}",
-        f"Name it with {parameter('label_column')}, or give it one of these names: {', '.join(USUAL_NAMES)}.",
-        code="conflict" if numbers else "missing",
-    )
+    if usual:
+        return str(usual[0])
+    return chosen([field for field in fitting if field.name in numbers], None, fits, "labels", "label_column", source)
 
 
 def same(schema: Any, name: str, fits: Fits, path: Path) -> Any:

@@ -24,7 +24,7 @@ import numpy as np
 from dpfc_cli import schema
 from dpfc_cli.arrays import BROKEN, arrays_in
 from dpfc_cli.backbones import BACKBONES
-from dpfc_cli.errors import UserError, conflict, quoted
+from dpfc_cli.errors import UserError, conflict, parameter, quoted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import json_of, sha256_of
 from dpfc_cli.heads import hub
@@ -207,13 +207,16 @@ def _whole(path: Path) -> Iterator[None]:
         raise _unfit(path, f"it cannot be read as class vectors ({error})") from error
 
 
+_REMEDY = f"Name a file of class vectors: {parameter('public_head')}."
+
+
 def _npy(path: Path, private: object, stack: ExitStack) -> _Found:
-    [array] = arrays_in(path, stack).values()
+    [array] = arrays_in(path, stack, remedy=_REMEDY).values()
     return _Found(shape=array.shape, read=lambda: array.whole(path, path.stem))
 
 
 def _npz(path: Path, private: object, stack: ExitStack) -> _Found:
-    arrays = arrays_in(path, stack)
+    arrays = arrays_in(path, stack, remedy=_REMEDY)
     vectors, names = arrays["vectors"], arrays["classes"].whole(path, "classes")
     return _Found(shape=vectors.shape, read=lambda: vectors.whole(path, "vectors"), names=tuple(map(str, names)))
 

@@ -203,7 +203,7 @@ def test_a_column_of_another_name_is_named(tmp_path: Path, data: Arrays) -> None
     assert found.split("train").groups == 23
     plain = import_features(source, tmp_path / "plain", label_column="diagnosis", each_record_is_a_person=True).features
     assert plain.manifest.grouped_by is None
-    with pytest.raises(UserError, match="which is the label"):
+    with pytest.raises(UserError, match="has 2 columns of labels"):
         import_features(source, tmp_path / "other")
     for write in (npz, parquet()):
         with pytest.raises(UserError, match=r"no (column )?'nobody'"):

@@ -137,7 +137,7 @@ def test_labels_are_read_however_parquet_stores_them_in_the_column_that_is_named
     # The column of persons is not taken for that of the labels.
     pq.write_table(table([png(0), png(1)], [0, 1], mrn=[7, 9]).rename_columns(["image", "diagnosis", "mrn"]), path)
     assert labels(group_by=rule_of("column:mrn")) == [0, 1]
-    with pytest.raises(UserError, match="which is the label"):
+    with pytest.raises(UserError, match="has 2 columns of labels"):
         labels()
     # Metadata that name no classes are ignored.
     for features in (b"[" * 100_000, b'{"info": 1e400}', b'{"info": NaN}', b"\xff", b"[]"):
