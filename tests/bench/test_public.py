@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench import cells, starts
+from bench import cells
 from bench.cells import Cell
 from dpfc_cli.extraction.importing import import_features
 from tests.support import blobs
@@ -25,22 +25,3 @@ def test_what_is_public_changes_a_cell_and_its_key(tmp_path: Path) -> None:
     for informed in (replace(plain, public=mine), replace(plain, start=str(tmp_path / "vectors.npy"))):
         assert informed.key != plain.key
         assert (cells.train(informed).weight != cells.train(plain).weight).any()
-
-
-def test_hostile_starts_are_wrong_each_in_its_own_way() -> None:
-    vectors = np.vstack([np.eye(5), np.zeros((1, 5))])
-    made_of = starts.hostile(vectors)
-    assert set(starts.rows_of("mine", None, Path("folder"))) == {"no start", "right", *made_of}
-    moved = {name: int((found != vectors).any(axis=1).sum()) for name, found in made_of.items()}
-    assert (moved["two-swapped"], moved["half-permuted"], moved["zeros"], moved["long"]) == (2, 2, 5, 5)
-    assert sorted(map(tuple, made_of["permuted"])) == sorted(map(tuple, vectors))
-    assert moved["permuted"] >= 4
-
-
-def test_vectors_alone_never_predict_a_class_without_one(tmp_path: Path) -> None:
-    x, y = np.eye(4).repeat(3, axis=0), np.arange(4).repeat(3)
-    for split in ("train", "test"):
-        np.save(tmp_path / f"{split}_x.npy", x)
-        np.save(tmp_path / f"{split}_y.npy", y)
-    np.save(tmp_path / starts.VECTORS, np.diag([3.0, 1.0, 2.0, 0.0]))
-    assert starts.alone(str(tmp_path)) == 75

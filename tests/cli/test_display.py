@@ -28,19 +28,6 @@ def test_a_line_now_and_then_says_the_rate_and_the_time_left(
     ]
 
 
-def test_every_stage_has_a_rate_of_its_own(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    with display.stages("Opening", "B") as advance:
-        clock[0] = 100.0
-        advance("one.tar", 0, None)
-        advance("two.tar", 0, 400_000_000)
-        clock[0] = 110.0
-        advance("two.tar", 200_000_000, 400_000_000)
-    assert capsys.readouterr().err.splitlines() == [
-        "one.tar: 0.0 MB (0.0 MB/s)",
-        "two.tar: 200.0 of 400.0 MB (20.0 MB/s, 10 s left)",
-    ]
-
-
 def test_the_rate_is_that_of_the_last_half_minute(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     """The first gradient of a training takes longer than the others, and answers that were kept come at once."""
     with display.stages("Training", "records") as advance:

@@ -203,21 +203,6 @@ def test_the_precision_of_the_machine_is_one_that_the_model_has(
     assert backbones.fast_precision("scattering") == "float32"
 
 
-def test_how_pictures_are_read_is_a_part_of_the_recipe(dpfc: Dpfc, pictures: Path, asked: dict[str, object]) -> None:
-    line = ("extract", "imagefolder:pictures", "--model", "vit-b16", "--limit", "2", "--out")
-    recipes = {}
-    for out, more in (("plain", ()), ("window", ("--window", "-5,4095")), ("exif", ("--exif",))):
-        dpfc(*line, out, *more, ends=0)
-        recipes[out] = load(Path("features", out))
-    told = {name: found.source["identity"]["preparation"] for name, found in recipes.items()}
-    assert told["window"] == {**told["plain"], "window": [-5, 4095]}
-    assert told["exif"] == {**told["plain"], "exif": True}
-    assert len({found.fingerprint for found in recipes.values()}) == 3
-    # The records are the same, so what is spent on them counts together.
-    assert len({found.source["identity"]["listing"]["train"] for found in recipes.values()}) == 1
-    assert "exists and was made" in one_line(dpfc(*line, "plain", "--exif").stderr)
-
-
 def test_the_first_picture_does_not_decide_which_others_are_null_records(dpfc: Dpfc, tmp_path: Path) -> None:
     for i in range(6):
         folder = tmp_path / "pictures" / "ab"[i % 2]

@@ -13,7 +13,6 @@ from rich.console import Console
 from dpfc_cli import files
 from dpfc_cli.cli import display
 from dpfc_cli.planning import forecast as forecasts
-from dpfc_cli.training.tuning import Trials
 from tests.cli.conftest import Dpfc
 from tests.support import blobs
 
@@ -57,25 +56,6 @@ def test_where_classes_were_inferred_text_and_json_say_so(dpfc: Dpfc, arrays: Pa
         shown, found = dpfc(*line), json.loads(dpfc(*line, "--json").stdout)
         assert "inferred from the private records" in shown.stdout if warned else "inferred" not in shown.output
         assert (found["origin"], shown.stderr.count("Warning:")) == ("inferred" if warned else "asserted", warned)
-
-
-def test_a_training_without_noise_that_is_worse_than_private_ones_says_why(
-    dpfc: Dpfc, known: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for noiseless, why in ((0.5, True), (0.9, False)):
-        part = {False: 0.7, True: noiseless}
-        monkeypatch.setattr(
-            Trials, "_score", lambda self, seed, mu, _, part=part: part[mu is None] * len(self.draws[seed].test)
-        )
-        shown = dpfc("forecast", "--records", "30", "--classes", "3", "--on", known, "--plot", "plot.svg")
-        assert f"{100 * noiseless:.0f} %" in shown.stdout
-        for said in (" ".join(shown.stdout.split()), Path("plot.svg").read_text("utf-8")):
-            assert ("without noise (it fits so few records too closely)" in said) is why
-
-
-def test_a_delta_of_one_over_n_is_shown_as_the_statement_will_show_it(dpfc: Dpfc) -> None:
-    shown = dpfc("forecast", "--records", "300000", "--classes", "4", "--dimensions", "24", "--epsilon", "1")
-    assert shown.stdout.splitlines()[0].endswith(", delta = 3.34e-06")
 
 
 def test_a_stand_in_gives_an_accuracy_its_interval_and_what_it_is_worth(

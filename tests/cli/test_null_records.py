@@ -118,19 +118,6 @@ def test_null_records_of_other_processes_and_of_earlier_runs_count(dpfc: Dpfc, p
     assert "2 of 30 train pictures" in one_line(last.stderr)
 
 
-def test_features_that_are_not_finite_count_as_null_records(
-    dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Infinite(Counting):
-        def submit(self, pixels: np.ndarray) -> np.ndarray:
-            return np.full((len(pixels), 3), np.inf, np.float32)
-
-    monkeypatch.setattr(backbones, "load", lambda *_, **__: Infinite())
-    refused = dpfc(*NULL, "--most-null", "1", ends=2)
-    assert "have no finite features" in one_line(refused.stderr)
-    assert nothing_to_train_on(dpfc)
-
-
 def test_all_broken_pictures_are_named_without_computing_what_would_be_in_vain(
     dpfc: Dpfc, pictures: Path, counting: Counting
 ) -> None:

@@ -229,17 +229,6 @@ def test_list_names_what_it_cannot_read_and_shows_the_rest(dpfc: Dpfc, features:
     assert "features/broken" in shown.stderr
 
 
-def test_the_places_are_where_the_environment_says(
-    dpfc: Dpfc, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DPFC_HEADS", str(tmp_path / "elsewhere"))
-    assert dpfc(*LINE).exit_code == 0
-    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["blobs-dp-ls-eps1.safetensors"]
-    assert json.loads(dpfc("evaluate", "--json").stdout)["head"] == str(
-        tmp_path / "elsewhere" / "blobs-dp-ls-eps1.safetensors"
-    )
-
-
 def test_a_head_is_scored_on_the_set_that_it_was_trained_on(dpfc: Dpfc, features: Path, arrays: Path) -> None:
     """Not on a newer one of the same shape."""
     np.save(arrays / "test_y.npy", (np.load(arrays / "test_y.npy") + 1) % 3)

@@ -290,13 +290,6 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_written(
     assert Path("there.onnx").read_bytes() == b"kept"
 
 
-def test_what_is_no_head_is_called_so(tmp_path: Path) -> None:
-    path: Any = "heads/a.safetensors"
-    for call in (lambda: export(path, "npz", tmp_path / "a.npz"), lambda: dpfc.to_sklearn(path)):
-        with pytest.raises(UserError, match="head is a str, not a Head"):
-            call()
-
-
 def test_a_package_that_is_missing_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(UserError) as refused:

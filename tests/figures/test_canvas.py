@@ -102,14 +102,6 @@ def test_points_stand_at_their_epsilon_in_percent_and_in_order() -> None:
     assert [segment[:, 1].tolist() for segment in bars] == [pytest.approx([50, 70]), pytest.approx([80, 95])]
 
 
-def test_error_bars_at_one_epsilon_stand_apart_and_every_series_is_in_the_legend() -> None:
-    both = [accuracy.Series(label, (1,), (0.6,), (0.5,), (0.7,)) for label in ("_a", "b")]
-    axes = axes_of(accuracy.panel(both, [accuracy.Level("without noise", 0.9, 0.8, 0.95)]))
-    first, second = (float(axes.containers[i][0].get_xdata()[0]) for i in range(2))
-    assert 0.9 < first < 1 < second < 1.1
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["_a", "b", "without noise"]
-
-
 def test_a_matrix_has_its_counts_in_their_cells() -> None:
     axes = axes_of(confusion.panel(["flu", "cold"], [(0, 0, 7), (0, 1, 2), (1, 1, 5)]))
     cells = {text.get_position(): text.get_text() for text in axes.texts}

@@ -1,6 +1,5 @@
 """All data sets are opened by their names, from one table. Nothing says what the pictures show."""
 
-import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.images import DATASETS, check
 from dpfc_cli.sources.groups import rule_of
-from tests.images.pictures import cifar10, files, open_images, request
+from tests.images.pictures import files, open_images, request
 from tests.support import refuses
 
 
@@ -96,17 +95,6 @@ def test_an_option_that_would_have_no_effect_is_an_error_before_any_file_is_open
     ):
         error = refused(dataset, group_by=rule_of(rule))
         assert (says in str(error), error.fields["parameter"]) == (True, "group_by")
-
-
-def test_nothing_is_printed_or_logged(
-    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    for data in (open_images("digits"), open_images("cifar10", cifar10(tmp_path))):
-        for split in data.splits.values():
-            split.pixels(0, split.n)
-    assert capfd.readouterr() == ("", "")
-    assert not caplog.records
 
 
 def test_large_packages_are_imported_for_what_needs_them_alone(tmp_path: Path) -> None:

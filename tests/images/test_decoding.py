@@ -10,7 +10,6 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from threading import Barrier, Event, Thread
 
@@ -473,17 +472,3 @@ def test_decoders_run_at_once_as_far_as_their_bounds_fit() -> None:
     for thread in threads:
         thread.join(60)
     assert order == ["small", "small", "large"]
-
-
-def test_the_copy_that_is_turned_is_a_part_of_the_memory_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def share(size: int) -> AbstractContextManager[None]:
-        asked.append(size)
-        return nullcontext()
-
-    monkeypatch.setattr(decoding._room, "share", share)
-    for preparation in (PLAIN, TURNED):
-        decode(png(0, (10, 10)), "a", preparation)
-    plain, turned = asked[1], asked[3]
-    assert turned - plain == 4 * 100

@@ -3,7 +3,6 @@
 import gzip
 import importlib.util
 import socket
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -142,14 +141,3 @@ def test_the_script_writes_the_files_that_are_checked_in(tmp_path: Path) -> None
     script.main(tmp_path)
     for name in module.FILES:
         assert (tmp_path / name).read_bytes() == (ROOT / "sample_data" / name).read_bytes()
-
-
-def test_an_installed_package_finds_them_inside_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A wheel has sample_data inside the package, and nothing beside the package."""
-    package = tmp_path / "site" / "dpfc_cli"
-    (package / "sample_data").mkdir(parents=True)
-    for name in module.FILES:
-        (package / "sample_data" / name).write_bytes((ROOT / "sample_data" / name).read_bytes())
-    monkeypatch.setattr(resources, "files", lambda name: tmp_path / "site" / name)
-    monkeypatch.setattr(module, "__file__", str(package / "images" / "idx.py"))
-    assert open_images("digits").splits["train"].n == 1400

@@ -216,14 +216,6 @@ def test_few_blocks_are_made_before_they_are_added(room: float, alone: bool, mon
     assert most <= max(1, allowed - 1)
 
 
-def test_a_gram_matrix_is_counted_beside_its_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "cores", lambda: 8)
-    monkeypatch.setattr(products, "SUMS", 4 * 8 * 6 * 6)
-    block = np.ones((1, 6)), np.ones((1, 6))
-    assert products._threads_for(block, (6, 6)) == 4
-    assert products._threads_for((block[0], None), (6, 6)) == 2
-
-
 def test_no_thread_is_started_for_products_that_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """An audit makes thousands of them. Class matrices of real numbers are the same to the last bit, too."""
     monkeypatch.setattr(threads, "cores", lambda: 2)

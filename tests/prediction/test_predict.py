@@ -305,15 +305,3 @@ def test_a_path_comes_before_the_name_of_a_feature_set(
     assert len(predict(digits.head, "ward")) == digits.features.split("train").n + COUNT
     shutil.copytree(digits.photos, "ward")
     assert len(predict(digits.head, "ward")) == COUNT
-
-
-def test_weights_for_a_backbone_without_weights_are_refused_by_what_predict_has(digits: Scene) -> None:
-    with pytest.raises(UserError, match="The backbone of the head, scattering, has no weights") as error:
-        predict(digits.head, digits.photos, weights="file.safetensors")
-    assert "model" not in error.value.remedy
-
-
-def test_predictions_say_in_a_notebook_what_they_are(digits: Scene) -> None:
-    assert repr(predict(digits.head, digits.photos)) == (
-        f"<predictions for {COUNT} pictures: go through them, or save(path)>"
-    )

@@ -74,14 +74,3 @@ def test_each_promise_that_is_broken_is_seen(
     assert JOBS["train"].charges
     wrong = scenes.judged("train", reference, tmp_path, done(code, said), fault=True, leaves=False)
     assert any(broken in each for each in wrong), wrong
-
-
-def test_the_witness_sees_what_is_not_whole(tmp_path: Path) -> None:
-    (tmp_path / "heads").mkdir()
-    (tmp_path / "features" / "set").mkdir(parents=True)
-    (tmp_path / "heads" / "a.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}")
-    (tmp_path / witness.LEDGER).write_bytes(b"SQLite format 3\0 and no more")
-    wrong = witness.look(tmp_path).wrong
-    assert {each.split(":")[0] for each in wrong} == {
-        *("features/set", witness.LEDGER, "heads/a.safetensors"),
-    }

@@ -297,23 +297,3 @@ def test_what_claims_nothing_is_not_refused(inferred: FeatureSet) -> None:
     assert trained(inferred, non_private=True).head.card["claim"] == "non-private"
     assert trained(inferred, epsilon=1.0, seed=3).head.card["claim"] == "research"
     forecast(records=inferred.split("train").n, classes=len(NAMES), dimensions=5)
-
-
-@pytest.mark.parametrize("stated", ["names", "file", "number"])
-def test_the_same_import_with_classes_is_trained_on_and_computes_nothing_anew(
-    inferred: FeatureSet, tmp_path: Path, stated: str
-) -> None:
-    (tmp_path / "names.txt").write_text("\n".join(NAMES))
-    source = tmp_path / "raw.npz"
-    if stated == "number":
-        x, y = blobs(120, 5, len(NAMES))
-        source = tmp_path / "numbers.npz"
-        np.savez(source, train_x=x, train_y=y)
-        import_features(source, tmp_path / "numbers")
-    out = tmp_path / "numbers" if stated == "number" else inferred.folder
-    classes: Any = {"names": NAMES, "file": tmp_path / "names.txt", "number": len(NAMES)}[stated]
-    before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.h5")}
-    again = import_features(source, out, classes=classes)
-    assert not again.made
-    assert {path.name: path.stat().st_mtime_ns for path in out.glob("*.h5")} == before
-    assert trained(again.features, epsilon=1.0).head.card["facts"]["origin"] == "asserted"

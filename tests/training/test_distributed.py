@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +13,19 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import shards
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.options import MethodName
-from dpfc_cli.privacy import forms, parts, passes, persons
-from dpfc_cli.privacy.directions import InMemory
+from dpfc_cli.privacy import parts, passes, persons
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.passes import Part
 from dpfc_cli.privacy.sums import Summed
 from dpfc_cli.processes import LostError
 from dpfc_cli.training import distributed as serving
-from dpfc_cli.training import run as runs
-from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.check import Checked
 from dpfc_cli.training.distributed import Leader, digest_of, reached, serve, verify_part
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request, facts_of
 from dpfc_cli.training.train import finish, plan
 from tests.privacy.test_parts import Threads
-from tests.training.requests import charges, ready, states
+from tests.training.requests import charges, states
 
 
 class Alone:
@@ -104,41 +98,6 @@ def test_a_process_whose_devices_are_not_exact_says_so_before_the_charge(
     assert other.failures == [refused.value]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize(("bits", "shelf"), [(14, InMemory()), (14, None), (None, InMemory())])
-def test_a_process_sums_on_the_grid_and_the_shelf_that_it_is_asked_for(
-    bits: int | None, shelf: InMemory | None, fails: bool, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it has kept there does not stay, however the training ends."""
-    monkeypatch.setattr(passes, "block_rows", lambda facts: 50)
-    summed: list[Summed] = []
-    wanted: list[Any] = []
-
-    def followed(channel: parts.Channel, over: Summed) -> None:
-        summed.append(over)
-        if shelf is not None:
-            shelf.put(())
-        if fails:
-            raise LostError("Process 0 has failed.", "Start them again.")
-
-    monkeypatch.setattr(parts, "follow", followed)
-    monkeypatch.setattr(serving, "shelf_for", lambda *given: (wanted.extend(given), shelf)[1])
-    other = Other(features, "sum", bits=bits, side=6, memory=1e9)
-    if fails:
-        with pytest.raises(LostError):
-            serve(other, features)  # type: ignore[arg-type]
-    else:
-        serve(other, features)  # type: ignore[arg-type]
-    grid = Reals() if bits is None else Lattice(bits)
-    facts = facts_of(features)
-    # 120 records are three blocks. This process has the last two of them.
-    assert wanted == [6, 70, facts, grid, 0, 1e9, features.folder.resolve()]
-    (over,) = summed
-    assert (over.facts, over.grid) == (facts, grid)
-    assert (over.directions is None) == (shelf is None)
-    assert shelf is None or list(shelf.blocks()) == []
-
-
 def test_a_process_stops_where_another_set_takes_the_place_of_its_own(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,39 +152,6 @@ def test_a_pass_over_a_part_reaches_to_the_last_record_of_a_person_that_counts()
     assert reached(Part(500, 10**6 - 1, 400), facts) == range(400, 10**6)
     alone = Facts(n=10**6, m=2, d=3)
     assert reached(Part(500, 2000, 500), alone) == range(500, 2000)
-
-
-def with_method(features: FeatureSet, method: MethodName, **given: Any) -> Checked:
-    """A checked training with another method."""
-    made = ready(features)
-    request = replace(made.request, method=method)
-    return replace(made, request=request, calibrated=calibrate(request.chosen, request.facts, given, request.privacy))
-
-
-# Several processes
-
-
-def led(made: Checked, count: int = 1) -> tuple[Checked, Alone]:
-    """The same training of several processes."""
-    alone = Alone(count=count)
-    return replace(made, request=replace(made.request, leader=Leader(alone))), alone  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("method", "side"), [("dp-fc", None), ("dp-ls", 3)])
-def test_the_others_are_told_what_is_summed_and_what_their_sums_share(
-    method: MethodName, side: int | None, sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One gradient shares nothing. Class matrices in pieces share the vectors of the records."""
-    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
-    made, alone = led(with_method(sets["a"], method, **({"steps": 1} if method == "dp-fc" else {})))
-    made = replace(made, request=replace(made.request, memory=1e12))
-    runs._begin(made)
-    grid = runs._grid_of(made)
-    assert isinstance(grid, Lattice)
-    facts = dataclasses.asdict(made.calibrated.facts)
-    assert alone.asked == [
-        {"ask": "sum", "split": "train", "facts": facts, "bits": grid.bits, "side": side, "memory": 1e12}
-    ]
 
 
 def test_a_process_that_is_lost_before_the_first_sum_leaves_a_training_that_says_that_it_is_charged(

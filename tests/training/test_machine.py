@@ -26,7 +26,6 @@ from dpfc_cli.privacy.directions import Directions, InMemory, Shelf, direction_b
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.queries import ClassGrams, Gradient
-from dpfc_cli.training import check as check_module
 from dpfc_cli.training import machine as shelf_module
 from dpfc_cli.training import run as run_module
 from dpfc_cli.training.calibrate import calibrate
@@ -326,21 +325,6 @@ def test_answers_that_have_no_room_are_refused_before_the_charge(
                     dpfc.train(features, method="dp-ls", **given)
             assert refused.value.code == code
     assert states(features) == []
-
-
-@pytest.mark.usefixtures("no_memory")
-def test_the_same_disk_is_promised_once(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answers in pieces lie there twice, and the vectors of the records get what is left."""
-    beside, promised = list[int](), list[int]()
-    for module in (check_module, run_module):
-        monkeypatch.setattr(module, "stack_for", lambda *given: (beside.append(given[-1]), stack_for(*given))[1])
-    monkeypatch.setattr(run_module, "shelf_for", lambda *given: (promised.append(given[-1]), shelf_for(*given))[1])
-    made = dpfc.train(features, method="dp-ls", epsilon=1.0)
-    size = stack_bytes(made.charged.checked.calibrated.plan)
-    assert (beside, promised) == ([size, size], [2 * size])
-    # Nobody goes on with a training whose seed is known, so its answers are not kept.
-    dpfc.train(features, method="dp-ls", epsilon=1.0, seed=1)
-    assert (beside[2:], promised[1:]) == ([0, 0], [size])
 
 
 def test_what_is_promised_to_answers_is_not_given_to_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

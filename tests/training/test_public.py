@@ -22,10 +22,8 @@ from dpfc_cli.planning.forecast import forecast
 from dpfc_cli.training import public, tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.charge import charge
-from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.public import check_public
-from dpfc_cli.training.request import Privacy, Request, facts_of
-from dpfc_cli.training.train import plan
+from dpfc_cli.training.request import Privacy, facts_of
 from tests.support import blobs, refuses, trained
 from tests.training.requests import ready
 
@@ -234,43 +232,3 @@ def test_a_damaged_set_is_refused(private: FeatureSet, other: FeatureSet) -> Non
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     with pytest.raises(UserError, match="are not those of the manifest"):
         public.inform(plain, other)
-
-
-def test_every_stage_before_the_charge_is_told(
-    private: FeatureSet, other: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[tuple[str, int, int | None]] = []
-
-    class Told(Observer):
-        def warn(self, text: str) -> None:
-            pass
-
-        def progress(self, stage: str, done: int, total: int | None) -> None:
-            told.append((stage, done, total))
-
-    def tuned(calibrated: Calibrated, trials: tuning.Trials, progress: Callable[[int, int], None]) -> Calibrated:
-        progress(1, 2)
-        said = {"name": "other", "fingerprint": "f", "facts": {"n": 1, "m": 2}, "runs": 1}
-        return replace(calibrated, tuning={**said, "tried": [], "finalists": [], "chosen": {}})
-
-    monkeypatch.setattr(tuning, "tune", tuned)
-    monkeypatch.setattr(public, "ROWS", 200)
-    # What was spent on the private records does not stand against it.
-    charge(ready(private))
-    checked = plan(
-        Request(
-            features=private,
-            folder=tmp_path / "heads",
-            epsilon=2.0,
-            method="dp-whitened",
-            steps=2,
-            public_features=other,
-            tune_on=other,
-        ),
-        Told(),
-    )
-    assert [done for stage, done, _ in told if stage == "Reading the public features"] == [200, 400, 500]
-    assert ("Checking the features", 1, 1) in told
-    assert told[-2:] == [("Tuning on other", 1, 2), ("Checking the features", 1, 1)]
-    assert all(total is not None and done <= total for _, done, total in told)
-    assert checked.calibrated.options.public is not None

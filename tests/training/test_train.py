@@ -19,7 +19,6 @@ from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.methods import METHODS
 from dpfc_cli.training import charge as charges_module
 from dpfc_cli.training import public, tuning
-from dpfc_cli.training import train as trains
 from dpfc_cli.training.calibrate import Calibrated, warnings_of
 from dpfc_cli.training.charge import charge, question
 from dpfc_cli.training.check import Checked
@@ -47,33 +46,6 @@ class Told(Observer):
     def confirm(self, charge: str, loses: bool) -> bool:
         self.asked.append(charge)
         return True
-
-
-# From Python
-
-
-def asked_by(monkeypatch: pytest.MonkeyPatch, features: FeatureSet, **given: Any) -> Any:
-    """The request that a call makes, and the observers of both halves of the way."""
-    monkeypatch.setattr(trains, "plan", lambda *seen: seen)
-    monkeypatch.setattr(trains, "finish", lambda planned, observer: (*planned, observer))
-    return train(features, **given)
-
-
-def test_all_that_is_given_is_asked_for_and_all_else_has_its_default(
-    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DPFC_HEADS", "elsewhere")
-    (a, b, c), observer = sets.values(), Observer()
-    given: dict[str, Any] = {
-        **{"noise_multiplier": 3.0, "seed": 0, "delta": 0.1, "allow_large_delta": True, "adjacency": "replace-one"},
-        **{"method": "dp-ls", "public_features": b, "public_head": "h.npz", "tune_on": c, "memory": 1e9},
-        **{"by": "Ada", "purpose": "a look", "out": "o.safetensors", "ridge": 0.5, "observer": observer},
-    }
-    assert asked_by(monkeypatch, a, **given) == (Request(a, folder=Path("elsewhere"), **given), observer, observer)
-    request, observer, same = asked_by(monkeypatch, a, epsilon=1.0)
-    assert request == Request(features=a, epsilon=1.0)
-    assert type(observer) is Observer
-    assert same is observer
 
 
 # Before the charge

@@ -460,21 +460,6 @@ def test_records_are_read_in_order_with_labels_of_the_draw(
         ]  # fmt: skip
 
 
-def test_a_draw_is_held_in_memory_if_it_is_small_and_else_read_in_each_pass(
-    labelled: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads: list[str] = []
-    real = FeatureSet.stream
-    monkeypatch.setattr(FeatureSet, "stream", lambda self, split: (reads.append(split), real(self, split))[1])
-    table, needed = np.array([0, 1, 2, -1], np.int32), 10 * 4 * 4
-    for room, expected in ((needed, 1), (needed - 1, 2)):
-        reads.clear()
-        monkeypatch.setattr(tuning, "IN_MEMORY", room)
-        stream = tuning._stream(labelled, "train", np.arange(10), table, 2)
-        assert all((first == again).all() for first, again in zip(rows_in(stream), rows_in(stream), strict=True))
-        assert reads == ["train"] * expected
-
-
 def test_hits_are_counted_of_one_label_and_ranks_of_several() -> None:
     x = np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1]]
     card = {"facts": {"m": 3, "k": 1}, "classes": ["a", "b", "c"]}
