@@ -373,7 +373,7 @@ def test_answers_are_refused_where_the_disk_cannot_be_asked_or_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forms, "PIECE_BYTES", 1)
-    with refuses("unreadable", match=r"missing' cannot be read: No such file"):
+    with refuses("missing", match=r"missing' cannot be read: No such file"):
         pieces(tmp_path / "missing")
     with closed(tmp_path, mode=0o500), pytest.raises(UserError, match="cannot be written to") as refused:
         pieces(tmp_path)
