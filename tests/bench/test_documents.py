@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import accuracy, cells, forecast, kept, picture, public, reproduction, starts, synthetic
+from bench import accuracy, cells, federation, forecast, kept, picture, public, reproduction, starts, synthetic
 from dpfc_cli.planning.forecast import MEASURED
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training.calibrate import POOR
@@ -99,3 +99,10 @@ def test_the_first_figures_that_a_reader_sees_are_trainings_of_the_product() -> 
         found = [[done[each.key] for each in picture.cells(data, epsilon)] for epsilon in picture.EPSILONS]
         said = " | ".join(cells.said(each).replace(" 0.", " .") for each in found)
         assert f"| {name}, `dp-whitened` | {said} | " in page
+
+
+def test_the_tables_of_federations() -> None:
+    page, kept = (ROOT / "docs/federation.md").read_text("utf-8"), federation.Kept(ROOT / federation.RESULTS, None)
+    for table in federation.TABLES:
+        made = "\n".join(table(kept, 5))
+        assert f"\n\n{made}\n" in page
