@@ -67,7 +67,12 @@ def export(wanted: Exporting) -> Exported:
     """
     head, to, path = wanted.head, wanted.to, Path(wanted.out)
     check_heads(head)
-    _check_place(path, TARGETS[to])
+    outputs.check(path, (TARGETS[to],))
+    if to == "torch" and path.parent.resolve() == heads_folder().resolve():
+        raise conflict(
+            f"{quoted(path)} would lie among the heads, and it would look like one.",
+            f"Choose another folder: {parameter('out')}.",
+        )
     if wanted.weights is not None and not wanted.with_backbone:
         raise conflict(
             f"{parameter('weights')} has no meaning without {parameter('with_backbone')}: a head has no other weights.",
@@ -89,15 +94,6 @@ def export(wanted: Exporting) -> Exported:
         written.append(_named(path, name))
         outputs.write(written[-1], parts)
     return Exported(path=path, files=tuple(written), notes=texts)
-
-
-def _check_place(path: Path, suffix: str) -> None:
-    outputs.check(path, (suffix,))
-    if suffix == TARGETS["torch"] and path.parent.resolve() == heads_folder().resolve():
-        raise conflict(
-            f"{quoted(path)} would lie among the heads, and it would look like one.",
-            f"Choose another folder: {parameter('out')}.",
-        )
 
 
 def _named(path: Path, name: str) -> Path:

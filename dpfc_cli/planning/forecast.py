@@ -150,7 +150,9 @@ def forecast(wanted: Forecasting) -> Forecast:
     chosen = method_named(wanted.method, facts)
     asked = [Privacy(epsilon=each, delta=wanted.delta) for each in sorted(set(wanted.epsilons))]
     claims = [calibrate(chosen, _of_site(facts, wanted.sites, chosen.name), wanted.options, each) for each in asked]
-    calibrations = [_of_all(claim, facts, wanted.sites) for claim in claims]
+    # What the head of all sites is made of: all records, and H times the variance of a site's noise.
+    noises = [replace(claim.noise, mu=claim.noise.mu / math.sqrt(wanted.sites)) for claim in claims]
+    calibrations = [replace(claim, facts=facts, mechanism=all_) for claim, all_ in zip(claims, noises, strict=True)]
     first = claims[0].worth
     room = None
     if cap is not None:
@@ -215,11 +217,6 @@ def _of_site(facts: Facts, sites: int, method: str) -> Facts:
             parameter="sites",
         )
     return replace(facts, n=n, rows=rows)
-
-
-def _of_all(claim: Calibrated, facts: Facts, sites: int) -> Calibrated:
-    """What the head of all sites is made of: all records, and H times the variance of a site's noise."""
-    return replace(claim, facts=facts, guarantee=replace(claim.worth, mu=claim.worth.mu / math.sqrt(sites)))
 
 
 def _outlook(

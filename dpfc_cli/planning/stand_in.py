@@ -92,7 +92,7 @@ def _tried(
     # Draw by draw, for each is read once.
     for seed in range(RUNS):
         for scores, calibrated in zip(found, calibrations, strict=True):
-            scores.append(told(seed, trials.run({}, seed, calibrated.worth.mu)))
+            scores.append(told(seed, trials.run({}, seed, calibrated.noise.mu)))
     noiseless = trials.noiseless(RUNS - 1)
     if noiseless is not None:
         # One training says little of a level, and much of what noise costs on the same draw.

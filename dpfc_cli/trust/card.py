@@ -177,7 +177,11 @@ def findings(card: Mapping[str, Any], chain: Chain | None = None) -> list[Findin
         # To compute it could take for ever.
         found.append(Finding(what="epsilon", result="unknown", why="it is not computed of releases that contradict"))
     else:
-        found.append(_found("epsilon", figures_fault(card), _cost(card)))
+        cost = f"nothing is claimed: the head is {card['claim']}"
+        if card["claim"] == "private":
+            at = f"epsilon = {card['epsilon']:.6g} at delta = {card['delta']:.3g}"
+            cost = f"computed again, the releases cost {at}"
+        found.append(_found("epsilon", figures_fault(card), cost))
     charges = f"{counted(known['private'] + known['unprotected'], 'charge')} when it was made, with this one"
     others = _found("other trainings", _others_fault(card), charges)
     return [*found, *([] if is_joint(card) else [others])]
@@ -222,12 +226,6 @@ def _federation_fault(card: Mapping[str, Any]) -> str | None:
 def is_joint(card: Mapping[str, Any]) -> bool:
     """Whether it is the coordinator's, about the records of all sites. No ledger has its charge: each site has one."""
     return "federation" in card and "site" not in card["federation"]
-
-
-def _cost(card: Mapping[str, Any]) -> str:
-    if card["claim"] != "private":
-        return f"nothing is claimed: the head is {card['claim']}"
-    return f"computed again, the releases cost epsilon = {card['epsilon']:.6g} at delta = {card['delta']:.3g}"
 
 
 def _others_fault(card: Mapping[str, Any]) -> str | None:

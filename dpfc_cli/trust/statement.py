@@ -166,15 +166,11 @@ def released(plan: Sequence[Mapping[str, Any]], claimed: Mapping[str, Any]) -> l
 
 def others(card: Mapping[str, Any]) -> Section:
     """What the claim says nothing of."""
-    rows = [("other heads", _others(card)), ("not covered", "; ".join(_not_covered(card)))]
+    missing = ["anything: this head has no guarantee"]
+    if card["claim"] == "private":
+        missing = [NOT_COVERED[0], _SEVERAL[card["unit"]], *NOT_COVERED[1:]]
+    rows = [("other heads", _others(card)), ("not covered", "; ".join(missing))]
     return Section("What is not covered", [Facts(rows)], full=True)
-
-
-def _not_covered(card: Mapping[str, Any]) -> list[str]:
-    if card["claim"] != "private":
-        return ["anything: this head has no guarantee"]
-    first, *rest = NOT_COVERED
-    return [first, _SEVERAL[card["unit"]], *rest]
 
 
 def meaning(card: Mapping[str, Any], groups: Sequence[int] = GROUPS) -> dict[str, Any] | None:

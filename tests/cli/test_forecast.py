@@ -56,6 +56,9 @@ def test_where_classes_were_inferred_text_and_json_say_so(dpfc: Dpfc, arrays: Pa
         shown, found = dpfc(*line), json.loads(dpfc(*line, "--json").stdout)
         assert "inferred from the private records" in shown.stdout if warned else "inferred" not in shown.output
         assert (found["origin"], shown.stderr.count("Warning:")) == ("inferred" if warned else "asserted", warned)
+    # Without a word about the records it is the newest set.
+    newest = dpfc("forecast", "--epsilon", "8", ends=0)
+    assert (newest.stdout, "stated (the newest of 2 sets" in newest.stderr) == (shown.stdout, True)
 
 
 def test_a_stand_in_gives_an_accuracy_its_interval_and_what_it_is_worth(
