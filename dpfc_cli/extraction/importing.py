@@ -118,7 +118,7 @@ def import_features(wanted: Import) -> Imported:
             # Both splits keep the listing of the whole, as those of an extraction do.
             listing["test"] = listing["train"]
         keys = {split: table.keys for split, table in tables.items() if table.keys is not None}
-        check_apart(keys, str(path))
+        check_apart(keys)
         identity: dict[str, Any] = {
             "imported": path.name,
             "listing": listing,

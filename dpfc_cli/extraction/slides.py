@@ -318,9 +318,7 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
     if person is not None:
         values = [line.get(person) for _, line in lines]
         keys = persons.keys_of(values, str(table), lambda i: f"line {lines[i][0]}", "Each slide needs a person.")
-        persons.check_apart(
-            {split: keys.part(np.flatnonzero(splits == split)) for split in ("train", "test")}, str(table)
-        )
+        persons.check_apart({split: keys.part(np.flatnonzero(splits == split)) for split in ("train", "test")})
         if by_patient:
             # Patients are numbered as they appear in the table.
             _, first, codes = np.unique(keys.codes, return_index=True, return_inverse=True)

@@ -1,7 +1,6 @@
 """Finding a feature set: by path, by name in the features folder, or the newest one."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from dpfc_cli.errors import UserError, check_new_name, missing, near, parameter, quoted
@@ -30,28 +29,12 @@ def open_features(given: str | Path | None = None) -> FeatureSet:
         UserError: there is no such set, or its manifest is damaged.
 
     """
-    return newest(features_folder()) if given is None else FeatureSet(set_folder(given))
-
-
-def set_folder(given: str | Path, accepted: Callable[[Path], bool] = lambda folder: False) -> Path:
-    """The folder of a feature set.
-
-    Args:
-        given: the path of a feature set, or its name in the features folder.
-        accepted: whether to accept a folder that holds no set. It is asked if no folder holds one.
-
-    Returns:
-        The folder that holds the set, or the first one accepted.
-
-    Raises:
-        UserError: there is no such folder.
-
-    """
+    if given is None:
+        return newest(features_folder())
     folders = (Path(given), placed(given))
-    for holds in (lambda folder: _there(folder / MANIFEST), accepted):
-        found = next(filter(holds, folders), None)
-        if found:
-            return found
+    found = next((folder for folder in folders if _there(folder / MANIFEST)), None)
+    if found is not None:
+        return FeatureSet(found)
     named = [folder for folder in folders if folder.name]
     partly = next((folder for folder in named if _there(folder.with_name(folder.name + PARTIAL))), None)
     if partly is not None:

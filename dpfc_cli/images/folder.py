@@ -24,12 +24,12 @@ DICOM files without a table, by the element that the operator names.
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, UserError, counted, missing, parameter, quoted, secret
+from dpfc_cli.errors import GUARDED, UserError, conflict, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images import dicom
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
@@ -110,6 +110,7 @@ def _opened(request: Request) -> ImageSet:
         # Whoever names a level below the classes says on which level they are.
         deep = request.classes is not None or (rule is not None and rule.by == "folder")
         found = {split: _in_class_folders(folder, classes, deep, skipped) for split, folder in folders.items()}
+        _check_order(classes, found, set(request.classes or ()))
     if any(is_dicom(entry.name) for own in found.values() for _, entry in own):
         dicom.check_installed()
     listed = dict[str, Listed]()
@@ -201,6 +202,16 @@ def _in_class_folders(folder: Path, classes: list[str], deep: bool, skipped: Cou
     if linked:
         refuse_twice(folder / entry.name for _, entry in found)
     return found
+
+
+def _check_order(folders: Collection[str], found: Mapping[str, Labelled], classes: set[str]) -> None:
+    """UserError where not the upper folders have the names of classes, but all those in them: PERSON/CLASS."""
+    below = {entry.name.split("/")[1] for each in found.values() for _, entry in each if entry.name.count("/") > 1}
+    if below and below <= classes and not classes.issuperset(folders):
+        raise conflict(
+            f"The folders of {parameter('classes')} lie in other folders, as in PERSON/CLASS/picture.",
+            f"Make it CLASS/PERSON/picture, or name the class of each picture in a table: {parameter('table')}.",
+        )
 
 
 def _files_in(place: Path, name: str, deep: bool) -> Iterator[tuple[str, "os.DirEntry[str]"]]:

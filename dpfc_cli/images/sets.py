@@ -241,7 +241,7 @@ def by_person(source: ImageSet) -> tuple[ImageSet, dict[str, Grouping]]:
     each split the order and the groups. UserError if a person has pictures in two splits.
     """
     keys = {name: split.keys for name, split in source.splits.items() if split.keys is not None}
-    check_apart(keys, source.name)
+    check_apart(keys)
     groupings = {name: grouped(own) for name, own in keys.items()}
     splits = {name: source.splits[name].part(grouping.order) for name, grouping in groupings.items()}
     return replace(source, splits=splits), groupings

@@ -8,7 +8,6 @@ import codecs
 import hashlib
 import itertools
 import os
-import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
@@ -21,7 +20,7 @@ import numpy as np
 from dpfc_cli import backbones
 from dpfc_cli.arrays import Array, arrays_in
 from dpfc_cli.backbones import Backbone
-from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, quoted, unsupported
+from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, quoted
 from dpfc_cli.features.lookup import set_at
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
@@ -44,10 +43,6 @@ BLOCK = 2**26
 """Bytes that a block of features should not exceed."""
 LARGEST_LIST = 2**30
 """Bytes of the largest list of files that is read."""
-LONGEST_NAME = 2**15
-"""Bytes of the longest line of a list. No system has longer paths."""
-CONTROL = re.compile(rb"[\x00-\x1f]")
-"""What no honest path has."""
 ACCEPTED = (
     "a folder of pictures, a list of files ('-' for standard input), a .tar or .parquet file of pictures, a feature "
     f"set, or a file of features ({', '.join(ARRAYS)})"
@@ -264,19 +259,13 @@ def _names(data: bytes, source: str) -> list[str]:
     # Some editors put a mark ahead.
     data = data.removeprefix(codecs.BOM_UTF8)
     lines = data.split(b"\0") if b"\0" in data else data.splitlines()
-    longest = max(map(len, lines), default=0)
-    if len(data) > LARGEST_LIST or longest > LONGEST_NAME or any(map(CONTROL.search, lines[:100])):
-        raise unsupported(
-            f"{quoted(source)} is no list of files, a path on each line.",
-            f"Name {ACCEPTED}.",
-            parameter="source",
-        )
     names = [line.decode("utf-8", "surrogateescape") for line in lines if line.strip()]
     # The lines of a table are no paths, and could be about patients: none of them becomes the name of a row.
-    if not names or not os.path.exists(names[0]):
+    if len(data) > LARGEST_LIST or not names or not os.path.exists(names[0]):
         raise missing(
-            f"{quoted(source)} is no list of pictures: its first line names no file that is there.",
-            "Give the path of a picture on each line, from the working folder on. A table (CSV) is no such list.",
+            f"{quoted(source)} is no list of files: its first line names none that is there.",
+            f"A list has the path of a picture on each line, from the working folder on. A table (CSV) is none. Name "
+            f"{ACCEPTED}.",
             parameter="source",
         )
     return names

@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.errors import UserError, parameter, quoted
+from dpfc_cli.errors import missing, parameter, quoted
 from dpfc_cli.evaluation.evaluate import evaluate
 from dpfc_cli.evaluation.exact import Evaluation
-from dpfc_cli.features.lookup import set_folder
-from dpfc_cli.features.manifest import MANIFEST
+from dpfc_cli.features.lookup import placed, set_at
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
-from dpfc_cli.folders import features_folder, heads_folder
+from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads.head import Head, cards
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
@@ -55,7 +54,7 @@ def of(
     """What the files of the holder say about a head. given: its feature set, if named. figures: released ones; the
     set is not evaluated then. UserError: there is no ledger, or it contradicts the head or the figures.
     """
-    folder, ledger = _place(head, given)
+    features, ledger = _place(head, given)
     checked = verify(head.file, ledger=ledger)
     if checked.contradictions:
         raise refused(head.file, checked.contradictions)
@@ -67,8 +66,7 @@ def of(
     account = book.account_of(charge.set)
     delta = head.card["delta"] or default_delta(head.card["facts"]["n"])
     found = None
-    features = FeatureSet(folder) if figures is None and (folder / MANIFEST).exists() else None
-    if features is not None and SPLIT in features.splits:
+    if figures is None and features is not None and SPLIT in features.splits:
         found = evaluate(head, features, SPLIT, progress=progress)
     short = [
         ("trained by", charge.by),
@@ -79,8 +77,8 @@ def of(
     if found is not None:
         said = f"{with_interval(found.top1, found.interval, found.n)}, exact, of {found.n:,} records"
         short.append(("accuracy on the test split", said))
-    missing = without_charge(cards(heads_folder()), book)
-    lost = [] if missing is None else [Words(missing, strong=True)]
+    without = without_charge(cards(heads_folder()), book)
+    lost = [] if without is None else [Words(without, strong=True)]
     return Holder(
         short=tuple(short),
         ledger=(Section("The ledger", [*accounts.blocks(account, book, (delta,)), *lost], internal=True),),
@@ -91,31 +89,18 @@ def of(
     )
 
 
-def _had(folder: Path) -> bool:
-    """Whether the ledger there has a set of that name."""
-    return any(each.name == folder.name for facts in read(ledger_path(folder)).sets.values() for each in facts)
-
-
-def _place(head: Head, given: str | Path | None) -> tuple[Path, Path]:
-    """The folder of a set, which may be gone, and its ledger."""
+def _place(head: Head, given: str | Path | None) -> tuple[FeatureSet | None, Path]:
+    """A set, which may be gone, and its ledger."""
     name = head.card["features"]["name"] if given is None else given
-    try:
-        folder = set_folder(name, _had)
-    except UserError as error:
-        raise UserError(
-            f"An internal report needs the ledger of the training, and there is neither a feature set {quoted(name)} "
-            f"nor its ledger in '{features_folder()}'.",
-            f"Name the set: {parameter('features')}. Without {parameter('internal')} the head's file is enough.",
-            code="missing",
-        ) from error
+    found = set_at(name)
+    folder = placed(name) if found is None else found.folder
     ledger = ledger_path(folder)
-    if not ledger.exists():
-        raise UserError(
-            f"The feature set {quoted(folder)} has no ledger: nothing was charged to it.",
-            f"Name the set that the head was trained on: {parameter('features')}.",
-            code="missing",
+    if folder.name not in {each.name for facts in read(ledger).sets.values() for each in facts}:
+        raise missing(
+            f"An internal report needs the ledger of the training, and {quoted(ledger)} has no set {quoted(folder)}.",
+            f"Name the set: {parameter('features')}. Without {parameter('internal')} the head's file is enough.",
         )
-    return folder, ledger
+    return found, ledger
 
 
 def _evaluated(found: Evaluation | None, features: FeatureSet | None) -> list[Block]:

@@ -57,16 +57,16 @@ def numbers_of_names(found: Sequence[str], classes: tuple[str, ...] | None) -> d
     if classes is None:
         _check_inferred(len(found))
     number = {name: i for i, name in enumerate(classes or found)}
-    unknown = next((name for name in found if name not in number), None)
-    if unknown is not None and tuple(number) == tuple(map(str, range(len(number)))):
+    unknown = [name for name in found if name not in number]
+    if unknown and tuple(number) == tuple(map(str, range(len(number)))):
         raise conflict(
             f"The labels are names, and {parameter('classes')} are {len(number):,} numbers. {GUARDED}",
             "Give the names of all classes: there may be more classes than labels.",
         )
-    if unknown is not None:
+    if unknown:
         raise conflict(
-            f"The label {secret(unknown)} is not among the {counted(len(number), 'class')} of {parameter('classes')}. "
-            f"{GUARDED}",
+            f"{counted(len(unknown), 'label')} {'is' if len(unknown) == 1 else 'are'} not among the "
+            f"{counted(len(number), 'class')} of {parameter('classes')}: {secret(', '.join(unknown))}. {GUARDED}",
             "The labels are names. Give the names of all classes: there may be more classes than labels. Or take other "
             f"labels: {parameter('label_column')}.",
         )

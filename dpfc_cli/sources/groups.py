@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, bad_record, counted, parameter, quoted
+from dpfc_cli.errors import GUARDED, UserError, bad_record, counted, parameter, quoted, secret
 
 Integers = NDArray[np.int64]
 GROUPS = "groups"
@@ -208,10 +208,11 @@ def keys_of(
     own = own[:-1] if codes is None else own[codes]
     lacking = own == number[None]
     if lacking.any():
-        count, name = int(lacking.sum()), called(int(np.argmax(lacking)))
+        named = [called(i) for i in np.flatnonzero(lacking).tolist()]
+        these = f"{counted(len(named), 'record')} of {quoted(source)} {'has' if len(named) == 1 else 'have'}"
+        others = f", the others {secret(', '.join(named[1:]))}" if named[1:] else ""
         raise bad_record(
-            f"{counted(count, 'record')} of {quoted(source)} {'has' if count == 1 else 'have'} no person. The first is "
-            f"{name}. {GUARDED}",
+            f"{these} no person. The first is {named[0]}{others}. {GUARDED}",
             f"{remedy} dpfc does not guess: two records without a person may be of the same one.",
         )
     return Keys([key or "" for key in number], own)
@@ -234,9 +235,9 @@ def joined(parts: list[Keys]) -> Keys:
     return Keys(list(number), np.concatenate(codes))
 
 
-def check_apart(keys: Mapping[str, Keys], source: str) -> None:
+def check_apart(keys: Mapping[str, Keys]) -> None:
     """UserError if a person has records in two splits: the account of each split would be too small for them. keys: of
-    each split. source: what the user calls the source.
+    each split.
     """
     seen, both = set[str](), set[str]()
     for split in keys.values():
@@ -244,9 +245,9 @@ def check_apart(keys: Mapping[str, Keys], source: str) -> None:
         both |= seen & own
         seen |= own
     if both:
-        have = "has" if len(both) == 1 else "have"
         raise bad_record(
-            f"{counted(len(both), 'person')} of {quoted(source)} {have} records in two splits. {GUARDED}",
+            f"{counted(len(both), 'person')} {'has' if len(both) == 1 else 'have'} records in two splits: "
+            f"{secret(', '.join(sorted(both)))}. {GUARDED}",
             "Put all records of a person into one split. If these are different persons, such as numbers that begin "
             "again in each split, give them different names.",
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from dpfc_cli.errors import GUARDED, counted, missing, parameter, quoted
+from dpfc_cli.errors import GUARDED, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import json_of
 from dpfc_cli.reading import readable
 from dpfc_cli.sources.split_files import inside
@@ -63,12 +63,11 @@ def columns_in(path: Path, columns: Sequence[str], *needed: Needed) -> list[str]
     names = [usual_column(columns, each.usual) if each.given is None else each.given for each in needed]
     lacking = [each for each, name in zip(needed, names, strict=True) if name not in columns]
     if lacking:
-        # Where not even that of the files is found, the first line may be about a record.
-        unsure = any(each.option == "file_column" for each in lacking)
-        has = f"{counted(len(columns), 'column')}, by its first line" if unsure else ", ".join(columns) or "none"
         wanted = (f"column of {each.what}" if each.given is None else f"column {each.given!r}" for each in lacking)
         raise missing(
-            f"{quoted(path)} has no {' and no '.join(wanted)}. It has: {has}.",
+            f"{quoted(path)} has no {' and no '.join(wanted)}. By its "
+            # It may be about a record, where the names of columns are missing.
+            f"first line it has {counted(len(columns), 'column')}: {secret(', '.join(columns))}.",
             "Its first line must name the columns. Say which one it is: "
             f"{', '.join(f'{parameter(each.option)} {each.form}NAME' for each in lacking)}. Or give it a usual name: "
             f"{'; or '.join(', '.join(each.usual) for each in lacking)}.",

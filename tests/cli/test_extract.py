@@ -37,7 +37,7 @@ def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, pictures: Path) -> No
         ("imagefolder:pictures --window 4095", "--window '4095' is not LOW,HIGH"),
         ("digits --window 0,255", "Leave out --window."),
         ("digits --most-null 0.1", "Leave it out, or add --on-error null."),
-        ("imagefolder:pictures --classes c0,c1", "'…' is not among the 2 classes"),
+        ("imagefolder:pictures --classes c0,c1", "not among the 2 classes"),
         ("imagefolder:pictures --classes c0;c1;c2", "names between commas"),
         ("imagenet", "--data-dir"),
         ("imagnet", "Did you mean 'imagenet'?"),

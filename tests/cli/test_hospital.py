@@ -70,7 +70,7 @@ def test_a_hospitals_folder_from_extract_to_statement(dpfc: Dpfc, hospital: Path
     line = ["extract", f"imagefolder:{hospital}", "--pool", "mean"]
     for more, says in (
         ([], "say which classes there are: --classes."),
-        (["--classes", "flu,cold"], "The label '…' is not among the 2 classes of --classes."),
+        (["--classes", "flu,cold"], "1 label is not among the 2 classes of --classes: '…'."),
         (["--classes", "flu,cold,rare,never", "--on-error", "null"], "Give --image-size"),
         (["--classes", "flu,cold,rare,never", "--image-size", "24"], "To protect persons: --group-by folder:1."),
     ):

@@ -199,6 +199,15 @@ def test_an_option_of_zero_is_given_and_not_left_out(dpfc: Dpfc, features: Path)
     assert dpfc("train", "--epsilon", "1", "--method", "dp-fc", "--learning-rate", "0").exit_code == 2
 
 
+def test_what_lies_elsewhere_or_is_not_complete_is_not_said_to_be_missing(dpfc: Dpfc, features: Path) -> None:
+    assert dpfc(*LINE, "--out", "elsewhere/a.safetensors").exit_code == 0
+    Path("features/begun.partial").mkdir()
+    listed = dpfc("list")
+    assert "There is none here. The ledger has charges" in one_line(listed.stdout)
+    assert "features/begun.partial: It is not complete. Run the command that began it" in one_line(listed.stderr)
+    assert "'dpfc budget' says what was trained" in one_line(dpfc("evaluate", ends=2).stderr)
+
+
 def test_list_shows_sets_heads_and_what_they_cost(dpfc: Dpfc, second_set: None) -> None:
     for words in (LINE, (*LINE, "--again"), ("train", "--non-private", "--method", "dp-ls")):
         assert dpfc(*words, "--features", "blobs").exit_code == 0

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.features.lookup import finished, newest, open_features, placed, set_folder, set_of_training
+from dpfc_cli.features.lookup import finished, newest, open_features, placed, set_of_training
 from dpfc_cli.features.manifest import MANIFEST
 from tests.closed import closed
 from tests.support import refuses
@@ -56,6 +55,9 @@ def test_a_set_being_made_is_not_the_newest_and_neither_is_one_that_cannot_be_lo
     Path("sets/looped").mkdir()
     Path("sets/looped", MANIFEST).symlink_to(MANIFEST)
     assert open_features().folder == made
+    Path("others/half.partial").mkdir(parents=True)
+    with refuses("missing", match="'half.partial' is not complete: Run the command that began it again"):
+        newest(Path("others"))
     with refuses("unreadable", match="cannot be read: Too many levels"):
         open_features("looped")
 
@@ -66,16 +68,6 @@ def test_where_there_is_none_it_says_so() -> None:
         with refuses("missing") as caught:
             open_features(given)
         assert caught.value.fields["path"] == ("sets/half" if given == "half" else str(given or "sets"))
-
-
-def test_a_folder_without_a_set_is_found_if_the_caller_accepts_it() -> None:
-    """For what outlives a set, such as a ledger."""
-    assert set_folder("gone", lambda folder: folder == Path("sets/gone")) == Path("sets/gone")
-    assert set_folder("gone", lambda folder: True) == Path("gone")
-    made = make("sets/gone", 1)
-    assert set_folder("gone", lambda folder: True) == made
-    with pytest.raises(UserError):
-        set_folder("never", lambda folder: False)
 
 
 def test_a_new_set_lies_in_the_features_folder_unless_a_path_is_given() -> None:

@@ -167,7 +167,7 @@ def test_groups_that_do_not_fit_are_refused_and_leave_no_set(tmp_path: Path, dat
         ({"train_groups": np.arange(100.0)}, "dtype float64"),
         ({"train_groups": np.ones(100, bool)}, "dtype bool"),
         ({"train_groups": np.zeros((100, 2), int)}, r"shape \(100, 2\)"),
-        ({"test_groups": np.array([7] + [900] * 19)}, r"1 person of .* has records in two splits"),
+        ({"test_groups": np.array([7] + [900] * 19)}, r"1 person has records in two splits"),
     ]
     for i, (changed, says) in enumerate(lacking):
         for write in (npz, npy):
@@ -191,7 +191,7 @@ def test_groups_that_do_not_fit_are_refused_and_leave_no_set(tmp_path: Path, dat
         file["train_groups"] = texts(data["train_groups"])
     with pytest.raises(UserError, match="dtype object beside"):
         import_features(source, tmp_path / "set")
-    assert not list(tmp_path.rglob("set*"))
+    assert {path.name for path in tmp_path.rglob("set*")} == {"set.broken.txt"}
 
 
 def test_a_column_of_another_name_is_named(tmp_path: Path, data: Arrays) -> None:
@@ -331,7 +331,7 @@ def test_labels_may_be_names(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.arrays("train")[1][:, 0], np.array([2, 0, 1])[Y])
         # The ledger knows the records by their listing, whatever the order of the classes.
         listings |= {str(listing(each)) for each in (stated, found)}
-        with pytest.raises(UserError, match="'…' is not among the 2 classes") as refused:
+        with pytest.raises(UserError, match="is not among the 2 classes") as refused:
             import_features(source, place / "few", classes=["wolf", "cat"])
         assert GUARDED in str(refused.value)
         (place / "empty").mkdir()

@@ -115,7 +115,7 @@ def test_asserted_classes_give_the_labels_and_change_neither_records_nor_listing
     more = opened(tmp_path, classes=("a", "b", "c", "d"))
     assert not more.renumbered
     np.testing.assert_array_equal(more.splits["train"].labels, inferred.splits["train"].labels)
-    assert GUARDED in refused(tmp_path, "'…' is not among the 2 classes", classes=("a", "b")).what
+    assert GUARDED in refused(tmp_path, "is not among the 2 classes of classes: '…'", classes=("a", "b")).what
 
 
 def test_another_source_has_another_listing_wherever_it_is(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_class_folders_have_folders_of_their_own_if_the_classes_are_named(tmp_pa
     found = opened(tmp_path, classes=("flu", "rare")).splits["train"]
     assert [found.pixels.name(i) for i in range(found.n)] == ["flu/2.png", *names[:2], names[3]]
     assert (found.labels.tolist(), values(found).tolist()) == ([0, 0, 0, 1], [2, 0, 1, 3])
-    refused(tmp_path, "'…' is not among", classes=("p1", "p2"))
+    refused(tmp_path, "as in PERSON/CLASS", classes=("p1", "p2"))
     (tmp_path / "flu" / "loop").symlink_to(tmp_path / "flu")
     refused(tmp_path, "is a link to a folder", classes=("flu", "rare"))
 
@@ -272,7 +272,7 @@ def test_class_folders_count_beside_a_table_of_persons(tmp_path: Path) -> None:
     place = tmp_path / "patienten.csv"
     place.write_text("Bild;Patientennummer\na/0.png;7\na/1.png;8\nb/2.png;7\n")
     rule = rule_of(f"table:{place}:Patientennummer")
-    error = refused(tmp_path / "bilder", "It has: 2 columns", group_by=rule)
+    error = refused(tmp_path / "bilder", "2 columns: '…'", group_by=rule)
     assert error.fields["parameter"] == "file_column"
     by_column = {"table": place, "group_by": rule_of("column:Patientennummer")}
     for given in ({"group_by": rule}, by_column):
@@ -283,12 +283,20 @@ def test_class_folders_count_beside_a_table_of_persons(tmp_path: Path) -> None:
         assert train.keys.codes.tolist() == [0, 1, 0]
 
 
+def test_folders_of_persons_above_those_of_classes_are_refused(tmp_path: Path) -> None:
+    """Nobody is led to give the names of patients as classes."""
+    files(tmp_path, "Müller/flu/0.png", "Müller/cold/1.png", "Meier/flu/2.png")
+    rule = rule_of("folder:1")
+    refused(tmp_path, "as in PERSON/CLASS", classes=("flu", "cold"), group_by=rule)
+    refused(tmp_path, "2 labels are not among", classes=("flu", "none"), group_by=rule)
+
+
 def test_a_table_that_does_not_fit_its_pictures_is_refused(tmp_path: Path) -> None:
     files(tmp_path, "0.png")
     refused(tmp_path, "There is no metadata.csv or metadata.jsonl in", label_column="label")
     for text, label_column, says in (
-        ("file_name,kind\n0.png,1\n", None, "no column of labels. It has: file_name, kind"),
-        ("file_name,kind\n0.png,1\n", "label", "no column 'label'. It has: file_name, kind"),
+        ("file_name,kind\n0.png,1\n", None, "no column of labels. By its first line it has 2 columns: '…'"),
+        ("file_name,kind\n0.png,1\n", "label", "no column 'label'. By its first line it has 2 columns: '…'"),
         ("file_name,label\n0.png,1\n1.png,0\n2.png,0\n", None, "names 2 files that cannot be found: '…'"),
     ):
         (tmp_path / "metadata.csv").write_text(text)
@@ -312,7 +320,7 @@ def test_a_table_may_lie_anywhere_and_have_names_without_endings(tmp_path: Path)
     for place in (tmp_path / "elsewhere.CSV", tmp_path / "pictures" / "labels.csv"):
         place.write_text("\n".join(rows), encoding="utf-8-sig")
         given = {"table": place, "label_column": "Diagnosis"}
-        error = refused(tmp_path / "pictures", "no column of pictures. It has: 3 columns", **given)
+        error = refused(tmp_path / "pictures", "no column of pictures. By its first line it has 3 columns", **given)
         assert (error.fields["parameter"], "Diagnosis;" in error.what) == ("file_column", False)
         for rule in ("column:who", f"table:{tmp_path / 'persons.csv'}"):
             (tmp_path / "persons.csv").write_text("image,patient\npart 1/p17,1\npart 1/p18,2\npart 2/é,1\n")

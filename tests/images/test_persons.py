@@ -239,7 +239,7 @@ LACKING: tuple[tuple[Callable[[Path], Made], str], ...] = (
     ),
     (
         lambda p: without(p, names, lambda p: files(p / "train/a", "0.png", "1.png")),
-        r"2 records of .* have no person. The first is '…'",
+        r"2 records of .* have no person. The first is '…', the others '…'",
     ),
     *(
         (lambda p, rule=rule: (names(p)[0], rule), "40 records of .* have no person")
@@ -253,12 +253,12 @@ LACKING: tuple[tuple[Callable[[Path], Made], str], ...] = (
         lambda p: without(p, beside, lambda p: change_text(p / "train" / "metadata.csv", " p0 ", " ")),
         "records of .* have no person",
     ),
-    (lambda p: (beside(p)[0], "column:who"), "has no column 'who'. It has: file_name, patient, age"),
+    (lambda p: (beside(p)[0], "column:who"), "has no column 'who'. By its first line it has 3 columns: '…'"),
     (lambda p: (names(p)[0], "column:who"), "There is no metadata.csv"),
     (lambda p: (names(p)[0], f"table:{p / 'none.csv'}"), "cannot be read as a table"),
     (
         lambda p: without(p, elsewhere, lambda p: change_text(p / "persons: all.csv", "patient_id", "mrn")),
-        "has no column of persons. It has: file_name, mrn",
+        "has no column of persons. By its first line it has 2 columns: '…'",
     ),
     (
         lambda p: without(p, elsewhere, lambda p: change_text(p / "persons: all.csv", "train/a", "../a")),

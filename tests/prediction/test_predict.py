@@ -247,8 +247,8 @@ def test_a_card_without_a_backbone_predicts_features_alone(digits: Scene) -> Non
         (lambda place: place.mkdir(), "has no pictures"),
         (lambda place: place.write_bytes(bytes(range(256)) * 9), "is no list of files"),
         (lambda place: place.write_bytes(b"x" * 40_000), "is no list of files"),
-        (lambda place: place.write_bytes(b"\n\n"), "names no file"),
-        (lambda place: place.write_bytes("Müller;Jürgen;1.png\n".encode()), "names no file that is there"),
+        (lambda place: place.write_bytes(b"\n\n"), "is no list of files"),
+        (lambda place: place.write_bytes("Müller;Jürgen;1.png\n".encode()), "is no list of files"),
         (os.mkfifo, ": it is no regular file"),
     ],
 )
