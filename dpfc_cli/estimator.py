@@ -410,7 +410,7 @@ def _persons(groups: np.ndarray) -> np.ndarray:
     """
     if groups.dtype != object:
         return groups
-    found = keys_of(groups.tolist(), "groups", lambda i: f"record {i}", "Give every record its person.")
+    found = keys_of(groups.tolist(), "groups", lambda i: f"record {i}")
     return np.asarray(np.array(found.names)[found.codes])
 
 

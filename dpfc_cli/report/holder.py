@@ -95,7 +95,8 @@ def _place(head: Head, given: str | Path | None) -> tuple[FeatureSet | None, Pat
     found = set_at(name)
     folder = placed(name) if found is None else found.folder
     ledger = ledger_path(folder)
-    if folder.name not in {each.name for facts in read(ledger).sets.values() for each in facts}:
+    had = {each.name for facts in read(ledger).sets.values() for each in facts}
+    if found is None and folder.name not in had:
         raise missing(
             f"An internal report needs the ledger of the training, and {quoted(ledger)} has no set {quoted(folder)}.",
             f"Name the set: {parameter('features')}. Without {parameter('internal')} the head's file is enough.",

@@ -58,11 +58,6 @@ def numbers_of_names(found: Sequence[str], classes: tuple[str, ...] | None) -> d
         _check_inferred(len(found))
     number = {name: i for i, name in enumerate(classes or found)}
     unknown = [name for name in found if name not in number]
-    if unknown and tuple(number) == tuple(map(str, range(len(number)))):
-        raise conflict(
-            f"The labels are names, and {parameter('classes')} are {len(number):,} numbers. {GUARDED}",
-            "Give the names of all classes: there may be more classes than labels.",
-        )
     if unknown:
         raise conflict(
             f"{counted(len(unknown), 'label')} {'is' if len(unknown) == 1 else 'are'} not among the "

@@ -78,7 +78,7 @@ class Rule:
             return f"Each picture must lie {counted(self.level, 'folder')} deep or deeper, below its class."
         if self.by == "name":
             return "The first group in parentheses must match something in the name of each picture."
-        return "Each picture needs a person in the column."
+        return "Each picture needs a person in the column: a text that is not empty, or an integer."
 
 
 def _plain(name: str) -> str:
@@ -155,16 +155,10 @@ class Grouping:
 
 
 def key_of(value: object) -> str | None:
-    """The key that a value stands for; None if it stands for no person: nothing, or an empty text. TypeError if it is
-    neither a text nor an integer.
-    """
-    if value is None:
-        return None
+    """The key that a value stands for. None, for no person: it is neither a text nor an integer, or an empty text."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(int(value))
-    if not isinstance(value, str):
-        raise TypeError(f"a {type(value).__name__}")
-    return unicodedata.normalize("NFC", value).strip() or None
+    return (unicodedata.normalize("NFC", value).strip() or None) if isinstance(value, str) else None
 
 
 NO_PERSON = "Give each record a text that is not empty, or an integer."
@@ -180,29 +174,19 @@ def keys_of(
     """The keys that these values stand for.
 
     Args:
-        values: texts, integers, or None for no person. Several of them may stand for the same key.
+        values: texts and integers; what is something else names no person. Several may stand for the same key.
         source: what the user calls the source, for messages.
         called: called(i) is what a message calls record i: a number of a line, or a `secret` name.
         remedy: what to do about a record without a person, a sentence.
         codes: for each record the number of its value, −1 for no person, (n,). Default: a value for each record.
 
     Raises:
-        UserError: a record has no person, or a value is neither a text nor an integer (code "bad-record"). A record
-            without a person is not given a group of its own: two of them may be of one person, who would then be
-            protected as two.
+        UserError: a record has no person (code "bad-record"). It is not given a group of its own: two such records may
+            be of one person, who would then be protected as two.
 
     """
     number: dict[str | None, int] = {}
-    found: list[int] = []
-    for value in values:
-        try:
-            found.append(number.setdefault(key_of(value), len(number)))
-        except TypeError as error:
-            first = len(found) if codes is None else int(np.argmax(codes == len(found)))
-            raise bad_record(
-                f"{quoted(source)} names the person of {called(first)} by {error}. {GUARDED}",
-                "A person is named by a text or by an integer.",
-            ) from error
+    found = [number.setdefault(key_of(value), len(number)) for value in values]
     found.append(number.setdefault(None, len(number)))
     own = np.array(found, np.int64)
     own = own[:-1] if codes is None else own[codes]

@@ -267,7 +267,7 @@ LACKING: tuple[tuple[Callable[[Path], Made], str], ...] = (
     (lambda p: without(p, archives, more), "1 record of .* has no person. The first is '…'"),
     (
         lambda p: without(p, archives, lambda p: more(p, ("x.json", b'{"patient": 1.5}'))),
-        "names the person of '…' by a float",
+        "1 record of .* has no person. The first is '…'",
     ),
     (lambda p: parquet(p, [None, *WHO[1:]]), "1 record of .* has no person. The first is '…"),
     (lambda p: parquet(p, np.arange(N) / 2), "no column 'patient' of integers or texts"),

@@ -42,7 +42,7 @@ def test_names_of_classes_are_labels() -> None:
     assert asserted.labels["train"].tolist() == [0, 3, 0, 1]
     cases: list[tuple[list[int | str | None], tuple[str, ...] | None, str]] = [
         (named["train"], ("flu", "cold"), "1 label is not among the 2 classes of classes: '…'"),
-        (named["train"], ("0", "1"), "labels are names, and classes are 2 numbers"),
+        (named["train"], ("0", "1"), "The labels are names. Give the names of all classes"),
         (["flu", "", "cold"], None, "and others do not"),
         (["flu", 1], None, "and others do not"),
         (["", None], None, "no labelled training images"),
