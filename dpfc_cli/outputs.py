@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from dpfc_cli import errors
 from dpfc_cli.errors import UserError, check_new_name, parameter, quoted
 from dpfc_cli.files import make
 from dpfc_cli.folders import moved_by
@@ -38,10 +39,9 @@ def write(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) ->
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(
+    return errors.unwritable(
         f"{quoted(path)} cannot be written: {error.strerror or error}.",
         f"Choose a writable place, with room left: {moved_by(path.parent) or parameter('out')}.",
-        code="unwritable",
     )
 
 

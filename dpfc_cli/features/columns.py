@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
 from dpfc_cli.arrays import Array, sliced
-from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, parameter, quoted, secret
+from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, missing, parameter, quoted, secret
 from dpfc_cli.features.table import ROWS, Table, Tables, checked, numbered
 from dpfc_cli.memory import check_fits
 from dpfc_cli.reading import readable
@@ -127,11 +127,10 @@ def _features(schema: Any, column: str | None, y: str, g: str | None, source: st
     if pattern is None and not fitting:
         return columns.chosen(schema, column, _is_vector, "lists of floats", "column", source)
     if not fitting or len(set(schema.names)) < len(schema.names):
-        raise UserError(
+        raise missing(
             f"{quoted(source)} has "
             f"{'two columns of one name' if fitting else f'no column of floats named {pattern!r}'}.",
             f"Name the columns of features: {parameter('column')} 'f*'. It has: {', '.join(schema.names[:20])}.",
-            code="missing",
         )
     return tuple(fitting)
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, bad_record, parameter, quoted, unwritable
+from dpfc_cli.errors import GUARDED, bad_record, parameter
 from dpfc_cli.features.manifest import Manifest
-from dpfc_cli.folders import moved_by
+from dpfc_cli.outputs import unwritable
 from dpfc_cli.sources.digests import Digests
 
 SHARD_BYTES = 128 * 2**20
@@ -67,11 +67,7 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise unwritable(
-            f"{quoted(folder)} cannot be written: {error.strerror or error}.",
-            f"Choose a writable place, with room left: {moved_by(folder.parent) or parameter('out')}. With room there, "
-            "the same command goes on.",
-        ) from error
+        raise unwritable(folder, error) from error
 
 
 class ShardSink:

@@ -11,7 +11,7 @@ from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.images.broken import Broken
 from dpfc_cli.images.catalogue import DATASETS, FORMATS, catalogued, check, files_of, open_images, small
 from dpfc_cli.images.prefetch import Batch, batches
-from dpfc_cli.images.sets import Decode, ImageSet, Notice, Preparation, Request, Split, Window, by_person, held_out
+from dpfc_cli.images.sets import Decode, ImageSet, Notice, Preparation, Request, Split, by_person, held_out
 
 __all__ = [
     "DATASETS",
@@ -25,7 +25,6 @@ __all__ = [
     "Preparation",
     "Request",
     "Split",
-    "Window",
     "batches",
     "by_person",
     "catalogued",

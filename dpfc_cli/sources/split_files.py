@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, conflict, counted, parameter, quoted, secret
+from dpfc_cli.errors import GUARDED, UserError, conflict, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import named_twice
 from dpfc_cli.sources.groups import Keys, sha256_of_key
 
@@ -55,12 +55,11 @@ def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
         listed = [(pattern, sorted(p for p in place.rglob(f"*{suffix}") if p.is_file() and not is_clutter(p.name)))]
     else:
         listed = [(name, _matching(name)) for name in expanded(str(place))]
-    missing = next((name for name, paths in listed if not paths), None)
-    if missing is not None:
-        raise UserError(
-            f"There is no file {quoted(missing)}, and no folder of that name with {suffix} files.",
+    lacking = next((name for name, paths in listed if not paths), None)
+    if lacking is not None:
+        raise missing(
+            f"There is no file {quoted(lacking)}, and no folder of that name with {suffix} files.",
             f"Name a {suffix} file, a folder of them, or a pattern such as 'train-{{0000..0099}}{suffix}' in quotes.",
-            code="missing",
         )
     found = [path for _, paths in listed for path in paths]
     refuse_twice(found, quoted)
