@@ -142,8 +142,13 @@ def _refused(error: Any, words: Sequence[str]) -> UserError:
     more = f"'{line} --help' shows what it takes."
     if not hasattr(error, "possibilities"):
         said = _PARSED.sub("", error.format_message()).rstrip(".")
-        # What is missing is described.
-        about = f"{error.param.help} " if hasattr(error, "param_type") and error.param else ""
+        about = ""
+        if hasattr(error, "param_type") and error.param:
+            # All that is missing is named at once. One alone is described.
+            given = {word.partition("=")[0] for word in words}
+            others = [p for p in _options(ctx.command, ctx) if p.required and p is not error.param]
+            names = ", ".join(f"'{p.opts[0]}'" for p in others if given.isdisjoint(p.opts))
+            said, about = (f"{said}, and {names}", "") if names else (said, f"{error.param.help} ")
         if command := re.match("No such command '(help|version)'", said):
             return UserError(f"There is no command '{command[1]}'.", f"Write 'dpfc --{command[1]}'.")
         if "valid number" in said and (comma := re.search(r"\d+,\d+", " ".join(words))):

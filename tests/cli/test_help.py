@@ -170,6 +170,11 @@ def test_what_is_typed_by_guess_is_told_how_it_is_written(tmp_path: Path, monkey
         assert (ended.exit_code, said in ended.stderr) == (2, True), ended.stderr
 
 
+def test_all_options_that_are_missing_are_named_at_once() -> None:
+    ended = CliRunner().invoke(application.app, ["site-invite", "--name", "north"])
+    assert ended.stderr.splitlines()[0] == "Error: Missing option '--features', and '--epsilon', '--out'."
+
+
 def test_no_help_loads_what_computes_or_is_large() -> None:
     program = f"""
 import sys
