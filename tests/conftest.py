@@ -1,6 +1,7 @@
 """What the tests of several rooms share."""
 
 import math
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,10 @@ from dpfc_cli.features import table
 from dpfc_cli.images import tables
 from dpfc_cli.privacy import passes
 from dpfc_cli.training import machine
+
+# They would decide how wide and how coloured everything is that tests read.
+for _name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TERM", "TTY_COMPATIBLE"):
+    os.environ.pop(_name, None)
 
 BLOCKS = {
     "privacy": ((5, 2), (16, 4), (639, 16), (math.inf, 256)),

@@ -445,7 +445,7 @@ def test_a_failure_without_proved_memory_stops_the_run(monkeypatch: pytest.Monke
 
 def test_decoders_run_at_once_as_far_as_their_bounds_fit() -> None:
     assert bound(0, MOST_PIXELS) == TOGETHER
-    room, together = Room(10), Barrier(3, timeout=60)
+    room, together = Room(10), Barrier(3, timeout=600)
     inside, order = Event(), []
     # It is free again after an error.
     for _ in range(3):
@@ -455,7 +455,7 @@ def test_decoders_run_at_once_as_far_as_their_bounds_fit() -> None:
     def small() -> None:
         with room.share(5):
             together.wait()
-            inside.wait(60)
+            inside.wait(600)
             order.append("small")
 
     def large() -> None:
@@ -470,5 +470,5 @@ def test_decoders_run_at_once_as_far_as_their_bounds_fit() -> None:
     threads[2].start()
     inside.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
     assert order == ["small", "small", "large"]
