@@ -45,7 +45,7 @@ def snapshot() -> dict[str, bytes]:
 MISTAKES: list[tuple[list[str], str]] = [
     (["train", "--epsilon", "1", "--method", "dp-sl"], "Did you mean 'dp-ls'?"),
     (["extract", "--dataset", "cifar11"], "Unknown data set 'cifar11'"),
-    (["train", "--epsilon", "nan"], "--epsilon must be a number, not nan"),
+    (["train", "--epsilon", "nan"], "--epsilon must be a number"),
     (["train"], "State the privacy once"),
     ([*TRAIN, "--negative-weight", "1"], "--negative-weight is no option of dp-whitened"),
     ([*TRAIN, "--features", "nowhere"], "There is no feature set 'nowhere'"),
