@@ -135,7 +135,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         f"{PRIVATE} --method dp-ls --by {'x' * 101}",
         "budget --features private --cap 3 --delta 0.5",
         "budget --features private --cap none",
-        "budget --cap 3",
+        "budget --cap 3 --sigma 1",
     ),
     "an import": (
         "import arrays --out fresh --classes 3 --labels-per-record 1 --json",
@@ -261,6 +261,8 @@ CARD = {
     "features.backbone.name": "the backbone's",
     "features.backbone.from": "the name of the file that was imported",
     "features.preparation": STATED,
+    "features.grouped_by.by": STATED,
+    "features.grouped_by.column": STATED,
     "features.dtype": STATED,
     "features.hold_out": STATED,
     "ledger.charge": "random",
