@@ -1,5 +1,6 @@
 """What the tests of several rooms share."""
 
+import functools
 import math
 import os
 import signal
@@ -10,7 +11,7 @@ import pytest
 import typer
 import typer.testing
 
-from dpfc_cli import memory, options
+from dpfc_cli import memory
 from dpfc_cli.evaluation import private
 from dpfc_cli.features import table
 from dpfc_cli.images import tables
@@ -60,13 +61,14 @@ def ctrl_c() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def built_once() -> Iterator[None]:
-    """The parser of the command line is built once, and anew where there are more commands or methods. Many commands take
+    """The parser of the command line is built once, and anew for more commands. Many commands take
     less time than that.
     """
-    known, build = dict[tuple[typer.Typer, int, tuple[str, ...]], Any](), typer.main.get_command
+    known, build = dict[tuple[typer.Typer, int], Any](), typer.main.get_command
 
+    @functools.wraps(build)
     def get_command(app: typer.Typer) -> Any:
-        key = (app, len(app.registered_commands), tuple(options.added_methods()))
+        key = (app, len(app.registered_commands))
         if key not in known:
             known[key] = build(app)
         return known[key]
