@@ -59,12 +59,19 @@ def ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def built_once() -> Iterator[None]:
+PARSERS: dict[tuple[typer.Typer, int], Any] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built_once(request: pytest.FixtureRequest) -> Iterator[None]:
     """The parser of the command line is built once, and anew for more commands. Many commands take
     less time than that.
     """
-    known, build = dict[tuple[typer.Typer, int], Any](), typer.main.get_command
+    known, build = PARSERS, typer.main.get_command
+    if request.path.name == "test_outside.py":
+        # Its methods come and go.
+        yield
+        return
 
     @functools.wraps(build)
     def get_command(app: typer.Typer) -> Any:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import dpfc_cli
@@ -44,7 +43,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr("typer.testing._get_command", vars(typer.main.get_command)["__wrapped__"])
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     installed(folder, FILE)
