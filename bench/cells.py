@@ -50,7 +50,7 @@ class Cell:
         epsilon: None without privacy.
         seed: of the noise.
         options: the options that are given to the method.
-        conversion: "exact", or "zcdp" for the paper's conversion. The product has "exact" only.
+        conversion: "exact", or "zcdp" for the conversion of zCDP. The product has "exact" only.
         noise: "independent", or "shared" (see `shared_noise`). The product has "independent" only.
         variant: "" for the product; for dp-whitened and dp-fc also "simulated" (see `bench.simulation`).
         public: path of a set of which the mean is used, as with `--public-features`; "" for none.

@@ -6,7 +6,7 @@ Every cell is a training by the product's own curator and methods. Each set has 
 
 - defaults;
 - hyperparameters that did best on the test labels in the method's grid, for each ε, as the paper chooses them;
-- defaults with the paper's conversion from ρ to ε, which the product does not use;
+- defaults with the zCDP conversion from ρ to ε, which the product does not use;
 - the same with noise that all classes and steps share, as the paper's published code draws it. This is not private.
 
 The grid is run once, with its own seed. Its best point is then run with the seeds of the other cells, so that the
@@ -34,8 +34,8 @@ ROWS = tuple(paper.TABLES["cifar10"])
 PHASES = {
     "default": "Defaults",
     "tuned": "Hyperparameters picked on the test labels",
-    "conversion": "Defaults, the paper's conversion of ε",
-    "shared": "Defaults, the paper's conversion, noise shared by classes and steps (not private)",
+    "conversion": "Defaults, the zCDP conversion of ε",
+    "shared": "Defaults, the zCDP conversion, noise shared by classes and steps (not private)",
 }
 GRID_SEED = 1000
 Row = tuple[str, int]

@@ -91,7 +91,7 @@ def budget(
     Changes of the ledger are written down with who and when, and stay to be seen.
 
     σ is the noise multiplier of equal releases, as train's --noise-multiplier is. Conversions are exact (Gaussian
-    differential privacy). The paper's looser conversion, ρ + 2√(ρ·ln(1/δ)), stands beside them for comparison.
+    differential privacy). The looser conversion of zCDP, ρ + 2√(ρ·ln(1/δ)), stands beside them for comparison.
     """
     # All that is known here are the options.
     _check({name for name, value in locals().items() if value not in (None, False)}, len(delta or ()))
@@ -253,5 +253,5 @@ def _converted(rows: list[dict[str, Any]], sigma: float | None, epsilon: float |
         [(", ".join(methods), *figures) for figures, methods in alike.items()],
         left=2,
     )
-    title = f"What {given} means if all releases of a training are equal: exactly, and by the paper's conversion"
+    title = f"What {given} means if all releases of a training are equal: exactly, and by the zCDP conversion"
     return Section(title, [table, *([] if epsilon is None else [Words(remark)])])

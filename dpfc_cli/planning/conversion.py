@@ -43,7 +43,7 @@ def _check(releases: int) -> None:
 def conversions(
     *, noise_multiplier: float | None, epsilon: float | None, deltas: tuple[float, ...], steps: int | None
 ) -> list[dict[str, Any]]:
-    """For every method and δ: what the noise is worth, or what noise ε takes; and the same by the paper's conversion.
+    """For every method and δ: what the noise is worth, or what noise ε takes; and the same by the zCDP conversion.
 
     steps: of the methods that iterate; None: their defaults.
     """

@@ -213,7 +213,7 @@ def attack(epsilon: float, delta: float, false_alarms: float) -> Attack:
 
 
 def zcdp_epsilon(mu: float, delta: float) -> float:
-    """The ε that the paper's conversion gives: ρ + 2√(ρ·ln(1/δ)) with ρ = μ²/2 (Bun and Steinke 2016, Proposition 1.3).
+    """The ε that the zCDP conversion gives: ρ + 2√(ρ·ln(1/δ)) with ρ = μ²/2 (Bun and Steinke 2016, Proposition 1.3).
 
     It is an upper bound, and it serves for comparison only.
     """
