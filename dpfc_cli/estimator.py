@@ -15,6 +15,7 @@ records, and a scaled record is the same record. The sum is right for the same r
 Name another ledger for records of other people.
 """
 
+import copy
 import fcntl
 import inspect
 import os
@@ -51,7 +52,7 @@ from dpfc_cli.training.train import finish, plan
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 except ImportError as error:
     raise unsupported(
         "PrivateClassifier needs scikit-learn (1.6 or later), which is not installed.",
@@ -74,6 +75,7 @@ COPIED = (
     "grid search one for each part and setting, and one more. A cap limits them: PrivateClassifier(cap=…)."
 )
 """Said before the fits of a search, which begins with copies."""
+SEEDED = "seed makes the noise reproducible, so the head has no guarantee. Leave it out of a fit that must be private."
 
 
 class InvalidInputError(UserError, ValueError):
@@ -117,7 +119,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             were not asserted.
         privacy_: ε, δ and μ of the fit, the unit, and what all fits with this ledger have spent together for one
             `spent_unit`: a record, if they do not all protect the same persons. `unprotected`: how many of the `fits`
-            had no guarantee. They are in no sum.
+            had no guarantee. They are in no sum. None: this fit has no guarantee.
         statement_: what is claimed of the head, as `dpfc statement` says it.
 
     """
@@ -157,10 +159,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_clone__(self) -> Self:
         """A copy that is not fitted. Searches and cross-validations make one for each of their fits."""
-        if self.cap is None:
+        if self.cap is None and self.seed is None:
             _Observer().warn(COPIED)
-        copy: Self = super().__sklearn_clone__()
-        return copy
+        found: Self = super().__sklearn_clone__()
+        return found
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         shown = str(super().__repr__(N_CHAR_MAX))
@@ -187,7 +189,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 the head could be written nowhere.
 
         """
-        X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), ensure_min_samples=2)
+        # This one stays as it is until the fit has ended.
+        fitted = copy.copy(self)
+        X, y = _checked(fitted, X, y, ensure_min_samples=2)
         check_classification_targets(y)
         asserted = self._asserted()
         classes, labels = _labelled(y, asserted)
@@ -195,13 +199,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         arrays = {"train_x": X, "train_y": labels}
         if groups is not None:
             arrays["train_groups"] = _persons(np.asarray(groups))
+            check_consistent_length(X, groups)
         names = None if asserted is None else _names(classes)
         with _set_of(arrays, names, _ledger_folder(self.ledger)) as features:
             trained = self._trained(features, inferred=asserted is None)
-        self.classes_, self._order = classes[order], order
-        self.head_ = trained.head
-        self.privacy_ = _privacy(trained)
-        self.statement_ = trained.head.statement()
+        fitted.classes_, fitted._order = classes[order], order
+        fitted.head_ = trained.head
+        fitted.privacy_ = _privacy(trained)
+        fitted.statement_ = trained.head.statement()
+        self.__dict__ = fitted.__dict__
         return self
 
     def _asserted(self) -> Sequence[Any] | int | None:
@@ -218,6 +224,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _trained(self, features: FeatureSet, *, inferred: bool) -> Trained:
         observer, start = _Observer(), self.public_head
+        if self.seed is not None:
+            observer.warn(SEEDED)
         if self.cap is not None:
             _set_cap(features, self.cap, self.delta, observer)
         if isinstance(start, np.ndarray):
@@ -240,7 +248,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             **{name: getattr(self, name) for name in METHOD_OPTIONS},
         )
         checked = plan(request, observer)
-        _warn_again(checked, observer, capped=self.cap is not None)
+        _warn_again(checked, observer, capped=self.cap is not None or self.seed is not None)
         return finish(checked, observer)
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -259,7 +267,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        return self.head_.scores(validate_data(self, X, reset=False, dtype=(np.float64, np.float32)))[:, self._order]
+        return np.asarray(self.head_.scores(_checked(self, X, reset=False))[:, self._order])
 
 
 # scikit-learn takes the names of the parameters from here.
@@ -271,14 +279,14 @@ PrivateClassifier.__init__.__signature__ = _stated.replace(  # type: ignore[attr
 
 
 class _Observer(Observer):
-    """Says once a process what noise hides, and that copies are charged: a search makes many fits."""
+    """Says once a process what noise hides, that copies are charged, and what a seed is: a search makes many fits."""
 
     hidden: ClassVar[set[str]] = set()
 
     def warn(self, text: str) -> None:
         if text not in self.hidden:
             super().warn(text)
-        if text.startswith((HIDES, COPIED)):
+        if text.startswith((HIDES, COPIED, SEEDED)):
             self.hidden.add(text)
 
 
@@ -291,6 +299,19 @@ def _warn_again(checked: Checked, observer: Observer, capped: bool) -> None:
         observer.warn(
             f"this is fit {len(after.charges)} with this ledger. {spent} is spent then, all fits together{none}.{limit}"
         )
+
+
+def _checked(of: PrivateClassifier, *given: Any, **how: Any) -> Any:
+    """X, or X and y, as scikit-learn checks them. Its messages end with values: after a colon, or in further lines."""
+    try:
+        return validate_data(of, *given, dtype=(np.float64, np.float32), **how)
+    except ValueError as error:
+        text = str(error)
+        if text.startswith("The feature names"):
+            raise
+        said = text.partition("\n")[0].partition(":")[0].rstrip(".")
+    remedy = "Give X as n × d finite numbers, and y as n labels. Reshape your data if it has one dimension."
+    raise InvalidInputError(f"{said}.", remedy)
 
 
 def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.ndarray, np.ndarray]:
@@ -418,11 +439,10 @@ def _privacy(trained: Trained) -> Values:
     card, spent = trained.head.card, trained.spent
     claimed = trained.charged.checked.calibrated.claimed
     found = Values(claim=card["claim"], unit=card["unit"], adjacency=card["adjacency"])
-    if claimed is not None:
-        total = spent.epsilon(claimed.delta)
-        found |= {"epsilon": claimed.epsilon, "delta": claimed.delta, "mu": claimed.mu, "spent": total}
-        found |= {"spent_unit": spent.unit}
+    found |= {name: getattr(claimed, name, None) for name in ("epsilon", "delta", "mu")}
     found |= {
+        "spent": None if claimed is None else spent.epsilon(claimed.delta),
+        "spent_unit": spent.unit,
         "fits": len(spent.charges),
         "unprotected": spent.unprotected,
         "classes": card["facts"]["origin"],

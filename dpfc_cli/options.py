@@ -24,7 +24,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
-from dpfc_cli.errors import UserError, parameter, spelled, unknown
+from dpfc_cli.errors import UserError, near, parameter, spelled, unknown
 from dpfc_cli.progress import show
 
 SMALLEST, LARGEST = 1e-12, 1e12
@@ -105,6 +105,9 @@ class Option:
         }.get(self.kind, False)
         if wrong:
             remedy = "Open it with open_features." if self.kind == "set" else f"Give {wrong}."
+            if hasattr(value, "__array__"):
+                remedy = "Write arrays to a file, and make a set of it: np.savez('x.npz', train_x=x, train_y=y), "
+                remedy += "import_features('x.npz', classes=…)."
             raise UserError(f"{said} is a {type(value).__name__}, not {wrong}.", remedy)
         return {"path": Path, "text": str}.get(self.kind, lambda given: given)(value)
 
@@ -303,11 +306,16 @@ def added_methods() -> dict[str, EntryPoint]:
 _KINDS: dict[Any, Kind] = {bool: "switch", int: "integer", float: "number", Sequence[float]: "numbers"}
 
 
+_ELSEWHERE = {"random_state": "Did you mean 'seed'?", "cap": "A function sets it: set_cap."}
+"""What is said of options that others have."""
+
+
 def takes(call: Callable[P, Call]) -> Callable[[Callable[[Call], Result]], Callable[P, Result]]:
     """Make a function of a call a function of its options: `train(Training(features, epsilon=1))` becomes
     `train(features, epsilon=1)`. Its signature and its docstring list the options.
     """
     kind: Any = call
+    known = inspect.signature(call).parameters
 
     def made(function: Callable[[Call], Result]) -> Callable[P, Result]:
         @functools.wraps(function)
@@ -315,13 +323,16 @@ def takes(call: Callable[P, Call]) -> Callable[[Callable[[Call], Result]], Calla
             try:
                 wanted = call(*args, **kwargs)
             except TypeError as error:
+                for name in kwargs.keys() - known.keys():
+                    hint = _ELSEWHERE.get(name) or near(name, list(known))
+                    raise TypeError(f"{function.__name__}() has no option '{name}'. {hint}".rstrip()) from None
                 # Python names the class.
                 said = str(error).replace(f"{kind.__name__}.__init__()", f"{function.__name__}()")
                 raise TypeError(said) from None
             return function(wanted)
 
         shown: Any = called
-        known, returned = inspect.signature(call).parameters, function.__annotations__["return"]
+        returned = function.__annotations__["return"]
         listed = sorted((known[name] for name in declared(kind)), key=lambda each: each.kind)
         shown.__signature__ = inspect.Signature(listed, return_annotation=returned)
         shown.__annotations__ = {each.name: each.annotation for each in listed} | {"return": returned}

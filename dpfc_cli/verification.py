@@ -9,12 +9,13 @@ from dpfc_cli.errors import UserError, missing, parameter, printable, quoted
 from dpfc_cli.features.lookup import set_of_training
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
+from dpfc_cli.folders import LEDGER, features_folder
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads import signature as signatures
 from dpfc_cli.heads.signature import Checking, Signed
 from dpfc_cli.ledger.facts import Charge, Merge
 from dpfc_cli.ledger.file import ledger_path, read
-from dpfc_cli.ledger.totals import Ledger
+from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.options import takes
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.card import charged_standing
@@ -24,6 +25,8 @@ from dpfc_cli.trust.card import findings as of_card
 from dpfc_cli.trust.claims import same_epsilon
 from dpfc_cli.trust.statement import brief
 
+SIGNATURE = "signature"
+"""What a finding about it is called."""
 _NO_LEDGER = "not compared with a ledger: none is at hand, and none was named"
 _JOINT = "no ledger has the head of a coordinator. Verify the head of a site beside that site's ledger"
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
@@ -33,7 +36,8 @@ _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
 class Verified(Told):
     """What the checks of a head found. card: its description, which says what is claimed. sha256: of its file. ledger:
     the one that was looked into; signature: the one that was checked; None where there was none. findings: the checks.
-    unproved: what the file cannot prove, whatever the checks found.
+    unproved: what the file cannot prove, whatever the checks found. account: what that ledger has of the same people
+    now, if it has the charge.
     """
 
     path: Path
@@ -43,6 +47,7 @@ class Verified(Told):
     signature: Signed | None
     findings: tuple[Finding, ...]
     unproved: tuple[str, ...]
+    account: Account | None = None
 
     def told(self) -> dict[str, str]:
         unknown = ", ".join(each.what for each in self.findings if each.result == "unknown")
@@ -85,11 +90,11 @@ def verify(wanted: Checking) -> Verified:
     card = head.card
     d, m = head.weight.shape
     file = Finding(what="file", result="ok", why=f"a head of {m} classes over {d} dimensions, all numbers finite")
-    findings = [*_of_signature(path, signed), file, *of_card(card, head.chain)]
+    findings = [*of_signature(path, signed), file, *of_card(card, head.chain)]
     known, said = _set_at_hand(card)
     findings.append(said)
-    place = None if is_joint(card) else _place(wanted.ledger, known)
-    named = charged = False
+    place = None if is_joint(card) else _place(wanted.ledger, known, card["ledger"]["charge"])
+    named, charged, account = False, False, None
     if place is None:
         findings.append(Finding(what="ledger", result="unknown", why=_JOINT if is_joint(card) else _NO_LEDGER))
     else:
@@ -97,6 +102,10 @@ def verify(wanted: Checking) -> Verified:
         row, *others = _of_ledger(card, digest, book, known)
         findings += [row, *others]
         named, charged = bool(book.written(digest)), row.result == "ok"
+        if charged:
+            charge = book.known[card["ledger"]["charge"]]
+            assert isinstance(charge, Charge)
+            account = book.account_of(charge.set)
     return Verified(
         path=path,
         card=card,
@@ -105,15 +114,16 @@ def verify(wanted: Checking) -> Verified:
         signature=signed,
         findings=tuple(findings),
         unproved=tuple(unproved(card, named=named, charged=charged, signed=signed is not None)),
+        account=account,
     )
 
 
-def _of_signature(path: Path, signed: Signed | None) -> list[Finding]:
-    what = "signature"
+def of_signature(path: Path, signed: Signed | None) -> list[Finding]:
+    """What is said of a signature; nothing where there is none."""
     if signed is not None:
-        return [Finding(what=what, result="ok", why=f"{signed.by} vouches for the bytes of the file")]
+        return [Finding(what=SIGNATURE, result="ok", why=f"{signed.by} vouches for the bytes of the file")]
     if signatures.beside(path).exists():
-        return [Finding(what=what, result="unknown", why="there is one, and it was not said who must have signed")]
+        return [Finding(what=SIGNATURE, result="unknown", why="there is one, and it was not said who must have signed")]
     return []
 
 
@@ -146,12 +156,18 @@ def _set_at_hand(card: Mapping[str, Any]) -> tuple[FeatureSet | None, Finding]:
     return found, Finding(what=what, result="ok", why=f"the facts, classes and backbone are those of {found.folder}")
 
 
-def _place(ledger: Path | str | None, known: FeatureSet | None) -> Path | None:
+def _place(ledger: Path | str | None, known: FeatureSet | None, charge: str) -> Path | None:
+    """The ledger that was named, or else the one beside the set; without a set, the one here, if it has the charge.
+    None if there is none.
+    """
     if ledger is not None:
         return Path(ledger)
-    beside = None if known is None else ledger_path(known.folder)
+    if known is None:
+        here = features_folder() / LEDGER
+        return here if charge in read(here).known else None
+    beside = ledger_path(known.folder)
     # The set may have been made here of the same pictures, and the training somewhere else.
-    return beside if beside is not None and beside.exists() else None
+    return beside if beside.exists() else None
 
 
 def _ledger_in(place: Path) -> Ledger:

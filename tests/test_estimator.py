@@ -12,12 +12,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -357,11 +359,37 @@ def test_labels_of_another_type_than_the_classes_are_named_as_that() -> None:
             PrivateClassifier(classes=classes).fit(X, labels)
 
 
+def test_what_is_refused_shows_no_value_of_a_record() -> None:
+    model = PrivateClassifier(**QUICK).fit(X, LABELS)
+    named = X.astype(object)
+    named[7, 2] = "Anna Schmidt"
+    calls: list[Callable[[], object]] = [partial(model.fit, wrong, LABELS) for wrong in (named, X[:, 0], X + 0.731j)]
+    calls += [partial(model.predict, wrong) for wrong in (named, X[0], X + 0.731j)]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"could not|Expected|Complex") as error:
+            call()
+        assert error.value.__cause__ is error.value.__context__ is None
+        assert not re.search(r"Anna|\[|\d\.\d", str(error.value)), error.value
+
+
+def test_a_refused_fit_leaves_the_classifier_as_it_was() -> None:
+    model = PrivateClassifier(**QUICK)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"\[240, 200\]"):
+            model.fit(X[:, :3], LABELS, groups=np.arange(200))
+        if not vars(model).get("head_"):
+            with pytest.raises(NotFittedError):
+                model.predict(X)
+            model.fit(X, LABELS)
+        assert model.score(X, LABELS) > 0.9
+
+
 def test_seeded_noise_repeats_and_claims_nothing() -> None:
     first, again = (PrivateClassifier(seed=3, **QUICK).fit(X, LABELS) for _ in range(2))
     assert (first.decision_function(X) == again.decision_function(X)).all()
     assert first.privacy_["claim"] == "research"
-    assert "epsilon" not in first.privacy_
+    assert first.privacy_.keys() == PrivateClassifier(ledger="other", **QUICK).fit(X, LABELS).privacy_.keys()
+    assert first.privacy_["epsilon"] is first.privacy_["spent"] is None
 
 
 def test_a_notebook_shows_names_as_text() -> None:

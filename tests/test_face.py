@@ -4,6 +4,7 @@ import inspect
 import subprocess
 import sys
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -68,7 +69,7 @@ def test_a_wrong_option_is_an_error_for_type_checkers_too(tmp_path: Path) -> Non
 
 
 def test_an_unknown_option_is_said_to_be_none_of_the_function() -> None:
-    with pytest.raises(TypeError, match=r"^train\(\) got an unexpected keyword argument 'epsilom'"):
+    with pytest.raises(TypeError, match=r"^train\(\) has no option 'epsilom'\. Did you mean 'epsilon'"):
         dpfc.train(None, epsilom=1.0)  # type: ignore[call-arg,arg-type]
 
 
@@ -193,6 +194,9 @@ def test_what_is_no_head_and_no_set_is_called_so(head: dpfc.Head, tmp_path: Path
         dpfc.evaluate(head, "digits")  # type: ignore[arg-type]
     with pytest.raises(dpfc.UserError, match="source is a PosixPath, not a text"):
         dpfc.extract(tmp_path)  # type: ignore[arg-type]
+    for call in (dpfc.import_features, partial(dpfc.evaluate, head)):
+        with pytest.raises(dpfc.UserError, match=r"np\.savez"):
+            call(np.zeros((9, 4)))  # type: ignore[operator]
 
 
 def test_a_table_of_zeros_and_ones_is_not_taken_for_class_numbers(tmp_path: Path) -> None:

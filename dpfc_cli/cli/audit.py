@@ -65,6 +65,8 @@ def _verdict(audit: "Audit") -> str:
     """Whether the claim stands, and how much of what the attack could show it has shown."""
     if audit.violated:
         return "VIOLATED"
+    if audit.release_level.epsilon > audit.claim.epsilon:
+        return "consistent (above the claim by chance: run again)"
     shown = rounding.at_least(audit.release_level.epsilon, 2)
     return f"consistent ({shown} of {audit.attainable:.2f} shown)"
 

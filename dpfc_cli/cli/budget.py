@@ -40,6 +40,10 @@ def budget(
     features: Annotated[
         str | None, Option("Feature set whose population is shown, by path or name.", metavar="SET")
     ] = None,
+    ledger: Annotated[
+        Path | None,
+        Option("A ledger that is shown, where its sets need not be. Default: that of ./features.", metavar="FILE"),
+    ] = None,
     cap: Annotated[
         str | None,
         Option(
@@ -125,7 +129,7 @@ def budget(
         result["conversion"] = conversions(noise_multiplier=sigma, epsilon=epsilon, deltas=deltas, steps=steps)
         sections.append(_converted(result["conversion"], sigma, epsilon))
     if found is not None or not result:
-        result["spent"], shown = _spent(found, deltas)
+        result["spent"], shown = _spent(found, deltas, ledger)
         sections.append(Section("", shown))
     if as_json:
         display.as_json(result)
@@ -149,8 +153,8 @@ _NEEDS = {
     "steps": ("sigma", "epsilon"),
 }
 """Options that mean nothing without one of these."""
-_ALONE = ("sigma", "epsilon", "cap", "population", "merge")
-"""Of these one is given at a time: what is converted, or changed."""
+_ALONE = ("sigma", "epsilon", "cap", "population", "merge", "ledger")
+"""Of these one is given at a time: what is converted, changed or shown."""
 
 
 def _check(given: set[str], deltas: int) -> None:
@@ -162,6 +166,8 @@ def _check(given: set[str], deltas: int) -> None:
     alone = [name for name in _ALONE if name in given or (name == "population" and "adopt" in given)]
     if len(alone) > 1:
         raise conflict(f"{parameter(alone[1])} does not go with {parameter(alone[0])}.", "Do one after the other.")
+    if {"ledger", "features"} <= given:
+        raise conflict(f"{parameter('features')} has a ledger of its own.", f"Leave out {parameter('ledger')}.")
     if "as_csv" in given and ("as_json" in given or ("features" in given and given & {"sigma", "epsilon"})):
         raise conflict(f"{parameter('as_csv')} prints one table.", "Ask for one thing, in one form.")
     if "cap" in given and deltas > 1:
@@ -202,7 +208,9 @@ def _ledger(found: "FeatureSet | None") -> Path:
     return features_folder() / LEDGER if found is None else ledger_path(found.folder)
 
 
-def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[str, Any], list[Block]]:
+def _spent(
+    found: "FeatureSet | None", deltas: tuple[float, ...], ledger: Path | None
+) -> tuple[dict[str, Any], list[Block]]:
     """What the ledger says of a set, or of everybody: for programs, and for people."""
     from dpfc_cli.heads.head import cards
     from dpfc_cli.ledger.file import read
@@ -210,15 +218,15 @@ def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[
     from dpfc_cli.report import account
     from dpfc_cli.training.card import without_charge
 
-    book = read(_ledger(found))
-    if not book.facts:
+    book = read(ledger or _ledger(found))
+    if not book.facts and ledger is None:
         check_begin(book)
     if found is None and not book.facts:
         raise missing(
-            f"Nothing to show: there is no ledger in {quoted(book.path.parent)}, and neither {parameter('sigma')} nor "
+            f"Nothing to show: there is no ledger {quoted(book.path)}, and neither {parameter('sigma')} nor "
             f"{parameter('epsilon')} was given.",
-            "Try 'dpfc budget --sigma 10 --steps 10', or make a feature set first. A ledger alone is shown, too: as "
-            f"'{LEDGER}' in a folder that DPFC_FEATURES names.",
+            "Try 'dpfc budget --sigma 10 --steps 10', make a feature set first, or name a ledger: "
+            f"{parameter('ledger')}.",
         )
     accounts = book.accounts(None)
     if found is not None:

@@ -31,7 +31,8 @@ def statement(
             "Leave it out.",
         )
     groups = statements.GROUPS if records_per_person is None else (records_per_person,)
-    document = statements.document(found.card, sha256_of(path), groups, shown(path))
+    more = [("compared with a ledger", "no, this is what its card says: 'dpfc verify' compares it")]
+    document = statements.document(found.card, sha256_of(path), groups, shown(path), more)
     if as_json:
         display.as_json(document.values)
     else:

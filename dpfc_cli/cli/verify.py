@@ -2,15 +2,18 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
-from dpfc_cli.errors import missing, parameter
+from dpfc_cli.errors import counted, missing, parameter
 from dpfc_cli.heads.signature import Checking
 from dpfc_cli.options import Option
+
+if TYPE_CHECKING:
+    from dpfc_cli.verification import Verified
 
 SHOWN = {"ok": "ok", "contradicts": "CONTRADICTS", "unknown": "cannot be known"}
 
@@ -57,12 +60,25 @@ def verify(
         claimed = ("claimed", "; ".join(said for _, said in brief(found.card)))
         digest, limits = ("SHA-256 of the file", found.sha256), ("cannot be proved", "; ".join(found.unproved))
         left = f" (not checked: {', '.join(unknown)})" if unknown else ""
-        told = [claimed, *(rows if full else short), digest, limits]
+        told = [claimed, *(rows if full else short), *_spent(found), digest, limits]
         display.facts(f"{outcome}{left}: head {shown(found.path)}", told)
     if wrong:
         raise refused(found.path, wrong, "Do not rely on it: ask whoever made it for the head and its ledger again.")
-    if strict and unknown:
+    # Who checks a head need not have its records: a ledger says what the set would.
+    lacking = [name for name in unknown if name != "feature set" or found.account is None]
+    if strict and lacking:
         raise missing(
-            f"Not checked: {', '.join(unknown)}.",
+            f"Not checked: {', '.join(lacking)}.",
             f"Give what it takes, such as {parameter('ledger')}, or leave out {parameter('strict')}.",
         )
+
+
+def _spent(found: "Verified") -> list[tuple[str, str]]:
+    """What the ledger says of the same people now."""
+    if found.account is None:
+        return []
+    from dpfc_cli.report.account import left
+
+    account, then, delta = found.account, found.card["ledger"], found.card["delta"] or 1e-5
+    counts = f"{counted(len(account.charges), 'charge')} ({then['private'] + then['unprotected']} when it was made)"
+    return [("spent now", f"{account.summed(delta)}, by {counts}; {left(account, delta) or 'there is no cap'}")]

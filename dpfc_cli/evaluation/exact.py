@@ -17,7 +17,7 @@ from dpfc_cli.features.reader import Blocks, FeatureSet
 from dpfc_cli.heads.head import Head, as_probabilities
 from dpfc_cli.heads.metrics import BEST, Interval, Scores, average_precisions, labelled, wilson
 from dpfc_cli.progress import Progress
-from dpfc_cli.rounding import percentage
+from dpfc_cli.rounding import percentage, with_interval
 from dpfc_cli.show.document import Told
 
 ROWS = 4_096
@@ -75,7 +75,7 @@ class Evaluation(Told):
     calibration: Calibration | None = None
 
     def told(self) -> dict[str, str]:
-        shown = percentage(self.top1, self.n, self.interval)
+        shown = with_interval(self.top1, self.interval, self.n)
         return {"split": printable(self.split), "records": f"{self.n:,}", "top-1": f"{shown}, exact and not protected"}
 
     @property

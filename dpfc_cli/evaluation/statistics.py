@@ -21,7 +21,7 @@ one pair: of twenty, one misses the truth.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class Calibration:
     probability: float
     error: float
     by_chance: float
-    bins: tuple[Bin, ...]
+    bins: tuple[Bin, ...] = field(repr=False)
 
 
 def calibration(probabilities: np.ndarray, right: np.ndarray) -> Calibration:

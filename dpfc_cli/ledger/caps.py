@@ -168,7 +168,8 @@ def check(ledger: Ledger, charge: Charge) -> None:
     largest, cap = found
     more = f"at delta = {delta:g} epsilon = {rounded_down(largest)} still fits" if largest else "nothing more fits"
     what = f"This does not fit under the cap ({said(cap)}): {more}."
-    remedy = "Spend less, or ask for a higher cap: 'dpfc budget' says who set it."
+    who = f"'dpfc budget --full --ledger {ledger.path}'"
+    remedy = f"Spend less, or ask for a higher cap: {who} says who set it."
     fields = {"cap": cap.epsilon, "cap_delta": cap.delta, "asked": charge.epsilon, "delta": charge.delta}
     raise refused("epsilon", what, remedy, "over-cap", **fields, left=largest or None)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dpfc_cli import rounding
 from dpfc_cli.errors import counted
 from dpfc_cli.ledger import caps
-from dpfc_cli.ledger.facts import Cap, Charge, Unit
+from dpfc_cli.ledger.facts import Cap, Charge, Fact, Unit
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import known_set
 from dpfc_cli.ledger.totals import Account, Ledger
@@ -82,6 +82,10 @@ def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Bl
     sets, changes = _sets(account, ledger), _changes(account, ledger)
     if changes and not account.caps:
         rows.append(("cap", "none"))
+    earlier = [cap for cap in changes if cap.most is not None and cap not in account.caps]
+    if earlier:
+        highest = max(earlier, key=lambda cap: cap.most or 0.0)
+        rows.append(("earlier caps", f"{len(earlier)}, the highest: {caps.said(highest)}"))
     rows.append(("sets", ", ".join(dict.fromkeys(row[0] for row in sets.rows))))
     found: list[Block] = [Facts(rows, title=f"Spent on {whose(account)}")]
     found += _charged(account, ledger) if account.charges else []
@@ -118,15 +122,22 @@ def _charged(account: Account, ledger: Ledger) -> list[Block]:
             delta, epsilon = rounding.delta(charge.delta), rounding.epsilon(charge.epsilon)
         where = (str(number), charge.at[:10], named.get(charge.set, "?"), charge.split)
         rows.append((*where, charge.method, state, charge.unit, delta, epsilon))
-        why.append((charge.purpose or "–", str(number), charge.by, charge.head.removesuffix(".safetensors")))
+        why.append(
+            (charge.purpose or "–", str(number), _minute(charge), charge.by, charge.head.removesuffix(".safetensors"))
+        )
     columns = ("no.", "made", "set", "split", "method", "state", "for one", "delta", "epsilon")
     usual = {"split": "train", "for one": "record"}
     kept = [i for i, name in enumerate(columns) if any(row[i] != usual.get(name) for row in rows)]
     shown = [tuple(row[i] for i in kept) for row in (columns, *rows)]
     return [
         Table(shown[0], shown[1:], left=len(kept) - 2, title="Charges, the newest first", few=NEWEST),
-        Table(("purpose", "no.", "by", "head"), why, left=4, title="What they are for, as was said", full=True),
+        Table(("purpose", "no.", "UTC", "by", "head"), why, left=5, title="What they are for, as was said", full=True),
     ]
+
+
+def _minute(fact: Fact) -> str:
+    """When it was written down, in UTC: the order of caps and charges decides what the caps are worth."""
+    return fact.at[:16].replace("T", " ")
 
 
 def _sets(account: Account, ledger: Ledger) -> Table:
@@ -154,19 +165,19 @@ def _totals(account: Account, deltas: Sequence[float]) -> list[Block]:
     title = f"Spent by these together: {'at least, ' if account.at_least else ''}under zero-out adjacency"
     return [
         Table(("delta", "for one", "epsilon"), rows, left=2, title=title, full=True),
-        *([Words(words, full=True)] if mixed else []),
+        *([Words(words)] if mixed else []),
     ]
 
 
 def _changed(changes: Sequence[Cap]) -> Table:
     rows = [
         (
-            *(cap.note or "–", cap.at[:10], cap.population or "each", cap.unit, cap.by),
+            *(cap.note or "–", _minute(cap), cap.population or "each", cap.unit, cap.by),
             *(("–", "none") if cap.delta is None else (rounding.delta(cap.delta), f"{cap.epsilon:.6g}")),
         )
         for cap in changes
     ]
-    columns = ("note", "made", "population", "for one", "by", "delta", "epsilon")
+    columns = ("note", "UTC", "population", "for one", "by", "delta", "epsilon")
     return Table(columns, rows, left=5, title="Every change of a cap", full=True)
 
 

@@ -17,6 +17,7 @@ from dpfc_cli.sources.groups import By
 from dpfc_cli.trust import card as cards
 from dpfc_cli.trust import statement
 from dpfc_cli.trust.card import Finding
+from dpfc_cli.verification import SIGNATURE, of_signature
 from dpfc_cli.version import __version__
 
 SHARED, INTERNAL = "for whoever gets the head", "internal"
@@ -70,7 +71,9 @@ def document(
     own = None if not internal else holder.of(head, features, figures, progress)
     unproved = cards.unproved(card, signed=signed is not None)
     if own is not None:
-        findings, unproved = list(own.findings), [each for each in own.unproved if not signed or each != cards.SIGNER]
+        findings = [each for each in own.findings if each.what != SIGNATURE]
+        unproved = [each for each in own.unproved if not signed or each != cards.SIGNER]
+    findings = [*of_signature(head.file, signed), *findings]
     evaluated = Section("How good it is", [Words(_NOT_EVALUATED)]) if own is None else own.evaluated
     if figures is not None:
         findings.append(_COMPARED if own is not None else _NOT_COMPARED)

@@ -132,7 +132,7 @@ def confirm_again(
     if not ask(f"{said} Charge {again} again?"):
         raise UserError(
             f"{said} Again it would charge {again}.",
-            f"{'Give' if ended else 'Wait for its end, or give'} the option {parameter('again')} to charge one more.",
+            f"{'Give' if ended else 'Wait for its end, or give'} the option '{parameter('again')}' to charge one more.",
             code="exists" if ended else "busy",
         )
     return True

@@ -132,7 +132,7 @@ Result = Literal["ok", "contradicts", "unknown"]
 NOISE = "that the noise was really drawn, and as the card says"
 BELONGS = "that the card belongs to these weights: no ledger names the digest of the file"
 CHARGED = "that its training was charged to a ledger"
-OWNER = "that nobody who can write to the ledger changed it"
+OWNER = "that this ledger is the newest and whole, and that nobody who can write to it changed it"
 SIGNER = "who vouches for it: no signature was checked"
 TEXT = "that dates, names and the values of options that shape no release are true"
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from dpfc_cli.audit import audit as audits
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy import poisson
-from tests.cli.conftest import Dpfc
+from tests.cli.conftest import Dpfc, one_line
 
 FEW = ("--runs", "25", "--trainings", "1")
 
@@ -52,6 +53,20 @@ def test_an_audit_that_is_stopped_shows_the_methods_that_it_has_attacked(
     assert first in result.stdout
     assert second not in result.stdout
     assert "consistent" in result.stdout
+
+
+def test_a_bound_that_is_above_the_claim_by_chance_is_called_so(dpfc: Dpfc, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = audits._audited
+
+    def lucky(*given: Any) -> Any:
+        found = real(*given)
+        return replace(found, release_level=replace(found.release_level, epsilon=1.1))
+
+    monkeypatch.setattr(audits, "_audited", lucky)
+    shown = one_line(dpfc("audit", "--method", "dp-ls", *FEW, ends=0).output)
+    assert "by chance" in shown
+    assert "Run it again" in shown
+    assert "of 1.00 shown" not in shown
 
 
 def test_a_refuted_claim_ends_with_exit_code_one(dpfc: Dpfc, monkeypatch: pytest.MonkeyPatch) -> None:

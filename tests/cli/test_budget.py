@@ -221,8 +221,12 @@ def test_a_cap_is_set_shown_and_changed_and_every_change_stays(dpfc: Dpfc, featu
     assert [account["caps"][i]["note"] for i in (0, 3)] == ["section 4 of the plan", "the study has ended"]
     assert (account["caps"][0]["by"], account["left"]) == ("N. Officer", None)
     assert not any(each["in_force"] for each in account["caps"])
-    shown = dpfc("budget", "--full").stdout
+    BOOK.rename("theirs.sqlite")
+    shown = dpfc("budget", "--full", "--ledger", "theirs.sqlite").stdout
+    Path("theirs.sqlite").rename(BOOK)
     assert re.search("cap +none", shown)
+    assert re.search(r"earlier caps +3, the highest: epsilon = 4", shown)
+    assert re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d", shown)
     assert all(note in one_line(shown) for note in ("section 4 of the plan", "the study has ended"))
     assert dpfc(*LS, "8").exit_code == 0
 

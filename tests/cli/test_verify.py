@@ -67,6 +67,11 @@ def test_the_claim_comes_first_and_nothing_is_said_of_noise_where_none_is_claime
 
 def test_without_the_set_the_ledger_is_named_or_nothing_is_said_of_it(dpfc: Dpfc, head: Path, tmp_path: Path) -> None:
     shutil.copy(LEDGER, "theirs.sqlite")
+    shutil.rmtree("features/blobs")
+    # An auditor has the ledger, and must not have the records.
+    audited = dpfc("verify", HEAD, "--strict", ends=0)
+    assert "spent now" in audited.stdout
+    assert "not checked: feature set)" in audited.stdout
     shutil.rmtree("features")
     alone = dpfc("verify", HEAD, ends=0)
     assert "Nothing contradicts (not checked: feature set, ledger)" in alone.stdout.splitlines()[0]
