@@ -196,7 +196,7 @@ def test_what_is_no_head_and_no_set_is_called_so(head: dpfc.Head, tmp_path: Path
         dpfc.extract(tmp_path)  # type: ignore[arg-type]
     for call in (dpfc.import_features, partial(dpfc.evaluate, head)):
         with pytest.raises(dpfc.UserError, match=r"np\.savez"):
-            call(np.zeros((9, 4)))  # type: ignore[operator]
+            call(np.zeros((9, 4)))  # type: ignore[arg-type]
 
 
 def test_a_table_of_zeros_and_ones_is_not_taken_for_class_numbers(tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ def statement(
             "Leave it out.",
         )
     groups = statements.GROUPS if records_per_person is None else (records_per_person,)
-    more = [("compared with a ledger", "no, this is what its card says: 'dpfc verify' compares it")]
-    document = statements.document(found.card, sha256_of(path), groups, shown(path), more)
+    document = statements.document(found.card, sha256_of(path), groups, shown(path))
     if as_json:
         display.as_json(document.values)
     else:
         display.show(document)
+        display.say("This is what the card of the head says. 'dpfc verify' checks it.")

@@ -18,6 +18,7 @@ def test_the_statement_is_what_train_printed_with_the_files_digest(dpfc: Dpfc, f
     again = dpfc("statement", "a.safetensors", ends=0)
     lines = [line for line in trained.stdout.splitlines() if not line.startswith("spent so far")]
     assert again.stdout.split() == " ".join(lines).split()
+    assert "'dpfc verify' checks it" in again.stderr
     assert hashlib.sha256(Path("a.safetensors").read_bytes()).hexdigest() in again.stdout
     assert charges()[0].at in again.stdout
     (features / "manifest.json").unlink()
