@@ -288,23 +288,13 @@ def test_forged_figures_are_refused_by_the_ledger_and_elsewhere_not_compared(war
     figures, path = json.loads(ward.released.read_text())["figures"], tmp_path / "figures.json"
     head = Head.load(ward.second)
     of = {"charge": head.card["ledger"]["charge"]}
-    for forged in (
-        {"top1": 0.99},
-        {"top1": 0.6, "interval": [0, 1], "noise": 1e-4},
-        {"features": "a"},
-        {"top1": 0.99, "charge": "0" * 32},
-        of,
-    ):
+    for forged in ({"top1": 0.99}, {"features": "a"}, {"top1": 0.99, "charge": "0" * 32}, of):
         better = {**figures, **forged}
         sha256 = hashlib.sha256(json.dumps(better, sort_keys=True).encode()).hexdigest()
         path.write_text(json.dumps({"figures": better, "sha256": sha256}))
         with refuses("damaged", parameter="evaluation"):
             document(head, internal=True, evaluation=path)
-        if "top1" in forged:
-            with refuses("damaged", parameter="evaluation"):
-                document(head, evaluation=path)
-        else:
-            assert words(document(head, evaluation=path)).lower().count("not compared with a ledger") == 3
+        assert words(document(head, evaluation=path)).lower().count("not compared with a ledger") == 3
     assert "not compared" not in words(document(head, internal=True, evaluation=ward.released))
 
 
