@@ -92,7 +92,7 @@ class Typed(NamedTuple):
             return None
         found = typed if self.reader is None else self.reader(self.name, typed)
         # A set is looked for later, when a command says so.
-        early = self.own or self.said.kind in ("number", "integer", "choice")
+        early = self.own or self.said.kind in ("number", "integer")
         return self.said.taken(self.name, found) if early else found
 
 
