@@ -168,8 +168,7 @@ def check(ledger: Ledger, charge: Charge) -> None:
     largest, cap = found
     more = f"at delta = {delta:g} epsilon = {rounded_down(largest)} still fits" if largest else "nothing more fits"
     what = f"This does not fit under the cap ({said(cap)}): {more}."
-    who = f"'dpfc budget --full --ledger {ledger.path}'"
-    remedy = f"Spend less, or ask for a higher cap: {who} says who set it."
+    remedy = f"Spend less, or ask for a higher cap. 'dpfc budget --full --ledger {ledger.path}' says who set it."
     fields = {"cap": cap.epsilon, "cap_delta": cap.delta, "asked": charge.epsilon, "delta": charge.delta}
     raise refused("epsilon", what, remedy, "over-cap", **fields, left=largest or None)
 
@@ -216,10 +215,9 @@ def _fitting(room: float, delta: float) -> float:
     """The largest ε of four digits at δ that costs no more than μ² = room; 0 if not even the least one fits."""
     if room < mu_for(LEAST_EPSILON, delta) ** 2:
         return 0.0
-    exact = epsilon_for(math.sqrt(room), delta)
     # A little more, so that an ε which fits exactly is not lost; a little less, if that is too much.
     for near in (1 + 1e-8, 1 - 1e-8):
-        epsilon = min(exact * near, LARGEST_EPSILON)
+        epsilon = min(epsilon_for(math.sqrt(room), delta) * near, LARGEST_EPSILON)
         unit = 10.0 ** (3 - math.floor(math.log10(epsilon)))
         epsilon = math.floor(epsilon * unit) / unit
         if mu_for(epsilon, delta) ** 2 <= room:
