@@ -194,19 +194,8 @@ def contend(name: str, data: str, epsilon: float, seed: int, rate: float, folder
 
         private = [] if name in WITHOUT else ["--epsilon", f"{epsilon}", "--delta", f"{DELTA}", "--seed", f"{seed}"]
         head = folder / f"head.{'nonprivate' if name in WITHOUT else 'research'}.safetensors"
-        command = [
-            "-m",
-            "dpfc_cli",
-            "train",
-            "--again",
-            "--features",
-            data,
-            "--out",
-            str(head),
-            "--method",
-            *name.split(),
-        ]
-        figures = measured([sys.executable, *command, *private], limit)
+        asked = ["--features", data, "--out", str(head), "--method", *name.split(), *private]
+        figures = measured([sys.executable, "-m", "dpfc_cli", "train", "--again", *asked], limit)
         scores = Head.load(head).scores(load(data).test_x) if figures else None
     if figures is None or scores is None:
         return {"stopped": limit}
