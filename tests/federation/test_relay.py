@@ -1,5 +1,6 @@
 """The relay of examples/hospitals carries what coordinator and sites say. Flower is played by a few names."""
 
+import stat
 import sys
 import threading
 from collections.abc import Callable
@@ -61,9 +62,12 @@ class Grid:
     """SuperNodes in this process: number i is that of NAMES[i]. lost: as many messages are lost."""
 
     def __init__(self, relay: Any, lost: int = 0) -> None:
-        self._relay, self.lost, self.starts = relay, lost, 0
+        self._relay, self.lost, self.starts, self.over = relay, lost, 0, False
 
     def get_nodes(self) -> list[Any]:
+        if self.over:
+            # It ends the thread of the relay.
+            raise SystemExit
         return [SimpleNamespace(node_id=i, name=name, last_activated_at=self.starts) for i, name in enumerate(NAMES)]
 
     def push_messages(self, sent: list[Any]) -> list[Any]:
@@ -93,3 +97,7 @@ def test_a_head_is_trained_over_the_relay(relay: Any, lost: int) -> None:
     joint = coordinator.run(plan, Path("link"), JOINT, Observer(), 20.0)
     for each in serving.heads().values():
         assert np.array_equal(Head.load(each.path).weight, joint.weight)
+    assert {stat.S_IMODE(each.stat().st_mode) for each in Path("link").iterdir()} == {0o600}
+    Path("other").mkdir(0o700)
+    assert stat.S_IMODE(Path("other").stat().st_mode) == 0o700, "other files have the modes that they had"
+    grid.over = True

@@ -6,7 +6,6 @@ An empty reply says that nobody is there. The coordinator then asks again.
 """
 
 import contextlib
-import os
 import socket
 import threading
 import time
@@ -72,6 +71,8 @@ class Nodes:
         path.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX) as door:
             door.bind(str(path))
+            # Nobody can connect before it listens.
+            path.chmod(0o600)
             door.listen()
             while True:
                 connection, _ = door.accept()
@@ -86,7 +87,6 @@ class Nodes:
 def serve(grid: Grid, context: Context) -> None:
     """On the coordinator's machine: a socket for each site. It ends with `flwr stop`."""
     nodes, folder = Nodes(grid), Path(str(context.run_config["sockets"]))
-    os.umask(0o177)
     while True:
         for node in grid.get_nodes():
             known = node.node_id in nodes.started
