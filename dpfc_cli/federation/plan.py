@@ -437,6 +437,6 @@ def _read(path: Path, check: Check, what: str) -> dict[str, Any]:
         raw = json_in(path)
         wrong = fault(raw, check)
         if wrong is not None:
-            known = raw.get("format") if isinstance(raw, dict) else None
-            raise ValueError(f"'{wrong[:80]}' in it makes no sense, and its format is '{str(known)[:80]}'")
+            known = raw["format"] if isinstance(raw, dict) and "format" in raw else what
+            raise ValueError(f"'{wrong[:80]}' in it makes no sense for '{str(known)[:80]}'")
         return dict(raw)

@@ -91,7 +91,7 @@ class Broken:
             if count
         ]
         said = f"Null records, which add nothing to a training: {' and '.join(parts)}."
-        how = f"Without {parameter('on_error')} null, and with another {parameter('out')}, a file names them."
+        how = "The same under another name, with errors refused, makes a file that names them."
         return f"{said} {how} This number depends on the records: do not publish it." if parts else None
 
     def _listed(self) -> str:

@@ -65,6 +65,7 @@ def test_whoever_extracts_learns_how_many_records_are_null_and_nobody_else(dpfc:
     assert "This number depends on the records: do not publish it." in said
     assert path.name not in said
     assert "null" not in made.stdout.lower()
+    assert "‹" not in made.stderr
     assert labels_of("set").count(-1) == 1
     # It is in no file: neither what a set states nor which files there are depends on it.
     assert not list(Path("features").rglob("*.txt"))
