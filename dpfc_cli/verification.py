@@ -25,8 +25,6 @@ from dpfc_cli.trust.card import findings as of_card
 from dpfc_cli.trust.claims import same_epsilon
 from dpfc_cli.trust.statement import brief
 
-SIGNATURE = "signature"
-"""What a finding about it is called."""
 _NO_LEDGER = "not compared with a ledger: none is at hand, and none was named"
 _JOINT = "no ledger has the head of a coordinator. Verify the head of a site beside that site's ledger"
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
@@ -68,7 +66,7 @@ class Verified(Told):
 def verify(wanted: Checking) -> Verified:
     """Check whether a head can be what its card says, and who signed it.
 
-    Without `public_key`, `certificate_chain` and `identity` no signature is checked.
+    Without `public_key`, `certificate_chain` and `identity` no signature is checked, and the findings say so.
 
     Returns:
         The checks and their results. A contradiction is a result, not an error.
@@ -90,7 +88,7 @@ def verify(wanted: Checking) -> Verified:
     card = head.card
     d, m = head.weight.shape
     file = Finding(what="file", result="ok", why=f"a head of {m} classes over {d} dimensions, all numbers finite")
-    findings = [*of_signature(path, signed), file, *of_card(card, head.chain)]
+    findings = [of_signature(signed), file, *of_card(card, head.chain)]
     known, said = _set_at_hand(card)
     findings.append(said)
     place = None if is_joint(card) else _place(wanted.ledger, known, card["ledger"]["charge"])
@@ -113,18 +111,16 @@ def verify(wanted: Checking) -> Verified:
         ledger=place,
         signature=signed,
         findings=tuple(findings),
-        unproved=tuple(unproved(card, named=named, charged=charged, signed=signed is not None)),
+        unproved=tuple(unproved(card, named=named, charged=charged)),
         account=account,
     )
 
 
-def of_signature(path: Path, signed: Signed | None) -> list[Finding]:
-    """What is said of a signature; nothing where there is none."""
-    if signed is not None:
-        return [Finding(what=SIGNATURE, result="ok", why=f"{signed.by} vouches for the bytes of the file")]
-    if signatures.beside(path).exists():
-        return [Finding(what=SIGNATURE, result="unknown", why="there is one, and it was not said who must have signed")]
-    return []
+def of_signature(signed: Signed | None) -> Finding:
+    """What is said of a signature. Whether a file of one lies there says nothing: anybody can put it there."""
+    if signed is None:
+        return Finding(what="signature", result="unknown", why="none was checked: it was not said who must have signed")
+    return Finding(what="signature", result="ok", why=f"{signed.by} vouches for the bytes of the file")
 
 
 def _set_at_hand(card: Mapping[str, Any]) -> tuple[FeatureSet | None, Finding]:

@@ -2,18 +2,16 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
-from dpfc_cli.errors import counted, missing, parameter
+from dpfc_cli.errors import missing, parameter
 from dpfc_cli.heads.signature import Checking
 from dpfc_cli.options import Option
-
-if TYPE_CHECKING:
-    from dpfc_cli.verification import Verified
+from dpfc_cli.show.document import Facts, page
 
 SHOWN = {"ok": "ok", "contradicts": "CONTRADICTS", "unknown": "cannot be known"}
 
@@ -21,7 +19,10 @@ SHOWN = {"ok": "ok", "contradicts": "CONTRADICTS", "unknown": "cannot be known"}
 @command("verify", Checking)
 def verify(
     head: Annotated[Path | None, NEWEST] = None,
-    strict: Annotated[bool, Option("End with an exit code above 0 if something could not be checked, too.")] = False,
+    strict: Annotated[
+        bool,
+        Option("End with an exit code above 0 if something was not checked, too: who signed it, if no key is given."),
+    ] = False,
     full: Full = False,
     as_json: Annotated[bool, JSON] = False,
     **asked: Any,
@@ -32,6 +33,8 @@ def verify(
     with exit code 5 if anything contradicts, or if the signature is not good.
     """
     from dpfc_cli.heads.head import shown
+    from dpfc_cli.ledger.file import read
+    from dpfc_cli.report import account as accounts
     from dpfc_cli.report.evaluated import cost_of
     from dpfc_cli.trust.card import refused
     from dpfc_cli.trust.statement import brief
@@ -40,6 +43,8 @@ def verify(
     found = checked(head_or_newest(head), **asked)
     wrong = found.contradictions
     unknown = [each.what for each in found.findings if each.result == "unknown"]
+    account, delta = found.account, found.card["delta"] or 1e-5
+    book = None if account is None else read(account.ledger)
     if as_json:
         display.as_json(
             {
@@ -48,6 +53,7 @@ def verify(
                 "signature": found.signature and {**asdict(found.signature), "path": str(found.signature.path)},
                 **{"contradictions": wrong, "not checked": unknown, "unproved": found.unproved},
                 "checks": [asdict(finding) for finding in found.findings],
+                "spent": account and book and accounts.values(account, book, (delta,)),
             }
         )
     else:
@@ -60,8 +66,9 @@ def verify(
         claimed = ("claimed", "; ".join(said for _, said in brief(found.card)))
         digest, limits = ("SHA-256 of the file", found.sha256), ("cannot be proved", "; ".join(found.unproved))
         left = f" (not checked: {', '.join(unknown)})" if unknown else ""
-        told = [claimed, *(rows if full else short), *_spent(found), digest, limits]
-        display.facts(f"{outcome}{left}: head {shown(found.path)}", told)
+        told = Facts([claimed, *(rows if full else short), digest, limits])
+        now = accounts.brief(account, book, delta) if account and book else []
+        display.show(page(f"{outcome}{left}: head {shown(found.path)}", told, *now))
     if wrong:
         raise refused(found.path, wrong, "Do not rely on it: ask whoever made it for the head and its ledger again.")
     # Who checks a head need not have its records: a ledger says what the set would.
@@ -69,16 +76,6 @@ def verify(
     if strict and lacking:
         raise missing(
             f"Not checked: {', '.join(lacking)}.",
-            f"Give what it takes, such as {parameter('ledger')}, or leave out {parameter('strict')}.",
+            f"Give what it takes, such as {parameter('ledger')} and {parameter('public_key')}, or leave out "
+            f"{parameter('strict')}.",
         )
-
-
-def _spent(found: "Verified") -> list[tuple[str, str]]:
-    """What the ledger says of the same people now."""
-    if found.account is None:
-        return []
-    from dpfc_cli.report.account import left
-
-    account, then, delta = found.account, found.card["ledger"], found.card["delta"] or 1e-5
-    counts = f"{counted(len(account.charges), 'charge')} ({then['private'] + then['unprotected']} when it was made)"
-    return [("spent now", f"{account.summed(delta)}, by {counts}; {left(account, delta) or 'there is no cap'}")]

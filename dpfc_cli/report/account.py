@@ -65,20 +65,25 @@ def left(account: Account, delta: float, of: Charge | None = None) -> str | None
 
 
 def not_in(account: Account) -> list[str]:
+    """What must be known beside a total."""
     said = []
+    if any(each.passed and not each.adopted for each in account.meant):
+        said.append("more is spent than the cap allows: something was charged where it was not known")
     if account.unprotected:
-        said.append(f"not in it: {counted(account.unprotected, 'training')} without a guarantee (epsilon = ∞)")
+        said.append(f"not in the total: {counted(account.unprotected, 'training')} without a guarantee (epsilon = ∞)")
     if account.at_least:
-        said.append("not in it: what was spent before on a set that was adopted")
+        said.append("not in the total: what was spent before on a set that was adopted")
     return said
 
 
-def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Block]:
-    """What counts for a population: what is spent and left, and the charges; in full also what these figures mean."""
-    rows = [("spent", account.summed(deltas[0]))]
+def brief(account: Account, ledger: Ledger, delta: float) -> list[Block]:
+    """What is spent and left of a population, and what must be known beside it."""
+    rows = [("spent", account.summed(delta))]
     for cap in account.caps:
         largest, _ = caps.left(replace(account, caps=(cap,), also=()), cap.delta or 1.0) or (0.0, cap)
-        rows += [("cap", caps.said(cap)), ("left", rounding.left(largest, cap.delta or 1.0))]
+        count = _charges_before(cap, account, ledger)
+        when = f"set after {counted(count, 'charge')}" if count else "set before the first charge"
+        rows += [("cap", f"{caps.said(cap)}, {when}"), ("left", rounding.left(largest, cap.delta or 1.0))]
     sets, changes = _sets(account, ledger), _changes(account, ledger)
     if changes and not account.caps:
         rows.append(("cap", "none"))
@@ -87,26 +92,28 @@ def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Bl
         highest = max(earlier, key=lambda cap: cap.most or 0.0)
         rows.append(("earlier caps", f"{len(earlier)}, the highest: {caps.said(highest)}"))
     rows.append(("sets", ", ".join(dict.fromkeys(row[0] for row in sets.rows))))
-    found: list[Block] = [Facts(rows, title=f"Spent on {whose(account)}")]
+    said = whose(account)
+    return [
+        Facts(rows, title=f"Spent on {said}"),
+        *(Words(f"{said}: {each}.", strong=True) for each in not_in(account)),
+    ]
+
+
+def _charges_before(cap: Cap, account: Account, ledger: Ledger) -> int:
+    """How many charges a cap did not know of beforehand: by the clock, or by the rows, whose order a merge changes."""
+    rows = {each.id for each in ledger.until(cap.id).charges}
+    return sum(each.id in rows or each.at < cap.at for each in account.charges)
+
+
+def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Block]:
+    """What counts for a population: what is spent and left, and the charges; in full also what these figures mean."""
+    found, changes = brief(account, ledger, deltas[0]), _changes(account, ledger)
     found += _charged(account, ledger) if account.charges else []
-    found += [*_totals(account, deltas), replace(sets, full=True)]
+    found += [*_totals(account, deltas), replace(_sets(account, ledger), full=True)]
     if changes:
         found.append(_changed(changes))
     if account.private and (account.caps or len(account.private) > 1):
         found.append(Words(CAPPED if account.caps else PLANNED, full=True))
-    if account.passed and not account.adopted:
-        said = "More is spent than the cap allows: something was charged where it was not known."
-        found.append(Words(said, strong=True))
-    if account.unprotected:
-        found.append(
-            Words(
-                f"Not in the sum: {counted(account.unprotected, 'training')} without a guarantee. What was released "
-                "there has epsilon = ∞.",
-                strong=True,
-            )
-        )
-    if account.at_least:
-        found.append(Words("A set was adopted. What was spent on it before is not known, and in no sum.", strong=True))
     return found
 
 
@@ -209,9 +216,13 @@ def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[st
         "unprotected": account.unprotected,
         "charges": [charged(charge) for charge in account.charges],
         "caps": [
-            {**{name: getattr(cap, name) for name in said}, "in_force": cap.id in in_force}
+            {
+                **{name: getattr(cap, name) for name in said},
+                **{"in_force": cap.id in in_force, "charges_before": _charges_before(cap, account, ledger)},
+            }
             for cap in _changes(account, ledger)
         ],
+        "warnings": not_in(account),
         "left": {f"{delta:g}": found[0] for delta in deltas if (found := caps.left(account, delta))} or None,
     }
 

@@ -7,7 +7,7 @@ from typing import Any
 from dpfc_cli.errors import conflict, counted, parameter, printable
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
-from dpfc_cli.heads.signature import Signed, beside
+from dpfc_cli.heads.signature import Signed
 from dpfc_cli.privacy.chain import Centre, Clip, Step
 from dpfc_cli.progress import Progress
 from dpfc_cli.report import holder
@@ -17,7 +17,7 @@ from dpfc_cli.sources.groups import By
 from dpfc_cli.trust import card as cards
 from dpfc_cli.trust import statement
 from dpfc_cli.trust.card import Finding
-from dpfc_cli.verification import SIGNATURE, of_signature
+from dpfc_cli.verification import of_signature
 from dpfc_cli.version import __version__
 
 SHARED, INTERNAL = "for whoever gets the head", "internal"
@@ -65,15 +65,11 @@ def document(
             f"Give {parameter('internal')}, or leave it out.",
         )
     card, digest, name = head.card, sha256_of(head.file), name or head.file.name
-    findings = cards.findings(card, head.chain)
     figures = None if evaluation is None else released_in(evaluation, digest)
     said = statement.document(card, digest)
     own = None if not internal else holder.of(head, features, figures, progress)
-    unproved = cards.unproved(card, signed=signed is not None)
-    if own is not None:
-        findings = [each for each in own.findings if each.what != SIGNATURE]
-        unproved = [each for each in own.unproved if not signed or each != cards.SIGNER]
-    findings = [*of_signature(head.file, signed), *findings]
+    findings = [of_signature(signed), *(cards.findings(card, head.chain) if own is None else own.findings)]
+    unproved = cards.unproved(card) if own is None else own.unproved
     evaluated = Section("How good it is", [Words(_NOT_EVALUATED)]) if own is None else own.evaluated
     if figures is not None:
         findings.append(_COMPARED if own is not None else _NOT_COMPARED)
@@ -123,7 +119,7 @@ def _short(head: Head, own: "holder.Holder | None", signed: Signed | None) -> li
     made_of = f"a linear classifier of {counted(len(head.classes), 'class')} on features of {_backbone(card)}"
     return [
         *_strength(card),
-        ("signed by", signed.by if signed else "not checked" if beside(head.file).exists() else "nobody"),
+        ("signed by", signed.by if signed else "not checked"),
         *(() if own is None else own.short),
         ("trained on", f"{card['facts']['n']:,} {unit} of '{card['features']['name']}'"),
         ("what it is", made_of),

@@ -133,16 +133,15 @@ NOISE = "that the noise was really drawn, and as the card says"
 BELONGS = "that the card belongs to these weights: no ledger names the digest of the file"
 CHARGED = "that its training was charged to a ledger"
 OWNER = "that this ledger is the newest and whole, and that nobody who can write to it changed it"
-SIGNER = "who vouches for it: no signature was checked"
 TEXT = "that dates, names and the values of options that shape no release are true"
 
 
-def unproved(card: Mapping[str, Any], *, named: bool = False, charged: bool = False, signed: bool) -> list[str]:
+def unproved(card: Mapping[str, Any], *, named: bool = False, charged: bool = False) -> list[str]:
     """What the file of a head cannot prove. named: whether a ledger names the digest of the file. charged: whether it
-    has the charge. signed: whether a signature was checked.
+    has the charge.
     """
     private = [NOISE] if card["claim"] == "private" else []
-    return [*private, *([] if named else [BELONGS, TEXT]), OWNER if charged else CHARGED, *([] if signed else [SIGNER])]
+    return [*private, *([] if named else [BELONGS, TEXT]), OWNER if charged else CHARGED]
 
 
 @dataclass(frozen=True, kw_only=True)

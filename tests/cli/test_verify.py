@@ -13,7 +13,7 @@ from safetensors.numpy import save
 import dpfc_cli as dpfc_face
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.accounting import Guarantee, mu_for
-from tests.cli.conftest import Dpfc
+from tests.cli.conftest import Dpfc, one_line
 from tests.support import refuses
 
 LEDGER = "features/ledger.sqlite"
@@ -46,14 +46,14 @@ def test_a_head_and_its_ledger_agree(dpfc: Dpfc, head: Path) -> None:
     assert "Nothing contradicts" in shown.stdout
     assert "that the noise was really drawn" in shown.stdout
     assert "that the card belongs to these weights" not in shown.stdout
-    assert set(results(dpfc, HEAD).values()) == {"ok"}
+    assert {what for what, result in results(dpfc, HEAD).items() if result != "ok"} == {"signature"}
     found = dpfc_face.verify(HEAD)
     assert not found.contradictions
     assert found.sha256 in shown.stdout
 
 
 def test_the_claim_comes_first_and_nothing_is_said_of_noise_where_none_is_claimed(dpfc: Dpfc, head: Path) -> None:
-    claim = dpfc("verify", HEAD).stdout.split("claimed")[1].split("ok ")[0]
+    claim = dpfc("verify", HEAD).stdout.split("claimed")[1].split("signature ")[0]
     assert " ".join(claim.split()) == (
         "differentially private, epsilon = 2 at delta = 1e-05; one record of 600, zero-out adjacency"
     )
@@ -69,12 +69,12 @@ def test_without_the_set_the_ledger_is_named_or_nothing_is_said_of_it(dpfc: Dpfc
     shutil.copy(LEDGER, "theirs.sqlite")
     shutil.rmtree("features/blobs")
     # An auditor has the ledger, and must not have the records.
-    audited = dpfc("verify", HEAD, "--strict", ends=0)
-    assert "spent now" in audited.stdout
-    assert "not checked: feature set)" in audited.stdout
+    audited = dpfc("verify", HEAD, "--strict", ends=2)
+    assert "Not checked: signature." in audited.stderr
+    assert "not checked: signature, feature set)" in audited.stdout
     shutil.rmtree("features")
     alone = dpfc("verify", HEAD, ends=0)
-    assert "Nothing contradicts (not checked: feature set, ledger)" in alone.stdout.splitlines()[0]
+    assert "Nothing contradicts (not checked: signature, feature set, ledger)" in alone.stdout.splitlines()[0]
     strict = dpfc("verify", HEAD, "--strict")
     assert (strict.exit_code, strict.stdout) == (2, alone.stdout)
     assert "Not checked: " in strict.stderr
@@ -84,6 +84,25 @@ def test_without_the_set_the_ledger_is_named_or_nothing_is_said_of_it(dpfc: Dpfc
     assert (named["ledger"], named["SHA-256"], named["other trainings in the ledger"]) == ("ok",) * 3
     missing = dpfc("verify", HEAD, "--ledger", "nowhere.sqlite", ends=2)
     assert "There is no ledger 'nowhere.sqlite'" in missing.output
+
+
+def test_what_the_ledger_says_now_is_what_budget_says(dpfc: Dpfc, head: Path) -> None:
+    """A cap that came after the first charge, and one that two copies of the ledger have passed together."""
+    assert dpfc("budget", "--features", "blobs", "--cap", "3", ends=0)
+    shutil.copytree("features", "other")
+    for folder in ("features", "other"):
+        line = ("--epsilon", "2", "--method", "dp-ls", "--purpose", folder)
+        assert dpfc("train", "--features", f"{folder}/blobs", *line, ends=0)
+    assert dpfc("budget", "--merge", "other/ledger.sqlite", ends=0)
+    budget, verified = dpfc("budget", ends=0), dpfc("verify", HEAD, ends=0)
+    for shown in (budget, verified):
+        assert "set after 1 charge" in one_line(shown.stdout)
+        assert "more is spent than the cap allows" in shown.stderr
+    spent = json.loads(dpfc("verify", HEAD, "--json").stdout)["spent"]
+    (told,) = json.loads(dpfc("budget", "--delta", "1e-5", "--json").stdout)["spent"]["populations"]
+    assert spent == told | {"ledger": spent["ledger"]}
+    assert [each["charges_before"] for each in spent["caps"]] == [1]
+    assert "more is spent" in spent["warnings"][0]
 
 
 def test_an_edited_epsilon_is_refused_everywhere(dpfc: Dpfc, head: Path) -> None:

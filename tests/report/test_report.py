@@ -241,7 +241,7 @@ def test_the_ledger_of_an_internal_report_is_what_the_account_says(ward: Ward) -
     ]
     whys = [(row[0], row[1], *row[3:]) for row in grid(report, "purpose").rows[1:]]
     assert whys == [("–", "2", WHO, "second"), (WHY, "1", WHO, "first")]
-    assert fact(report, "cap") == caps.said(account.caps[0])
+    assert fact(report, "cap") == f"{caps.said(account.caps[0])}, set after 1 charge"
     assert fact(report, "spent by all trainings of these people") == account.summed(1e-5)
     assert fact(report, "left") == rounding.left((caps.left(account, 1e-5) or (0.0,))[0], 1e-5)
 
