@@ -89,7 +89,7 @@ def verify(wanted: Checking) -> Verified:
     d, m = head.weight.shape
     file = Finding(what="file", result="ok", why=f"a head of {m} classes over {d} dimensions, all numbers finite")
     findings = [of_signature(signed), file, *of_card(card, head.chain)]
-    known, said = _set_at_hand(card)
+    known, said = _set_at_hand(card, wanted.ledger)
     findings.append(said)
     place = None if is_joint(card) else _place(wanted.ledger, known, card["ledger"]["charge"])
     named, charged, account = False, False, None
@@ -123,11 +123,13 @@ def of_signature(signed: Signed | None) -> Finding:
     return Finding(what="signature", result="ok", why=f"{signed.by} vouches for the bytes of the file")
 
 
-def _set_at_hand(card: Mapping[str, Any]) -> tuple[FeatureSet | None, Finding]:
-    """The feature set of the training, if it is here, and whether the card says of it what is true."""
+def _set_at_hand(card: Mapping[str, Any], ledger: Path | str | None = None) -> tuple[FeatureSet | None, Finding]:
+    """The feature set of the training, if it is beside the ledger that was named, or here, and whether the card says of
+    it what is true.
+    """
     what, name = "feature set", card["features"]["name"]
     try:
-        found = set_of_training(name)
+        found = (set_of_training(name, Path(ledger).parent) if ledger else None) or set_of_training(name)
         if found is None:
             return None, Finding(what=what, result="unknown", why=f"no set of the name '{name}' is at hand")
         found = found.with_classes(card["classes"]) if "federation" in card else found

@@ -56,10 +56,10 @@ def invite(
     found, _ = feature_set(features)
     data = plans.invitation(found, name, epsilon)
     _write(out, data)
-    if as_json:
-        display.as_json({"file": str(out), "invitation": json.loads(data)})
-        return
     said = json.loads(data)
+    if as_json:
+        display.as_json({"file": str(out), "invitation": said})
+        return
     rows = [
         ("site", name),
         ("records", f"{said['n']:,}" if said["records"] is None else f"{said['records']:,} of {said['n']:,} persons"),
@@ -128,10 +128,7 @@ def check(
     claimed, after = checked.calibrated.worth, checked.after
     cost = rounding.cost(claimed.epsilon, claimed.delta)
     rows = [
-        (
-            "this site",
-            f"{site.name}: would charge {cost} to {site.features.name}",
-        ),
+        ("this site", f"{site.name}: would charge {cost} to {site.features.name}"),
         ("then spent", after.summed(claimed.delta)),
         *((("left", left),) if (left := shown.left(after, claimed.delta, checked.charge)) else ()),
         ("leaves it", "sums with the whole noise of this claim; the head, which is made of them"),
@@ -180,7 +177,7 @@ def serve(
     if as_json:
         display.as_json({"site": name, "head": head, "sha256": sha256})
         return
-    display.facts(f"Site {name}", [("head", head or "was written before"), *([("SHA-256", sha256)] if sha256 else [])])
+    display.facts(f"Site {name} is done", [("head", head or "was written before"), ("SHA-256", sha256 or "–")])
 
 
 @command("federation-run", when_stopped="The sites wait. The same command goes on.")
@@ -188,7 +185,10 @@ def run(
     plan: Plan,
     sockets: Annotated[Path, Option("The folder in which site NAME answers at NAME.sock.", metavar="FOLDER")],
     out: Out,
-    patience: Annotated[float, Option("Seconds for which a site may be away.", low=0.0, high=1e7)] = 600.0,
+    patience: Annotated[
+        float,
+        Option("Seconds for which a site may be away. A reply may take as long, and 600 at least.", low=0.0, high=1e7),
+    ] = 600.0,
     public_head: Start = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:

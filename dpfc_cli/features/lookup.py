@@ -100,12 +100,12 @@ def finished(folder: Path) -> list[Path]:
     return [path for path in _sets_in(folder) if not path.name.endswith(PARTIAL)]
 
 
-def set_of_training(name: str) -> FeatureSet | None:
-    """The set in the features folder that has this name; None if there is none.
+def set_of_training(name: str, folder: Path | None = None) -> FeatureSet | None:
+    """The set in a folder (None: the features folder) that has this name; None if there is none.
 
     The name is that of the real folder, as in the card of a head. If links make several sets of that name, the newest.
     """
-    found = [path for path in _sets_in(features_folder()) if path.resolve().name == name]
+    found = [path for path in _sets_in(folder or features_folder()) if path.resolve().name == name]
     return FeatureSet(max(found, key=lambda folder: written_at(folder / MANIFEST))) if found else None
 
 

@@ -8,7 +8,7 @@ by rounding, and so does what the answers are about.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter, quoted
-from dpfc_cli.federation.messages import SHORT, LostError, Refusal, ask
+from dpfc_cli.federation.messages import PATIENCE, SHORT, Refusal, ask
 from dpfc_cli.federation.plan import Federation
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
@@ -33,12 +33,14 @@ from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_with, check_name, with_ending
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.public_start import vectors_for
+from dpfc_cli.training.run import warn_of_place
 
-PATIENCE, GIVING = 600.0, 30.0
-"""Seconds for which a site that does not answer is asked again: for answers, and when there is a head for it."""
+GIVING = 30.0
+"""Seconds for which a site that is away is asked again when there is a new head for it."""
+_GO_ON: tuple[Refusal, ...] = ("refused", "failed")
 _WORDS: dict[Refusal, str] = {
     "unreadable": "it cannot read the message: it may have another version of dpfc",
-    "other-plan": "it has pinned another plan",
+    "other-plan": "it has pinned another plan. Compare the digests",
     "refused": "its own check says no; its operator sees why",
     "not-charged": "it was not charged",
     "out-of-order": "it expects another query of the plan",
@@ -57,7 +59,8 @@ class RefusedError(UserError):
         why = _WORDS.get(said, "it gives no reason that is known")  # type: ignore[call-overload]
         super().__init__(
             f"Site '{name}' refuses: {why}.",
-            "Speak to its operator. The same command goes on: what was charged is not charged again.",
+            "Speak to its operator."
+            + (" Then the same command goes on: what was charged is not charged again." if said in _GO_ON else ""),
             code="conflict",
             site=name,
         )
@@ -142,9 +145,7 @@ class Remote:
     mechanism: Mechanism
     patience: float = PATIENCE
     told: Callable[[str], None] = lambda _: None
-
-    def __post_init__(self) -> None:
-        self._asked: list[Query] = []
+    _asked: list[Query] = field(default_factory=list, init=False)
 
     def say(self, asked: str, body: bytes = b"", limit: int = SHORT, **said: Any) -> tuple[str, memoryview]:
         """The state in which the site is, and what it sends. RefusedError, or UserError where it is away."""
@@ -155,10 +156,11 @@ class Remote:
                 # It was started again since. It finds its charge, and goes on.
                 self.say("charge")
                 reply, rest = ask(self.socket, message, limit, self.patience, self._away)
-        except (LostError, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise AwayError(
                 f"Site '{self.name}' does not answer at '{self.socket}'.",
-                "Start it there, and type the same command again: it goes on.",
+                "See that it was started there, and works. Then the same command goes on. If a pass over its records "
+                f"takes long, give it more time: {parameter('patience')}.",
                 code="lost",
                 site=self.name,
             ) from error
@@ -196,13 +198,10 @@ class Remote:
         shape = release.parts[part + (len(release.parts) > len(release.pieces))]
         size = 8 * math.prod(shape)
         _, body = self.say("release", encoded(query, None), SHORT + size, number=number, part=part)
-        try:
-            (answer,), rest = taken(body, [shape])
-        except ValueError:
-            rest = memoryview(b"?")
+        answer = taken(body, [shape])[0][0] if len(body) == size else None
         # A masked answer says nothing by itself.
         masked = self.mechanism.pool is not None
-        if len(rest) or not (masked or _can_be(self.mechanism, answer, number, query)):
+        if answer is None or not (masked or _can_be(self.mechanism, answer, number, query)):
             raise _impossible(f"Site '{self.name}'")
         return answer
 
@@ -238,9 +237,9 @@ def run(
     """Train the head of a plan, write it, and give it to all sites.
 
     sockets: the folder in which site NAME answers at NAME.sock. out: the file of the head; if it has the head of this
-    plan, the sites get it, and nothing is asked. patience: for how many seconds a site may be away. start: the file of
-    the public class vectors that the plan names. UserError: a site refuses, does not answer before there is a head, the
-    head cannot be written, the plan has another start, or there is no such folder.
+    plan, the sites that are there get it, and nothing is asked. patience: for how many seconds a site may be away.
+    start: the file of the public class vectors that the plan names. UserError: a site refuses, does not answer before
+    there is a head, the head cannot be written, the plan has another start, or there is no such folder.
     """
     if not sockets.is_dir():
         raise missing(
@@ -258,23 +257,25 @@ def run(
         for each, claim in zip(plan.sites, plan.claims, strict=True)
     ]
     path = out = with_ending(out, "private")
-    if not out.exists():
+    # One that has its head does not wait for us.
+    again = min(patience, GIVING)
+    if out.exists():
+        again = 0.0
+    else:
         check_name(out, "private")
         heads.try_place(out)
         path = heads.save(heads.encoded(_trained(plan, sites, observer, public)), out)
+        warn_of_place(path, out, observer)
     head = Head.load(path)
     if head.card.get("federation", {}).get("plan") != plan.digest:
         raise UserError(f"'{out}' exists.", "A head is never overwritten. Choose another name.", code="exists")
 
     def given(site: Remote) -> None:
         try:
-            # One that has its head does not wait for us.
-            replace(site, patience=min(patience, GIVING)).give(head)
+            replace(site, patience=again).give(head)
             observer.say(f"{site.name} has its head.")
         except AwayError:
-            observer.say(
-                f"{site.name} does not answer. If it does not have its head yet, the same command gives it the head."
-            )
+            observer.say(f"{site.name} does not answer. If it lacks its head, start it: the same command gives it one.")
 
     _at_once(sites, given)
     return head

@@ -11,7 +11,7 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,16 +21,14 @@ from dpfc_cli.privacy.parts import LARGEST_SAID, framed, unframed
 Refusal = Literal["unreadable", "other-plan", "refused", "not-charged", "out-of-order", "failed"]
 """All that a site says of what is wrong. Texts could tell what is inside."""
 _LENGTH = 8
+PATIENCE = 600.0
+"""Seconds that the reply of a site may take at least: a pass over its records, and what `left` adds."""
 STALLED = 60.0
 """Seconds after which a site no longer waits for a message that was begun."""
 FIRST_PAUSE = 0.1
 """Seconds until somebody who was not there is asked again. Each pause is twice as long as the one before."""
 SHORT = LARGEST_SAID + 8
 """Bytes of a message, or of a reply, that has values alone."""
-
-
-class LostError(ConnectionError):
-    """The other side has gone, or is not there."""
 
 
 def query_bytes(d: int, m: int) -> int:
@@ -57,9 +55,7 @@ class Exchange:
     body: memoryview
     connection: socket.socket
     every: float
-
-    def __post_init__(self) -> None:
-        self._came = time.monotonic()
+    _came: float = field(default_factory=time.monotonic, init=False)
 
     def reply(self, said: dict[str, Any], body: bytes = b"") -> None:
         """Send the reply and close. Whoever asked may have gone: it will ask again."""
@@ -127,35 +123,33 @@ class Door:
             yield found
 
 
-def _ask(path: Path, message: bytes, limit: int) -> bytes:
+def _ask(path: Path, message: bytes, limit: int, seconds: float) -> bytes:
     with socket.socket(socket.AF_UNIX) as connection:
-        try:
-            connection.connect(str(path))
-            _send(connection, message)
-            # A carrier reads to the end. It need not know how long a message is.
-            connection.shutdown(socket.SHUT_WR)
-            return _receive(connection, limit)
-        except OSError as error:
-            raise LostError(str(error)) from error
+        connection.settimeout(seconds)
+        connection.connect(str(path))
+        _send(connection, message)
+        # A carrier reads to the end. It need not know how long a message is.
+        connection.shutdown(socket.SHUT_WR)
+        return _receive(connection, limit)
 
 
 def ask(
     path: Path, message: bytes, limit: int, patience: float, away: Callable[[], None] = lambda: None
 ) -> tuple[dict[str, Any], memoryview]:
-    """What a site replies to a message. Where nobody is there, it is asked again for so many seconds.
+    """What a site replies to a message. Where nobody is there, it is asked again for so many seconds (patience).
 
-    away: called once, before it waits.
+    A reply may take as long, and `PATIENCE` at least. away: called once, before it waits.
 
     Raises:
-        LostError: nobody listens, or whoever listened has gone.
+        OSError: nobody listens, whoever listened has gone, or does not reply.
         ValueError: the reply is longer than `limit`, or none.
 
     """
     end, pause = time.monotonic() + patience, FIRST_PAUSE
     while True:
         try:
-            return unframed(_ask(path, message, limit))
-        except LostError:
+            return unframed(_ask(path, message, limit, max(patience, PATIENCE)))
+        except OSError:
             if time.monotonic() > end:
                 raise
         if pause == FIRST_PAUSE:
@@ -182,5 +176,5 @@ def _receive(connection: socket.socket, limit: int) -> bytes:
             raise ValueError("a message is too long")
         data = file.read(length)
     if len(begun) + len(data) < _LENGTH + length:
-        raise LostError("the connection has ended")
+        raise ConnectionError("the connection has ended")
     return data

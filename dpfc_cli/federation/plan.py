@@ -25,7 +25,7 @@ from typing import Any, get_args
 import numpy as np
 
 from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter, quoted, unsupported
-from dpfc_cli.features.manifest import Manifest, fingerprint_of, made_by
+from dpfc_cli.features.manifest import fingerprint_of, made_by
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation.masks import keep, new_key
 from dpfc_cli.files import bytes_in, json_in
@@ -63,7 +63,7 @@ from dpfc_cli.trust.card import START
 from dpfc_cli.version import code_digest
 
 FORMAT, INVITATION = "dpfc-federation-1", "dpfc-invitation-1"
-PLAN, AGAIN = "a plan", "Mend it, or ask for it again."
+PLAN, AGAIN = "a plan", "Name the file, or ask whoever made it for it again."
 FEDERATED = ("dp-whitened", "dp-fc", "dp-ls")
 """The methods that a federation can have: their plans do not depend on how many records there are."""
 _NAME = test(lambda value: type(value) is str and bool(re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", value)))
@@ -96,6 +96,7 @@ _POLICY = closed(
     {},
     epsilon=_EPSILON,
     delta=number(LEAST_DELTA, 1),
+    adjacency=each(among(get_args(Adjacency))),
     methods=each(among(FEDERATED)),
     sites=each(_NAME),
 )
@@ -283,7 +284,7 @@ def load(path: Path) -> Federation:
 def check_policy(plan: Federation, name: str, path: Path) -> None:
     """Compare a plan with what a site agrees to at most. Unit and backbone are those of its own set (`site_of`).
 
-    path: a JSON file with some of `epsilon`, `delta`, `methods`, and `sites`: names of those that it trains with.
+    path: a JSON file with some of `epsilon`, `delta`, `adjacency`, `methods`, and `sites`: names of the others.
     UserError: it cannot be read or has no limit, or the plan has something that it does not allow.
     """
     allowed, others = _read(path, _POLICY, "a policy"), {each.name for each in plan.sites} - {name}
@@ -291,7 +292,7 @@ def check_policy(plan: Federation, name: str, path: Path) -> None:
         raise damaged(f"The policy {quoted(path)} has no limit, so it would allow every plan.", "Write one into it.")
     has: dict[str, Any] = {
         **{"epsilon": plan.part(name).epsilon, "delta": plan.delta},
-        **{"methods": {plan.method}, "sites": others},
+        **{"adjacency": {plan.adjacency}, "methods": {plan.method}, "sites": others},
     }
     broken = []
     for key, limit in allowed.items():
@@ -314,13 +315,9 @@ def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
     """
     facts, manifest = facts_of(features), features.manifest
     part = {"name": name, "n": facts.n, "records": facts.rows, "epsilon": epsilon, "key": "0" * 64}
-    values = {
-        "format": INVITATION,
-        **part,
-        "k": facts.k,
-        "classes": list(manifest.classes),
-        "features": recipe(manifest),
-    }
+    known = {"backbone": made_by(manifest.backbone), "dim": manifest.dim, "dtype": manifest.dtype}
+    known["preparation"] = manifest.source["identity"].get("preparation")
+    values = {"format": INVITATION, **part, "k": facts.k, "classes": list(manifest.classes), "features": known}
     wrong = fault(json.loads(json.dumps(values)), _INVITATION)
     if wrong is not None:
         raise UserError(
@@ -353,13 +350,6 @@ def _part(invited: Mapping[str, Any]) -> Part:
 def keys_of(features: FeatureSet) -> Path:
     """The folder with a site's invitations and their private keys."""
     return ledger_path(features.folder).parent / LEDGER_QUERIES
-
-
-def recipe(manifest: Manifest) -> dict[str, Any]:
-    """What makes features: public facts that all sites must share."""
-    preparation = manifest.source["identity"].get("preparation")
-    known = {"dim": manifest.dim, "dtype": manifest.dtype, "preparation": preparation}
-    return {"backbone": made_by(manifest.backbone), **known}
 
 
 def agreed(

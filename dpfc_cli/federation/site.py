@@ -83,7 +83,8 @@ def site_of(plan: Federation, name: str, features: FeatureSet, folder: Path | No
     found = features.with_classes(plan.classes)
     facts = facts_of(found, plan.adjacency)
     wrong = [
-        *(f"its {what} ({said} in the invitation)" for what, said in vars(own).items() if vars(part)[what] != said),
+        *(["its name"] if part.name != own.name else []),
+        *([f"its epsilon ({own.epsilon:g} in the invitation)"] if part.epsilon != own.epsilon else []),
         *(["the counts or the unit"] if facts != plan.facts(part.n, part.records) else []),
         *(["the recipe of the features"] if found.manifest.fingerprint != plan.fingerprint else []),
     ]
@@ -154,9 +155,10 @@ def serve(site: Site, socket: Path, observer: Observer, every: float = 0.0) -> T
         return None
     checked = ready(site, observer)
     with Door(socket, query_bytes(site.features.dim, len(site.plan.classes)), every) as door:
-        observer.say(f"Answers at {socket}.")
+        before = "nothing is charged yet" if checked.unfinished is None else "it was charged before, and goes on"
+        observer.say(f"Waits for the coordinator at {socket}: {before}.")
         charged = _charged(site, checked, door, observer)
-        answering = Answering(site, charged, door)
+        answering = Answering(site, charged, door, observer)
         try:
             calibrated = checked.calibrated
             calibrated = replace(calibrated, method=replace(calibrated.method, solve=answering.solve))
@@ -222,8 +224,8 @@ class Answering:
     last: the message with the head. Its reply waits until the head is written.
     """
 
-    def __init__(self, site: Site, charged: Charged, door: Door) -> None:
-        self._site, self._charged, self._door = site, charged, door
+    def __init__(self, site: Site, charged: Charged, door: Door, observer: Observer) -> None:
+        self._site, self._charged, self._door, self._observer = site, charged, door, observer
         self.last: Exchange | None = None
         self._plan, self._facts = charged.checked.calibrated.plan, charged.checked.calibrated.facts
         ends = itertools.accumulate(len(release.parts) for release in self._plan.releases)
@@ -279,6 +281,7 @@ class Answering:
                     self._write(number, query)
                 self._begun += 1
                 oracle.pieces(query)
+                self._observer.say(f"Answered release {self._begun} of {len(self._plan.releases)}.")
             # The first part of an answer in pieces says which query it is of.
             at = part + (len(release.parts) > len(release.pieces))
             answer = self._kept(self._starts[number] + at, release.parts[at])

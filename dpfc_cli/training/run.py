@@ -78,8 +78,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
         # A training that was killed may have written its head, and the ledger does not say so.
         there = _holds(checked.path, digest)
         path = saved = checked.path if there else heads.save(data, checked.path)
-        if path.parent != checked.path.parent:
-            observer.warn(f"'{checked.path.parent}' cannot be written (is the disk full?). The head is '{path}'.")
+        warn_of_place(path, checked.path, observer)
         unsettled = _settled(charged, path, digest)
         spent = spent_now(receipt)
         if answers is not None and unsettled is None:
@@ -106,6 +105,12 @@ def run(charged: Charged, observer: Observer) -> Trained:
         raise
     let_go(charged)
     return Trained(charged=charged, head=replace(head, path=path), path=path, sha256=digest, spent=spent)
+
+
+def warn_of_place(path: Path, wanted: Path, observer: Observer) -> None:
+    """Warn if a head is not in the folder in which it was wanted, see `heads.save`."""
+    if path.parent != wanted.parent:
+        observer.warn(f"'{wanted.parent}' cannot be written (is the disk full?). The head is '{path}'.")
 
 
 def let_go(charged: Charged) -> None:

@@ -62,7 +62,9 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
     other.start()
     monkeypatch.setenv("DPFC_HEADS", "south/heads")
     typed = " ".join(textwrap.wrap(str(made["digest"]).upper(), 8))
-    served = done("site-serve", "plan.json", *own, "--digest", typed, "--socket", "south.sock")
+    ended = dpfc("site-serve", "plan.json", *own, "--digest", typed, "--socket", "south.sock", "--json", ends=0)
+    served = json.loads(ended.stdout)
+    assert [ended.stderr.count(f"release {number} of 5") for number in range(1, 6)] == [1] * 5
     other.join()
     serving.heads()
     assert Path(str(served["head"])).exists()
@@ -72,7 +74,6 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
     said = " ".join(dpfc("statement", str(JOINT), ends=0).stdout.split())
     assert "no other training" not in said
     # Both have it. So there is nobody who answers, and nothing to do.
-    monkeypatch.setattr(coordinator, "GIVING", 0.0)
     assert done(*line, ".")["head"] == str(JOINT)
 
 

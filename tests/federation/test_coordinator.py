@@ -1,5 +1,7 @@
 """A head of several sites is that of one place, and what a site sends is looked at before it counts."""
 
+import socket
+import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 from bench.federation import local, plan_of
 from dpfc_cli.errors import UserError
-from dpfc_cli.federation import coordinator
+from dpfc_cli.federation import coordinator, messages
 from dpfc_cli.federation import plan as plans
 from dpfc_cli.federation.coordinator import Remote, Sums
 from dpfc_cli.heads.head import Head
@@ -25,6 +27,7 @@ from dpfc_cli.verification import verify
 from tests.federation.sites import CLASSES, JOINT, NAMES, Serving, X, Y, agreed, made_set
 from tests.support import curator, refuses, stream_of
 from tests.training.requests import charges, states
+from tests.training.stopped import Listener
 
 
 def trained(plan: plans.Federation) -> Head:
@@ -99,7 +102,9 @@ def test_sites_train_one_head_over_sockets(method: str, persons: bool, monkeypat
         assert np.array_equal(own.bias, joint.bias)
         assert own.card["federation"] == joint.card["federation"] | {"site": name}
         assert own.card["options"] == joint.card["options"]
-        assert not verify(ended[name].path, ledger=Path(name, "ledger.sqlite")).contradictions
+        # The set is beside the ledger.
+        found = verify(ended[name].path, ledger=Path(name, "ledger.sqlite"))
+        assert [each.what for each in found.findings if each.result != "ok"] == ["signature"]
         assert [each.mu for each in charges(sets[name])] == [own.card["mu"]]
         assert not list(Path(name, "ledger.answers").iterdir())
     assert not verify(JOINT).contradictions
@@ -193,25 +198,31 @@ def test_an_answer_that_records_and_noise_cannot_give_is_refused(monkeypatch: py
     assert np.array_equal(remote.part(0, 0, query), honest)
 
 
-def test_a_site_that_stops_again_while_it_goes_on_is_asked_from_the_beginning_again(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_site_that_takes_a_message_and_does_not_reply_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "PATIENCE", 0.05)
+    claim = plan_of([600, 300], 8, 3, [2.0, 2.0]).claims[0]
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind("north.sock")
+        silent.listen()
+        with refuses("lost", site="north"):
+            Remote("north", Path("north.sock"), "0" * 64, claim.noise, 0.0).say("ready")
+
+
+def test_where_the_place_of_a_joint_head_fails_it_is_said_where_the_head_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = plan_of([600, 300], 8, 3, [2.0, 2.0], "dp-fc").claims[0]
-    remote = Remote("north", Path("none"), "0" * 64, claim.noise)
-    begun, stops, answered = 0, [3, 5, 6], list[int]()
+    sets = {name: made_set(name) for name in NAMES}
+    plan = agreed(sets, method="dp-fc", options={"steps": 1})
+    real, listener = coordinator._trained, Listener()
 
-    def asked(_: Remote, number: int, part: int, query: Any) -> np.ndarray:
-        nonlocal begun
-        if len(answered) in stops:
-            stops.pop(0)
-            begun = 0
-        if number > begun:
-            raise coordinator.RefusedError("north", "out-of-order")
-        begun = max(begun, number + 1)
-        answered.append(number)
-        return np.full(1, number)
+    def trained_and_moved(*given: Any) -> Head:
+        Path("out").write_text("no folder any more")
+        return real(*given)
 
-    monkeypatch.setattr(Remote, "_part", asked)
-    query = Gram((Clip(1.0),), 0.2)
-    assert [int(remote.part(number, 0, query)[0]) for number in range(4)] == [0, 1, 2, 3]
-    assert answered == [0, 1, 2, 0, 1, 0, 0, 1, 2, 3]
+    monkeypatch.setattr(coordinator, "_trained", trained_and_moved)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    serving = Serving(plan, sets)
+    joint = coordinator.run(plan, Path(), Path("out") / JOINT, listener, 20.0)
+    serving.heads()
+    assert any(str(joint.file) in text for text in listener.said)
+    assert Head.load(joint.file).card["federation"]["plan"] == plan.digest

@@ -160,8 +160,8 @@ def one(chance: random.Random, programs: Path | None) -> tuple[int, list[str]]:
             for name, process in list(running.items()):
                 if process.exitcode is not None:
                     del running[name]
-                    # A site that ends before it was told to give its head away is started again, as an operator does.
-                    if process.exitcode == 0:
+                    # It gives the head to sites that were away, too. So it is typed until all have it.
+                    if process.exitcode == 0 and (name != "coordinator" or len(tasks) == 1):
                         tasks.pop(name, None)
             late = time.monotonic() - begun > LONGEST * slow
             if running and not late:
