@@ -43,6 +43,8 @@ from dpfc_cli.training.request import Privacy, Request
 from dpfc_cli.training.run import Trained, run
 
 CHAIN = (Clip(1.0),)
+LOST = 600.0
+"""Seconds after which somebody whom nobody meets fails: no machine is so busy."""
 
 
 @functools.cache

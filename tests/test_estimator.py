@@ -32,6 +32,7 @@ from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.training import run
+from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.observer import TrainingWarning
 from tests.support import blobs
 
@@ -350,7 +351,7 @@ def test_what_noise_hides_is_said_once_a_process_in_whatever_many_fits(monkeypat
         warnings.simplefilter("always", TrainingWarning)
         for _ in range(2):
             model.fit(X, LABELS)
-    assert sum("hides the classes" in str(each.message) for each in said) == 1
+    assert sum(HIDES in str(each.message) for each in said) == 1
 
 
 def test_labels_of_another_type_than_the_classes_are_named_as_that() -> None:

@@ -36,8 +36,8 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request
 from dpfc_cli.training.train import finish, plan
 from dpfc_cli.trust import claims
-from tests.privacy.test_parts import LOST, Room
-from tests.support import blobs, stream_of
+from tests.privacy.test_parts import Room
+from tests.support import LOST, blobs, stream_of
 from tests.training.requests import states
 from tests.training.test_distributed import Met
 

@@ -157,10 +157,10 @@ def _check_new(accounts: list[Account], cap: Cap) -> None:
 
 def check(ledger: Ledger, charge: Charge) -> None:
     """Refuse a charge that a cap does not allow. UserError says which cap, and what still fits under all of them."""
-    accounts = ledger.accounts(ledger.populations_of(charge.set))
+    accounts = ledger.with_facts(charge).accounts(ledger.populations_of(charge.set))
     for cap in (cap for account in accounts for cap in account.caps):
         _check_kind(cap, charge)
-    if not any(account.with_planned(charge).passed for account in accounts):
+    if not any(account.passed for account in accounts):
         return
     delta, where = charge.delta or 1.0, ledger.account_of(charge.set)
     found = left(where, delta, charge)

@@ -142,11 +142,6 @@ class Account(Told):
         """The caps that are passed: something was charged where they were not known."""
         return [cap for cap in self.caps if self.room(cap) < 0]
 
-    def with_planned(self, charge: Charge) -> "Account":
-        """The account as it will be after one more charge."""
-        also = tuple(each.with_planned(charge) for each in self.also)
-        return replace(self, charges=(*self.charges, charge), also=also)
-
 
 def spent(charges: Iterable[Charge], unit: Unit) -> float:
     """Σ 1/σ² of charges for a unit."""

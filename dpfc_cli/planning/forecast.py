@@ -31,7 +31,7 @@ from dpfc_cli.planning.request import MOST, Forecasting
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.show.document import Told
 from dpfc_cli.sources.classes import Origin, class_names
-from dpfc_cli.training.calibrate import FITTED, POOR, Calibrated, calibrate, kept, warnings_of_width
+from dpfc_cli.training.calibrate import FITTED, HIDES, POOR, Calibrated, calibrate, kept, warnings_of_width
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.trust.statement import meaning
 
@@ -186,7 +186,7 @@ def forecast(wanted: Forecasting) -> Forecast:
     # Where trainings were tried, their accuracies say it better.
     if hidden and standing is None:
         said.append(
-            f"At epsilon = {', '.join(hidden)} the noise hides the classes: expect less than half of what can be "
+            f"At epsilon = {', '.join(hidden)} {HIDES}: expect less than half of what can be "
             f"learned without noise. More {facts.unit}s, fewer dimensions, a larger epsilon or a public start help."
         )
     return Forecast(

@@ -127,7 +127,7 @@ def confirm_again(
     if head is not None:
         became = f"its head is '{head}'"
     said = f"The same {kind} was charged before, and {became}."
-    again = question(charge, name, ledger.account_of(charge.set).with_planned(charge))
+    again = question(charge, name, ledger.with_facts(charge).account_of(charge.set))
     again += "" if charge.private else ", for the same head to the bit"
     if not ask(f"{said} Charge {again} again?"):
         raise UserError(

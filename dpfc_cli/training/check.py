@@ -42,8 +42,8 @@ class Checked:
     """A training that nothing stands against: what is left is to charge it and to run it.
 
     path: where the head will be, unless that name is taken meanwhile. charge: what it will charge. account: what was
-    spent before. unfinished: a training of the same command that was charged and stopped. This one goes on with it, and
-    charges nothing.
+    spent before. after: what will be spent then. unfinished: a training of the same command that was charged and
+    stopped. This one goes on with it, and charges nothing.
     """
 
     request: Request
@@ -51,15 +51,12 @@ class Checked:
     path: Path
     charge: Charge
     account: Account
+    after: Account
     unfinished: Unfinished | None = None
 
     @property
     def features(self) -> FeatureSet:
         return self.request.features
-
-    @property
-    def after(self) -> Account:
-        return self.account if self.unfinished is not None else self.account.with_planned(self.charge)
 
 
 def check(request: Request, calibrated: Calibrated, observer: Observer) -> Checked:
@@ -83,6 +80,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     final = request.tune_on is None or calibrated.tuning is not None
     path, charge, found = _place(request, calibrated, book, observer, final)
     account = book.account_of(features.manifest.id)
+    after = account if found is not None else book.with_facts(charge).account_of(features.manifest.id)
     lost = without_charge(heads.cards(request.folder), book)
     if lost is not None and calibrated.tuning is None:
         observer.warn(lost)
@@ -105,14 +103,16 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
                 f"{parameter('steps')}.",
             ) from error
     check_devices()
-    rehearse(calibrated, features, standing_of(account.with_planned(charge), charge))
+    rehearse(calibrated, features, standing_of(after, charge))
     if request.leader is None:
         features.verify(SPLIT, partial(observer.progress, CHECKING))
     else:
         # Several processes share the work.
         request.leader.verify(features, SPLIT, facts, partial(observer.progress, CHECKING))
     heads.try_place(path)
-    return Checked(request=request, calibrated=calibrated, path=path, charge=charge, account=account, unfinished=found)
+    return Checked(
+        request=request, calibrated=calibrated, path=path, charge=charge, account=account, after=after, unfinished=found
+    )
 
 
 def check_charge(ledger: Ledger, features: FeatureSet, charge: Charge) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from dpfc_cli import files
 from dpfc_cli.cli import display
 from dpfc_cli.planning import forecast as forecasts
+from dpfc_cli.training.calibrate import HIDES
 from tests.cli.conftest import Dpfc
 from tests.support import blobs
 
@@ -45,7 +46,7 @@ def test_facts_alone_give_a_table_without_an_accuracy(dpfc: Dpfc) -> None:
     # 50.7 % and 79.8 % are those of docs/choosing.md.
     assert (low.split(), high.split()) == (["0.1", "24", "%", "50.7", "%", "488"], ["8", "98", "%", "79.8", "%", "0"])
     assert "name public ones with --on" in shown.stdout
-    assert "At epsilon = 0.1 the noise hides the classes" in shown.stderr
+    assert f"At epsilon = 0.1 {HIDES}" in shown.stderr
     assert list(Path().iterdir()) == []
 
 

@@ -9,12 +9,15 @@ import numpy as np
 
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.federation import coordinator
 from dpfc_cli.federation import plan as plans
 from dpfc_cli.federation.messages import ask
 from dpfc_cli.federation.plan import Federation
 from dpfc_cli.federation.site import Site, serve, site_of
+from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.parts import framed
-from tests.support import blobs
+from dpfc_cli.training.observer import Observer
+from tests.support import LOST, blobs
 from tests.training.stopped import Listener
 
 CLASSES = ("a", "b", "c")
@@ -34,13 +37,20 @@ def made_set(name: str, persons: bool = False, classes: tuple[str, ...] = CLASSE
     return import_features(f"{name}.npz", Path(name, "set"), classes=classes).features
 
 
-def agreed(sets: Mapping[str, FeatureSet], epsilon: float = 2.0, **given: Any) -> Federation:
-    """The plan of these sets, written and read."""
+def agreed(
+    sets: Mapping[str, FeatureSet], epsilon: float = 2.0, others: Mapping[str, float] | None = None, **given: Any
+) -> Federation:
+    """The plan of these sets, written and read. others: the ε of sites that have another one."""
     for name, each in sets.items():
-        Path(f"{name}.json").write_bytes(plans.invitation(each, name, epsilon))
+        Path(f"{name}.json").write_bytes(plans.invitation(each, name, (others or {}).get(name, epsilon)))
     made = plans.agreed([Path(f"{name}.json") for name in sets], **given)
     Path("plan.json").write_bytes(made.data)
     return plans.load(Path("plan.json"))
+
+
+def trained(plan: Federation, start: str | None = None, sockets: str = ".") -> Head:
+    """The coordinator's head. The ending of its name is left out, as it may be."""
+    return coordinator.run(plan, Path(sockets), JOINT.with_suffix(""), Observer(), LOST, start)
 
 
 def say(name: str, plan: Federation, asked: str, body: bytes = b"", **said: Any) -> str:
@@ -49,14 +59,14 @@ def say(name: str, plan: Federation, asked: str, body: bytes = b"", **said: Any)
 
 
 def word(name: str, message: bytes) -> str:
-    reply, _ = ask(Path(f"{name}.sock"), message, 2**24, 20.0)
+    reply, _ = ask(Path(f"{name}.sock"), message, 2**24, LOST)
     return str(reply.get("state") or reply["error"])
 
 
 def said(name: str, plan: Federation, asked: str, body: bytes = b"", **more: Any) -> bytes:
     """The bytes that a site sends."""
     message = framed({"ask": asked, "plan": plan.digest, **more}, body)
-    return bytes(ask(Path(f"{name}.sock"), message, 2**24, 20.0)[1])
+    return bytes(ask(Path(f"{name}.sock"), message, 2**24, LOST)[1])
 
 
 class Serving:
@@ -100,6 +110,5 @@ class Serving:
     def heads(self) -> dict[str, Any]:
         """What became of each, when all have ended."""
         for each in self.threads.values():
-            each.join(60)
-            assert not each.is_alive(), "it waits"
+            each.join(LOST)
         return self.ended

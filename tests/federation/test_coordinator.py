@@ -21,18 +21,13 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import NonPrivate, Unprotected
-from dpfc_cli.privacy.queries import Gram
+from dpfc_cli.privacy.queries import Gram, Mean
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.verification import verify
-from tests.federation.sites import CLASSES, JOINT, NAMES, Serving, X, Y, agreed, made_set
-from tests.support import curator, refuses, stream_of
+from tests.federation.sites import CLASSES, JOINT, NAMES, Serving, X, Y, agreed, made_set, trained
+from tests.support import LOST, curator, refuses, stream_of
 from tests.training.requests import charges, states
 from tests.training.stopped import Listener
-
-
-def trained(plan: plans.Federation) -> Head:
-    """The head. Its ending is left out, as it may be."""
-    return coordinator.run(plan, Path(), JOINT.with_suffix(""), Observer(), 20.0)
 
 
 @pytest.mark.parametrize("method", plans.FEDERATED)
@@ -88,11 +83,13 @@ def test_the_weighted_sum_has_the_noise_that_the_solver_is_told() -> None:
 @pytest.mark.parametrize("persons", [False, True])
 @pytest.mark.parametrize("method", plans.FEDERATED)
 def test_sites_train_one_head_over_sockets(method: str, persons: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their classes have other orders, and answers of dp-ls come in pieces."""
+    """Their classes have other orders, and answers of dp-ls come in pieces. One of them sends noise alone: it hardly
+    counts, and makes the claim no smaller.
+    """
     monkeypatch.setattr(forms, "PIECE_BYTES", 8 * 8 * 8)
     # The plan has the order of the first one, and most records are those of the second one.
     sets = {"south": made_set("south", persons, ("c", "a", "b")), "north": made_set("north", persons)}
-    plan = agreed(sets, epsilon=20.0, method=method)
+    plan = agreed(sets, epsilon=20.0, others={"north": 0.05}, method=method)
     serving = Serving(plan, sets)
     joint = trained(plan)
     ended = serving.heads()
@@ -108,6 +105,7 @@ def test_sites_train_one_head_over_sockets(method: str, persons: bool, monkeypat
         assert [each.mu for each in charges(sets[name])] == [own.card["mu"]]
         assert not list(Path(name, "ledger.answers").iterdir())
     assert not verify(JOINT).contradictions
+    assert joint.card["epsilon"] == pytest.approx(20.0, rel=1e-6)
     assert np.mean([found == CLASSES[y] for found, y in zip(joint.predict(X), Y, strict=True)]) > 0.9
 
 
@@ -129,7 +127,7 @@ def test_a_plan_may_have_a_public_start_that_the_coordinator_alone_reads() -> No
         with pytest.raises(UserError):
             plans.load(Path("changed.json"))
     serving = Serving(plan, sets)
-    joint = coordinator.run(plan, Path(), JOINT, Observer(), 20.0, "start.npz")
+    joint = trained(plan, "start.npz")
     ended = serving.heads()
     for head in (joint, Head.load(ended["north"].path)):
         assert head.card["public_head"].items() >= plan.start.items()
@@ -154,7 +152,7 @@ def test_where_one_site_is_not_ready_none_is_charged() -> None:
 
 
 def test_all_sites_are_asked_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    met = threading.Barrier(2, timeout=20)
+    met = threading.Barrier(2, timeout=LOST)
 
     def say(self: Remote, asked: str, *_: Any) -> tuple[str, memoryview]:
         met.wait()
@@ -183,11 +181,12 @@ def test_the_file_of_a_joint_head_ends_as_its_claim_says() -> None:
 
 
 def test_an_answer_that_records_and_noise_cannot_give_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_of([600, 300], 8, 3, [2.0, 2.0], "dp-fc")
-    claim = plan.claims[0]
+    """The noise of a mean is twice as large where a record may be replaced."""
+    plan = replace(plan_of([600, 300], 400, 3, [0.01, 0.01]), adjacency="replace-one")
+    claim, query = plan.claims[0], Mean((Clip(1.0),))
     remote = Remote("north", Path("none"), plan.digest, claim.noise)
-    query = Gram((Clip(1.0),), 0.2)
-    honest = curator(claim.facts, claim.plan, claim.noise.mu, X[:600], Y[:600]).release(query)
+    nulls = np.zeros((600, 400), np.float32), np.full(600, -1)
+    honest = curator(claim.facts, claim.plan, claim.noise.mu, *nulls).release(query)
     sent: list[bytes] = [b"", honest.tobytes()[:-8], honest.tobytes() + b"\0", (3 * honest).tobytes()]
     sent += [np.full_like(honest, wrong).tobytes() for wrong in (np.nan, np.inf, 1e300)]
     for body in sent:

@@ -10,7 +10,6 @@ from scipy.stats import norm
 
 from bench.federation import plan_of
 from dpfc_cli.errors import UserError
-from dpfc_cli.federation import coordinator
 from dpfc_cli.federation import plan as plans
 from dpfc_cli.federation.coordinator import Part, Remote, Sums
 from dpfc_cli.federation.masks import Masks, new_key
@@ -24,10 +23,9 @@ from dpfc_cli.privacy.lattice import MOST_BITS
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import Gram, Mean, Query
-from dpfc_cli.training.observer import Observer
 from dpfc_cli.trust.claims import masked_epsilon
 from dpfc_cli.verification import verify
-from tests.federation.sites import CLASSES, JOINT, PARTS, Serving, X, Y, agreed, made_set
+from tests.federation.sites import CLASSES, PARTS, Serving, X, Y, agreed, made_set, trained
 from tests.support import plan_of as releases
 from tests.support import stream_of
 from tests.training.requests import charges
@@ -140,7 +138,7 @@ def test_sites_with_masks_train_one_head_over_sockets(method: str, monkeypatch: 
 
     monkeypatch.setattr(Remote, "_part", part)
     serving = Serving(plan, sets, tuple(PARTS))
-    joint = coordinator.run(plan, Path(), JOINT, Observer(), 20.0)
+    joint = trained(plan)
     ended = serving.heads()
     high = np.concatenate(sent) >> np.uint64(60)
     assert set(high.tolist()) == set(range(16)), "noise alone is far smaller"
@@ -152,6 +150,11 @@ def test_sites_with_masks_train_one_head_over_sockets(method: str, monkeypatch: 
         assert "1 of the 2 other sites" in own.statement()["trust some"]
         assert masked_epsilon(own.card) < 16
         assert not list(Path(name, "ledger.federation").glob("*.key"))
+    # One that was killed before its key was gone.
+    key = Path("north", "ledger.federation", f"{plan.part('north').key}.key")
+    key.touch()
+    assert Serving(plan, sets, ("north",)).heads() == {"north": None}
+    assert not key.exists()
     assert np.mean([found == CLASSES[y] for found, y in zip(joint.predict(X), Y, strict=True)]) > 0.9
 
 

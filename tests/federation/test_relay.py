@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfc_cli.federation import coordinator
 from dpfc_cli.heads.head import Head
-from dpfc_cli.training.observer import Observer
-from tests.federation.sites import JOINT, NAMES, Serving, agreed, made_set
+from tests.federation.sites import NAMES, Serving, agreed, made_set, trained
 
 RELAY = Path(__file__).parents[2] / "examples" / "hospitals" / "relay" / "relay.py"
 
@@ -98,7 +96,7 @@ def test_a_head_is_trained_over_the_relay(relay: Any, lost: int) -> None:
     (nobody,) = grid.pull_messages([message(relay.content(b"ready"), 0)])
     assert relay.data_of(nobody) == b"", "the coordinator asks again"
     serving = Serving(plan, sets)
-    joint = coordinator.run(plan, Path("link"), JOINT, Observer(), 20.0)
+    joint = trained(plan, sockets="link")
     for each in serving.heads().values():
         assert np.array_equal(Head.load(each.path).weight, joint.weight)
     assert {stat.S_IMODE(each.stat().st_mode) for each in Path("link").iterdir()} == {0o600}

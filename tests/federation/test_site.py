@@ -16,16 +16,18 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation import coordinator, messages
 from dpfc_cli.federation import site as sites
 from dpfc_cli.federation.messages import Door
-from dpfc_cli.federation.plan import Federation, check_policy, load
+from dpfc_cli.federation.plan import check_policy, load
 from dpfc_cli.federation.site import ready, site_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import whitened
+from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.parts import bytes_of, encoded, framed
 from dpfc_cli.privacy.queries import ClassSums, Gradient, Gram, Mean
+from dpfc_cli.training import run
 from dpfc_cli.training.observer import Observer
-from tests.federation.sites import JOINT, NAMES, PARTS, Serving, agreed, made_set, said, say, word
+from tests.federation.sites import JOINT, NAMES, PARTS, Serving, agreed, made_set, said, say, trained, word
 from tests.support import drawn_sigmas, refuses
 from tests.training.requests import charges, states
 from tests.training.stopped import Listener
@@ -37,10 +39,6 @@ FIRST = encoded(Gram((Clip(0.005),), 0.2), None)
 @pytest.fixture
 def sets() -> dict[str, FeatureSet]:
     return {name: made_set(name) for name in NAMES}
-
-
-def trained(plan: Federation) -> Head:
-    return coordinator.run(plan, Path(), JOINT, Observer(), 20.0)
 
 
 def test_what_is_not_asked_as_the_plan_says_is_refused_and_changes_nothing(
@@ -94,6 +92,7 @@ def test_what_is_not_asked_as_the_plan_says_is_refused_and_changes_nothing(
     assert not drawn, "noise was drawn for none of these"
 
     assert say("north", plan, "release", FIRST, number=0, part=0) == "answered"
+    assert say("north", plan, "head") == "out-of-order"
     once = len(drawn)
     kept = said("north", plan, "release", FIRST, number=0, part=0)
     for other_norm in (0.3, 7.0, 1e-9):
@@ -167,9 +166,6 @@ def test_a_site_that_was_killed_goes_on_and_draws_no_answer_again(
 
     What has masks is sent again with the same ones.
     """
-    from dpfc_cli.privacy import curator
-    from dpfc_cli.training import run as training
-
     sets = {name: made_set(name) for name in names}
     plan = agreed(sets, method="dp-fc", colluding=1 if len(names) > 2 else None)
     got: dict[tuple[Any, ...], bytes] = {}
@@ -181,7 +177,7 @@ def test_a_site_that_was_killed_goes_on_and_draws_no_answer_again(
         return answer
 
     monkeypatch.setattr(coordinator.Remote, "_part", part)
-    monkeypatch.setattr(training, "_settled", lambda *given: None)
+    monkeypatch.setattr(run, "_settled", lambda *given: None)
     # The answers are those of south: it is stopped again at the second and at the first release that it repeats.
     stops, calls = {"draw_noise": [3], "_kept": [4, 6, 7], "save": [2]}, Counter[str]()
 
@@ -225,7 +221,6 @@ def test_a_site_that_has_its_head_serves_the_plan_no_more(sets: dict[str, Featur
     # The coordinator has the head, and nobody needs it.
     listener = Listener()
     again = coordinator.run(plan, Path(), JOINT, listener)
-    again, listener = trained(plan), Listener()
     assert np.array_equal(again.weight, joint.weight)
     assert not any("Waiting" in text for text in listener.said), "those who have ended are not waited for"
     JOINT.unlink()
@@ -251,13 +246,24 @@ def test_a_plan_whose_answers_are_gone_is_not_charged_again(
     assert len(charges(sets["north"])) == 1
 
 
-def test_the_log_has_each_query_that_was_answered_once(sets: dict[str, FeatureSet]) -> None:
-    plan = agreed(sets, method="dp-fc", options={"steps": 2})
-    serving = Serving(plan, sets)
+def test_the_log_has_each_query_once_before_noise_is_drawn_for_it(
+    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, draw, noted = agreed(sets, method="dp-fc", options={"steps": 2}), curator.draw_noise, list[list[int]]()
+    log = Path("north", "ledger.federation", f"{plan.digest}.jsonl")
+
+    def logged() -> list[int]:
+        return [json.loads(line)["release"] for line in log.read_text().splitlines()]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(curator, "draw_noise", lambda *given: (noted.append(logged()), draw(*given))[1])
+        serving = Serving(plan, sets, ("north",))
+        assert say("north", plan, "charge") == "charged"
+        assert say("north", plan, "release", FIRST, number=0, part=0) == "answered"
+    Serving(plan, sets, ("south",))
     trained(plan)
     serving.heads()
-    lines = Path("north", "ledger.federation", f"{plan.digest}.jsonl").read_text().splitlines()
-    assert [json.loads(line)["release"] for line in lines] == [0, 1, 2]
+    assert (noted, logged()) == ([[0]], [0, 1, 2])
 
 
 def test_other_features_or_another_name_are_refused(sets: dict[str, FeatureSet]) -> None:
@@ -345,7 +351,11 @@ def test_a_policy_refuses_what_it_does_not_allow_and_nothing_else(sets: dict[str
 
 def test_a_plan_that_was_changed_is_another_plan_or_none(sets: dict[str, FeatureSet]) -> None:
     plan = agreed(sets)
-    text = Path("plan.json").read_text()
+    text, path, (north, south) = Path("plan.json").read_text(), Path("changed.json"), plan.sites
+    for twin in (replace(north, key=south.key), replace(north, name=south.name)):
+        path.write_bytes(replace(plan, sites=(twin, south)).data)
+        with refuses("damaged"):
+            load(path)
     for old, new in (
         ('"epsilon": 2.0', '"epsilon": 2.5'),
         ('"n": 600', '"n": 601'),
@@ -364,10 +374,9 @@ def test_a_plan_that_was_changed_is_another_plan_or_none(sets: dict[str, Feature
         ('"code": "', '"code": "0'),
         ('"records": null', '"records": 5'),
     ):
-        changed = Path("changed.json")
         assert old in text
-        changed.write_text(text.replace(old, new, 1))
+        path.write_text(text.replace(old, new, 1))
         try:
-            assert load(changed).digest != plan.digest
+            assert load(path).digest != plan.digest
         except UserError:
             continue

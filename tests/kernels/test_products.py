@@ -20,7 +20,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.passes import block_rows
 from dpfc_cli.privacy.queries import Gradient, Gram, Query
-from tests.support import every_query, exact_sum, one_of_each, stream_of
+from tests.support import LOST, every_query, exact_sum, one_of_each, stream_of
 
 PROGRAM = """
 import sys
@@ -149,8 +149,6 @@ def test_jaxs_search_for_nan_does_not_tell_of_a_record() -> None:
 # Threads
 
 RNG = np.random.default_rng(0)
-LOST = 20
-"""Seconds after which a thread that waits for no reason fails."""
 TYPES = ("int16", "float32", "float64")
 
 

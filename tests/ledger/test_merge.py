@@ -259,4 +259,9 @@ def test_digests_are_copied_and_what_contradicts_is_refused(tmp_path: Path) -> N
     (here / "ledger.digests" / second.manifest.id).unlink()
     path.write_bytes(json.dumps({}).encode())
     refused("damaged", lambda: merge_ledgers(here, there, apart=["a"]), here, there)
+    # Whoever offers others for a set that is known here may have changed them.
+    path.write_bytes((there / "ledger.digests" / third.manifest.id).read_bytes())
+    (here / "ledger.digests" / second.manifest.id).write_bytes(own)
+    merge_ledgers(here, there, apart=["a"])
+    assert (here / "ledger.digests" / second.manifest.id).read_bytes() == own
     assert all(isinstance(each, Set | Merge | Cap) for each in held(here).facts)

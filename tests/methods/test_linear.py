@@ -16,6 +16,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Oracle
 from dpfc_cli.privacy.queries import ClassGrams, Query
 from dpfc_cli.threads import MOST, in_threads
+from tests.support import LOST
 
 FACTS = Facts(n=1000, m=3, d=256)
 
@@ -71,7 +72,7 @@ def test_ctrl_c_does_not_wait_for_a_decomposition(monkeypatch: pytest.MonkeyPatc
 
         def decompose(matrix: np.ndarray, end: threading.Event = end, ended: threading.Event = ended) -> None:
             os.kill(os.getpid(), signal.SIGINT)
-            end.wait(20)
+            end.wait(LOST)
             ended.set()
 
         monkeypatch.setattr(np.linalg, "eigh", decompose)

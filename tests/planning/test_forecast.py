@@ -30,7 +30,7 @@ from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.training import check, public, tuning
-from dpfc_cli.training.calibrate import POOR, calibrate, kept, warnings_of
+from dpfc_cli.training.calibrate import HIDES, POOR, calibrate, kept, warnings_of
 from dpfc_cli.training.card import charge_of_training
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
@@ -197,11 +197,11 @@ def test_without_a_stand_in_no_accuracy_is_invented() -> None:
     assert found.facts == Facts(n=300, rows=900, m=3, d=192, unit="person")
     assert found.stand_in is None
     assert {(each.accuracy, each.interval, each.scores) for each in found.outlooks} == {(None, None, ())}
-    assert any("At epsilon = 0.1 the noise hides the classes" in text for text in found.warnings)
+    assert any(f"At epsilon = 0.1 {HIDES}" in text for text in found.warnings)
     for each in found.outlooks:
         # It is the rule by which a training warns.
         calibrated = calibrate(METHODS["dp-whitened"], found.facts, {}, Privacy(epsilon=each.epsilon))
-        assert (kept(calibrated) < POOR) == any("noise hides" in text for text in warnings_of(calibrated))
+        assert (kept(calibrated) < POOR) == any(HIDES in text for text in warnings_of(calibrated))
         # Of persons, and not of records.
         assert each.kept == kept(calibrated)
 
@@ -212,7 +212,7 @@ def test_what_is_kept_is_not_said_of_methods_that_the_rule_was_not_fitted_to() -
         found = forecast(**given, epsilons=[0.001, 8.0])
         assert [each.kept is not None for each in found.outlooks] == [known, known]
         # It is no more than the rule says, in any case.
-        assert any("At epsilon = 0.001 the noise hides the classes" in text for text in found.warnings)
+        assert any(f"At epsilon = 0.001 {HIDES}" in text for text in found.warnings)
 
 
 def test_a_person_is_one_record_of_the_stand_in(sets: dict[str, FeatureSet]) -> None:

@@ -24,7 +24,7 @@ from dpfc_cli.privacy.parts import Together, decoded, digest_of, encoded, follow
 from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, part_of
 from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Query
 from dpfc_cli.privacy.sums import Summed
-from tests.support import exact_sum, one_of_each, plan_of, stream_of
+from tests.support import LOST, exact_sum, one_of_each, plan_of, stream_of
 
 LATTICE = Lattice(14)
 N, M, D = 43, 3, 4
@@ -35,8 +35,6 @@ Y = RNG.integers(-1, M, size=(N, 2)).astype(np.int32)
 SAMPLE = RNG.random(N) < 0.5
 CHAIN = (Clip(2.5), Centre(RNG.normal(size=D)), Clip(1.0), Linear(RNG.normal(size=(D, D))))
 QUERIES = [replace(query, chain=CHAIN) for query in one_of_each(FACTS)]  # type: ignore[type-var]
-LOST = 20
-"""Seconds after which a thread that nobody meets fails."""
 
 
 class Room:
@@ -46,7 +44,6 @@ class Room:
         self.count = count
         self.barrier = threading.Barrier(count, timeout=LOST)
         self.values: dict[int, Any] = {}
-        self.message = b""
 
     def meet(self, number: int, value: Any) -> list[Any]:
         self.values[number] = value

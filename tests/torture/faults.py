@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.torture import campaign, machine, scenes
+from tests.torture import campaign, machine, scenes, witness
 from tests.torture.campaign import Case
 from tests.torture.machine import FAULTS
 from tests.torture.scenes import JOBS, Scenes
@@ -40,8 +40,9 @@ def attempt(scene: Scenes, case: Case, place: Path) -> list[str]:
     reference = scene.reference(job)
     scene.fresh(job, place)
     ended = machine.run(place, scene.line(job), fault=fault, at=case["at"], plant=scene.plant(job, place))
-    killed = ended.signal is not None
-    wrong = scenes.judged(job, reference, place, ended, fault=fault.fails and not killed, leaves=killed or fault.leaves)
+    killed, seen = ended.signal is not None, witness.look(place / "work")
+    given = {"fault": fault.fails and not killed, "leaves": killed or fault.leaves}
+    wrong = scenes.judged(job, reference, seen, place, ended, **given)
     return wrong if JOBS[job].reads else wrong + scenes.second(scene, job, place)
 
 

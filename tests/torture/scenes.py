@@ -226,10 +226,11 @@ def several_answers(place: Path) -> list[str]:
     return [f"{len(each)} answers of {release}" for release, each in seen.items() if len(each) > 1]
 
 
-def judged(name: str, reference: Reference, place: Path, ended: Ended, *, fault: bool, leaves: bool) -> list[str]:
+def judged(
+    name: str, reference: Reference, seen: Seen, place: Path, ended: Ended, *, fault: bool, leaves: bool
+) -> list[str]:
     """What is broken after a run. fault: whether a system call failed. leaves: whether it could not tidy up."""
-    job, seen = JOBS[name], witness.look(place / "work")
-    wrong = [*seen.wrong, *ending(ended, fault)]
+    job, wrong = JOBS[name], [*seen.wrong, *ending(ended, fault)]
     if seen.wrong:
         # What is not whole says nothing more.
         return wrong

@@ -1,14 +1,16 @@
 """Short forms of the campaigns that `make torture` runs for hours, and tests of what they are made of."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import save_file
 
-from tests.torture import machine, scenes, witness
-from tests.torture.scenes import JOBS, Reference
+from tests.torture import machine, scenes
+from tests.torture.scenes import Reference
 from tests.torture.witness import Seen
 
 ROOT = Path(__file__).parents[2]
@@ -57,20 +59,13 @@ HEAD = {"heads/a.safetensors": "0"}
     ],
 )
 def test_each_promise_that_is_broken_is_seen(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    files: dict[str, str],
-    facts: list[dict[str, object]],
-    code: int,
-    said: str,
-    broken: str,
+    tmp_path: Path, files: dict[str, str], facts: list[dict[str, object]], code: int, said: str, broken: str
 ) -> None:
     """Planted: what a training could leave that breaks a promise."""
+    (tmp_path / "work" / "heads").mkdir(parents=True)
+    for name in files:
+        save_file({}, tmp_path / "work" / name, {"card": json.dumps({"ledger": {"charge": "c"}})})
+    reference = Reference(ended=done(0), before=Seen({}, [], []), after=Seen(HEAD, [CHARGE, WRITTEN], []))
     after = Seen(files, facts, [])
-    monkeypatch.setattr(witness, "look", lambda work: after)
-    monkeypatch.setattr(witness, "card", lambda path: {"ledger": {"charge": "c"}})
-    before = Seen({}, [], [])
-    reference = Reference(ended=done(0), before=before, after=Seen(HEAD, [CHARGE, WRITTEN], []))
-    assert JOBS["train"].charges
-    wrong = scenes.judged("train", reference, tmp_path, done(code, said), fault=True, leaves=False)
+    wrong = scenes.judged("train", reference, after, tmp_path, done(code, said), fault=True, leaves=False)
     assert any(broken in each for each in wrong), wrong
