@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfc_cli.ledger.facts import Charge, Fact, Merge, Outcome, Set, new_id
+from dpfc_cli.ledger.facts import Fact, Merge, Outcome, Set, new_id
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import epsilon_for
 from tests.ledger.facts import (
@@ -175,23 +175,6 @@ def test_a_total_in_words_says_where_it_is_a_bound_or_less_than_all() -> None:
         account = ledger_of(*facts).account("a")
         assert {each for each in ("epsilon", "upper bound", "at least") if each in account.summed(DELTA)} == said
         assert account.summed(1e-5) in repr(account)
-
-
-def test_a_total_knows_no_record_and_no_name_of_a_set() -> None:
-    """Ids of sets are random: what is in a set, and in which order sets were made, changes nothing."""
-    facts: list[Fact] = [A, B, UNSAID, a_charge(A, 1.0), a_charge(B, 2.5), a_charge(UNSAID, 0.5, unit="person")]
-    ledger = ledger_of(*facts)
-    new = {each.set: new_id() for each in (A, B, UNSAID)}
-    others: list[Fact] = []
-    for fact in facts:
-        if isinstance(fact, Set):
-            other = replace(fact, records=DIGEST[::-1], listing={"train": "other"}, name="x")
-            others.append(replace(other, set=new[fact.set]))
-        elif isinstance(fact, Charge):
-            others.append(replace(fact, set=new[fact.set], digest=DIGEST[::-1], n=7, head="x"))
-    twin = ledger_of(*reversed(others))
-    for name, unit in product(NAMES, UNITS):
-        assert squares(twin, name, unit) == squares(ledger, name, unit)
 
 
 def test_names_that_merges_made_one_lead_to_one_whatever_their_order() -> None:

@@ -12,7 +12,7 @@ from scipy import stats
 
 from dpfc_cli.privacy import noise
 from dpfc_cli.privacy.curator import draw_noise
-from dpfc_cli.privacy.noise import SeededBits, SystemBits, bernoulli, rounded_normal
+from dpfc_cli.privacy.noise import SeededBits, bernoulli, rounded_normal
 from dpfc_cli.privacy.queries import Gram, Mean, Query
 from tests.support import CHAIN
 
@@ -91,15 +91,6 @@ class Scripted:
         row = next(self._rows, [0] * count)
         assert len(row) == count
         return np.array(row, np.uint64)
-
-
-def test_a_tie_with_a_cell_bound_is_settled_by_further_bits() -> None:
-    first_bound = int(noise._cell_tops()[0])
-    low, high = [0] * 4, [2**64 - 1] * 4
-    proposal = [first_bound, 5, 0, 0]
-    below = noise._proposals(100, 1, Scripted(proposal, low, low, low))
-    above = noise._proposals(100, 1, Scripted(proposal, high, low, low))
-    assert (below[0], above[0]) == (5, 105)
 
 
 def words_of(number: int) -> list[int]:
@@ -190,16 +181,6 @@ def test_the_cells_left_out_weigh_less_than_eta() -> None:
     assert noise.ETA_PER_SAMPLE >= 8 * 2.0**-250
     # Of 10⁹ samples at ε = 100 it takes less out of δ than any figure of δ shows.
     assert (1 + math.exp(100)) * 1e9 * noise.ETA_PER_SAMPLE < 1e-19
-
-
-def test_system_bits_are_fresh_and_seeded_bits_repeat() -> None:
-    assert not np.array_equal(SystemBits().words(8), SystemBits().words(8))
-    for words in (SystemBits().words(8), SeededBits(7).words(8)):
-        assert words.shape == (8,)
-        assert words.dtype == np.uint64
-    a, b = SeededBits(7), SeededBits(7)
-    assert np.array_equal(a.words(8), b.words(8))
-    assert not np.array_equal(a.words(8), SeededBits(7).words(8))
 
 
 @pytest.mark.parametrize("sigma", [0, -1, 2**57 + 1])

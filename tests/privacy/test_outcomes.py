@@ -1,6 +1,5 @@
 """What a record adds to the counts of a private evaluation: those of an exact one, and no more than the sensitivity."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,19 +100,6 @@ def test_a_score_that_is_no_number_is_the_lowest(weights: tuple[float, float], c
     query = Outcomes((Linear(np.full((2, 2), 1e300)),), np.array([weights, weights]), np.zeros(2))
     x, facts = np.full((1, 2), 3e38, np.float32), Facts(n=1, m=2, d=2)
     assert query.factors(x, np.array([[1.0, 0.0]]), facts, Reals(), np)[1].tolist() == [cells]
-
-
-def test_outcomes_that_no_proof_covers_are_refused() -> None:
-    for m, how in [
-        (2, {"best": 2}), *((M, {"best": best}) for best in (M, 0, True)), (M, {"best": 2, "by_class": True}),
-        (M, {"by_class": 1}), (2**16 + 1, {"by_class": True}),
-    ]:  # fmt: skip
-        with pytest.raises(ValueError, match="cannot be counted so"):
-            check(Outcomes((), np.zeros((1, m)), np.zeros(m), **how), Facts(n=9, m=m, d=1))  # type: ignore[arg-type]
-    facts = Facts(n=9, m=2**16, d=1)
-    many = Outcomes((), np.zeros((1, facts.m)), np.zeros(facts.m), by_class=True)
-    check(many, facts)
-    check(replace(many, by_class=False), facts)
 
 
 # The noise

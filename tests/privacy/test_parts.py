@@ -186,12 +186,6 @@ def test_a_process_gives_no_sum_away_where_a_unit_came_twice_or_not_at_all() -> 
             follow(Other(units), Summed(begun(begin), FACTS, LATTICE))  # type: ignore[arg-type]
 
 
-def test_the_arrays_of_a_long_chain_keep_their_order() -> None:
-    query: Any = replace(QUERIES[0], chain=tuple(Centre(np.full(D, float(i))) for i in range(12)))  # type: ignore[type-var]
-    found: Any = decoded(encoded(query, None), FACTS)[0]
-    assert [step.mean[0] for step in found.chain] == list(range(12))
-
-
 def test_a_query_has_one_digest_and_another_one_has_another() -> None:
     whole = ClassGrams((Clip(0.5),))
     assert digest_of(whole) == digest_of(ClassGrams((Clip(0.5),)))

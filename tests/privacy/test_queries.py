@@ -237,6 +237,3 @@ def test_sums_of_several_labels_are_in_natural_units(k: int) -> None:
     ):
         added = contribution(query, x, labels, facts, LATTICE) * query.scale(facts, LATTICE)
         assert np.allclose(added, expected, rtol=0, atol=1e-5)
-
-
-ONE_BAD = np.zeros((5, 3))

@@ -35,10 +35,13 @@ class Listener(Observer):
         self.asked.append(charge)
         return True
 
+    def confirm_again(self, question: str) -> bool:
+        return True
+
 
 def train(features: FeatureSet, observer: Observer | None = None, **given: Any) -> Trained:
     chosen = {} if "method" in given else {"method": "dp-fc", "steps": STEPS}
-    wanted: dict[str, Any] = {**chosen, "epsilon": 1.0, "by": "me", "again": True, **given}
+    wanted: dict[str, Any] = {**chosen, "epsilon": 1.0, "by": "me", **given}
     return dpfc.train(features, observer=observer or Listener(), **wanted)
 
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,9 +19,8 @@ from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.privacy.curator import Curator, NonPrivate
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.training import answers
-from dpfc_cli.training.charge import Charged, charge
+from dpfc_cli.training.charge import charge
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import facts_of
 from dpfc_cli.training.run import run
 from tests.support import blobs, refuses
 from tests.training.requests import account, charges, checked, ledger, states
@@ -64,15 +62,6 @@ def test_curators_are_made_of_charged_records_or_of_records_that_are_said_to_be_
     # A forecast trains without noise, too, on public records.
     assert callers("NonPrivate") == {"training/run.py", "training/tuning.py"}
     assert callers("Unprotected") == {"training/tuning.py", "audit/audit.py"}
-
-
-def test_nothing_but_records_makes_a_curator(features: FeatureSet) -> None:
-    ready = checked(features)
-    mechanism = ready.calibrated.noise
-    for uncharged in (features.stream("train"), ready, features):
-        with pytest.raises(TypeError, match="a curator takes Records"):
-            Curator(mechanism, uncharged, SeededBits(0))  # type: ignore[arg-type]
-    assert isinstance(charge(ready), Charged)
 
 
 @pytest.mark.parametrize("seed", [None, 1])
@@ -195,8 +184,6 @@ def test_a_charge_pays_for_no_other_training(features: FeatureSet) -> None:
     louder = checked(features, epsilon=90.0)
     with pytest.raises(RuntimeError, match="for another training"):
         run(replace(charged, checked=louder), Observer())
-    with pytest.raises(TypeError, match="takes Records"):
-        NonPrivate(facts_of(features), SimpleNamespace(opened=lambda: features.stream("train")))  # type: ignore[arg-type]
 
 
 def test_a_charge_for_persons_opens_records_with_their_persons(tmp_path: Path) -> None:
