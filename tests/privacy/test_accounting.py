@@ -58,6 +58,12 @@ def test_the_samplers_distance_is_paid_for_out_of_delta() -> None:
 
 def test_an_epsilon_below_the_least_is_stated_as_the_least() -> None:
     assert accounting.epsilon_for(1e-9, 1e-5) == pytest.approx(accounting.LEAST_EPSILON)
+    # Near it `delta_of` errs most, here to the wrong side of the root.
+    for mu, delta in (
+        (3.7963525717138885e-05, 1.5019059705345477e-08),
+        (1.6997460956321172e-05, 4.555603385586367e-24),
+    ):
+        assert delta_in_100_digits(accounting.epsilon_for(mu, delta), mu) <= delta
 
 
 MUS = (1e-3, 0.27, 1.0, 3.0)
