@@ -205,8 +205,7 @@ counts.
 - The others are plain code in float32 (decompositions: float64). Their sums are rounded. JAX is compiled. The best of
   NumPy, JAX and PyTorch counts.
 - *Of float64* and *of float32*: the part of the fastest product of two square matrices in that type that any of the
-  libraries reaches in the same run. A symmetric product counts half. The rest is other work, or products of a slower
-  shape.
+  libraries reaches in the same run. A symmetric product counts half.
 - *Ratio*: the seconds of the best other over those of `dpfc`. Above 1, `dpfc` is faster.
 - The noise of `dpfc` is drawn exactly, from the bits of the system: {kernels.DRAWS // 10**6} million integers. That of
   the others is float32, from a fast generator that is not made for secrets.
@@ -226,20 +225,18 @@ def _methods(rows: list[tuple[dict[str, Any], Any]]) -> Iterator[str]:
     yield f"""## Methods
 
 Linear heads on the same features, at ε = {EPSILON:g} and δ = {peers.DELTA:g}. Each training is a process of its own.
-It reads the set from disk. Nothing is compiled before. (A second run of the same `dpfc train` is faster: what JAX
-compiled is kept.) The contenders take turns. Seconds and memory are medians over all trainings. Accuracy is the mean ±
-standard deviation over seeds.
+It reads the set from disk. Nothing is compiled before. The contenders take turns. Seconds and memory are medians over
+all trainings. Accuracy is the mean ± standard deviation over seeds.
 
 - In favour of the others: the learning rates of Opacus and of the plain code are the best of three by accuracy on the
   test records, at no cost in privacy.
 - In favour of `dpfc`: the defaults of `dp-whitened` and `dp-fc` were fitted on CIFAR-10 and CIFAR-100, among others.
   Nothing was fitted to what `make bench` makes up.
 - The plain code adds noise of JAX's generator to float32 sums. The ε that it prints is not proved for what it computes.
-- The plain code has 1.4 times the damping of `dp-fc`, because it draws more noise for the Gram matrix. It does not
-  shrink the eigenvalues.
+- The plain code has 1.4 times the damping of `dp-fc`, and does not shrink the eigenvalues.
 - diffprivlib is not here. Its `LogisticRegression` divides ε among the classes: with the 100 classes of CIFAR-100 it
   was at chance (0.8 %).
-- The two trainings without privacy minimise the same loss. Each stops where its own tolerance says.
+- The two trainings without privacy minimise the same loss.
 """
     for name, shape in dict.fromkeys((case["data"], tuple(case["shape"])) for case, _ in rows):
         runs: peers.Runs = {

@@ -3,11 +3,6 @@
 A record is the mean of all patches of a slide, or of all slides of a person. A table says which slides there are, what
 their labels are, and whose they are. So the number of records is that of the table, whatever is in the files.
 
-| pipeline | features | places |
-| --- | --- | --- |
-| TRIDENT, CLAM | `features`, N × D or 1 × N × D | `coords` |
-| STAMP | `feats`, N × D | `coords` |
-
 Patches are read in blocks and added up in float64, so memory holds one number for each record and dimension. Before a
 value is read, the size that a file declares is compared with the free memory and with what is stored: HDF5 makes up
 values that were never written. Only what a file is makes a null record: a lack of memory, or a disk that fails, stops

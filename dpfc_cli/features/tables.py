@@ -1,16 +1,8 @@
 """The sources of imported features: arrays under names, in one of several formats, as tables of rows.
 
-| format | holds |
-| --- | --- |
-| a folder of .npy | `train_x.npy`, `train_y.npy`, perhaps `test_x.npy`, `test_y.npy` |
-| one .npy, with its labels beside it | `X.npy` and `y.npy`; or any name, and `y.npy` or `labels.npy` |
-| .npz, .safetensors, HDF5 (.h5, .hdf5) | these names, or `train/features`, `train/labels`, or `features`, `labels` |
-| .parquet, .csv: a file, a folder or a pattern | a column of lists of floats, or one for each feature; labels |
-
-`X_train`, `y_train` (scikit-learn's names), and `X`, `y` are also known. x is n × d, float16, 32 or 64. y is n or n × k
-integers, −1 for "no label"; or n texts, the names of classes. Beside them there may be groups:
-`train_groups`, `train/groups`, `groups`, or a column of that name, n integers or texts. Labels and groups are read at
-once, if memory can hold what they declare. Features are read a range of rows at a time, so memory stays bounded,
+docs/data.md lists formats and names. x is n × d, float16, 32 or 64. y is n or n × k integers, −1 for "no label"; or n
+texts, the names of classes. Beside them there may be groups, n integers or texts. Labels and groups are read at once,
+if memory can hold what they declare. Features are read a range of rows at a time, so memory stays bounded,
 however well they are compressed. Nothing is unpickled, and no link is followed out of an HDF5 file.
 """
 

@@ -19,9 +19,7 @@ with the process, in any case.
 
 **Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. So
 are the digests of records (`digests`). The folder and the manifest get the modes that the umask allows, but a
-manifest whose classes nobody stated is its owner's, too. To share a set,
-change the modes of its files: `chmod g+r features/NAME/*.h5 features/NAME/*.digests`. The processes that make one set
-are of one user.
+manifest whose classes nobody stated is its owner's, too. The processes that make one set are of one user.
 """
 
 import fcntl

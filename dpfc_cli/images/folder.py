@@ -3,10 +3,9 @@
     PATH/train/<class>/*.jpg and PATH/test/<class>/*.jpg      (or other usual names of splits, see `split_files`)
     PATH/<class>/*.jpg                                        (training images only)
 
-If the operator asserts the classes, each folder must be one of them. Then the folder of a class may have folders of its
-own, such as one for each patient. Otherwise the classes are inferred: they are the names of the folders of all splits,
-sorted. A folder's name is not a public fact, because the folder may hold the one patient with a rare disease. Deeper
-folders are refused then, for nothing tells on which level the classes are.
+If the operator asserts the classes, each folder must be one of them, and may have folders of its own. Otherwise the
+classes are inferred: they are the names of the folders of all splits, sorted. Deeper folders are refused then, for
+nothing tells on which level the classes are.
 
 In both cases the records are in the sorted order of the folders, and so is the listing. So the same images have the
 same listing. Images are listed when the set is opened and decoded when they are asked for, so a set may be larger than
@@ -16,9 +15,6 @@ The labels may also stand in a table: one that the operator names, or `metadata.
 `sources.metadata`). The second is read if the operator names one of its columns, or if there are no folders of classes.
 Folders of classes count where a table has no column of labels, and none is named.
 The images are then those of the table, in the sorted order of their names.
-
-Persons are found by the folders below the class, by the name, by a column of that table, by a table of its own, or, for
-DICOM files without a table, by the element that the operator names.
 """
 
 import os

@@ -18,10 +18,7 @@ class. The standard deviation of its noise is known from public facts (and from 
 a person). A good vector agrees, a wrong one has an agreement near 0.
 
 Three things are not known: whether the start is good for anything, which part of its classes is right, and how well
-these agree. `judged` weighs all combinations by Bayes' rule, with the agreements of all classes. So a weak start is
-compared with weak agreement, and what the noise hides of one class, the others tell. Both errors are weighed by what
-they cost: a good start that is dropped costs all that it knows, and a wrong one that is kept costs what could have been
-learned without it. Under much noise that is nothing. So there a start is believed unless much speaks against it.
+these agree. `judged` weighs all combinations by Bayes' rule, and both errors by what they cost (docs/whitening.md).
 """
 
 import math
