@@ -170,11 +170,11 @@ def _advise(features: "FeatureSet") -> None:
     for warning in warnings_of_width(features.manifest.dim):
         display.warn(warning)
     if "test" not in features.manifest.splits:
-        remedy = "Extract with --hold-out 0.1."
-        if features.manifest.backbone.get("name") == "imported":
+        remedy, backbone = "Extract with --hold-out 0.1.", features.manifest.backbone
+        if backbone.get("name") == "imported":
             remedy = "Import test_x and test_y beside train_x and train_y, or with --hold-out 0.1."
-        if features.manifest.backbone.get("from") == "slides":
-            remedy = "Say in a column 'split' of the table which slides are for it, or import with --hold-out 0.1."
+            if "feature" in backbone:
+                remedy = "Say in a column 'split' of the table which slides are for it, or import with --hold-out 0.1."
         display.warn(f"there is no test split for dpfc evaluate. {remedy}")
     if features.manifest.origin == "inferred":
         display.warn(

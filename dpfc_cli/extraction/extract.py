@@ -6,7 +6,6 @@ undisturbed run on the same kind of device.
 """
 
 import itertools
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -99,9 +98,11 @@ def extract(wanted: Extraction) -> Extracted:
 
 
 def _own_name(wanted: Extraction) -> str:
-    """The name of a set that has none: its data set, its model, and what is not the default."""
+    """The name of a set that has none: its kind of source, its model, and what is not the default. Heads have it, so it
+    says nothing of a path, which may be called after a patient.
+    """
     given, model = wanted, wanted.model
-    parts = [_named_after(given.source), "persons" if given.group_by else None, model, given.pool]
+    parts = [given.source.partition(":")[0], "persons" if given.group_by else None, model, given.pool]
     parts += [None if given.preprocess == backbones.own_recipe(model) else given.preprocess]
     parts += [f"holdout{given.hold_out:g}" if given.hold_out else None, f"limit{given.limit}" if given.limit else None]
     return "-".join(filter(None, parts))
@@ -279,18 +280,6 @@ def _geometry_of(source: str, model: str, preprocess: str | None, image_size: in
         f"Leave out {parameter('image_size')}: it is for pictures of many sizes, and models that take any size. Or "
         f"choose another {parameter('preprocess')}.",
     )
-
-
-def _named_after(source: str) -> str:
-    """The data set's name. If the source is a format and a path, the name of the folder or file."""
-    kind, colon, path = source.partition(":")
-    if not colon:
-        return kind
-    place = Path(path).expanduser()
-    # A pattern takes its name from the folder, as in an import.
-    place = place if place.exists() else place.parent
-    name = place.resolve().stem if place.is_file() else place.resolve().name
-    return re.sub(r"[^\w.]+", "-", name).strip("-.") or kind
 
 
 def _population_of(given: str | None, catalogued: str | None) -> str | None:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpfc_cli.arrays import NPY
 from dpfc_cli.errors import GUARDED, bad_record, conflict, parameter, quoted, unwritable
 from dpfc_cli.extraction import slides
 from dpfc_cli.extraction.request import Import
@@ -71,7 +70,8 @@ def import_features(wanted: Import) -> Imported:
     hold_out, group_column, labels_per_record = wanted.hold_out, wanted.group_column, wanted.labels_per_record
     single, tolerant, progress = wanted.each_record_is_a_person, wanted.tolerant, wanted.progress
     refuse_both(single, group_column is not None, "group_column")
-    default = _name(path) + ("" if hold_out is None else f"-holdout{hold_out:g}")
+    # Heads have the name. A path may be called after a patient.
+    default = ("imported" if folder is None else "slides") + ("" if hold_out is None else f"-holdout{hold_out:g}")
     out = new_folder(default if wanted.out is None else wanted.out)
     check_name(wanted.population)
     check_begin(read(ledger_path(out)))
@@ -143,7 +143,7 @@ def import_features(wanted: Import) -> Imported:
             labels_per_record=k,
             origin=origin,
             splits={},
-            backbone={"name": "imported", "from": path.name, **facts},
+            backbone={"name": "imported", **facts},
             source={"dataset": path.stem if path.is_file() else path.name, "identity": identity},
             versions={"numpy": np.__version__},
             grouped_by=person if groupings else None,
@@ -198,15 +198,6 @@ def _by_names(
         codes = np.array([*(number[name] for name in table.names or ()), -1], np.int64)
         made[split] = replace(table, y=codes[table.y], names=None)
     return made, found
-
-
-def _name(path: Path) -> str:
-    """The name of a set that is made of a source: that of the file or the folder. A pattern has its folder's, and so
-    has an array, whose own name says what it is, such as X.npy.
-    """
-    named = path if path.exists() and path.suffix != NPY else path.parent
-    # The folder of all folders has no name.
-    return named.resolve().stem if named.is_file() else named.resolve().name or path.stem
 
 
 def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Progress | None) -> None:

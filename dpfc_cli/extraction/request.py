@@ -133,7 +133,7 @@ class Extraction(Making):
         ),
     )
     out: Path | str | None = option(
-        "Name or path of the feature set. Its heads repeat the name. Default: the name of the source, the model, and "
+        "Name or path of the feature set. Its heads repeat the name. Default: the kind of source, the model, and "
         "what is not the default.",
         metavar="SET",
     )
@@ -231,7 +231,7 @@ class Import(Making):
     out: Path | str | None = field(
         default=None,
         kw_only=False,
-        metadata=said("Name or path of the feature set. Default: PATH's name.", metavar="SET"),
+        metadata=said("Name or path of the feature set. Its heads repeat the name. Default: imported.", metavar="SET"),
     )
     labels_per_record: int | None = option("The most labels that a record can have, a public fact.", WHAT, low=1)
     column: str | None = option(

@@ -129,11 +129,6 @@ class Manifest:
         return fingerprint_of(self.backbone, self.classes, self.dim, self.dtype, preparation)
 
 
-def made_by(backbone: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes features comparable. The file that imported features came in says nothing of their backbone."""
-    return {name: value for name, value in backbone.items() if name != "from"}
-
-
 def fingerprint_of(
     backbone: Mapping[str, Any],
     classes: Sequence[str],
@@ -142,7 +137,7 @@ def fingerprint_of(
     preparation: Mapping[str, Any] | None,
 ) -> str:
     """`Manifest.fingerprint`, of the values that it depends on."""
-    known = made_by(backbone)
+    known = dict(backbone)
     if "sha256" in (weights := known.get("weights") or {}):
         # The place and the name of the file with the weights do not matter.
         known["weights"] = weights["sha256"]

@@ -25,7 +25,7 @@ from typing import Any, get_args
 import numpy as np
 
 from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter, quoted, unsupported
-from dpfc_cli.features.manifest import fingerprint_of, made_by
+from dpfc_cli.features.manifest import fingerprint_of
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation.masks import keep, new_key
 from dpfc_cli.files import bytes_in, json_in
@@ -315,7 +315,7 @@ def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
     """
     facts, manifest = facts_of(features), features.manifest
     part = {"name": name, "n": facts.n, "records": facts.rows, "epsilon": epsilon, "key": "0" * 64}
-    known = {"backbone": made_by(manifest.backbone), "dim": manifest.dim, "dtype": manifest.dtype}
+    known = {"backbone": manifest.backbone, "dim": manifest.dim, "dtype": manifest.dtype}
     known["preparation"] = manifest.source["identity"].get("preparation")
     values = {"format": INVITATION, **part, "k": facts.k, "classes": list(manifest.classes), "features": known}
     wrong = fault(json.loads(json.dumps(values)), _INVITATION)

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,7 +137,7 @@ def _unknown(dataset: str) -> UserError:
         return unknown("data set", dataset, DATASETS)
     return UserError(
         f"'{dataset}' is a path. dpfc must also know the format of the files there.",
-        f"Write {' or '.join(suggested)}.",
+        f"Write {' or '.join(map(shlex.quote, suggested))}.",
         code="unknown-name",
         parameter="dataset",
         name=dataset,

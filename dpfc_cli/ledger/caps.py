@@ -49,6 +49,7 @@ set, whatever had been released. The ledger keeps all of them, with who and why.
 """
 
 import math
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -168,7 +169,8 @@ def check(ledger: Ledger, charge: Charge) -> None:
     largest, cap = found
     more = f"at delta = {delta:g} epsilon = {rounded_down(largest)} still fits" if largest else "nothing more fits"
     what = f"This does not fit under the cap ({said(cap)}): {more}."
-    remedy = f"Spend less, or ask for a higher cap. 'dpfc budget --full --ledger {ledger.path}' says who set it."
+    line = shlex.join(["dpfc", "budget", "--full", "--ledger", str(ledger.path)])
+    remedy = f"Spend less, or ask for a higher cap. Who set it says: {line}"
     fields = {"cap": cap.epsilon, "cap_delta": cap.delta, "asked": charge.epsilon, "delta": charge.delta}
     raise refused("epsilon", what, remedy, "over-cap", **fields, left=largest or None)
 

@@ -170,8 +170,8 @@ def known_set(ledger: Ledger, features: "FeatureSet", lacking: bool = False) -> 
     if not found and not lacking:
         what = f"The ledger {quoted(ledger.path)} does not have {features.name}: what was spent on it is not known."
         remedy = (
-            "Put the set's own ledger back, or unite the two: 'dpfc budget --merge'. If there is none any more: 'dpfc "
-            f"budget --features {folder} --adopt'. Totals then say 'at least'."
+            "Put the set's own ledger back, or unite the two: 'dpfc budget --merge'. If there is none any more, totals "
+            f"say 'at least' from then on: {shlex.join(['dpfc', 'budget', '--features', str(folder), '--adopt'])}"
         )
         raise refused("features", what, remedy, "missing")
     if any(each.records != records_of(features.manifest) for each in found):

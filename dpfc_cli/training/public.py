@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, conflict, damaged, parameter, quoted
-from dpfc_cli.features.manifest import Manifest, made_by
+from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.facts import Charge, Set
@@ -126,7 +126,7 @@ def differing(one: FeatureSet, other: FeatureSet) -> list[str]:
 
 
 def recipe(manifest: Manifest) -> dict[str, Any]:
-    return {**made_by(manifest.backbone), "dimensions": manifest.dim}
+    return {**manifest.backbone, "dimensions": manifest.dim}
 
 
 def check_public(

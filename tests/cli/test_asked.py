@@ -4,11 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dpfc_cli.features.manifest import load
 from dpfc_cli.ledger.file import read
-from tests.cli.conftest import Dpfc, heads, one_line
+from tests.cli.conftest import SCATTER, Dpfc, heads, one_line
 
+CANARY = "MUELLER_P0003"
 PATIENTS = ("MUELLER, P0000", "OKAFOR, P0001", "SILVA, P0002")
 IMPORT = ("import", "scans.npz", "--classes", "2")
 
@@ -25,6 +27,32 @@ def named(dpfc: Dpfc) -> None:
     """30 records, with patients' names in the place of classes."""
     x = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
     np.savez("named.npz", train_x=x, train_y=np.array(PATIENTS)[np.arange(30) % 3])
+
+
+def test_a_path_that_is_called_after_a_patient_is_in_nothing_that_is_handed_over(dpfc: Dpfc, arrays: Path) -> None:
+    rng = np.random.default_rng(0)
+    for i in range(12):
+        path = Path(CANARY, "ab"[i % 2], f"{CANARY} {i}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(path)
+    arrays.rename(f"{CANARY}.arrays")
+    extract = ("extract", f"imagefolder:{CANARY}", *SCATTER, "--classes", "a,b", "--hold-out", "0.3")
+    for made, line in (
+        ("imagefolder-scattering-mean-holdout0.3", extract),
+        ("imported", ("import", f"{CANARY}.arrays", "--classes", "3")),
+    ):
+        assert CANARY not in dpfc(*line, ends=0).stdout
+        for handed in (
+            ("train", "--epsilon", "1", "--method", "dp-ls", "--features", made),
+            *(("statement", *more) for more in ((), ("--json",))),
+            *(("report", "--out", f"{made}{ending}") for ending in (".html", ".md")),
+            ("evaluate", "--json"),
+            ("export", "--to", "onnx", "--out", f"{made}.onnx"),
+            ("site-invite", "--features", made, "--name", "a", "--epsilon", "1", "--out", f"{made}.json"),
+        ):
+            assert CANARY not in dpfc(*handed, ends=0).output, handed
+        for path in (*Path("heads").iterdir(), *Path().glob(f"{made}*")):
+            assert CANARY not in str(path) + path.read_bytes().decode("latin-1"), path
 
 
 def test_names_of_inferred_classes_are_in_the_manifest_and_in_no_private_head(dpfc: Dpfc, named: None) -> None:
@@ -68,4 +96,4 @@ def test_without_a_terminal_both_lines_to_type_are_named_and_work(dpfc: Dpfc, sc
 def test_on_a_terminal_it_asks_and_stops_unless_the_answer_is_yes(dpfc: Dpfc, scans: None) -> None:
     for answer, code in (("\n", 2), ("", 130), ("y\n", 0)):
         assert "[y/N]" in dpfc(*IMPORT, answer=answer, ends=code).stderr
-        assert Path("features/scans").exists() == (code == 0)
+        assert Path("features/imported").exists() == (code == 0)

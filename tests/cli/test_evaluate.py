@@ -52,7 +52,7 @@ def test_shown_are_whole_percents_of_150_records_and_no_top_5_of_three_classes(d
 def test_of_a_named_set_the_newest_head_is_one_that_takes_it(dpfc: Dpfc, trained: Path) -> None:
     x, y = blobs(300, 5, 3, seed=1, apart=8.0)
     np.savez("narrow.npz", train_x=x, train_y=y, test_x=x, test_y=y)
-    assert dpfc("import", "narrow.npz", "--classes", "3").exit_code == 0
+    assert dpfc("import", "narrow.npz", "--out", "narrow", "--classes", "3").exit_code == 0
     for line in (("evaluate", "--features", "narrow"), ("predict", "narrow")):
         assert "dpfc list" in dpfc(*line, ends=2).stderr
     assert dpfc("train", "--epsilon", "8", "--features", "narrow").exit_code == 0
@@ -77,7 +77,7 @@ def test_the_classes_that_hurt_most_come_first_and_what_is_taken_for_what_follow
     x[third[:10]], x[second[:4]] = x[first[:10]], x[first[10:14]]
     train_x, train_y = blobs(900, 8, 3, seed=1, apart=9.0)
     np.savez("set.npz", train_x=train_x, train_y=train_y, test_x=x, test_y=y)
-    assert dpfc("import", "set.npz", "--classes", "flu,cold,rare").exit_code == 0
+    assert dpfc("import", "set.npz", "--out", "set", "--classes", "flu,cold,rare").exit_code == 0
     assert dpfc("train", *PLAIN, "--out", "heads/h.nonprivate.safetensors").exit_code == 0
     shown = dpfc("evaluate", "h.nonprivate", "--full").stdout
     _, ranked, confused, reliable = re.split("^# .*$", shown, flags=re.M)[1:]
@@ -108,7 +108,8 @@ def test_of_many_classes_the_largest_confusions_are_named_and_missing_classes_to
     test_x = x.copy()
     test_x[lost] = x[np.flatnonzero(y == 3)[:6]]
     np.savez("set.npz", train_x=x, train_y=y, test_x=test_x[test], test_y=y[test])
-    assert dpfc("import", "set.npz", "--classes", ",".join(f"a-name-{j:02d}" for j in range(20))).exit_code == 0
+    classes = ",".join(f"a-name-{j:02d}" for j in range(20))
+    assert dpfc("import", "set.npz", "--out", "set", "--classes", classes).exit_code == 0
     assert dpfc("train", *PLAIN, "--out", "heads/h.nonprivate.safetensors").exit_code == 0
     short, shown = (dpfc("evaluate", "h.nonprivate", *more).stdout for more in ((), ("--full",)))
     assert len(re.findall("^a-name", short, re.M)) == 5
@@ -147,7 +148,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         np.savez("blobs.npz", train_x=x[:600], train_y=y[:600], test_x=x[600:], test_y=y[600:])
         for words in (
-            ["import", "blobs.npz", "--classes", "3"],
+            ["import", "blobs.npz", "--out", "blobs", "--classes", "3"],
             ["train", "--epsilon", "8"],
             ["train", "--epsilon", "0.05", "--out", "heads/small.safetensors"],
             ["train", *PLAIN, "--out", "heads/plain.nonprivate.safetensors"],

@@ -23,7 +23,7 @@ def known(dpfc: Dpfc, tmp_path: Path) -> str:
     """A public set of 300 + 100 records in 3 classes."""
     x, y = blobs(400, 8, 3, seed=9, apart=2.0)
     np.savez(tmp_path / "known.npz", train_x=x[:300], train_y=y[:300], test_x=x[300:], test_y=y[300:])
-    assert dpfc("import", str(tmp_path / "known.npz"), "--classes", "3").exit_code == 0
+    assert dpfc("import", str(tmp_path / "known.npz"), "--out", "known", "--classes", "3").exit_code == 0
     return "known"
 
 

@@ -41,7 +41,7 @@ def test_persons_are_counted_and_named_nowhere(dpfc: Dpfc, clinic: Path) -> None
     said = json.loads(made.stdout)
     assert (said["records"], said["persons"]) == ({"train": 33}, {"train": PATIENTS})
     folder = Path(said["path"])
-    assert folder.name == "clinic-persons-scattering-mean"
+    assert folder.name == "imagefolder-persons-scattering-mean"
     assert load(folder).grouped_by == {"by": "folder", "level": 1}
     assert all(b"patient" not in data for data in stored(folder).values())
     assert "train 33 of 14 persons in 1 shard" in one_line(dpfc(*PERSONS).stdout)

@@ -99,7 +99,7 @@ def write_set(folder: Path, x: np.ndarray, y: np.ndarray, sizes: list[int] | Non
         labels_per_record=k,
         origin="asserted",
         splits={},
-        backbone={"name": "imported", "from": "raw.npz"},
+        backbone={"name": "imported"},
         source={"dataset": "raw", "identity": identity},
         grouped_by=None if groups is None else {"by": "column", "column": "person"},
     )

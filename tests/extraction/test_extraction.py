@@ -195,7 +195,7 @@ def test_extract_makes_a_set_finds_it_again_and_goes_on(
         progress=lambda stage, done, total: stages.append(stage.partition(":")[0]),
     )
     assert made.features is not None
-    assert made.folder == made.features.folder == Path("features/pictures-scattering-mean")
+    assert made.folder == made.features.folder == Path("features/imagefolder-scattering-mean")
     assert (made.was_complete, made.images, made.resumed) == (False, 72, None)
     assert list(dict.fromkeys(stages)) == [extraction.OPENING, extraction.LOADING, extraction.EXTRACTING]
     found = extraction.extract("imagefolder:pictures", **SCATTER, shards=5)

@@ -107,14 +107,6 @@ def test_splits_that_do_not_fit_together_are_refused(tmp_path: Path, single: Arr
             import_features(npz(tmp_path, single | test), tmp_path / "set")
 
 
-def test_a_set_is_called_after_its_source_and_the_fraction(
-    tmp_path: Path, single: Arrays, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DPFC_FEATURES", str(tmp_path / "features"))
-    assert import_features(npz(tmp_path, single), classes=3, hold_out=0.25).features.name == "a-holdout0.25"
-    assert import_features(one_npy(tmp_path, single), classes=3).features.name == "npy"
-
-
 def test_values_that_make_no_sense_are_refused_before_the_source_is_read(tmp_path: Path) -> None:
     for given, code in (
         ({"dtype": "float64"}, "unknown-name"),
@@ -130,7 +122,7 @@ def test_values_that_make_no_sense_are_refused_before_the_source_is_read(tmp_pat
 def test_a_name_that_is_not_utf_8_is_kept(tmp_path: Path, single: Arrays) -> None:
     """Such names are legal on POSIX systems."""
     source = npz(tmp_path, single).rename(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.npz"))
-    assert made(source, tmp_path / "set").manifest.backbone["from"] == source.name
+    assert made(source, tmp_path / "set").manifest.source["identity"]["imported"] == source.name
     assert not import_features(source, tmp_path / "set", classes=3).made
 
 

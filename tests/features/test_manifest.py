@@ -30,7 +30,7 @@ WHOLE = Manifest(
     labels_per_record=1,
     origin="asserted",
     splits={"train": SplitFacts(n=10, shards=(Shard(file="a.h5", rows=10, sha256=NULL),))},
-    backbone={"name": "imported", "from": "a.npz", "weights": {"sha256": NULL}},
+    backbone={"name": "imported", "weights": {"sha256": NULL, "file": "here"}},
     source={"dataset": "a", "identity": {"imported": "a.npz", "listing": {"train": NULL}, "hold_out": 0.1, "k": 1}},
     versions={"numpy": "2"},
     id="0" * 32,
@@ -62,9 +62,7 @@ def test_the_fingerprint_names_the_recipe_and_the_classes_and_nothing_of_the_rec
     same = [
         replace(WHOLE, id="1" * 32, versions={"jax": "0"}, splits={}),
         replace(WHOLE, source={"dataset": "b", "identity": {"listing": {"train": "other"}}}),
-        replace(
-            WHOLE, backbone={"name": "imported", "from": "b.npz", "weights": {"sha256": NULL, "file": "elsewhere"}}
-        ),
+        replace(WHOLE, backbone={"name": "imported", "weights": {"sha256": NULL, "file": "elsewhere"}}),
         GROUPED,
     ]
     assert {each.fingerprint for each in same} == {WHOLE.fingerprint}

@@ -225,7 +225,7 @@ def test_a_window_that_no_card_states_is_not_guessed(colours: Scene) -> None:
 
 def test_a_card_without_a_backbone_predicts_features_alone(digits: Scene) -> None:
     for backbone, says in (
-        ({"name": "imported", "from": "x.npz"}, "trained on features that were imported"),
+        ({"name": "imported"}, "trained on features that were imported"),
         ({"name": "vit-of-tomorrow"}, "describes no backbone of this dpfc: 'name'"),
         ({"name": "scattering", "image_shape": [10**9, 8, 1]}, r"'image_shape\[0\]'"),
         ({"name": "scattering", "image_shape": [8, 8]}, "'image_shape'"),
