@@ -35,7 +35,11 @@ def train(
     ] = False,
     yes: Annotated[
         bool,
-        Option("Do not ask on a terminal, and charge what ends a total for persons.", RUN, flags=("--yes", "-y")),
+        Option(
+            "Charge without a question: the newest of several sets, and what ends a total for persons.",
+            RUN,
+            flags=("--yes", "-y"),
+        ),
     ] = False,
     distributed: Annotated[
         bool,
@@ -163,20 +167,16 @@ class _Observer(Shown):
         return self._yes
 
     def confirm(self, charge: str, loses: bool) -> bool:
-        """Ask if it loses, or on a terminal if there are several sets and none was named."""
+        """Ask if it loses, or if there are several sets and none was named. UserError if nobody can be asked."""
         stop.check()
-        newest = f"It is the newest of {self._others + 1} sets"
-        if self._yes or not (loses or (self._others and display.can_ask())):
-            if self._others:
-                display.say(f"Charging {charge}. {newest}.")
+        if self._yes or not (loses or self._others):
             return True
-        why = "There will be no total for one person any more"
+        why, remedy = f"It is the newest of {self._others + 1} sets", "Name the set: --features."
+        if loses:
+            why, remedy = "There will be no total for one person any more", "Make the set again with --group-by."
         if not display.can_ask():
-            raise conflict(
-                f"Nothing was charged. {why}.",
-                "Make the set again with --group-by. Or give --yes, to charge it all the same.",
-            )
-        return self._asked(f"Charge {charge}? {why if loses else newest}.")
+            raise conflict(f"Nothing was charged. {why}.", f"{remedy} Or give --yes, to charge it all the same.")
+        return self._asked(f"Charge {charge}? {why}.")
 
     def confirm_again(self, question: str) -> bool:
         return not self._yes and display.can_ask() and self._asked(question)

@@ -183,6 +183,11 @@ def names_of(said: Option) -> Callable[[str], list[str]] | None:
         return (path.parent.name for path in features_folder().glob("*/manifest.json"))
 
     def begun(incomplete: str) -> list[str]:
+        # bash takes what it gets as it would be typed. zsh and fish quote names themselves.
+        bash = os.environ.get("_DPFC_COMPLETE", "").endswith("bash")
+        return [re.sub(r"([^\w@%+=:,./~-])", r"\\\1", name) if bash else name for name in fitting(incomplete)]
+
+    def fitting(incomplete: str) -> list[str]:
         kind, colon, path = incomplete.partition(":")
         if not colon or f"{kind}:" not in known():
             return sorted(name for name in known() if name.startswith(incomplete))

@@ -34,7 +34,7 @@ from dpfc_cli.processes import part_of
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import check_classes, class_names
 from dpfc_cli.sources.groups import Rule, rule_of
-from dpfc_cli.sources.nulls import most_allowed, naming
+from dpfc_cli.sources.nulls import Broken, naming
 from dpfc_cli.sources.person_hints import persons_noticed, refuse_both
 
 if TYPE_CHECKING:
@@ -142,10 +142,12 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
         check_same(features, whose)
         return Extracted(folder=folder, features=features, was_complete=True)
     check_begin(read(ledger_path(folder)))
+    splits = pictures.splits
+    sizes = {name: split.n for name, split in splits.items()}
     writer = FeatureWriter(
         folder,
         manifest,
-        rows={name: split.n for name, split in pictures.splits.items()},
+        rows=sizes,
         shards=wanted.shards,
         task=task,
         tolerant=tolerant,
@@ -153,16 +155,7 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
         kind=first.pixels.kind,
         population=whose,
     )
-    shares = {name: most_allowed(split.n, wanted.most_null) for name, split in pictures.splits.items()}
-    broken = images.Broken(pictures, listed, shares if tolerant else None)
-    null: list[str | None] = [None]
-
-    def approve(nulls: dict[str, np.ndarray]) -> None:
-        broken.add_nulls(nulls)
-        if broken.too_many:
-            raise broken.refusal()
-        null.append(broken.said())
-
+    broken = Broken("picture", sizes, lambda split, i: splits[split].pixels.title(i), listed, wanted.share)
     with saying_what_is_kept(folder), closing(writer):
         left = len(writer.missing) if writer.resumed else None
         stage = EXTRACTING if left is None else f"{EXTRACTING}: {counted(left, 'shard')} left"
@@ -176,9 +169,9 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
 
         count = make_shards(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
         seconds = time.monotonic() - started
-        finished = writer.finish(approve, partial(register, population=whose))
+        finished = writer.finish(broken.approve, partial(register, population=whose))
     made = None if finished is None else FeatureSet(folder)
-    return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left, null=null[-1])
+    return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left, null=broken.said)
 
 
 class Extractable(NamedTuple):
@@ -331,7 +324,7 @@ def make_shards(
     writer: FeatureWriter,
     source: images.ImageSet,
     backbone: "Backbone",
-    broken: images.Broken,
+    broken: Broken,
     advance: Advance | None = None,
     look: Advance | None = None,
 ) -> int:
@@ -377,11 +370,11 @@ def make_shards(
     return done
 
 
-def _look(decoded: Decoded, broken: images.Broken, done: int, total: int, look: Advance | None) -> None:
+def _look(decoded: Decoded, broken: Broken, done: int, total: int, look: Advance | None) -> None:
     """Decode what is left, to find all broken pictures."""
     try:
         for planned, batch in decoded:
-            broken.add(planned.split, batch)
+            broken.add(planned.split, batch.start, batch.broken)
             done += len(batch.pixels)
             if look:
                 look(done, total)
@@ -393,7 +386,7 @@ def _look(decoded: Decoded, broken: images.Broken, done: int, total: int, look: 
 
 
 def _wanted(
-    writer: FeatureWriter, missing: list[PlannedShard], source: images.ImageSet, rows: int, broken: images.Broken
+    writer: FeatureWriter, missing: list[PlannedShard], source: images.ImageSet, rows: int, broken: Broken
 ) -> Wanted:
     """The batches of the shards that this process makes. It claims a shard when the first batch is to be decoded. It
     claims none for a mere look at the pictures.
@@ -405,13 +398,13 @@ def _wanted(
 
 
 def _computed(
-    decoded: Decoded, backbone: "Backbone", broken: images.Broken
+    decoded: Decoded, backbone: "Backbone", broken: Broken
 ) -> Iterator[tuple[PlannedShard, images.Batch, np.ndarray]]:
     """Each batch with its features, until too many pictures are broken."""
 
     def sound() -> Iterator[tuple[tuple[PlannedShard, images.Batch], np.ndarray]]:
         for planned, batch in decoded:
-            broken.add(planned.split, batch)
+            broken.add(planned.split, batch.start, batch.broken)
             if broken.too_many:
                 break
             yield (planned, batch), batch.pixels

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, bad_record, conflict, parameter, quoted, unwritable
+from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, parameter, quoted, unwritable
 from dpfc_cli.extraction import slides
 from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.lookup import new_folder
@@ -33,7 +33,7 @@ from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes, numbers_of_names
 from dpfc_cli.sources.digests import NONE, digests_of_rows
 from dpfc_cli.sources.groups import GROUPS, check_apart, grouped
-from dpfc_cli.sources.nulls import most_allowed, naming
+from dpfc_cli.sources.nulls import Broken, naming
 from dpfc_cli.sources.person_hints import persons_noticed, refuse_both
 from dpfc_cli.sources.split_files import held_out
 
@@ -152,10 +152,12 @@ def import_features(wanted: Import) -> Imported:
         if features is not None:
             check_same(features, wanted.population)
             return Imported(features, made=False)
+        sizes = {split: table.n for split, table in tables.items()}
+        nulls = Broken("record", sizes, lambda split, i: f"record {i} of {split}", broken, wanted.share)
         writer = FeatureWriter(
             out,
             manifest,
-            rows={split: table.n for split, table in tables.items()},
+            rows=sizes,
             shards=wanted.shards,
             groups={split: grouping.ids for split, grouping in groupings.items()} or None,
             tolerant=tolerant,
@@ -163,9 +165,16 @@ def import_features(wanted: Import) -> Imported:
             population=wanted.population,
         )
         with saying_what_is_kept(out), closing(writer):
-            _write(writer, tables, k, progress)
-            approve = partial(_check_nulls, tables, wanted.most_null if tolerant else 0)
-            finished = writer.finish(approve, partial(register, population=wanted.population))
+            try:
+                _write(writer, tables, k, progress)
+                finished = writer.finish(nulls.approve, partial(register, population=wanted.population))
+            except UserError as error:
+                if error.code == "bad-record":
+                    # Once the source is corrected, it is another one.
+                    writer.discard()
+                raise
+    if nulls.said is not None:
+        wanted.warned(nulls.said)
     assert finished is not None, "a writer that works alone finishes the set"
     return Imported(FeatureSet(out), made=True)
 
@@ -240,18 +249,6 @@ def _check_room(path: Path, out: Path, tables: dict[str, Table], k: int, dtype: 
             needed=needed,
             allowed=free,
         )
-
-
-def _check_nulls(tables: dict[str, Table], most_null: float | None, nulls: dict[str, np.ndarray]) -> None:
-    """Raise UserError if too many records are null, also because the stored precision could not hold their features."""
-    for split, found in nulls.items():
-        allowed = most_allowed(tables[split].n, most_null)
-        if len(found) > allowed:
-            raise bad_record(
-                f"{len(found):,} of the {tables[split].n:,} {split} records have no features that can be stored. At "
-                f"most {allowed:,} may become null records ({parameter('most_null')}). {GUARDED}",
-                f"If the features are merely large, set {parameter('dtype')} to float32.",
-            )
 
 
 def _check_labels(tables: dict[str, Table], m: int | None) -> None:

@@ -9,6 +9,7 @@ from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS
 from dpfc_cli.errors import UserError, conflict, parameter, spelled, warned
 from dpfc_cli.options import Classes, Options, listed, option, progress_option, said
 from dpfc_cli.progress import Progress
+from dpfc_cli.sources.nulls import MOST_NULL
 
 WHAT, HOW, WORK = "Records", "Features", "Work"
 """Panels of the help."""
@@ -109,6 +110,11 @@ class Making(Options):
     def tolerant(self) -> bool:
         """Whether what cannot be read becomes null records."""
         return self.on_error == "null"
+
+    @property
+    def share(self) -> float | None:
+        """The largest share of a split's records that may become null records; None: none may."""
+        return (MOST_NULL if self.most_null is None else self.most_null) if self.tolerant else None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -43,7 +43,7 @@ from dpfc_cli.reading import unread
 from dpfc_cli.sources import groups as persons
 from dpfc_cli.sources.classes import USUAL_NAMES, composed, numbers_of_names
 from dpfc_cli.sources.metadata import Needed, Value, columns_in, rows, usual_column
-from dpfc_cli.sources.nulls import listed
+from dpfc_cli.sources.nulls import written_down
 from dpfc_cli.sources.person_hints import column_of, persons_noticed
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
 
@@ -139,13 +139,22 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, named:
             patches[record] += count
         if wanted.progress:
             wanted.progress("Reading slides", done, len(found))
-    of_split = {split: np.flatnonzero(listed.splits == split) for split in dict.fromkeys(listed.splits.tolist())}
-    _judge(broken, {split: patches[own] for split, own in of_split.items()}, wanted, named)
+    if broken:
+        what = f"{counted(len(broken), 'slide')} cannot be read."
+        if not wanted.tolerant or not patches.any():
+            reasons = [f"{printable(name)}: {printable(why)}" for name, why in sorted(broken.items())]
+            raise bad_record(
+                f"{what} {written_down(reasons, named)} {GUARDED}",
+                "Make them again, or leave them out of the table. Or keep them as records without content: "
+                f"{parameter('on_error')} null.",
+            )
+        wanted.warned(f"{what} This number depends on the records: do not publish it.")
     with np.errstate(invalid="ignore"):
         x = (sums / patches[:, None]).astype(np.float32)
     y = np.where(patches == 0, -1, [number[label] for label in listed.labels])[:, None]
     splits = {}
-    for split, own in of_split.items():
+    for split in dict.fromkeys(listed.splits.tolist()):
+        own = np.flatnonzero(listed.splits == split)
         keys = None if listed.keys is None else listed.keys.part(own)
         splits[split] = Table(
             n=len(own), d=x.shape[1], dtype=x.dtype, rows=sliced(x[own]), y=y[own], names=names, nulls=True, keys=keys
@@ -246,26 +255,6 @@ def _blocks(dataset: h5py.Dataset, count: int, width: int) -> Iterator[np.ndarra
     step = max(1, _BLOCK // (8 * width))
     for at in range(0, count, step):
         yield np.asarray(dataset[at : at + step] if dataset.ndim == 2 else dataset[0, at : at + step])
-
-
-def _judge(broken: dict[str, str], patches: dict[str, np.ndarray], wanted: Import, named: Path) -> None:
-    """Refuse broken slides, or say which records became null. patches: of the records of each split."""
-    what = f"{counted(len(broken), 'slide')} cannot be read."
-    if not broken:
-        return
-    if not wanted.tolerant or not any(found.any() for found in patches.values()):
-        lines = [f"{printable(name)}: {printable(why)}" for name, why in sorted(broken.items())]
-        raise bad_record(
-            f"{what} {listed(lines, named)} {GUARDED}",
-            "Make them again, or leave them out of the table. Or keep them as records without content: "
-            f"{parameter('on_error')} null.",
-        )
-    nulls = {split: int((found == 0).sum()) for split, found in patches.items()}
-    said = " and ".join(f"{count:,} of {len(patches[split]):,} {split} records" for split, count in nulls.items())
-    wanted.warned(
-        f"{what} Null records, which add nothing to a training: {said}. These numbers depend on the records: do not "
-        "publish them."
-    )
 
 
 # The table

@@ -226,6 +226,11 @@ class FeatureWriter:
             known = begun.id if begun.splits == splits else known
         return replace(self._manifest, splits=splits, id=known)
 
+    def discard(self) -> None:
+        """Remove the finished shards, which nothing could use."""
+        for planned in self._all:
+            (self._partial / planned.file).unlink(missing_ok=True)
+
     def close(self) -> None:
         """Release all locks. Finished shards stay; if there is none, nothing stays."""
         self._unlock()

@@ -8,7 +8,6 @@ table.
 """
 
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.images.broken import Broken
 from dpfc_cli.images.catalogue import DATASETS, FORMATS, catalogued, check, files_of, open_images, small
 from dpfc_cli.images.prefetch import Batch, batches
 from dpfc_cli.images.sets import Decode, ImageSet, Notice, Preparation, Request, Split, by_person, held_out
@@ -17,7 +16,6 @@ __all__ = [
     "DATASETS",
     "FORMATS",
     "Batch",
-    "Broken",
     "Decode",
     "Geometry",
     "ImageSet",

@@ -129,7 +129,8 @@ def image_set(
             has no person, the splits differ in size, or the size is needed and no picture can be decoded.
 
     """
-    known = labelled({split: each.labels for split, each in found.items()}, classes or request.classes, also)
+    labels = {split: each.labels for split, each in found.items()}
+    known = labelled(labels, classes or request.classes, also, lambda split, i: _name(found[split].pictures, i))
     splits = {
         role: _split(known.labels[split].astype(np.int32), found[split], request) for role, split in known.used.items()
     }
@@ -141,6 +142,10 @@ def image_set(
         )
     origin: Origin = "data set" if classes else known.origin
     return ImageSet(name, known.classes, splits, origin, known.renumbered, remarks, noticed)
+
+
+def _name(pictures: Encoded | Pixels, i: int) -> str:
+    return str(i) if isinstance(pictures, np.ndarray) else pictures.name(i)
 
 
 def _split(labels: np.ndarray, found: Listed, request: Request) -> Split:

@@ -5,7 +5,7 @@ inferred from the labels. Inferred classes depend on the records, so every card 
 """
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -160,7 +160,12 @@ class Labelled(NamedTuple):
     renumbered: bool = False
 
 
-def labelled(labels: Mapping[str, Given], classes: tuple[str, ...] | None, names: Iterable[str] = ()) -> Labelled:
+def labelled(
+    labels: Mapping[str, Given],
+    classes: tuple[str, ...] | None,
+    names: Iterable[str] = (),
+    called: Callable[[str, int], str] = lambda split, i: f"{split} {i}",
+) -> Labelled:
     """What the labels mean in a format that has no list of classes.
 
     Args:
@@ -168,6 +173,7 @@ def labelled(labels: Mapping[str, Given], classes: tuple[str, ...] | None, names
             published test sets have none.
         classes: the classes that the operator asserts, or None.
         names: of classes that the source has even where no picture is of them.
+        called: called(split, i) is what the source calls picture i.
 
     Raises:
         UserError: no training picture has a label (code "missing"), a label is out of range (code "bad-record"), or it
@@ -184,16 +190,27 @@ def labelled(labels: Mapping[str, Given], classes: tuple[str, ...] | None, names
     given = {split: known[split] for split in used.values()}
     origin: Origin = "asserted" if classes else "inferred"
     if any(isinstance(label, str) for y in given.values() if not isinstance(y, np.ndarray) for label in y):
+        for split, own in given.items():
+            lacking = [i for i, label in enumerate(own) if not (isinstance(label, str) and label)]
+            _refuse(split, lacking, "no name of a class as label, and others have one", called)
         return _labelled_by_names(given, classes, origin, used, names)
     numbers = {split: _numbers(y) for split, y in given.items()}
     found = classes or inferred_classes(max(int(y.max()) for y in numbers.values()))
     for split, y in numbers.items():
-        if y.min() < 0 or y.max() >= len(found):
-            raise bad_record(
-                f"The {split} images have labels outside 0..{len(found) - 1}. {GUARDED}",
-                f"Check the labels, and the number of classes: {parameter('classes')}.",
-            )
+        wrong = np.flatnonzero((y < 0) | (y >= len(found))).tolist()
+        _refuse(split, wrong, f"no label in 0..{len(found) - 1}", called)
     return Labelled(found, origin, used, numbers)
+
+
+def _refuse(split: str, records: list[int], what: str, called: Callable[[str, int], str]) -> None:
+    """UserError if there are such records. called: as in `labelled`."""
+    if records:
+        these = f"{counted(len(records), f'{split} image')} {'has' if len(records) == 1 else 'have'}"
+        raise bad_record(
+            f"{these} {what}: {secret(', '.join(called(split, i) for i in records))}. {GUARDED}",
+            "Give each image a label: names everywhere, or numbers everywhere. Or check the number of classes: "
+            f"{parameter('classes')}.",
+        )
 
 
 def _has_labels(given: Given) -> bool:
@@ -213,12 +230,6 @@ def _labelled_by_names(
     labels: dict[str, Given], classes: tuple[str, ...] | None, origin: Origin, used: dict[str, str], also: Iterable[str]
 ) -> Labelled:
     """`labelled`, for labels that are names. Inferred classes are the names, sorted."""
-    for split, given in labels.items():
-        if not all(isinstance(label, str) and label for label in given):
-            raise bad_record(
-                f"Some {split} images have the name of a class as label, and others do not. {GUARDED}",
-                "Give each image a label. Take names everywhere, or numbers everywhere.",
-            )
     texts = {split: [composed(str(label)) for label in given] for split, given in labels.items()}
     found = sorted({*(name for own in texts.values() for name in own), *map(composed, also)})
     number = numbers_of_names(found, classes)

@@ -6,7 +6,7 @@ numbers say nothing about names.
 
 A *rule* says how the key of a picture is found: by a folder, by its name, in a column, or in a table of its own.
 
-Two keys are the same if their texts are equal after spaces at their ends were removed and Unicode was normalized. The
+Two keys are the same if their texts are equal but for capitals, spaces at their ends, and the form of Unicode. The
 number 7 and the text "7" are the same. If in doubt, two keys are made one: the guarantee holds for both persons
 together then, so it holds for each of them.
 """
@@ -158,7 +158,7 @@ def key_of(value: object) -> str | None:
     """The key that a value stands for. None, for no person: it is neither a text nor an integer, or an empty text."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(int(value))
-    return (unicodedata.normalize("NFC", value).strip() or None) if isinstance(value, str) else None
+    return (unicodedata.normalize("NFC", value.casefold()).strip() or None) if isinstance(value, str) else None
 
 
 NO_PERSON = "Give each record a text that is not empty, or an integer."

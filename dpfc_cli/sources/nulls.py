@@ -5,23 +5,127 @@ stand in a file for the owner alone (mode 0600). Where some become null records,
 file does: that there is one, or how long it is, would tell others.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpfc_cli import files
-from dpfc_cli.errors import UserError, printable, quoted, spelled
+from dpfc_cli.errors import GUARDED, UserError, bad_record, counted, parameter, printable, quoted, spelled
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MOST_NULL = 0.05
 """The share of a split's records that may become null records, unless the user says otherwise."""
+MOST_LISTED = 100_000
+"""The most records that are remembered. A longer list helps nobody, and it would take memory."""
 LISTED = ".broken.txt"
 """How the name of a list of broken records ends. It lies beside the set that could not be made."""
 
 
-def most_allowed(n: int, share: float | None) -> int:
-    """How many of n records may become null records: this share of them, and never all. None: `MOST_NULL`."""
-    # 0.29 · 100 is 28.999999999999996.
-    return min(int((MOST_NULL if share is None else share) * n + 1e-9), n - 1)
+class Broken:
+    """The records of a source that were found to be broken.
+
+    Args:
+        noun: what a record is called.
+        sizes: how many records each split has.
+        title: title(split, i) is what messages call record i.
+        file: where the list of them goes.
+        share: the largest share of a split's records that may become null records, never all; None: none may.
+
+    Attributes:
+        counts: how many are known of each split.
+        said: how many records of the set became null records, once the set is approved; None if there are none.
+
+    """
+
+    said: str | None = None
+
+    def __init__(
+        self,
+        noun: str,
+        sizes: Mapping[str, int],
+        title: Callable[[str, int], str],
+        file: Path,
+        share: float | None,
+    ) -> None:
+        self._noun, self._sizes, self._title, self._file, self._share = noun, sizes, title, file, share
+        # 0.29 · 100 is 28.999999999999996.
+        self._allowed = {split: min(int((share or 0) * n + 1e-9), n - 1) for split, n in sizes.items()}
+        self._found: dict[tuple[str, int], str] = {}
+        self.counts = dict.fromkeys(sizes, 0)
+
+    @property
+    def too_many(self) -> str | None:
+        """The split that has more of them than are allowed, or None."""
+        return next((split for split, count in self.counts.items() if count > self._allowed[split]), None)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more of them are remembered."""
+        return len(self._found) >= MOST_LISTED
+
+    @property
+    def number(self) -> str:
+        """How many are known, in words."""
+        return f"{'At least ' if self.full else ''}{counted(len(self._found), self._noun)} cannot be used"
+
+    def add(self, split: str, start: int, reasons: Mapping[int, str]) -> None:
+        """Remember what is broken among the records of a split that begin at `start`: why, by their rows."""
+        self.counts[split] += len(reasons)
+        for row, reason in reasons.items():
+            if not self.full:
+                self._found[split, start + row] = reason
+
+    def approve(self, nulls: Mapping[str, "np.ndarray"]) -> None:
+        """Raise UserError if too many records of the whole set are null. nulls: their numbers, also those of shards
+        that were made before.
+        """
+        for split, records in nulls.items():
+            self.counts[split] = len(records)
+            for record in islice(records, MOST_LISTED):
+                if not self.full:
+                    self._found.setdefault((split, int(record)), "it is a null record")
+        if self.too_many:
+            raise self.refusal()
+        parts = [
+            f"{count:,} of {counted(self._sizes[split], f'{split} {self._noun}')}"
+            for split, count in self.counts.items()
+            if count
+        ]
+        if parts:
+            self.said = (
+                f"Null records, which add nothing to a training: {' and '.join(parts)}. The same under another name, "
+                "with errors refused, makes a file that names them. This number depends on the records: do not publish "
+                "it."
+            )
+
+    def refusal(self) -> UserError:
+        """The error that says where they are named."""
+        what, remedy = self.number, "Correct them, or leave them out of the source."
+        if self._share is None:
+            remedy += f" Or keep them as records without content: {parameter('on_error')} null."
+        elif over := self.too_many:
+            n = self._sizes[over]
+            what += f". At most {self._allowed[over]:,} of the {n:,} {over} {self._noun}s may become null records "
+            what += f"({parameter('most_null')})"
+            remedy += f" If features are merely too large for the precision: {parameter('dtype')} float32."
+            if self.counts[over] < n:
+                remedy += (
+                    f" Null records teach nothing. If you want them all the same: a larger {parameter('most_null')}."
+                )
+        return bad_record(
+            f"{what}. {self._listed()} {GUARDED}",
+            remedy,
+            parameter="on_error" if self._share is None else "most_null",
+            path=str(self._file),
+        )
+
+    def _listed(self) -> str:
+        lines = [f"{printable(self._title(*at))}: {printable(why)}" for at, why in sorted(self._found.items())]
+        return written_down(lines, self._file, f"The first {len(lines):,}" if self.full else "Which they are")
 
 
 @contextmanager
@@ -37,12 +141,12 @@ def naming(folder: Path) -> Iterator[Path]:
         yield file
     except UserError as error:
         if error.full is not None:
-            said = listed([printable(spelled(error.full, str))], file, "What is meant")
+            said = written_down([printable(spelled(error.full, str))], file, "What is meant")
             error.what = UserError(f"{error.what} {said}", error.remedy).what
         raise
 
 
-def listed(lines: Sequence[str], file: Path, which: str = "Which they are") -> str:
+def written_down(lines: Sequence[str], file: Path, which: str = "Which they are") -> str:
     """Write the lines about broken records into the file, and say so in a sentence, where `which` is their name."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

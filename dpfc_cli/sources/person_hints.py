@@ -16,7 +16,7 @@ import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, conflict, parameter
 from dpfc_cli.sources.digests import digest_of
-from dpfc_cli.sources.groups import names_persons
+from dpfc_cli.sources.groups import key_of, names_persons
 
 LEAST, MOST = 16, 2**16
 """The values that are looked at together: few at first, because persons usually come twice soon."""
@@ -30,7 +30,7 @@ class PersonsNoticedError(UserError):
 
 def repeat(values: Iterable[object]) -> bool:
     """Whether a value comes twice, and another one beside it. Values that are missing or empty do not count."""
-    texts = (text for text in (str(value).strip() for value in values if value is not None) if text and text != "nan")
+    texts = (text for text in (key_of(str(value)) for value in values if value is not None) if text and text != "nan")
     seen, size = np.zeros(0, np.uint64), LEAST
     twice = False
     while len(part := np.fromiter(_digests(islice(texts, size)), np.uint64)):

@@ -171,7 +171,7 @@ def test_a_set_and_a_ledger_that_do_not_belong_together_are_told(dpfc: Dpfc, fea
 def test_what_makes_no_sense_is_refused_and_changes_nothing(dpfc: Dpfc, features: Path) -> None:
     made(dpfc, "elsewhere/far", "--population", "ward7")
     made(dpfc, "public")
-    assert dpfc(*LS, "2").exit_code == 0
+    assert dpfc(*LS, "2", "--features", "public").exit_code == 0
     before = BOOK.read_bytes()
     for line in (
         *("--population ward7", "--adopt", "--by me", "--note why", "--apart a", "--same a=b"),

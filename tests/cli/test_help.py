@@ -129,7 +129,12 @@ def test_json_may_stand_before_the_command(tmp_path: object, monkeypatch: pytest
 
 def test_a_shell_completes_commands_options_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for path in ("features/mine/manifest.json", "features/other/manifest.json", "heads/mine-eps1.safetensors"):
+    for path in (
+        "features/mine/manifest.json",
+        "features/other/manifest.json",
+        "features/a set/manifest.json",
+        "heads/mine-eps1.safetensors",
+    ):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     for typed, completions in (
@@ -138,8 +143,12 @@ def test_a_shell_completes_commands_options_and_names(tmp_path: Path, monkeypatc
         ("dpfc train --method dp-n", ["dp-newton"]),
         ("dpfc extract --model vit-b3", ["vit-b32"]),
         ("dpfc extract cifar", ["cifar10", "cifar100"]),
-        ("dpfc extract imagefolder:fea", [f"imagefolder:features/{name}" for name in ("", "mine/", "other/")]),
+        (
+            "dpfc extract imagefolder:fea",
+            [f"imagefolder:features/{name}" for name in ("", r"a\ set/", "mine/", "other/")],
+        ),
         ("dpfc train --features m", ["mine"]),
+        ("dpfc train --features a", [r"a\ set"]),
         ("dpfc evaluate m", ["mine-eps1"]),
         ("dpfc export --to s", ["sklearn"]),
         # The shell completes files then.
@@ -148,7 +157,8 @@ def test_a_shell_completes_commands_options_and_names(tmp_path: Path, monkeypatc
     ):
         env = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_DPFC_COMPLETE": "complete_bash"}
         ended = CliRunner().invoke(application.app, [], env=env, prog_name="dpfc")
-        assert (ended.exit_code, ended.stdout.split(), ended.stderr) == (0, completions, ""), typed
+        shown = list(filter(None, ended.stdout.splitlines()))
+        assert (ended.exit_code, shown, ended.stderr) == (0, completions, ""), typed
 
 
 def test_a_value_of_another_kind_is_refused_in_plain_words() -> None:

@@ -86,7 +86,7 @@ def test_without_a_test_split_it_says_what_to_do(dpfc: Dpfc, arrays: Path) -> No
         (arrays / f"test_{name}.npy").unlink()
     made = dpfc("import", str(arrays), "--out", "one", "--classes", "3", ends=0)
     assert "Import test_x and test_y" in made.stderr.replace("\n", " ")
-    assert dpfc("train", "--epsilon", "8").exit_code == 0
+    assert dpfc("train", "--epsilon", "8", "--features", "one").exit_code == 0
     assert "--hold-out" in dpfc("evaluate").stderr.replace("\n", " ")
 
 

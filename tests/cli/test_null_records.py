@@ -7,11 +7,13 @@ import signal
 import stat
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dpfc_cli import backbones, images
+from dpfc_cli import backbones
+from dpfc_cli.sources.nulls import Broken
 from tests.cli.conftest import SCATTER, Dpfc, labels_of, one_line
 from tests.images.dicoms import written
 from tests.support import stored
@@ -125,7 +127,7 @@ def test_all_broken_pictures_are_named_without_computing_what_would_be_in_vain(
     damaged = [*damage([1], "test"), *damage([12, 15, 29])]
     refused = dpfc(*LINE, "--shards", "10", ends=2)
     said = one_line(refused.stderr)
-    assert f"4 pictures cannot be decoded. Which they are stands in '{LIST}'." in said
+    assert f"4 pictures cannot be used. Which they are stands in '{LIST}'." in said
     assert "--on-error null" in said
     assert LIST.read_text() == "".join(f"{path}: image file is truncated\n" for path in damaged)
     # Two of its three pictures are whole, and they stand before the first broken one.
@@ -192,15 +194,15 @@ def test_ctrl_c_while_looking_for_more_says_what_is_known(
     dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damage([9])
-    real = images.Broken.add
+    real = Broken.add
 
-    def stopped(self: images.Broken, split: str, batch: images.Batch) -> None:
+    def stopped(self: Broken, *found: Any) -> None:
         if self.too_many:
             os.kill(os.getpid(), signal.SIGINT)
-        real(self, split, batch)
+        real(self, *found)
 
-    monkeypatch.setattr(images.Broken, "add", stopped)
+    monkeypatch.setattr(Broken, "add", stopped)
     ended = dpfc(*LINE, ends=130)
     said = one_line(ended.stderr)
-    assert "1 picture cannot be decoded so far." in said
+    assert "1 picture cannot be used so far." in said
     assert "do not publish it" in said

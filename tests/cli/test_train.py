@@ -186,11 +186,12 @@ def test_a_warning_is_for_programs_too_and_does_not_stand_above_a_refusal(dpfc: 
     assert "Warning" not in dpfc(*line, ends=6).stderr
 
 
-def test_without_a_terminal_it_goes_on_and_says_which_set_it_took(dpfc: Dpfc, second_set: None) -> None:
-    trained = dpfc(*LINE, ends=0)
+def test_without_a_terminal_it_charges_none_of_several_sets_that_nobody_named(dpfc: Dpfc, second_set: None) -> None:
+    for refused in (dpfc(*LINE, ends=2), dpfc(*LINE, "--json", ends=2)):
+        assert "newest of 2 sets" in one_line(refused.stderr)
+        assert not charges()
+    trained = dpfc(*LINE, "--yes", ends=0)
     assert "Features: features/newer (the newest of 2 sets; --features names another)" in trained.stderr
-    asked = QUESTION.removeprefix("Charge ").removesuffix(" [y/N]").replace("?", ".")
-    assert f"Charging {asked}" in one_line(trained.stderr)
 
 
 def test_an_option_of_zero_is_given_and_not_left_out(dpfc: Dpfc, features: Path) -> None:

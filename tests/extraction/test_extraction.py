@@ -16,7 +16,8 @@ from dpfc_cli.extraction.request import ExtractionWarning
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, Task
-from dpfc_cli.images import Broken, Geometry, Preparation
+from dpfc_cli.images import Geometry, Preparation
+from dpfc_cli.sources.nulls import Broken
 from tests.images.pictures import open_images
 from tests.support import refuses, stored
 
@@ -74,8 +75,8 @@ def extracted(
     manifest = extraction.manifest_of(source, backbone, "float16", AS_SQUARE)
     rows = {name: split.n for name, split in source.splits.items()}
     writer = FeatureWriter(out, manifest, rows=rows, shards=5, task=task, tolerant=tolerant)
-    allowed = {name: split.n - 1 for name, split in source.splits.items()} if tolerant else None
-    extraction.make_shards(writer, source, backbone, Broken(source, out.with_name("broken.txt"), allowed))
+    broken = Broken("picture", rows, lambda split, i: str(i), out.with_name("broken.txt"), 1.0 if tolerant else None)
+    extraction.make_shards(writer, source, backbone, broken)
     return writer.finish()
 
 

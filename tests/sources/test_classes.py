@@ -43,14 +43,20 @@ def test_names_of_classes_are_labels() -> None:
     cases: list[tuple[list[int | str | None], tuple[str, ...] | None, str]] = [
         (named["train"], ("flu", "cold"), "1 label is not among the 2 classes of classes: '…'"),
         (named["train"], ("0", "1"), "The labels are names. Give the names of all classes"),
-        (["flu", "", "cold"], None, "and others do not"),
-        (["flu", 1], None, "and others do not"),
+        (["flu", "", "cold"], None, "1 train image has no name of a class as label, and others have one: '…'"),
+        (["flu", 1], None, "and others have one"),
+        ([0, None, 1], None, "1 train image has no label in 0..1: '…'"),
         (["", None], None, "no labelled training images"),
     ]
     for labels, asked, says in cases:
         with pytest.raises(UserError, match=says) as refused:
             labelled({"train": labels}, asked)
         assert GUARDED in refused.value.what
+    # Which it is, is for whoever holds the pictures.
+    assert refused.value.full is None
+    with pytest.raises(UserError) as refused:
+        labelled({"train": ["flu", ""]}, None, called=lambda split, i: f"{i}.png")
+    assert "'1.png'" in str(refused.value.full)
 
 
 def test_names_are_read_from_a_file_and_no_more_of_it_than_there_can_be_names(

@@ -3,7 +3,7 @@
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.sources.groups import rule_of
+from dpfc_cli.sources.groups import keys_of, rule_of
 
 
 def test_rules_that_are_none_are_refused() -> None:
@@ -22,3 +22,9 @@ def test_rules_that_are_none_are_refused() -> None:
 def test_what_a_manifest_says_of_a_rule_holds_no_name() -> None:
     said = [rule_of(text).describe() for text in ("folder:2", "name:(anna|otto)", "column:mrn", "table:/x/otto.csv")]
     assert said == [{"by": "folder", "level": 2}, {"by": "name"}, {"by": "column", "column": "mrn"}, {"by": "table"}]
+
+
+def test_spellings_of_one_name_are_one_person() -> None:
+    for one, *others in (("P1", "p1", " p1 "), ("JÜRGEN", "ju\u0308rgen\t"), ("Strauß", "STRAUSS"), (7, "7", "7 ")):
+        assert set(keys_of([one, *others], "t", str).codes.tolist()) == {0}
+    assert keys_of(["p1", "p 1", "p-1", "p11"], "t", str).codes.tolist() == [0, 1, 2, 3]
