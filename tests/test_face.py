@@ -132,8 +132,8 @@ def test_features_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     x, y = blobs(90, 4, 3)
     np.savez("texts.npz", train_x=x, train_y=y)
     first, again = (dpfc.import_features("texts.npz", classes=["a", "b", "c"]) for _ in range(2))
-    assert (first.features.name, first.made, again.made) == ("texts", True, False)
-    assert (tmp_path / "features" / "texts" / "manifest.json").exists()
+    assert (first.features.name, first.made, again.made) == ("imported", True, False)
+    assert (tmp_path / "features" / "imported" / "manifest.json").exists()
     for name in ("x.partial", "ledger.sqlite", " "):
         with pytest.raises(dpfc.UserError) as refused:
             dpfc.import_features("texts.npz", name)
