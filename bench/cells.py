@@ -52,7 +52,8 @@ class Cell:
         options: the options that are given to the method.
         conversion: "exact", or "zcdp" for the conversion of zCDP. The product has "exact" only.
         noise: "independent", or "shared" (see `shared_noise`). The product has "independent" only.
-        variant: "" for the product; for dp-whitened and dp-fc also "simulated" (see `bench.simulation`).
+        variant: "" for the product; for dp-whitened and dp-fc also "simulated" (see `bench.simulation`). dp-fc does
+            not shrink the eigenvalues of its Gram matrix then: it is the paper's.
         public: path of a set of which the mean is used, as with `--public-features`; "" for none.
         start: path of class vectors, m × d, that the descent starts from, as with `--public-head`; "" for none.
     """
@@ -165,6 +166,8 @@ def train(cell: Cell) -> Head:
             assert guarantee is not None
             mu = guarantee.mu
         options = method.defaults(facts, mu, cell.given)
+        if cell.method == "dp-fc" and cell.variant != "simulated":
+            options = replace(options, edge=0.0)
         if cell.public:
             options = replace(options, public=Public(mean=_public_mean(cell.public), origin={}))
         if cell.start:

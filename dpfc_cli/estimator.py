@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, conflict, installing, near, parameter, quoted, unsupported, unwritable
+from dpfc_cli.errors import GUARDED, UserError, conflict, installing, parameter, quoted, unsupported, unwritable
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
@@ -36,16 +36,15 @@ from dpfc_cli.folders import LEDGER_DIGESTS, PARTIAL
 from dpfc_cli.heads.head import as_probabilities
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.file import ledger_path, read
-from dpfc_cli.options import MethodName, MethodOptions, declared
+from dpfc_cli.ledger.totals import Account
+from dpfc_cli.options import Option, refuse_unknown
 from dpfc_cli.privacy.accounting import default_delta
-from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.show.document import Values
-from dpfc_cli.sources.classes import check_classes
 from dpfc_cli.sources.groups import keys_of
 from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import SPLIT, Request
+from dpfc_cli.training.request import SPLIT, Request, Training
 from dpfc_cli.training.run import Trained
 from dpfc_cli.training.train import finish, plan
 
@@ -60,8 +59,12 @@ except ImportError as error:
         package="scikit-learn",
     ) from error
 
-METHOD_OPTIONS = tuple(declared(MethodOptions))
-"""The options of methods, which are parameters."""
+OPTIONS = {
+    name: each
+    for name, each in inspect.signature(Training).parameters.items()
+    if name not in ("features", "out", "epsilon", "non_private", "infer_classes", "again", "observer")
+}
+"""The options of a training that are parameters here, too."""
 LEDGER_FOLDER = "private-classifier"
 """The ledger folder, unless the user names one."""
 TEMPORARY = ".fit-"
@@ -94,22 +97,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         epsilon: ε of one fit, 1e-4 to 100.
-        delta: δ. None: min(1e-5, 1/n).
         classes: the labels that may occur, or their number m for the labels 0 … m − 1. They are public. "infer": they
             are taken from y, and every statement says that they were inferred from the private records. None: refused.
-        method: a method of `dpfc train`.
-        adjacency: "zero-out" or "replace-one". None: "zero-out".
         ledger: the folder of the ledger. None: `private-classifier` in the working folder.
         cap: ε that all fits with this ledger together never pass, at `delta`. A fit writes it into the ledger before it
             is charged, and it holds for every fit after it. Another value replaces it, with a warning.
-        public_features: a feature set that nobody needs to protect (`dpfc_cli.open_features`), to steady what is
-            released.
-        public_head: public class vectors, from which the training starts: a file, or an array with a row for each
-            class. These rows, and those of a .npy file, have the order of `classes`, or else of the sorted labels.
-        purpose: what the fits are for, for the ledger.
-        seed: reproducible noise, for research. The head then claims no guarantee.
-        options: those of the method, each as a parameter of its own, such as `steps=20` (`dpfc_cli.train` explains
-            them).
+        options: those of `dpfc_cli.train`, each as a parameter of its own, such as `delta`, `seed`, `method` and
+            `steps`. `public_head` may also be an array with a row for each class. Such rows, and those of a .npy file,
+            have the order of `classes`, or else of the sorted labels.
 
     Attributes:
         classes_: the labels, sorted.
@@ -126,36 +121,20 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        epsilon: float = 1.0,
+        epsilon: float | None = 1.0,
         *,
-        delta: float | None = None,
         classes: Sequence[Any] | int | str | None = None,
-        method: MethodName = "auto",
-        adjacency: Adjacency | None = None,
         ledger: str | Path | None = None,
         cap: float | None = None,
-        public_features: FeatureSet | None = None,
-        public_head: str | Path | np.ndarray | None = None,
-        purpose: str | None = None,
-        seed: int | None = None,
         **options: Any,
     ) -> None:
-        for name in set(options) - set(METHOD_OPTIONS):
-            hint = near(name, list(inspect.signature(PrivateClassifier).parameters))
-            raise TypeError(f"PrivateClassifier() has no option '{name}'. {hint}".rstrip())
+        refuse_unknown("PrivateClassifier", options, inspect.signature(PrivateClassifier).parameters)
         self.epsilon = epsilon
-        self.delta = delta
         self.classes = classes
-        self.method = method
-        self.adjacency = adjacency
         self.ledger = ledger
         self.cap = cap
-        self.public_features = public_features
-        self.public_head = public_head
-        self.purpose = purpose
-        self.seed = seed
-        for name in METHOD_OPTIONS:
-            setattr(self, name, options.get(name))
+        for name, each in OPTIONS.items():
+            setattr(self, name, options.get(name, each.default))
 
     def __sklearn_clone__(self) -> Self:
         """A copy that is not fitted. Searches and cross-validations make one for each of their fits."""
@@ -200,7 +179,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if groups is not None:
             arrays["train_groups"] = _persons(np.asarray(groups))
             check_consistent_length(X, groups)
-        names = None if asserted is None else _names(classes)
+        names = None if asserted is None else tuple(map(str, classes.tolist()))
         with _set_of(arrays, names, _ledger_folder(self.ledger)) as features:
             trained = self._trained(features, inferred=asserted is None)
         fitted.classes_, fitted._order = classes[order], order
@@ -223,33 +202,31 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.classes
 
     def _trained(self, features: FeatureSet, *, inferred: bool) -> Trained:
-        observer, start = _Observer(), self.public_head
+        observer, given = _Observer(), {name: getattr(self, name) for name in OPTIONS}
         if self.seed is not None:
             observer.warn(SEEDED)
-        if self.cap is not None:
-            _set_cap(features, self.cap, self.delta, observer)
-        if isinstance(start, np.ndarray):
-            vectors, start = start, features.folder / "public_head.npy"
-            np.save(start, vectors, allow_pickle=False)
+        if isinstance(self.public_head, np.ndarray):
+            given["public_head"] = features.folder / "public_head.npy"
+            np.save(given["public_head"], self.public_head, allow_pickle=False)
         request = Request(
             features,
             folder=features.folder.parent,
             epsilon=self.epsilon,
-            delta=self.delta,
-            seed=self.seed,
-            adjacency=self.adjacency,
-            method=self.method,
-            public_features=self.public_features,
-            public_head=start,
-            purpose=self.purpose,
             infer_classes=inferred,
             keep=False,
             again=True,
-            **{name: getattr(self, name) for name in METHOD_OPTIONS},
+            **given,
         )
+        if self.cap is not None:
+            _set_cap(request, self.cap, observer)
         checked = plan(request, observer)
         _warn_again(checked, observer, capped=self.cap is not None or self.seed is not None)
         return finish(checked, observer)
+
+    @property
+    def account(self) -> Account:
+        """What all fits with this ledger have spent by now, and its caps, as `dpfc_cli.spent` says it of a set."""
+        return read(ledger_path(Path(self.ledger or LEDGER_FOLDER, "-"))).account_of("-")
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The scores of records: n × m, or n for two classes, where a positive one stands for the second class."""
@@ -272,9 +249,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 # scikit-learn takes the names of the parameters from here.
 _stated = inspect.signature(PrivateClassifier.__init__)
-_options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in METHOD_OPTIONS]
 PrivateClassifier.__init__.__signature__ = _stated.replace(  # type: ignore[attr-defined]
-    parameters=[*list(_stated.parameters.values())[:-1], *_options]
+    parameters=[*list(_stated.parameters.values())[:-1], *OPTIONS.values()]
 )
 
 
@@ -293,18 +269,15 @@ class _Observer(Observer):
 def _warn_again(checked: Checked, observer: Observer, capped: bool) -> None:
     after = checked.after
     if len(after.charges) > 1:
-        none = f", but for {after.unprotected} without a guarantee, which are in no sum" if after.unprotected else ""
         limit = "" if capped else " A cap limits it: PrivateClassifier(cap=…)."
         spent = after.summed(checked.charge.delta or default_delta(checked.calibrated.facts.n))
-        observer.warn(
-            f"this is fit {len(after.charges)} with this ledger. {spent} is spent then, all fits together{none}.{limit}"
-        )
+        observer.warn(f"this is fit {len(after.charges)} with this ledger. {spent}: all fits together.{limit}")
 
 
 def _checked(of: PrivateClassifier, *given: Any, **how: Any) -> Any:
     """X, or X and y, as scikit-learn checks them. Its messages end with values: after a colon, or in further lines."""
     try:
-        return validate_data(of, *given, dtype=(np.float64, np.float32), **how)
+        return validate_data(of, *given, dtype=np.float32, **how)
     except ValueError as error:
         text = str(error)
         if text.startswith("The feature names"):
@@ -319,8 +292,7 @@ def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.n
     if asserted is None:
         classes, labels = np.unique(y, return_inverse=True)
     else:
-        given = np.arange(asserted) if isinstance(asserted, int) else np.asarray(asserted)
-        classes = given[np.sort(np.unique(given, return_index=True)[1])]
+        classes = np.arange(asserted) if isinstance(asserted, int) else np.asarray(asserted)
         kind, other = ("texts" if isinstance(each[0], str) else "numbers" for each in (classes, y))
         if kind != other:
             raise InvalidInputError(
@@ -345,24 +317,22 @@ def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.n
     return classes, labels.astype(np.int64)
 
 
-def _set_cap(features: FeatureSet, cap: float, delta: float | None, observer: Observer) -> None:
+def _set_cap(request: Request, cap: float, observer: Observer) -> None:
     """Set the cap of a ledger, unless it has this one. UserError where it makes no sense, or more is spent already."""
+    features, delta = request.features, request.delta
     unit = "record" if features.split(SPLIT).groups is None else "person"
     held = next((each for each in read(ledger_path(features.folder)).caps if each.unit == unit), None)
     if held is not None and held.epsilon == cap and delta in (None, held.delta):
         return
+    if request.epsilon is not None and Option("", kind="number").taken("cap", cap) < request.epsilon:
+        what = f"No fit fits: {parameter('cap')} {cap:g} is below {parameter('epsilon')} {request.epsilon:g} of one."
+        raise conflict(what, "Give a larger cap, or spend less.")
     caps.set_cap(features, cap, delta=delta, note="PrivateClassifier")
     if held is not None:
         observer.warn(
             f"the cap of this ledger is epsilon = {cap:g} now, and was {caps.said(held)}. What is guaranteed is the "
             "largest that might have been set."
         )
-
-
-def _names(classes: np.ndarray) -> tuple[str, ...]:
-    names = tuple(str(each) for each in classes.tolist())
-    check_classes(names, False)
-    return names
 
 
 def _ledger_folder(given: str | Path | None) -> Path:

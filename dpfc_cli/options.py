@@ -17,7 +17,7 @@ import inspect
 import math
 import textwrap
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from importlib.metadata import EntryPoint, entry_points
 from numbers import Integral, Real
@@ -261,7 +261,10 @@ class MethodOptions(Options):
         METHOD,
     )
     bias_feature: float | None = option(
-        "Value of the constant feature that stands for the bias.", METHOD, typed=False, **_ANY
+        "Value of the constant feature that stands for the bias. Default: 0.6 for dp-whitened, 0.2 for dp-fc and "
+        "dp-newton, 1 for the others. Not for dp-ls.",
+        METHOD,
+        **_ANY,
     )
 
     @property
@@ -310,6 +313,14 @@ _ELSEWHERE = {"random_state": "Did you mean 'seed'?", "cap": "A function sets it
 """What is said of options that others have."""
 
 
+def refuse_unknown(function: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """TypeError for an option that a function does not have."""
+    for name in given:
+        if name not in known:
+            hint = _ELSEWHERE.get(name) or near(name, list(known))
+            raise TypeError(f"{function}() has no option '{name}'. {hint}".rstrip()) from None
+
+
 def takes(call: Callable[P, Call]) -> Callable[[Callable[[Call], Result]], Callable[P, Result]]:
     """Make a function of a call a function of its options: `train(Training(features, epsilon=1))` becomes
     `train(features, epsilon=1)`. Its signature and its docstring list the options.
@@ -323,9 +334,7 @@ def takes(call: Callable[P, Call]) -> Callable[[Callable[[Call], Result]], Calla
             try:
                 wanted = call(*args, **kwargs)
             except TypeError as error:
-                for name in kwargs.keys() - known.keys():
-                    hint = _ELSEWHERE.get(name) or near(name, list(known))
-                    raise TypeError(f"{function.__name__}() has no option '{name}'. {hint}".rstrip()) from None
+                refuse_unknown(function.__name__, kwargs, known)
                 # Python names the class.
                 said = str(error).replace(f"{kind.__name__}.__init__()", f"{function.__name__}()")
                 raise TypeError(said) from None

@@ -26,7 +26,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import dpfc_cli as dpfc
 from dpfc_cli import PrivateClassifier, UserError, estimator, rounding
 from dpfc_cli.ledger import facts
-from dpfc_cli.options import MethodOptions, declared
+from dpfc_cli.options import declared
 from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.curator import Curator
@@ -34,6 +34,7 @@ from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.training import run
 from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.observer import TrainingWarning
+from dpfc_cli.training.request import Training
 from tests.support import blobs
 
 NAMES = np.array(["cold", "flu", "zoster"])
@@ -93,6 +94,8 @@ def test_all_fits_with_one_ledger_are_added_up_and_another_ledger_begins_anew() 
     third = PrivateClassifier(epsilon=1.0, **QUICK).fit(X[:99] * 2, LABELS[:99])
     assert third.privacy_["spent"] == pytest.approx(epsilon_for(mu * 3**0.5, 1e-5), rel=1e-6)
     assert third.privacy_["fits"] == 3
+    assert third.account.epsilon(1e-5) == third.privacy_["spent"]
+    assert PrivateClassifier(ledger="others/mine").account.charges == ()
     other = PrivateClassifier(epsilon=1.0, ledger="others/mine", **QUICK).fit(X, LABELS)
     assert (other.privacy_["fits"], other.privacy_["ledger"]) == (
         1,
@@ -114,13 +117,13 @@ def test_a_grid_search_over_options_is_warned_of_with_what_it_spends_together(mo
     assert len(again) == 4
     assert f"fit 5 with this ledger. epsilon = {rounding.epsilon(spent)} at delta = 1e-05" in again[-1]
     assert "cap=" in again[0]
-    # A fit without a guarantee is counted, and said to be in no sum.
+    # A fit without a guarantee is counted, and said beside the sum.
     open_ = clone(model).set_params(ledger="open", seed=1, cap=None).fit(X, LABELS)
     assert open_.privacy_["unprotected"] == 1
-    with pytest.warns(TrainingWarning, match=r"fit 2 with this ledger.*but for 1 without a guarantee"):
+    with pytest.warns(TrainingWarning, match=r"fit 2 with this ledger.*1 training without a guarantee"):
         private = clone(open_).set_params(seed=None).fit(X, LABELS)
     assert (private.privacy_["fits"], private.privacy_["unprotected"]) == (2, 1)
-    with pytest.warns(TrainingWarning, match=r"fit 3 with this ledger.*but for 2 without a guarantee"):
+    with pytest.warns(TrainingWarning, match=r"fit 3 with this ledger.*2 trainings without a guarantee"):
         open_.fit(X, LABELS)
     capped = clone(model).set_params(cap=0.6, ledger="capped")
     with pytest.raises(UserError, match="does not fit under the cap"):
@@ -132,11 +135,20 @@ def test_epsilon_and_the_options_that_are_set_are_in_the_repr() -> None:
     model = clone(PrivateClassifier(classes=2, steps=20))
     assert repr(model) == "PrivateClassifier(epsilon=1.0, classes=2, steps=20)"
     assert repr(model.set_params(epsilon=0.5)) == "PrivateClassifier(classes=2, epsilon=0.5, steps=20)"
-    assert set(declared(MethodOptions)) < set(model.get_params())
+    assert set(declared(Training)) - set(model.get_params()) == {
+        *("features", "out", "non_private", "infer_classes", "again", "observer")
+    }
     with pytest.raises(TypeError, match=r"PrivateClassifier.*stepz.*'steps'"):
         PrivateClassifier(stepz=20)
+    with pytest.raises(TypeError, match="'seed'"):
+        PrivateClassifier(random_state=20)
     with pytest.raises(UserError, match="no option of dp-ls"):
         PrivateClassifier(steps=20, **QUICK).fit(X, LABELS)
+    # What an error names can be given.
+    with pytest.raises(UserError, match="allow_large_delta"):
+        PrivateClassifier(delta=0.1, **QUICK).fit(X, LABELS)
+    large = PrivateClassifier(delta=0.1, allow_large_delta=True, **QUICK).fit(X, LABELS)
+    assert large.privacy_["delta"] == 0.1
 
 
 def test_a_fit_is_a_training_like_any_other() -> None:
@@ -184,6 +196,9 @@ def test_a_label_that_was_not_asserted_is_refused_before_the_charge() -> None:
     assert "zoster" not in str(refused.value)
     with pytest.raises(UserError, match="one class only"):
         PrivateClassifier(classes=["cold"]).fit(X, ["cold"] * 240)
+    for twice, labels in (([*NAMES, "flu"], LABELS), ([0, 1, 2, 1], Y)):
+        with pytest.raises(UserError, match="different names"):
+            PrivateClassifier(method="dp-ls", classes=twice).fit(X, labels)
     assert files() == []
 
 
@@ -321,10 +336,13 @@ def test_a_cap_holds_for_all_fits_until_another_one_takes_its_place() -> None:
 
 
 def test_a_refused_fit_keeps_no_digest_and_its_cap_can_be_replaced() -> None:
-    for cap, more in ((0.5, {}), (3.0, {"steps": 9}), (3.0, {"seed": 1})):
+    # No fit fits under the first: it is not written.
+    for cap, held, more in ((0.5, 0, {}), (3.0, 1, {"steps": 9}), (3.0, 1, {"seed": 1})):
+        model = PrivateClassifier(cap=cap, **QUICK).set_params(**more)
         with pytest.raises(UserError):
-            PrivateClassifier(cap=cap, **QUICK).set_params(**more).fit(X, LABELS)
+            model.fit(X, LABELS)
         assert files() == ["private-classifier/ledger.sqlite"]
+        assert len(model.account.caps) == held
     assert PrivateClassifier(cap=1.2, **QUICK).fit(X, LABELS).privacy_["fits"] == 1
     assert len(files()) == 3
 
@@ -364,10 +382,12 @@ def test_what_is_refused_shows_no_value_of_a_record() -> None:
     model = PrivateClassifier(**QUICK).fit(X, LABELS)
     named = X.astype(object)
     named[7, 2] = "Anna Schmidt"
-    calls: list[Callable[[], object]] = [partial(model.fit, wrong, LABELS) for wrong in (named, X[:, 0], X + 0.731j)]
+    calls: list[Callable[[], object]] = [
+        partial(model.fit, wrong, LABELS) for wrong in (named, X[:, 0], X + 0.731j, 1e41 * X.astype(float))
+    ]
     calls += [partial(model.predict, wrong) for wrong in (named, X[0], X + 0.731j)]
     for call in calls:
-        with pytest.raises(ValueError, match=r"could not|Expected|Complex") as error:
+        with pytest.raises(ValueError, match=r"could not|Expected|Complex|too large") as error:
             call()
         assert error.value.__cause__ is error.value.__context__ is None
         assert not re.search(r"Anna|\[|\d\.\d", str(error.value)), error.value

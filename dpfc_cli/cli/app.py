@@ -238,22 +238,22 @@ def _run(words: list[str]) -> Any:
     name = next((word for word in words if not word.startswith("-")), "")
     for module in [COMMANDS[name]] if name in COMMANDS else COMMANDS.values():
         importlib.import_module(f"dpfc_cli.cli.{module}")
+    group: Any = typer.main.get_command(app)
     try:
-        if not _helped(words):
+        if not _helped(group, words):
             if name in COMPUTING:
                 keep_compiled()
-            app()
+            group()
     except SystemExit as end:
         return end.code
     return 0
 
 
-def _helped(words: list[str]) -> bool:
+def _helped(group: Any, words: list[str]) -> bool:
     """Show a command's help, if the line asks for nothing else: whether it did.
 
     Typer would import pydantic to parse the line, which takes a third of the time that such a line takes.
     """
-    group: Any = typer.main.get_command(app)
     if len(words) != 2 or words[1] not in ("-h", "--help") or words[0] not in group.commands:
         return False
     command = group.commands[words[0]]

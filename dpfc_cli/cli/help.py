@@ -74,6 +74,10 @@ class Command(_Ours, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words. Each error knows which command they are of."""
         try:
+            given: list[Any] = self.make_parser(ctx).parse_args(list(args))[2]
+            for each in given:
+                if given.count(each) > 1 and not each.is_flag:
+                    raise _LineError(f"'{each.opts[0]}' stands in the line more than once.")
             return super().parse_args(ctx, args)
         except _LineError as error:
             error.ctx = ctx

@@ -254,7 +254,7 @@ def _show_head(trained: "Trained", as_json: bool, full: bool, features: str | No
         said = [f"{counted(len(spent.private), 'private charge')}: {spent.summed(claimed.delta)}"]
         left = shown.left(spent, claimed.delta, trained.charged.receipt.charge)
         said += [] if left is None else [left]
-        rows.append(("spent so far", "; ".join([*said, *shown.not_in(spent)])))
+        rows.append(("spent so far", "; ".join(said)))
     document = statement.document(card, trained.sha256, named=str(trained.path), more=rows)
     if as_json:
         total = None if claimed is None else shown.values(spent, read(spent.ledger), (claimed.delta,))

@@ -28,7 +28,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dpfc_cli.errors import printable
+from dpfc_cli.errors import counted, printable
 from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, Fact, Merge, Outcome, Set, Unit
 from dpfc_cli.rounding import cost
 from dpfc_cli.show.document import Told
@@ -107,12 +107,14 @@ class Account(Told):
 
     def summed(self, delta: float) -> str:
         """What was spent, in a sentence."""
-        least = "at least " if self.at_least else ""
+        least, none = "at least " if self.at_least else "", ""
+        if self.unprotected:
+            none = f", and {counted(self.unprotected, 'training')} without a guarantee (epsilon = ∞)"
         if not self.private:
-            return f"{least}nothing"
+            return f"{least}nothing{none}"
         bound = "" if self.exact else " (an upper bound)"
         why = ", and for no person: some charges protect records" if len({of.unit for of in self.private}) > 1 else ""
-        return f"{least}{cost(self.epsilon(delta), delta)}{bound} for one {self.unit}{why}"
+        return f"{least}{cost(self.epsilon(delta), delta)}{bound} for one {self.unit}{why}{none}"
 
     def told(self) -> dict[str, str]:
         return {"population": printable(self.population or "unsaid"), "spent": self.summed(1e-5)}

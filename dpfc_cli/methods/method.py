@@ -108,7 +108,7 @@ class Method(Generic[Planned, Options]):
             if name not in known:
                 raise conflict(
                     f"{parameter(name)} is no option of {self.name}.",
-                    f"{self.name} has: {', '.join(parameter(n) for n, o in known.items() if o.typed)}.",
+                    f"{self.name} has: {', '.join(map(parameter, known))}.",
                     method=self.name,
                 )
         return {name: known[name].taken(name, value) for name, value in given.items()}

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import rounding
-from dpfc_cli.errors import counted
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Cap, Charge, Fact, Unit
 from dpfc_cli.ledger.file import ledger_path, read
@@ -69,8 +68,6 @@ def not_in(account: Account) -> list[str]:
     said = []
     if any(each.passed and not each.adopted for each in account.meant):
         said.append("more is spent than the cap allows: something was charged where it was not known")
-    if account.unprotected:
-        said.append(f"not in the total: {counted(account.unprotected, 'training')} without a guarantee (epsilon = ∞)")
     if account.at_least:
         said.append("not in the total: what was spent before on a set that was adopted")
     return said

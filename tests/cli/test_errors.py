@@ -47,6 +47,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["extract", "--dataset", "cifar11"], "Unknown data set 'cifar11'"),
     (["train", "--epsilon", "nan"], "--epsilon must be a number"),
     (["train"], "State the privacy once"),
+    ([*TRAIN, "--epsilon", "2"], "'--epsilon' stands in the line more than once"),
     ([*TRAIN, "--negative-weight", "1"], "--negative-weight is no option of dp-whitened"),
     ([*TRAIN, "--features", "nowhere"], "There is no feature set 'nowhere'"),
     ([*TRAIN, "--out", "heads/a.nonprivate.safetensors"], "must end in .safetensors"),

@@ -326,7 +326,7 @@ def test_non_private_heads_say_so_and_are_never_chosen_unasked(dpfc: Dpfc, featu
     assert "epsilon = ∞" in asked.stdout
     as_json = dpfc("evaluate", "heads/blobs-dp-ls.nonprivate.safetensors", "--json")
     assert json.loads(as_json.stdout)["epsilon"] is None
-    assert "without a guarantee" in dpfc("budget").stderr
+    assert "without a guarantee" in one_line(dpfc("budget").stdout)
 
 
 def test_a_seed_repeats_the_head_claims_nothing_and_is_named_with_what_its_noise_would_be_worth(

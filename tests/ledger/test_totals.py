@@ -166,14 +166,16 @@ def test_only_full_passes_of_one_split_under_zero_out_compose_exactly() -> None:
 
 def test_a_total_in_words_says_where_it_is_a_bound_or_less_than_all() -> None:
     sets, one, other = [A, UNSAID], a_charge(A), a_charge(UNSAID)
+    words = ("epsilon", "upper bound", "at least", "without a guarantee")
     for facts, said in (
         ([*sets], set[str]()),
         ([*sets, one], {"epsilon"}),
         ([*sets, one, other], {"epsilon", "upper bound"}),
         ([*sets, a_set("a", adopted=True)], {"at least"}),
+        ([*sets, one, a_charge(A, claim="research")], {"epsilon", "without a guarantee"}),
     ):
         account = ledger_of(*facts).account("a")
-        assert {each for each in ("epsilon", "upper bound", "at least") if each in account.summed(DELTA)} == said
+        assert {each for each in words if each in account.summed(DELTA)} == said
         assert account.summed(1e-5) in repr(account)
 
 
