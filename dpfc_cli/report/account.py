@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import rounding
+from dpfc_cli.errors import counted
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Cap, Charge, Fact, Unit
 from dpfc_cli.ledger.file import ledger_path, read
