@@ -277,7 +277,9 @@ def _warn_again(checked: Checked, observer: Observer, capped: bool) -> None:
 def _checked(of: PrivateClassifier, *given: Any, **how: Any) -> Any:
     """X, or X and y, as scikit-learn checks them. Its messages end with values: after a colon, or in further lines."""
     try:
-        return validate_data(of, *given, dtype=np.float32, **how)
+        # What float32 cannot hold is infinite, and refused.
+        with np.errstate(over="ignore"):
+            return validate_data(of, *given, dtype=np.float32, **how)
     except ValueError as error:
         text = str(error)
         if text.startswith("The feature names"):
