@@ -278,7 +278,7 @@ def _checked(of: PrivateClassifier, *given: Any, **how: Any) -> Any:
     """X, or X and y, as scikit-learn checks them. Its messages end with values: after a colon, or in further lines."""
     try:
         # What float32 cannot hold is infinite, and refused.
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             return validate_data(of, *given, dtype=np.float32, **how)
     except ValueError as error:
         text = str(error)

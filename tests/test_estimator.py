@@ -161,8 +161,8 @@ def test_a_fit_is_a_training_like_any_other() -> None:
     assert dict(model.statement_) == head.statement()
     checked = dpfc.verify(str(head.path), ledger=model.privacy_["ledger"])
     assert checked.contradictions == []
-    # The set is gone.
-    assert {each.what for each in checked.findings if each.result != "ok"} == {"feature set"}
+    # The set is gone, and nobody signed.
+    assert {each.what for each in checked.findings if each.result != "ok"} == {"feature set", "signature"}
 
 
 def test_classes_that_nobody_asserted_are_said_to_be_inferred() -> None:

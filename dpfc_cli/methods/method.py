@@ -65,6 +65,7 @@ class Method(Generic[Planned, Options]):
         runs_to_optimum: whether it runs to the optimum of its loss if there is no noise and no number of steps is
             given.
         public: the fields of its options that hold public knowledge: arrays that no user types.
+        least_steps: with fewer steps no default learning rate is right on most sets.
         source: of a method of another package: that package, and the SHA-256 of its source.
 
     """
@@ -79,6 +80,7 @@ class Method(Generic[Planned, Options]):
     copies: int = 1
     runs_to_optimum: bool = False
     public: tuple[str, ...] = ()
+    least_steps: int = 1
     source: Mapping[str, str] | None = None
 
     @property

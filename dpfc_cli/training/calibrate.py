@@ -282,6 +282,17 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
             f"delta = {guarantee.delta:g} is larger than 1/n = {1 / facts.n:.2g}: a mechanism that publishes all of "
             f"one {facts.unit} would satisfy it."
         )
+    method, given = calibrated.method, calibrated.given
+    if given.get("steps", method.least_steps) < method.least_steps and "learning_rate" not in given:
+        said.append(
+            f"{method.name} learns little with fewer than {method.least_steps} steps: its learning rate is a guess."
+        )
+    part = math.fsum(release.rate for release in calibrated.plan.releases)
+    if part < 1:
+        said.append(
+            f"a {facts.unit} takes part {part:.2g} times on average, so most are never used: take more steps, or a "
+            "larger sampling rate."
+        )
     if kept(calibrated) < POOR:
         signal, noise = signal_and_noise(calibrated)
         length = f"{noise:,.0f}" if noise < 1e9 else f"{noise:.3g}"

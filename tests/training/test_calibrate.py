@@ -222,6 +222,21 @@ def test_a_delta_above_one_in_n_is_told(delta: float, told: bool) -> None:
     assert [("is larger than 1/n" in text) for text in said] == [True] * told
 
 
+def test_too_few_steps_and_samples_that_most_records_are_not_in_are_told() -> None:
+    for method, given, told in (
+        ("dp-sgd", {}, 0),
+        ("dp-adam", {"steps": 10}, 0),
+        ("dp-sgd", {"steps": 10}, 1),
+        ("dp-momentum", {"steps": 10}, 1),
+        ("dp-momentum", {"steps": 10, "learning_rate": 1.0}, 0),
+        ("dp-adam", {"steps": 10, "sampling_rate": 0.1}, 0),
+        ("dp-adam", {"steps": 10, "sampling_rate": 0.09}, 1),
+    ):
+        facts = Facts(n=10_000, m=3, d=4)
+        made = calibrate(METHODS[method], facts, given, Privacy(noise_multiplier=5.0))
+        assert len(warnings_of(made)) == told, given
+
+
 def test_noise_hides_a_class_from_its_signal_on_and_what_is_left_is_said() -> None:
     assert of_noise(50.0) == []
     for length, left in ((50.5, 50), (500.0, 5)):
