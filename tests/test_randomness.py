@@ -140,12 +140,12 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
 
 TRAININGS: dict[str, dict[str, Any]] = {
     "gram and gradients": {"method": "dp-fc", "steps": 2},
-    "samples": {"method": "dp-sgd", "steps": 2, "sampling_rate": 0.3},
+    "samples": {"method": "dp-adam", "steps": 4, "sampling_rate": 0.3},
     "an answer in pieces": {"method": "dp-ls"},
     "the default": {"method": "dp-whitened", "steps": 2},
     "replace-one": {"method": "dp-ls", "adjacency": "replace-one"},
     "persons": {"method": "dp-fc", "steps": 2, "of": "persons"},
-    "samples of persons": {"method": "dp-sgd", "steps": 2, "sampling_rate": 0.3, "of": "persons"},
+    "samples of persons": {"method": "dp-adam", "steps": 4, "sampling_rate": 0.3, "of": "persons"},
 }
 
 

@@ -41,26 +41,6 @@ better.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Optimiser:
-    """The parts of a first-order method that differ.
-
-    Attributes:
-        name: its name.
-        title: its name in words.
-        rate: rate(T, C_g) is the default learning rate.
-        least_steps: as of `Method`.
-        make: make(η) is the optimiser of optax.
-
-    """
-
-    name: str
-    title: str
-    rate: Callable[[int, float], float]
-    make: Callable[[float], Any]
-    least_steps: int = 1
-
-
 def _as_far(travel: float) -> Callable[[int, float], float]:
     """The learning rate with 2·T·η·C_g = travel, for optimisers with steps as long as the clipped gradients.
 
@@ -79,30 +59,6 @@ def _optax(name: str, **fixed: float) -> Callable[[float], Any]:
         return getattr(optax, name)(rate, **fixed)
 
     return make
-
-
-OPTIMISERS = (
-    Optimiser(
-        name="dp-sgd",
-        title="stochastic gradient descent",
-        rate=_as_far(6000.0),
-        make=_optax("sgd"),
-        least_steps=20,
-    ),
-    Optimiser(
-        name="dp-momentum",
-        title="gradient descent with momentum",
-        rate=_as_far(600.0),
-        make=_optax("sgd", momentum=MOMENTUM),
-        least_steps=20,
-    ),
-    Optimiser(
-        name="dp-adam",
-        title="Adam",
-        rate=lambda steps, clip: ADAM_RATE * 2 ** -math.log10(steps / 10),
-        make=_optax("adam"),
-    ),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,22 +94,22 @@ def plan(facts: Facts, options: Planned) -> Plan:
     return Plan((planned(query, facts, 1 / options.steps, options.sampling_rate),) * options.steps)
 
 
-def _complete(optimiser: Optimiser) -> Callable[[Facts, Planned, Mechanism | None, Given], Options]:
+def _method(
+    name: str, title: str, rate: Callable[[int, float], float], make: Callable[[float], Any], least_steps: int = 1
+) -> Method[Planned, Options]:
+    """A method. rate: rate(T, C_g) is the default learning rate. make: make(η) is the optimiser of optax."""
+
     def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given: Given) -> Options:
         """All options, from public facts."""
-        rate = optimiser.rate(given.get("steps", STEPS), given.get("gradient_clip", GRADIENT_CLIP))
-        return Options(**chosen(Options, given, {**vars(plan_options), "learning_rate": rate}))
+        default = rate(given.get("steps", STEPS), given.get("gradient_clip", GRADIENT_CLIP))
+        return Options(**chosen(Options, given, {**vars(plan_options), "learning_rate": default}))
 
-    return complete
-
-
-def _solve(optimiser: Optimiser) -> Callable[[Oracle, Facts, Options], Solution]:
     def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         """Algorithm 1; the last iterate or the average."""
         chain, bias = (Clip(options.feature_clip),), options.bias_feature
         if options.steps is None:
             return optimum.solve(oracle, facts, chain, bias, options.loss)
-        stepper = optimiser.make(options.learning_rate)
+        stepper = make(options.learning_rate)
         theta = start(facts, options.loss, bias)
         state = stepper.init(theta)
         mean, expected = np.zeros_like(theta), options.sampling_rate * facts.n
@@ -167,21 +123,32 @@ def _solve(optimiser: Optimiser) -> Callable[[Oracle, Facts, Options], Solution]
         theta = mean if options.average else theta
         return Solution(chain=chain, weight=theta[:-1], bias=bias * theta[-1])
 
-    return solve
-
-
-METHODS = tuple(
-    Method(
-        name=each.name,
-        title=each.title,
+    return Method(
+        name=name,
+        title=title,
         options=Options,
         planned=options_of_plan,
         plan=plan,
-        complete=_complete(each),
-        solve=_solve(each),
+        complete=complete,
+        solve=solve,
         copies=10,
         runs_to_optimum=True,
-        least_steps=each.least_steps,
+        least_steps=least_steps,
     )
-    for each in OPTIMISERS
+
+
+def _adam_rate(steps: int, clip: float) -> float:
+    return ADAM_RATE * 2 ** -math.log10(steps / 10)
+
+
+METHODS = (
+    _method("dp-sgd", "stochastic gradient descent", _as_far(6000.0), _optax("sgd"), least_steps=20),
+    _method(
+        "dp-momentum",
+        "gradient descent with momentum",
+        _as_far(600.0),
+        _optax("sgd", momentum=MOMENTUM),
+        least_steps=20,
+    ),
+    _method("dp-adam", "Adam", _adam_rate, _optax("adam")),
 )

@@ -45,10 +45,13 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "dp-sgd, sampled": (
         "train --features private --method dp-sgd --noise-multiplier 9 --steps 2 --sampling-rate 0.3 --average",
     ),
-    "dp-momentum, verbose": (f"-v {PRIVATE} --method dp-momentum --steps 2 --feature-clip 0.1 --bias-feature 1",),
+    "dp-momentum, verbose": (f"-v {PRIVATE} --method dp-momentum --steps 2 --feature-clip 0.1 --gradient-clip 1",),
     "dp-adam, quiet": (f"-q {PRIVATE} --method dp-adam --steps 2 --learning-rate 1 --memory 8GB",),
     "noise of a seed": (f"{PRIVATE} --method dp-sgd --steps 2 --seed 3 --out heads/a.research.safetensors",),
-    "label sets": (f"{SEVERAL} --steps 2", f"{SEVERAL} --method dp-sgd --steps 2 --loss softmax --json"),
+    "label sets": (
+        f"{SEVERAL} --steps 2",
+        f"{SEVERAL} --method dp-sgd --steps 2 --loss softmax --bias-feature 1 --json",
+    ),
     "what comes afterwards": (
         "train --epsilon 1 --method dp-sgd --steps 2 --yes --full",
         "train --epsilon 1 --method dp-sgd --steps 2 --again --yes --json",

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,8 +51,7 @@ def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
         second = dpfc.train(features, epsilon=2.0, method="dp-ls", out="heads/second.safetensors", by=WHO)
         found = dpfc.evaluate_privately(second.head, features, epsilon=2.0, by=WHO)
         Path("released.json").write_text(json.dumps({"figures": found.figures, "sha256": found.sha256}))
-        sampled = dpfc.train(
-            other, noise_multiplier=4.0, method="dp-sgd", steps=1, sampling_rate=0.3, out="heads/sampled.safetensors"
-        )
+        given: dict[str, Any] = {"method": "dp-adam", "steps": 4, "sampling_rate": 0.3}
+        sampled = dpfc.train(other, noise_multiplier=8.0, out="heads/sampled.safetensors", **given)
         plain = dpfc.train(other, non_private=True, method="dp-ls", out="heads/plain.nonprivate.safetensors")
         yield Ward(folder, first.path, second.path, sampled.path, plain.path, Path("released.json"))

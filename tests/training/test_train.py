@@ -52,7 +52,7 @@ class Told(Observer):
 
 
 def asked(features: FeatureSet, **changed: Any) -> Request:
-    given = {"method": "dp-sgd", "steps": 2, "epsilon": 2.5, **changed}
+    given = {"method": "dp-adam", "steps": 2, "epsilon": 2.5, **changed}
     return Request(features=features, folder=Path("heads"), **given)
 
 
@@ -106,7 +106,7 @@ def test_what_was_chosen_is_rehearsed(sets: dict[str, FeatureSet], tuned: Callab
     """The options that were tuned may let a method ask for something else than it has planned."""
 
     def solve(oracle: Any, facts: Any, options: Any) -> Any:
-        return METHODS["dp-sgd"].solve(oracle, facts, replace(options, steps=1))
+        return METHODS["dp-adam"].solve(oracle, facts, replace(options, steps=1))
 
     tuned(lambda calibrated: replace(calibrated, method=replace(calibrated.method, solve=solve)))
     with pytest.raises(UserError, match="1 of 2 planned releases"):
