@@ -42,7 +42,6 @@ from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.show.document import Values
 from dpfc_cli.sources.groups import keys_of
 from dpfc_cli.training.calibrate import HIDES
-from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request, Training
 from dpfc_cli.training.run import Trained
@@ -69,8 +68,6 @@ LEDGER_FOLDER = "private-classifier"
 """The ledger folder, unless the user names one."""
 TEMPORARY = ".fit-"
 """How the name of a folder begins that holds the records until they are imported."""
-INFER = "infer"
-"""Written in the place of classes: those that occur."""
 SOURCE = "PrivateClassifier.npz"
 """What the manifest of a set of ours says that it was imported from."""
 COPIED = (
@@ -191,13 +188,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _asserted(self) -> Sequence[Any] | int | None:
         """The classes that are stated; None if they are to be taken from y. UserError where nobody says which."""
-        if isinstance(self.classes, str) and self.classes == INFER:
+        if isinstance(self.classes, str) and self.classes == "infer":
             return None
         if self.classes is None or isinstance(self.classes, str):
             raise conflict(
                 f"{parameter('classes')} does not list the labels that may occur. Those that do occur follow from the "
                 "private records, and no noise hides them.",
-                f"List all labels. Or, if everybody may know which occur: {parameter('classes')}='{INFER}'.",
+                f"List all labels. Or, if everybody may know which occur: {parameter('classes')}='infer'.",
             )
         return self.classes
 
@@ -220,7 +217,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.cap is not None:
             _set_cap(request, self.cap, observer)
         checked = plan(request, observer)
-        _warn_again(checked, observer, capped=self.cap is not None or self.seed is not None)
+        after = checked.after
+        if len(after.charges) > 1:
+            limit = " A cap limits it: PrivateClassifier(cap=…)." if self.cap is None and self.seed is None else ""
+            spent = after.summed(checked.charge.delta or default_delta(checked.calibrated.facts.n))
+            observer.warn(f"this is fit {len(after.charges)} with this ledger. {spent}: all fits together.{limit}")
         return finish(checked, observer)
 
     @property
@@ -264,14 +265,6 @@ class _Observer(Observer):
             super().warn(text)
         if text.startswith((HIDES, COPIED, SEEDED)):
             self.hidden.add(text)
-
-
-def _warn_again(checked: Checked, observer: Observer, capped: bool) -> None:
-    after = checked.after
-    if len(after.charges) > 1:
-        limit = "" if capped else " A cap limits it: PrivateClassifier(cap=…)."
-        spent = after.summed(checked.charge.delta or default_delta(checked.calibrated.facts.n))
-        observer.warn(f"this is fit {len(after.charges)} with this ledger. {spent}: all fits together.{limit}")
 
 
 def _checked(of: PrivateClassifier, *given: Any, **how: Any) -> Any:

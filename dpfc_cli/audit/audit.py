@@ -31,6 +31,7 @@ from dpfc_cli.privacy.noise import Bits, SeededBits, SystemBits
 from dpfc_cli.privacy.oracle import Mechanism, Oracle
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import Query
+from dpfc_cli.progress import Progress
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.request import Privacy
 
@@ -38,8 +39,6 @@ DIFFERENCES = 1_000
 """The most pairs for differences. Faults that differences show are large, and this many pairs can show an ε of 20."""
 STEPS = 3
 """Of methods that iterate: enough to tell steps apart. All steps run the same code."""
-Done = Callable[[str, int, int], None]
-"""Called after each pair of runs: what is attacked, how many pairs of this attack are done, and of how many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +118,7 @@ def _audited(wanted: Auditing, facts: Facts, method: AnyMethod) -> Audit:
     given, tried = prepared(method, c.options, mechanism)
     bits = SystemBits()
 
-    def done(what: str, pairs: int, of: int) -> None:
+    def done(what: str, pairs: int, of: int | None) -> None:
         if wanted.progress:
             wanted.progress(f"Attacking {what} of {method.name}", pairs, of)
 
@@ -143,7 +142,7 @@ def _audited(wanted: Auditing, facts: Facts, method: AnyMethod) -> Audit:
 
 
 def release_level(
-    given: list[Query], tried: list[Attack], runs: int, few: int, bits: Bits, done: Done = lambda *_: None
+    given: list[Query], tried: list[Attack], runs: int, few: int, bits: Bits, done: Progress = lambda *_: None
 ) -> list[Comparison]:
     """Compare `runs` pairs of each attack on aimed queries, and `few` pairs on the asked queries for the differences.
     The first comparison is that of all releases together. given, tried: see `prepared`.
@@ -179,7 +178,7 @@ def release_level(
 
 
 def whole_training(
-    method: Method[Any, Any], options: Any, attack: Attack, trainings: int, bits: Bits, done: Done = lambda *_: None
+    method: Method[Any, Any], options: Any, attack: Attack, trainings: int, bits: Bits, done: Progress = lambda *_: None
 ) -> Comparison:
     """Compare `trainings` pairs of whole trainings by the margin of the canary. attack: that on all releases."""
     mechanism = attack.mechanism
@@ -259,7 +258,7 @@ def _margin(solution: Solution, canary: Canary) -> float:
 
 
 def _played(
-    run: Callable[[BlockStream], np.ndarray], pair: Pair, mechanism: Mechanism, runs: int, what: str, done: Done
+    run: Callable[[BlockStream], np.ndarray], pair: Pair, mechanism: Mechanism, runs: int, what: str, done: Progress
 ) -> np.ndarray:
     """The numbers that pairs of runs give: pairs × 2 × numbers. The first of two is with the first canary."""
     one, other = (stream(mechanism.facts, side, mechanism.plan.sampled) for side in (pair.one, pair.other))

@@ -23,11 +23,6 @@ def facts_of(records: int | None = None, labels: int = 1, adjacency: Adjacency =
     return Facts(n=n, m=m, d=m + 5, k=labels, adjacency=adjacency, **persons)  # type: ignore[arg-type]
 
 
-FACTS = facts_of()
-LABEL = FACTS.m - 1
-"""The class of the canary, where records have one label."""
-
-
 @dataclass(frozen=True, eq=False)
 class Canary:
     """One record, or what each record of one person is. x: d features. labels: k labels."""

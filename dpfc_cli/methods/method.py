@@ -55,7 +55,6 @@ class Method(Generic[Planned, Options]):
     Attributes:
         name: its name on the command line.
         title: its name in words.
-        planned_type: the dataclass of step 1.
         options: the dataclass of step 3, which extends the first one.
         planned: step 1.
         plan: step 2.

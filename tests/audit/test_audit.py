@@ -32,7 +32,7 @@ from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Query
 
 DELTA = 1e-5
-FACTS = canary.FACTS
+FACTS = canary.facts_of()
 REPLACED, LABELLED = canary.facts_of(adjacency="replace-one"), canary.facts_of(labels=3)
 PERSONS = canary.facts_of(4)
 
@@ -62,7 +62,7 @@ class Claim:
         if not self.started:
             return made
         vectors = np.zeros((self.facts.d, self.facts.m))
-        vectors[-1, canary.LABEL], vectors[0, 0] = 1.0, 1.0
+        vectors[-1, FACTS.m - 1], vectors[0, 0] = 1.0, 1.0
         return replace(made, public_head=PublicHead(vectors=vectors, origin={}))
 
     def attacked(self, pairs: int, few: int = 1) -> list[game.Comparison]:

@@ -9,6 +9,7 @@ import pytest
 from bench import cells, sets
 from bench.cells import Cell
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.methods import linear
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.curator import Records
@@ -21,6 +22,11 @@ from tests.support import CHAIN
 def test_a_cell_trains_with_the_products_own_curator(data: str) -> None:
     assert cells.top1(Cell(data, "dp-fc", 100.0)) > 90
     assert cells.top1(Cell(data, "dp-ls", None)) > 90
+
+
+def test_dp_fc_is_that_of_the_paper(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "shrink", lambda *_: pytest.fail("the eigenvalues were shrunk"))
+    cells.train(Cell(data, "dp-fc", 1.0))
 
 
 def test_the_papers_conversion_has_more_noise_at_the_same_epsilon(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
