@@ -50,5 +50,5 @@ def load(path: str) -> Data:
 
 
 def _whole(features: FeatureSet, split: str) -> list[np.ndarray]:
-    read = features.grouped if features.manifest.grouped else features.stream
-    return [np.concatenate(parts) for parts in list(zip(*read(split)(8192), strict=True))[1:]]
+    blocks = features.stream(split, groups=features.manifest.grouped)(8192)
+    return [np.concatenate(parts) for parts in list(zip(*blocks, strict=True))[1:]]

@@ -111,7 +111,7 @@ def replayed(made: Calibrated, records: Unprotected, words: np.ndarray) -> tuple
 
 def assert_made_of(words: np.ndarray, made: Calibrated, features: FeatureSet, head: dpfc.Head) -> list[int]:
     """The head is the one that follows from these words. Returns how many were used up to each answer."""
-    stream = features.stream("train") if made.facts.rows is None else features.grouped("train")
+    stream = features.stream("train", groups=made.facts.rows is not None)
     solution, ends = replayed(made, Unprotected(stream), words)
     assert head.weight.tobytes() == solution.weight.astype(head.weight.dtype).tobytes()
     assert head.bias.tobytes() == solution.bias.astype(head.bias.dtype).tobytes()
@@ -218,7 +218,7 @@ def test_each_word_of_a_private_evaluation_comes_from_the_system_once(
         system = System(2, monkeypatch)
         found = release(ready)
         bits, mechanism = Given(system.handed), ready.planned.noise
-        records = Unprotected(asked.stream("test") if ready.planned.facts.rows is None else asked.grouped("test"))
+        records = Unprotected(asked.stream("test", groups=ready.planned.facts.rows is not None))
         curator = Curator(mechanism, records, bits)
         (right, wrong), *_ = [curator.release(query)[0] for query in ready.queries]
         assert found.top1 == max(right, 0) / (max(right, 0) + max(wrong, 0))

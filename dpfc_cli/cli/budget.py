@@ -8,7 +8,7 @@ from dpfc_cli import rounding
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import JSON, feature_set, newest_set
+from dpfc_cli.cli.typed import JSON, feature_set
 from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, quoted, sentence
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 from dpfc_cli.options import Option
@@ -100,9 +100,9 @@ def budget(
     # All that is known here are the options.
     _check({name for name, value in locals().items() if value not in (None, False)}, len(delta or ()))
     deltas, pairs, most = _deltas(delta, epsilon), _pairs(same or ()), None if cap in (None, "none") else _cap(str(cap))
-    found = None if features is None else feature_set(features)[0]
+    found = None if features is None else feature_set(features)
     if found is None and cap is not None:
-        found = newest_set()
+        found = feature_set(None)
     if cap or population is not None or adopt or merge:
         from dpfc_cli.ledger.caps import set_cap
         from dpfc_cli.ledger.file import read

@@ -88,7 +88,7 @@ def evaluate(
 
     as_values = {"as_json": as_json, "as_csv": as_csv, "as_markdown": as_markdown}
     _check_options([name for name, wanted in as_values.items() if wanted], heads or [], epsilon, asked)
-    given = None if features is None else feature_set(features)[0]
+    given = None if features is None else feature_set(features)
     loaded = [Head.load(path) for path in heads or [head_or_newest(None, given)]]
     found = given or _features(str(loaded[0].card["features"]["name"]), epsilon is not None)
     scored, split = {"features": found, "split": asked["split"]}, asked["split"]
@@ -147,7 +147,7 @@ def _features(own: str, charged: bool) -> "FeatureSet":
     """The set to score on, if none was named. own: the name of the one that the (first) head was trained on. charged:
     whether the evaluation costs privacy.
     """
-    from dpfc_cli.features.lookup import set_of_training
+    from dpfc_cli.features.lookup import open_features, set_of_training
 
     found = set_of_training(own)
     if found is not None:
@@ -159,7 +159,7 @@ def _features(own: str, charged: bool) -> "FeatureSet":
             f"Name the set: {parameter('features')}.",
             parameter="features",
         )
-    found, _ = feature_set(None)
+    found = open_features(None)
     display.say(
         f"Features: {found.folder} (the newest set. The head was trained on '{own}', which is not in "
         f"'{features_folder()}'; name another with --features)"

@@ -53,7 +53,7 @@ def invite(
     outputs.check(out, (".json",))
     if out.exists():
         raise outputs.exists(out)
-    found, _ = feature_set(features)
+    found = feature_set(features)
     data = plans.invitation(found, name, epsilon)
     _write(out, data)
     said = json.loads(data)
@@ -221,7 +221,7 @@ def _site(plan: Path, features: str, name: str, policy: Path | None, observer: S
     if policy is not None:
         check_policy(found, name, policy)
         observer.say(f"The policy '{policy}' allows this plan.")
-    return site_of(found, name, feature_set(features)[0])
+    return site_of(found, name, feature_set(features))
 
 
 def _warn(plan: "Federation", observer: Shown) -> None:

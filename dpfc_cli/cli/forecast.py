@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dpfc_cli import rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON, newest_set, with_sets
+from dpfc_cli.cli.typed import JSON, feature_set, with_sets
 from dpfc_cli.errors import conflict, counted, parameter
 from dpfc_cli.folders import features_folder
 from dpfc_cli.options import Option
@@ -37,7 +37,7 @@ def forecast(
     asked = with_sets(asked, Forecasting)
     stated = ("features", "records", "persons", "classes", "model", "dimensions")
     if all(asked[name] is None for name in stated) and finished(features_folder()):
-        asked["features"] = newest_set()
+        asked["features"] = feature_set(None)
     if plot is not None:
         from dpfc_cli.figures import canvas
 

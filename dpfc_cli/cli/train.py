@@ -10,9 +10,9 @@ from dpfc_cli import rounding
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import feature_set, head_named, remark_newest, with_sets
+from dpfc_cli.cli.typed import feature_set, head_named, with_sets
 from dpfc_cli.errors import UserError, conflict, counted, parameter, quoted, unwritable
-from dpfc_cli.folders import heads_folder
+from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.options import Option
 from dpfc_cli.progress import Progress
 from dpfc_cli.show.document import Document, Facts, Section
@@ -58,19 +58,21 @@ def train(
 
     State the privacy once, as --epsilon, --noise-multiplier or --non-private. A charge cannot be taken back.
     """
+    from dpfc_cli.features.lookup import finished
     from dpfc_cli.ledger.file import read
     from dpfc_cli.training.charge import confirm_again
     from dpfc_cli.training.distributed import Leader, serve
     from dpfc_cli.training.run import stands
     from dpfc_cli.training.train import finish, plan
 
-    found, others = feature_set(features)
+    found = feature_set(features)
+    sets = len(finished(features_folder())) if features is None else 1
     with contextlib.ExitStack() as stack:
         processes = stack.enter_context(_processes(distributed))
         if processes is not None and processes.number:
             serve(processes, found)
             return
-        observer = _Observer(stack, others, yes)
+        observer = _Observer(stack, sets, yes)
         # The other processes wait already: what cannot be opened ends them, too.
         request = Request(
             found,
@@ -78,7 +80,6 @@ def train(
             observer=observer,
             leader=None if processes is None else Leader(processes),
         )
-        remark_newest(found, others)
         checked = plan(request, observer)
         if not dry_run:
             stop.stands = "'dpfc budget' says whether the training is charged."
@@ -155,9 +156,9 @@ class Shown(Observer):
 class _Observer(Shown):
     """Asks before the charge, too, where the set was chosen for the user, or the charge ends a total for persons."""
 
-    def __init__(self, stack: contextlib.ExitStack, others: int, yes: bool) -> None:
+    def __init__(self, stack: contextlib.ExitStack, sets: int, yes: bool) -> None:
         super().__init__(stack)
-        self._others, self._yes = others, yes
+        self._sets, self._yes = sets, yes
 
     def _asked(self, question: str) -> bool:
         """Whether the user said yes. It is asked once before a charge."""
@@ -169,9 +170,9 @@ class _Observer(Shown):
     def confirm(self, charge: str, loses: bool) -> bool:
         """Ask if it loses, or if there are several sets and none was named. UserError if nobody can be asked."""
         stop.check()
-        if self._yes or not (loses or self._others):
+        if self._yes or not (loses or self._sets > 1):
             return True
-        why, remedy = f"It is the newest of {self._others + 1} sets", "Name the set: --features."
+        why, remedy = f"It is the newest of {self._sets} sets", "Name the set: --features."
         if loses:
             why, remedy = "There will be no total for one person any more", "Make the set again with --group-by."
         if not display.can_ask():

@@ -117,7 +117,7 @@ def typed(function: Callable[..., None], call: type[Options] | None) -> dict[str
 def with_sets(asked: dict[str, Any], call: type[Options]) -> dict[str, Any]:
     """What was typed, with the feature sets that it names opened: a command says when."""
     named = [name for name, said in declared(call).items() if said.kind == "set" and asked.get(name) is not None]
-    return asked | {name: feature_set(asked[name])[0] for name in named}
+    return asked | {name: feature_set(asked[name]) for name in named}
 
 
 def flag_named(name: str) -> str:
@@ -133,27 +133,15 @@ def head_named(path: Path) -> str:
     return shlex.quote(path.name.removesuffix(".safetensors") if path.parent == heads_folder() else str(path))
 
 
-def feature_set(given: str | None) -> tuple["FeatureSet", int]:
-    """The feature set given by path or name, or the newest one: (set, how many others there were to choose from)."""
+def feature_set(given: str | None) -> "FeatureSet":
+    """The feature set given by path or name, or the newest one. A remark says so, if there are others."""
+    from dpfc_cli.cli import display
     from dpfc_cli.features.lookup import finished, open_features
 
-    others = 0 if given is not None else len(finished(features_folder())) - 1
-    return open_features(given), others
-
-
-def newest_set() -> "FeatureSet":
-    """The newest feature set. A remark says so, if there are others."""
-    found, others = feature_set(None)
-    remark_newest(found, others)
+    found = open_features(given)
+    if given is None and (sets := len(finished(features_folder()))) > 1:
+        display.say(f"Features: {found.folder} (the newest of {sets} sets; --features names another)")
     return found
-
-
-def remark_newest(found: "FeatureSet", others: int) -> None:
-    """Say that a set is the newest, if there were others to choose from."""
-    from dpfc_cli.cli import display
-
-    if others:
-        display.say(f"Features: {found.folder} (the newest of {others + 1} sets; --features names another)")
 
 
 def head_or_newest(given: Path | str | None, features: "FeatureSet | None" = None) -> Path:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON, newest_set, set_named, with_sets
+from dpfc_cli.cli.typed import JSON, feature_set, set_named, with_sets
 from dpfc_cli.public_starts.request import ClassVectors
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def zero_shot(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
 
     asked = with_sets(asked, ClassVectors)
     if asked["features"] is None and asked["model"] is None:
-        asked["features"] = newest_set()
+        asked["features"] = feature_set(None)
     found, scored = asked["features"], asked["on"]
     units = {"Reading the records": "records", "Evaluating": "records", "texts": "texts"}
     with display.stages("Reading the weights", lambda stage: units.get(stage, "B")) as progress:

@@ -32,9 +32,9 @@ def open_features(given: str | Path | None = None) -> FeatureSet:
     if given is None:
         return newest(features_folder())
     folders = (Path(given), placed(given))
-    found = next((folder for folder in folders if _there(folder / MANIFEST)), None)
-    if found is not None:
-        return FeatureSet(found)
+    for folder in folders:
+        if _there(folder / MANIFEST):
+            return FeatureSet(folder)
     named = [folder for folder in folders if folder.name]
     partly = next((folder for folder in named if _there(folder.with_name(folder.name + PARTIAL))), None)
     if partly is not None:

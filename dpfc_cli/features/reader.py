@@ -26,8 +26,6 @@ _INDICES = 2**16
 """Record numbers that are compared at a time."""
 Blocks = Iterator[tuple[int, np.ndarray, np.ndarray]]
 """Blocks of consecutive records: (number of the first record, features, labels)."""
-GroupedBlocks = Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]
-"""The same with the group of each record: (number of the first record, features, labels, groups)."""
 
 
 class FeatureSet(Told):
@@ -174,52 +172,34 @@ class FeatureSet(Told):
 
         return checked
 
-    def stream(self, split: str, begin: int = 0) -> Callable[[int], Blocks]:
+    def stream(self, split: str, begin: int = 0, *, groups: bool = False) -> Callable[[int], Iterator[tuple[Any, ...]]]:
         """A function that reads a split in blocks, in the order of the records. Memory is bounded by one block.
 
         Args:
             split: the name of the split.
             begin: the number of the first record that is read. Shards before it are not opened.
+            groups: whether blocks have the group of each record, the person to whom it belongs, as a fourth part.
 
         Returns:
             A function of the number of rows per block. It yields (start, features, labels): the number of the first
             record; rows × d in the stored dtype; rows × k int32, −1 for no label. From `begin` on, blocks are cut at
-            multiples of the number of rows, however the shards are cut. The last block may be shorter.
+            multiples of the number of rows, however the shards are cut. The last block may be shorter. With groups
+            (rows, int64): those of a split have the numbers 0 to P - 1. They never decrease from record to record, and
+            none is missing. So the records of a group lie together, but they may lie in several blocks.
 
         Raises:
-            UserError: there is no such split. While reading: a shard is missing, or does not have the stated layout.
+            UserError: there is no such split, or the set has no groups. While reading: a shard is missing, or does not
+                have the stated layout, or the groups are not numbered in this way.
 
         """
-        facts = self.split(split)
-
-        return lambda rows: ((start, x, y) for start, (x, y, *_) in _cut(self._pieces(facts, rows, begin), rows, begin))
-
-    def grouped(self, split: str, begin: int = 0) -> Callable[[int], GroupedBlocks]:
-        """As `stream`, with the group of each record: the person to whom it belongs.
-
-        Args:
-            split: the name of the split.
-            begin: the number of the first record that is read.
-
-        Returns:
-            A function of the number of rows per block. It yields (start, features, labels, groups), cut exactly as
-            `stream` cuts. groups: rows, int64. The groups of a split have the numbers 0 to P - 1. They never decrease
-            from record to record, and none is missing. So the records of a group lie together, but they may lie in
-            several blocks.
-
-        Raises:
-            UserError: there is no such split, or the set has no groups. While reading: as `stream`, or the groups are
-                not numbered in this way.
-
-        """
-        facts = self.split(split)
-        if facts.groups is None:
+        facts, parts = self.split(split), 3 if groups else 2
+        if groups and facts.groups is None:
             raise missing(
                 f"{quoted(self.folder)} does not say which records belong to one person.",
                 f"Extract with {parameter('group_by')}, or import with an array or a column of groups.",
             )
         return lambda rows: (
-            (start, x, y, g) for start, (x, y, g) in _cut(self._pieces(facts, rows, begin), rows, begin)
+            (start, *block[:parts]) for start, block in _cut(self._pieces(facts, rows, begin), rows, begin)
         )
 
     def arrays(self, split: str) -> tuple[np.ndarray, np.ndarray]:

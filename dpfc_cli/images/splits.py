@@ -167,7 +167,7 @@ def _split(labels: np.ndarray, found: Listed, request: Request) -> Split:
     return Split(labels=labels, pixels=pixels, listing=listing, prepared=geometry is not None, keys=keys)
 
 
-def listing_of(classes: tuple[str, ...], entries: Iterable[Entry]) -> str:
+def listing_of(classes: tuple[str, ...], entries: Iterable[object]) -> str:
     """The listing of a source: SHA-256 in hex of its classes and of its files in their order."""
     digest = hashlib.sha256(json.dumps(classes).encode())
     for entry in entries:

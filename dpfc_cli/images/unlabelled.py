@@ -5,8 +5,6 @@ data set to train on, each picture stands alone here: one that is missing, damag
 others are decoded. What comes from the system (no memory, a disk that fails) stops the run.
 """
 
-import hashlib
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +16,7 @@ from dpfc_cli.images import dicom
 from dpfc_cli.images.folder import EXTENSIONS, ending_of, is_dicom, left_out
 from dpfc_cli.images.hugging_face import files_of
 from dpfc_cli.images.sets import unread
-from dpfc_cli.images.splits import Encoded, Files
+from dpfc_cli.images.splits import Encoded, Files, listing_of
 from dpfc_cli.images.tars import members, ranges
 from dpfc_cli.sources.split_files import files_by_split, is_clutter
 
@@ -42,10 +40,7 @@ class Unlabelled:
 
     def listing(self) -> str:
         """A digest of the source. Another one means other pictures."""
-        digest = hashlib.sha256()
-        for entry in self.entries():
-            digest.update(json.dumps(entry).encode() + b"\n")
-        return digest.hexdigest()
+        return listing_of((), self.entries())
 
 
 def in_folder(folder: Path) -> Unlabelled:

@@ -59,8 +59,7 @@ class Paid(Records):
         if not self.unused.acquire(blocking=False):
             raise RuntimeError("one charge pays for one curator, and this one was used already")
         by_person = self.planned.facts.rows is not None
-        stream: BlockStream = self.features.grouped(self.split) if by_person else self.features.stream(self.split)
-        return self.features.watched(stream)
+        return self.features.watched(self.features.stream(self.split, groups=by_person))
 
 
 @dataclass(frozen=True, kw_only=True)

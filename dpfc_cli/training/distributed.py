@@ -19,7 +19,6 @@ from dpfc_cli.privacy.directions import Directions
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.oracle import Progress
-from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import Grid
 from dpfc_cli.privacy.sums import Summed
 from dpfc_cli.processes import LostError, Processes
@@ -113,7 +112,7 @@ def _follow(processes: Processes, features: FeatureSet, facts: Facts, asked: dic
     grid: Grid = Reals() if asked["bits"] is None else Lattice(asked["bits"])
     part, split = passes.part_of(facts, processes.number, processes.count), asked["split"]
     by_person = facts.rows is not None
-    stream: BlockStream = features.grouped(split, part.begin) if by_person else features.stream(split, part.begin)
+    stream = features.stream(split, part.begin, groups=by_person)
     records, folder = len(reached(part, facts)), features.folder.resolve()
     shelf = shelf_for(asked["side"], records, facts, grid, 0, asked["memory"], folder)
     try:

@@ -104,8 +104,8 @@ def charges(folder: str = "features") -> tuple[Charge, ...]:
 
 
 def labels_of(name: str) -> list[int]:
-    _, _, y = next(iter(FeatureSet(Path("features", name)).stream("train")(1000)))
-    return y.ravel().tolist()
+    _, y = FeatureSet(Path("features", name)).arrays("train")
+    return list(y.ravel().tolist())
 
 
 def heads() -> list[str]:

@@ -242,7 +242,7 @@ def test_the_numbers_of_groups_follow_no_names(arrays: Arrays, single: Arrays, t
 
     texts = np.array([f"patient-{value:03d}" for value in arrays["train_patient"]])
     found = made(npz(tmp_path, single | {"train_groups": texts}), tmp_path / "set")
-    [(_, x, _, g)] = found.grouped("train")(N)
+    [(_, x, _, g)] = found.stream("train", groups=True)(N)
     names = [texts[int(x[np.argmax(g == group), 0])] for group in range(PERSONS)]
     assert names == sorted(names, key=lambda name: sha256(name.encode()).digest()) != sorted(names)
     said = found.manifest.to_json().decode()

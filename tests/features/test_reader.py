@@ -76,7 +76,7 @@ def altered(folder: Path, name: str, change: Callable[[h5py.File], object], mode
 def refused(found: FeatureSet, says: str) -> None:
     """Whoever reads it, and in whatever way, it is refused."""
     uses: list[Callable[[], object]] = [lambda: found.verify("train"), lambda: list(found.stream("train")(3))]
-    uses += [lambda: list(found.grouped("train")(3))] * found.manifest.grouped
+    uses += [lambda: list(found.stream("train", groups=True)(3))] * found.manifest.grouped
     for use in uses:
         with refuses("damaged", match=says):
             use()
@@ -134,7 +134,7 @@ def test_a_set_says_what_it_holds_and_hands_out_a_split_as_arrays(folder: Path) 
         with refuses("missing", match="no split 'val'"):
             use("val")
     with pytest.raises(UserError, match="does not say which records belong to one person"):
-        found.grouped("train")
+        found.stream("train", groups=True)
     with h5py.File(folder / SHARD) as file:
         assert set(file) == {"features", "labels", "index"}
 
@@ -283,7 +283,7 @@ def test_groups_in_their_order_are_read_over_all_shards(tmp_path: Path) -> None:
     for shards in (1, 2, 3):
         found = made(tmp_path / f"{shards}", shards, [0, 0, 1, 1, 1, 2])
         found.verify("train")
-        assert np.concatenate([g for *_, g in found.grouped("train")(4)]).tolist() == [0, 0, 1, 1, 1, 2]
+        assert np.concatenate([g for *_, g in found.stream("train", groups=True)(4)]).tolist() == [0, 0, 1, 1, 1, 2]
         assert (found.split("train").groups, found.manifest.grouped_by) == (3, {"by": "name"})
 
 

@@ -145,7 +145,7 @@ def test_records_of_one_person_lie_together_whatever_the_format(
     assert first is not None
     for split in N:
         first.verify(split)
-        [(_, x, y, g)] = first.grouped(split)(N[split])
+        [(_, x, y, g)] = first.stream(split, groups=True)(N[split])
         original = x[:, 0].astype(int)
         assert sorted(original) == list(range(N[split]))
         np.testing.assert_array_equal(x, data[f"{split}_x"][original])

@@ -303,7 +303,7 @@ def test_rows_are_made_null_records_by_a_mask_and_keep_their_groups(tmp_path: Pa
         with w.shard(w.missing[0]) as sink:
             sink.append(x, labels, np.array([False, True, True, False]))
         w.finish(told.append)
-        [(_, found, y, groups)] = FeatureSet(tmp_path / f"{k}").grouped("train")(9)
+        [(_, found, y, groups)] = FeatureSet(tmp_path / f"{k}").stream("train", groups=True)(9)
         # The last row is not finite, and the mask does not name it. It is a null record all the same.
         assert found.tolist() == [[1, 2], [0, 0], [0, 0], [0, 0]]
         assert y.tolist() == [labels[0].tolist() if k > 1 else [1], *[[-1] * k] * 3]

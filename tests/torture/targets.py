@@ -91,7 +91,7 @@ def read_set(folder: Path) -> None:
             continue
         for _ in features.stream(split)(4):
             pass
-        for *_, groups in features.grouped(split)(4) if features.manifest.grouped else ():
+        for *_, groups in features.stream(split, groups=True)(4) if features.manifest.grouped else ():
             assert groups.min() >= 0, "a group that is none"
             assert groups.max() < (features.split(split).groups or 0), "a group that the manifest does not count"
 
