@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from dpfc_cli.backbones import Backbone
 
 Advance = Callable[[int, int], None]
-Decoded = Iterator[tuple[PlannedShard, images.Batch]]
 Wanted = Iterator[tuple[PlannedShard, images.Decode, int, int]]
 LIBRARIES = ("jax", "numpy", "pillow", "h5py")
 OPENING, LOADING, EXTRACTING = "Opening the data set", "Loading the model", "Extracting"
@@ -126,7 +125,9 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
     noticed = None if rule is not None or wanted.each_record_is_a_person else pictures.noticed()
     if noticed is not None:
         raise persons_noticed(source, "group_by", noticed)
-    pictures = _limited(pictures if hold_out is None else images.held_out(pictures, hold_out), limit)
+    pictures = pictures if hold_out is None else images.held_out(pictures, hold_out)
+    if limit is not None:
+        pictures = replace(pictures, splits={name: split.spread(limit) for name, split in pictures.splits.items()})
     pictures, groupings = (pictures, {}) if rule is None else images.by_person(pictures)
     first = next(iter(pictures.splits.values()))
     tell(LOADING, 0, None)
@@ -307,12 +308,6 @@ def _within(stage: str, tell: Progress) -> Progress:
     return lambda what, done, total: tell(f"{stage}: {what}", done, total)
 
 
-def _limited(source: images.ImageSet, limit: int | None) -> images.ImageSet:
-    if limit is None:
-        return source
-    return replace(source, splits={name: split.spread(limit) for name, split in source.splits.items()})
-
-
 # The shards: while the device computes a batch, the next ones are decoded and the last one is written
 
 
@@ -350,39 +345,43 @@ def make_shards(
 
     """
     missing = writer.missing
-    total, done = sum(planned.rows for planned in missing), 0
-    with closing(images.batches(_wanted(writer, missing, source, backbone.batch, broken))) as decoded:
-        for planned, computed in itertools.groupby(_computed(decoded, backbone, broken), key=lambda found: found[0]):
-            split = source.splits[planned.split]
-            with suppress(_UnfinishedError), writer.shard(planned) as sink:
-                for _, batch, features in computed:
-                    stop = batch.start + len(features)
-                    digests = split.pixels.digests[batch.start : stop]
-                    sink.append(features, split.labels[batch.start : stop], batch.null, digests)
-                    done += len(features)
-                    if advance:
-                        advance(done, total)
-                if broken.too_many and sink.filled < planned.rows:
-                    raise _UnfinishedError
-        if broken.too_many:
-            _look(decoded, broken, done, total, look)
-            raise broken.refusal()
-    return done
+    total, done, seen = sum(planned.rows for planned in missing), 0, 0
 
-
-def _look(decoded: Decoded, broken: Broken, done: int, total: int, look: Advance | None) -> None:
-    """Decode what is left, to find all broken pictures."""
-    try:
+    def sound() -> Iterator[tuple[tuple[PlannedShard, images.Batch], np.ndarray]]:
+        """What is to be computed: each batch, until too many pictures are broken. The others are only looked at."""
+        nonlocal seen
         for planned, batch in decoded:
             broken.add(planned.split, batch.start, batch.broken)
-            done += len(batch.pixels)
-            if look:
-                look(done, total)
-            if broken.full:
+            seen += len(batch.pixels)
+            if not broken.too_many:
+                yield (planned, batch), batch.pixels
+            elif broken.full:
                 break
+            elif look:
+                look(seen, total)
+
+    try:
+        with closing(images.batches(_wanted(writer, missing, source, backbone.batch, broken))) as decoded:
+            found = backbones.computed(backbone, sound())
+            for planned, computed in itertools.groupby(found, key=lambda each: each[0][0]):
+                split = source.splits[planned.split]
+                with suppress(_UnfinishedError), writer.shard(planned) as sink:
+                    for (_, batch), features in computed:
+                        stop = batch.start + len(features)
+                        digests = split.pixels.digests[batch.start : stop]
+                        sink.append(features, split.labels[batch.start : stop], batch.null, digests)
+                        done += len(features)
+                        if advance:
+                            advance(done, total)
+                    if broken.too_many and sink.filled < planned.rows:
+                        raise _UnfinishedError
     except KeyboardInterrupt as stopped:
-        stopped.add_note(Note(f"{broken.number} so far. {GUARDED}"))
+        if broken.too_many:
+            stopped.add_note(Note(f"{broken.number} so far. {GUARDED}"))
         raise
+    if broken.too_many:
+        raise broken.refusal()
+    return done
 
 
 def _wanted(
@@ -395,19 +394,3 @@ def _wanted(
         if broken.too_many or writer.claim(planned):
             for start in range(planned.start, planned.stop, rows):
                 yield planned, source.splits[planned.split].pixels, start, min(start + rows, planned.stop)
-
-
-def _computed(
-    decoded: Decoded, backbone: "Backbone", broken: Broken
-) -> Iterator[tuple[PlannedShard, images.Batch, np.ndarray]]:
-    """Each batch with its features, until too many pictures are broken."""
-
-    def sound() -> Iterator[tuple[tuple[PlannedShard, images.Batch], np.ndarray]]:
-        for planned, batch in decoded:
-            broken.add(planned.split, batch.start, batch.broken)
-            if broken.too_many:
-                break
-            yield (planned, batch), batch.pixels
-
-    for (planned, batch), features in backbones.computed(backbone, sound()):
-        yield planned, batch, features

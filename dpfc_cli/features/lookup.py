@@ -96,8 +96,13 @@ def begun(folder: Path) -> list[Path]:
 
 
 def finished(folder: Path) -> list[Path]:
-    """The folders of all finished feature sets in `folder`."""
-    return [path for path in _sets_in(folder) if not path.name.endswith(PARTIAL)]
+    """The folders of all finished feature sets in `folder`, without those that are closed to us."""
+    # `Path.glob` would end at a link into a closed folder, and say nothing.
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    return [folder / name for name in names if not name.endswith(PARTIAL) and os.path.exists(folder / name / MANIFEST)]
 
 
 def set_of_training(name: str, folder: Path | None = None) -> FeatureSet | None:
@@ -105,18 +110,8 @@ def set_of_training(name: str, folder: Path | None = None) -> FeatureSet | None:
 
     The name is that of the real folder, as in the card of a head. If links make several sets of that name, the newest.
     """
-    found = [path for path in _sets_in(folder or features_folder()) if path.resolve().name == name]
+    found = [path for path in finished(folder or features_folder()) if path.resolve().name == name]
     return FeatureSet(max(found, key=lambda folder: written_at(folder / MANIFEST))) if found else None
-
-
-def _sets_in(folder: Path) -> list[Path]:
-    """The sets in a folder, without those that are closed to us."""
-    # `Path.glob` would end at a link into a closed folder, and say nothing.
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError:
-        return []
-    return [folder / name for name in names if os.path.exists(folder / name / MANIFEST)]
 
 
 def _there(path: Path) -> bool:
