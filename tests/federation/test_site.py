@@ -3,7 +3,6 @@
 import json
 import socket
 from collections import Counter
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,25 +160,28 @@ class Killed(BaseException):
 def test_a_site_that_was_killed_goes_on_and_draws_no_answer_again(
     names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each point: before an answer, after it was kept, while it goes on, and before the head was written. So does
-    the coordinator.
+    """At each point: before an answer, after it was kept, while it goes on, and before the head was written. The
+    coordinator asks again, and was killed twice itself.
 
     What has masks is sent again with the same ones.
     """
     sets = {name: made_set(name) for name in names}
     plan = agreed(sets, method="dp-fc", colluding=1 if len(names) > 2 else None)
     got: dict[tuple[Any, ...], bytes] = {}
-    real_part = coordinator.Remote._part
+    real_part, refuse = coordinator.Remote._part, messages.Exchange.refuse
+    # The answers are those of south: it is killed again at the second and at the first release that it repeats.
+    stops, calls = {"draw_noise": [1], "_part": [2], "_kept": [4, 6, 7], "save": [1, 3]}, Counter[str]()
 
     def part(self: coordinator.Remote, number: int, part: int, query: Any) -> np.ndarray:
         answer = real_part(self, number, part, query)
         assert got.setdefault((self.name, number, part), answer.tobytes()) == answer.tobytes()
         return answer
 
-    monkeypatch.setattr(coordinator.Remote, "_part", part)
+    def silent(self: messages.Exchange, code: messages.Refusal) -> None:
+        self.connection.close() if code == "failed" else refuse(self, code)
+
+    monkeypatch.setattr(messages.Exchange, "refuse", silent)
     monkeypatch.setattr(run, "_settled", lambda *given: None)
-    # The answers are those of south: it is stopped again at the second and at the first release that it repeats.
-    stops, calls = {"draw_noise": [3], "_kept": [4, 6, 7], "save": [2]}, Counter[str]()
 
     def dying(name: str, real: Any) -> Any:
         def called(*given: Any) -> Any:
@@ -196,10 +198,12 @@ def test_a_site_that_was_killed_goes_on_and_draws_no_answer_again(
         patch.setattr(curator, "draw_noise", dying("draw_noise", curator.draw_noise))
         patch.setattr(sites.Answering, "_kept", dying("_kept", sites.Answering._kept))
         patch.setattr(heads, "save", dying("save", heads.save))
+        patch.setattr(coordinator.Remote, "_part", dying("_part", part))
         serving = Serving(plan, sets, names, again=True)
-        while not JOINT.exists():
-            with suppress(UserError):
+        for _ in range(2):
+            with pytest.raises(Killed):
                 trained(plan)
+        assert JOINT.exists()
         while any(each.is_alive() for each in serving.threads.values()):
             joint = trained(plan)
         ended = serving.heads()
