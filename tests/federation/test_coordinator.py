@@ -165,15 +165,6 @@ def test_all_sites_are_asked_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -
         trained(plan_of([600, 300], 8, 3, [2.0, 2.0]))
 
 
-def test_a_site_that_is_not_ready_serves_nothing() -> None:
-    sets = {name: made_set(name) for name in NAMES}
-    plan = agreed(sets)
-    set_cap(sets["south"], 1.0, delta=1e-5)
-    serving = Serving(plan, sets, ("south",))
-    assert isinstance(serving.heads()["south"], UserError)
-    assert not charges(sets["south"])
-
-
 def test_the_file_of_a_joint_head_ends_as_its_claim_says() -> None:
     plan = agreed({name: made_set(name) for name in NAMES})
     with pytest.raises(UserError, match="must end in"):

@@ -29,7 +29,7 @@ from dpfc_cli.training.observer import Observer
 from tests.federation.sites import JOINT, NAMES, PARTS, Serving, agreed, made_set, said, say, trained, word
 from tests.support import drawn_sigmas, refuses
 from tests.training.requests import charges, states
-from tests.training.stopped import Listener
+from tests.training.stopped import Killed, Listener
 
 FIRST = encoded(Gram((Clip(0.005),), 0.2), None)
 """The first query of dp-fc."""
@@ -150,10 +150,6 @@ def test_a_coordinator_that_is_started_again_on_another_machine_computes_the_sam
     serving.heads()
     assert len(drawn) == once, "nothing was answered twice"
     assert np.allclose(there.weight, here.weight, rtol=0, atol=1e-9 * np.abs(here.weight).max())
-
-
-class Killed(BaseException):
-    """Stops a site where nothing else does."""
 
 
 @pytest.mark.parametrize("names", [NAMES, tuple(PARTS)], ids=["", "masks"])
