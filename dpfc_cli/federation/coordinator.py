@@ -37,13 +37,15 @@ from dpfc_cli.training.run import warn_of_place
 
 GIVING = 30.0
 """Seconds for which a site that is away is asked again when there is a new head for it."""
-_GO_ON: tuple[Refusal, ...] = ("refused", "failed")
+STARTS = 10
+"""How often a site may be started again while it is asked for one answer."""
+_GO_ON: tuple[Refusal, ...] = ("refused", "not-charged", "out-of-order", "failed")
 _WORDS: dict[Refusal, str] = {
     "unreadable": "it cannot read the message: it may have another version of dpfc",
     "other-plan": "it has pinned another plan. Compare the digests",
     "refused": "its own check says no; its operator sees why",
-    "not-charged": "it was not charged",
-    "out-of-order": "it expects another query of the plan",
+    "not-charged": "it stops again and again, and its operator sees why",
+    "out-of-order": "it expects another query of the plan, or stops again and again",
     "failed": "something went wrong there; its operator sees what",
 }
 
@@ -151,11 +153,12 @@ class Remote:
         """The state in which the site is, and what it sends. RefusedError, or UserError where it is away."""
         message = framed({"ask": asked, "plan": self.digest, **said}, body)
         try:
-            reply, rest = ask(self.socket, message, limit, self.patience, self._away)
-            while reply.get("error") == "not-charged" and asked != "charge":
+            for _ in range(STARTS):
+                reply, rest = ask(self.socket, message, limit, self.patience, self._away)
+                if reply.get("error") != "not-charged" or asked == "charge":
+                    break
                 # It was started again since. It finds its charge, and goes on.
                 self.say("charge")
-                reply, rest = ask(self.socket, message, limit, self.patience, self._away)
         except (OSError, ValueError) as error:
             raise AwayError(
                 f"Site '{self.name}' does not answer at '{self.socket}'.",
@@ -179,15 +182,15 @@ class Remote:
     def part(self, number: int, part: int, query: Query) -> np.ndarray:
         if number == len(self._asked):
             self._asked.append(query)
-        at = number
+        at, starts = number, 0
         while True:
             try:
                 answer = self._part(at, part if at == number else 0, self._asked[at])
             except RefusedError as error:
-                if error.said != "out-of-order" or at == 0:
+                if error.said != "out-of-order" or at == 0 or starts == STARTS:
                     raise
                 # It was started again, and its curator begins with the first release. All of these have their answers.
-                at = 0
+                at, starts = 0, starts + 1
                 continue
             if at == number:
                 return answer

@@ -15,12 +15,14 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.federation import coordinator, messages
 from dpfc_cli.federation import plan as plans
 from dpfc_cli.federation.coordinator import Remote, Sums
+from dpfc_cli.federation.messages import SHORT
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import NonPrivate, Unprotected
+from dpfc_cli.privacy.parts import unframed
 from dpfc_cli.privacy.queries import Gram, Mean
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.verification import verify
@@ -196,6 +198,31 @@ def test_a_site_that_takes_a_message_and_does_not_reply_is_named(monkeypatch: py
         silent.listen()
         with refuses("lost", site="north"):
             Remote("north", Path("north.sock"), "0" * 64, claim.noise, 0.0).say("ready")
+
+
+@pytest.mark.parametrize("bad", [0, 2])
+def test_a_site_that_stops_whenever_it_is_asked_for_one_release_is_named(
+    bad: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something starts it again each time."""
+    claim, begun = plan_of([600, 300], 8, 3, [2.0, 2.0], "dp-fc").claims[0], -1
+
+    def asked(_: Path, message: bytes, limit: int, *more: Any) -> tuple[dict[str, str], memoryview]:
+        nonlocal begun
+        said = unframed(message)[0]
+        if said["ask"] == "charge":
+            begun = 0
+            return {"state": "charged"}, memoryview(b"")
+        if begun < 0 or said["number"] > begun:
+            return {"error": "not-charged" if begun < 0 else "out-of-order"}, memoryview(b"")
+        begun = -1 if said["number"] == bad else max(begun, said["number"] + 1)
+        return {"error": "not-charged"} if begun < 0 else {"state": "answered"}, memoryview(bytes(limit - SHORT))
+
+    monkeypatch.setattr(coordinator, "ask", asked)
+    remote = Remote("north", Path("none"), "0" * 64, claim.noise)
+    with refuses("conflict", site="north"):
+        for number in range(3):
+            remote.part(number, 0, Gram((Clip(1.0),), 0.2))
 
 
 def test_where_the_place_of_a_joint_head_fails_it_is_said_where_the_head_is(
