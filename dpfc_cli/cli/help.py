@@ -76,7 +76,8 @@ class Command(_Ours, TyperCommand):
         try:
             given: list[Any] = self.make_parser(ctx).parse_args(list(args))[2]
             for each in given:
-                if given.count(each) > 1 and not each.is_flag:
+                # A shell that completes a line wants no error.
+                if given.count(each) > 1 and not each.is_flag and not ctx.resilient_parsing:
                     raise _LineError(f"'{each.opts[0]}' stands in the line more than once.")
             return super().parse_args(ctx, args)
         except _LineError as error:

@@ -150,6 +150,7 @@ def test_a_shell_completes_commands_options_and_names(tmp_path: Path, monkeypatc
         ("dpfc train --features m", ["mine"]),
         ("dpfc train --features a", [r"a\ set"]),
         ("dpfc evaluate m", ["mine-eps1"]),
+        ("dpfc audit --runs 2 --runs 3 --trai", ["--trainings"]),
         ("dpfc export --to s", ["sklearn"]),
         # The shell completes files then.
         ("dpfc extract digits --classes c", []),
