@@ -124,7 +124,7 @@ def test_a_file_of_another_form_is_an_error(tmp_path: Path) -> None:
         *((data, [0, 1], "3072 each") for data in (PICTURES[:, 1:], PICTURES.astype(np.int32), PICTURES[0], b"text")),
         (PICTURES, [0, 1, 2], "2 images and 3 labels"),
         *((PICTURES, labels, "integers") for labels in ([0, None], [0, True], [0, 2**70], 7)),
-        *((PICTURES, labels, r"outside 0\.\.9") for labels in ([0, 10], [0, -1])),
+        *((PICTURES, labels, r"no label in 0\.\.9") for labels in ([0, 10], [0, -1])),
     ]
     for data, labels, said in forms:
         with pytest.raises(UserError, match=said):

@@ -65,7 +65,7 @@ def test_the_listing_knows_labels_and_names_and_no_classes(web: Path) -> None:
     assert (inferred.origin, inferred.classes) == ("inferred", ("0", "1", "2"))
     before = inferred.splits["train"].listing
     assert before == asserted.splits["train"].listing
-    assert GUARDED in refused(web, r"outside 0\.\.1", classes=("a", "b")).what
+    assert GUARDED in refused(web, r"no label in 0\.\.1", classes=("a", "b")).what
     relabelled = [(name, b"1" if name == "0005.cls" else data) for name, data in records(5, 4)]
     renamed = [(name.replace("0005", "x"), data) for name, data in records(5, 4)]
     for changed in (relabelled, renamed):

@@ -62,7 +62,7 @@ def records(seed: int, n: int = 120, m: int = 4) -> tuple[np.ndarray, np.ndarray
 def imported(name: str, seed: int = 0, classes: tuple[str, ...] = CLASSES) -> FeatureSet:
     (x, y), (test_x, test_y) = records(seed, m=len(classes)), records(seed + 100, m=len(classes))
     np.savez(f"{name}.npz", train_x=x, train_y=y, test_x=test_x, test_y=test_y)
-    return import_features(f"{name}.npz", classes=classes).features
+    return import_features(f"{name}.npz", name, classes=classes).features
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_vectors_of_text_are_those_of_the_tower_in_the_order_of_the_classes(
 def test_classes_that_were_inferred_depend_on_the_records_and_that_is_said(weights: str) -> None:
     x, y = records(0)
     np.savez("counted.npz", train_x=x, train_y=y, test_x=x, test_y=y)
-    features = import_features("counted.npz").features
+    features = import_features("counted.npz", "counted").features
     Path("rows.json").write_text(json.dumps({"0": [0, 4], "1": [1], "cat": [2], "dog": [3]}))
     line: dict[str, Any] = {**MODEL, "weights": weights, "rows": "rows.json"}
     assert any("were inferred from its records" in each for each in zero_shot(features, **line).warnings)
@@ -307,7 +307,7 @@ def test_a_class_that_has_all_rows_is_like_no_other_and_has_no_vector(features: 
 def test_features_of_another_width_are_refused(weights: str, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = records(0)
     np.savez("wide.npz", train_x=np.repeat(x, 2, axis=1), train_y=y)
-    wide = import_features("wide.npz", classes=CLASSES).features
+    wide = import_features("wide.npz", "wide", classes=CLASSES).features
     with pytest.raises(UserError, match="have 32 dimensions, the features have 64"):
         zero_shot(wide, **MODEL, weights=weights, rows=rows)
     joint = TextVectors(vectors=np.ones((4, DIM)), origin={"weights": {"id": "a"}}, notes=())
@@ -328,7 +328,7 @@ def test_the_score_is_that_of_centred_records_and_vectors_of_one_length() -> Non
     x = (rng.normal(size=(400, DIM)) * rng.uniform(0.5, 5, (400, 1)) + rng.normal(size=DIM)).astype(np.float32)
     y = np.arange(400) % 4
     np.savez("hard.npz", train_x=-x, train_y=y, test_x=x, test_y=y)
-    features = import_features("hard.npz", classes=CLASSES).features
+    features = import_features("hard.npz", "hard", classes=CLASSES).features
     weights = str(write(tensors, Path()))
     made = zero_shot(features, **MODEL, weights=weights, rows="rows.json", on=features)
 
@@ -353,7 +353,7 @@ def test_a_set_with_other_classes_is_scored_by_the_names_that_it_shares(
 ) -> None:
     x, y = records(1, m=3)
     np.savez("public.npz", train_x=x, train_y=y, test_x=x, test_y=y)
-    public = import_features("public.npz", classes=("Otter", "whale", "WOLF")).features
+    public = import_features("public.npz", "public", classes=("Otter", "whale", "WOLF")).features
     swapped = {"OTTER": [0, 4], "whale": [], "Wolf": [2, 3]}
     rows.write_text(json.dumps(swapped | {"red fox": [1]}))
     made = zero_shot(features, **MODEL, weights=weights, rows=rows, on=public)
@@ -388,7 +388,7 @@ def test_the_training_split_of_private_records_is_not_scored(features: FeatureSe
             score(own, "train")
     with np.load("private.npz") as of:
         np.savez("swapped.npz", train_x=of["test_x"], train_y=of["test_y"], test_x=of["train_x"], test_y=of["train_y"])
-    swapped = import_features("swapped.npz", classes=CLASSES).features
+    swapped = import_features("swapped.npz", "swapped", classes=CLASSES).features
     with pytest.raises(UserError, match="The split 'test' of 'features/swapped' is not public: it holds"):
         score(swapped)
     assert score(swapped, "train").evaluation is not None
@@ -415,7 +415,7 @@ def test_other_features_are_not_scored(features: FeatureSet, weights: str, score
     x, y = records(0)
     np.savez("wide.npz", train_x=np.repeat(x, 2, axis=1), train_y=y, test_x=np.repeat(x, 2, axis=1), test_y=y)
     with pytest.raises(UserError, match=r"They differ in dimensions\."):
-        score(import_features("wide.npz", classes=CLASSES).features, **line)
+        score(import_features("wide.npz", "wide", classes=CLASSES).features, **line)
     assert score(features, **line).evaluation is not None
     with pytest.raises(UserError, match="has no split 'validation'"):
         score(features, "validation")
