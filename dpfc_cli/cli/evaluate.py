@@ -100,10 +100,14 @@ def evaluate(
     if epsilon is not None:
         ready = evaluation.prepared(PrivateScoring(loaded[0], found, **asked, epsilon=epsilon), display.warn)
         if not asked["again"] and display.can_ask():
-            from dpfc_cli.training.charge import confirm_again
+            from dpfc_cli.training.charge import charged_again, question
 
-            again = confirm_again(read(ready.account.ledger), ready.charge, found.name, display.confirmed)
-            ready = replace(ready, again=again)
+            book = read(ready.account.ledger)
+            refused = charged_again(book, ready.charge, found.name)
+            cost = question(ready.charge, found.name, book.with_facts(ready.charge).account_of(found.manifest.id))
+            if refused is not None and not display.confirmed(f"{refused.what} Charge {cost}?"):
+                raise refused
+            ready = replace(ready, again=refused is not None)
     with display.stages("Evaluating", "records") as progress:
         if len(loaded) > 1:
             compared = evaluation.compare(loaded, **scored, progress=progress)

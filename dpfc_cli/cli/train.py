@@ -11,7 +11,7 @@ from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import feature_set, head_named, with_sets
-from dpfc_cli.errors import UserError, conflict, counted, parameter, quoted, unwritable
+from dpfc_cli.errors import UserError, conflict, counted, parameter
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.options import Option
 from dpfc_cli.progress import Progress
@@ -59,11 +59,10 @@ def train(
     State the privacy once, as --epsilon, --noise-multiplier or --non-private. A charge cannot be taken back.
     """
     from dpfc_cli.features.lookup import finished
-    from dpfc_cli.ledger.file import read
-    from dpfc_cli.training.charge import confirm_again
+    from dpfc_cli.training.card import loses
     from dpfc_cli.training.distributed import Leader, serve
     from dpfc_cli.training.run import stands
-    from dpfc_cli.training.train import finish, plan
+    from dpfc_cli.training.train import finish, plan, refused_again
 
     found = feature_set(features)
     sets = len(finished(features_folder())) if features is None else 1
@@ -82,27 +81,18 @@ def train(
         )
         checked = plan(request, observer)
         if not dry_run:
+            observer.loses = checked.unfinished is None and loses(checked.account, checked.charge) is not None
             stop.stands = "'dpfc budget' says whether the training is charged."
             trained = finish(checked, observer)
             stop.stands = stands(trained.charged, trained.path)
         if request.leader is not None:
             request.leader.end()
     if dry_run:
-        try:
-            if checked.unfinished is None and not request.again:
-                book = read(checked.account.ledger)
-                confirm_again(book, checked.charge, found.name, folder=checked.path.parent)
-        except UserError as error:
-            observer.warn(f"{error.what} That needs --again.")
+        if (refused := refused_again(checked)) is not None:
+            observer.warn(f"{refused.what} That needs --again.")
         _show_plan(checked, as_json, full, observer.warnings)
         return
     _show_head(trained, as_json, full, features)
-    if trained.path.parent != checked.path.parent:
-        raise unwritable(
-            f"The head could not be written to '{checked.path.parent}'. It was charged, and lies in "
-            f"{quoted(trained.path)}.",
-            "Make room, and move it from there: the system may empty that folder.",
-        )
 
 
 @contextlib.contextmanager
@@ -154,33 +144,34 @@ class Shown(Observer):
 
 
 class _Observer(Shown):
-    """Asks before the charge, too, where the set was chosen for the user, or the charge ends a total for persons."""
+    """Asks before the charge, too: where the same was charged before, where the set was chosen for the user, and where
+    the charge ends a total for persons (loses).
+    """
 
     def __init__(self, stack: contextlib.ExitStack, sets: int, yes: bool) -> None:
         super().__init__(stack)
-        self._sets, self._yes = sets, yes
+        self._sets, self._yes, self.loses = sets, yes, False
 
-    def _asked(self, question: str) -> bool:
-        """Whether the user said yes. It is asked once before a charge."""
+    def confirm(self, charge: str, refused: UserError | None) -> bool:
+        """Ask where there is a reason. UserError if nobody can be asked."""
+        stop.check()
+        why = []
+        if self.loses and not self._yes:
+            why.append(("There will be no total for one person any more.", "Make the set again with --group-by."))
+        if self._sets > 1 and not self._yes:
+            why.append((f"It is the newest of {self._sets} sets.", "Name the set: --features."))
+        if refused is None and not why:
+            return True
+        if refused is not None and (self._yes or not display.can_ask()):
+            return False
+        if not display.can_ask():
+            raise conflict(
+                f"Nothing was charged. {why[0][0]}", f"{why[0][1]} Or give --yes, to charge it all the same."
+            )
         self._stack.close()
         self._advance = None
-        self._yes = display.confirmed(question)
-        return self._yes
-
-    def confirm(self, charge: str, loses: bool) -> bool:
-        """Ask if it loses, or if there are several sets and none was named. UserError if nobody can be asked."""
-        stop.check()
-        if self._yes or not (loses or self._sets > 1):
-            return True
-        why, remedy = f"It is the newest of {self._sets} sets", "Name the set: --features."
-        if loses:
-            why, remedy = "There will be no total for one person any more", "Make the set again with --group-by."
-        if not display.can_ask():
-            raise conflict(f"Nothing was charged. {why}.", f"{remedy} Or give --yes, to charge it all the same.")
-        return self._asked(f"Charge {charge}? {why}.")
-
-    def confirm_again(self, question: str) -> bool:
-        return not self._yes and display.can_ask() and self._asked(question)
+        said = [] if refused is None else [refused.what]
+        return display.confirmed(" ".join([*said, f"Charge {charge}?", *(each for each, _ in why)]))
 
 
 def _unit_of(stage: str) -> str:

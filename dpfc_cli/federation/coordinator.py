@@ -33,7 +33,6 @@ from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_with, check_name, with_ending
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.public_start import vectors_for
-from dpfc_cli.training.run import warn_of_place
 
 GIVING = 30.0
 """Seconds for which a site that is away is asked again when there is a new head for it."""
@@ -266,9 +265,8 @@ def run(
         again = 0.0
     else:
         check_name(out, "private")
-        heads.try_place(out)
+        heads.try_place(out, plan.features["dim"], len(plan.classes))
         path = heads.save(heads.encoded(_trained(plan, sites, observer, public)), out)
-        warn_of_place(path, out, observer)
     head = Head.load(path)
     if head.card.get("federation", {}).get("plan") != plan.digest:
         raise UserError(f"'{out}' exists.", "A head is never overwritten. Choose another name.", code="exists")

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, conflict, unwritable
+from dpfc_cli.errors import UserError, conflict
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation.masks import Masks, forget
 from dpfc_cli.federation.messages import Door, Exchange, query_bytes
@@ -256,7 +256,7 @@ class Answering:
 
     def _has(self, number: int) -> bool:
         answers = self._charged.answers
-        return answers is not None and answers.held and answers.answered >= self._starts[number + 1]
+        return answers is not None and answers.answered >= self._starts[number + 1]
 
     def _release(self, each: Exchange, oracle: Oracle) -> None:
         number, part = each.said.get("number"), each.said.get("part")
@@ -294,12 +294,8 @@ class Answering:
 
     def _kept(self, number: int, shape: tuple[int, ...]) -> np.ndarray:
         answers = self._charged.answers
-        found = answers.recall(number, shape) if answers is not None and answers.held else None
-        if found is None:
-            raise unwritable(
-                "The answers cannot be kept beside the ledger.",
-                "Make room there. This plan stays charged, and cannot go on. Ask for a new one.",
-            )
+        found = None if answers is None else answers.recall(number, shape)
+        assert found is not None
         return found
 
     def _write(self, number: int, query: Query) -> None:

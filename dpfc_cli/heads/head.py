@@ -233,15 +233,18 @@ def free_name(folder: Path, stem: str, suffix: str) -> Path:
     return path
 
 
-def try_place(path: Path) -> None:
-    """UserError where a head cannot be written. Nothing is left behind, not even a folder."""
+def try_place(path: Path, d: int, m: int) -> None:
+    """UserError where a head of d dimensions and m classes cannot be written: one of its size is, and is removed.
+    Nothing is left behind, not even a folder.
+    """
     made, temporary = list[Path](), temporary_beside(path)
     try:
         made += [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise IsADirectoryError(21, "it is a folder")
-        temporary.touch(exist_ok=False)
+        # Some file systems have room for any number of zeros.
+        write_synced(temporary, os.urandom(8 * (d + 1) * (m + 1) + _SMALL))
     except OSError as error:
         raise unwritable(path, error) from error
     finally:
@@ -276,11 +279,13 @@ def ordered(tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:
 def save(data: bytes, path: Path) -> Path:
     """Write a head's bytes, all of them or nothing.
 
-    A head is never overwritten. If the name was taken meanwhile, it gets a number. If the place fails (a full disk),
-    the head is saved in a temporary folder instead.
+    A head is never overwritten. If the name was taken meanwhile, it gets a number.
 
     Returns:
         Where the head is.
+
+    Raises:
+        UserError: it cannot be written, though there was room for it (`try_place`).
 
     """
     temporary = temporary_beside(path)
@@ -289,17 +294,7 @@ def save(data: bytes, path: Path) -> Path:
         write_synced(temporary, data)
         return _publish(temporary, path)
     except OSError as error:
-        # The budget is spent, so another place is better than none.
-        try:
-            rescued = Path(tempfile.mkdtemp(prefix="dpfc-")) / path.name
-            try:
-                write_synced(rescued, data)
-            except BaseException:
-                shutil.rmtree(rescued.parent, ignore_errors=True)
-                raise
-            return rescued
-        except OSError:
-            raise unwritable(path, error) from error
+        raise unwritable(path, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink()

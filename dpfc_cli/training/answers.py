@@ -21,8 +21,8 @@ If it is not, it was seen by nobody, and is drawn anew and overwritten. The piec
 one, and the method sees the first when all are there. A piece that is there is not drawn again, although nobody has
 seen it. If the file has fewer answers than its name says, or others, it was changed, or an
 older copy was put over it: the training cannot go on. The ledger says how many answers there were when a training was
-stopped or went on, and the header which file it is. If an answer cannot be kept, the file is emptied or removed before
-the answer is handed out.
+stopped or went on, and the header which file it is. An answer that cannot be kept is not handed out: the training
+stops, and the same command goes on with those before it.
 
 Its owner alone may read the file. What no rule here sees, after a kill: the file is cut and renamed by hand, a whole
 disk is put back, or an older copy gets the number of a file that was deleted, where the file system has no generations
@@ -127,6 +127,8 @@ class Answers:
         if self.answered > len(lengths) or rest > begun:
             raise DamagedError("it has other answers than its name says")
         if left and rest == begun and self._is_whole(left[0]):
+            # Where a sync failed, the next one may say that it did not. So it is written anew.
+            write_at(self._file, memoryview(_read(self._file, self._end, rest)), self._end)
             self._count(left[0])
 
     def _is_whole(self, length: int) -> bool:
@@ -147,11 +149,6 @@ class Answers:
         self._starts.append(self._end + _DIGEST)
         self._end += _DIGEST + length
 
-    @property
-    def held(self) -> bool:
-        """Whether the answers are on disk, and this process has the file."""
-        return self._file is not None
-
     def recall(self, number: int, shape: tuple[int, ...]) -> np.ndarray | None:
         """An answer, or a part of one; None if there is none yet. shape: as the plan says, so as `find` read it."""
         if number >= len(self._starts):
@@ -163,11 +160,9 @@ class Answers:
     def keep(self, number: int, answer: np.ndarray) -> None:
         """Keep the next answer, or the next part of one. It is on disk when this returns.
 
-        Where the disk is full or fails, nothing is kept any more and the file is emptied or removed. The training is
-        paid for, so it ends without. UserError where neither can be done.
+        UserError where it cannot be kept. Then it must not be handed out.
         """
-        if self._file is None:
-            return
+        assert self._file is not None
         if number != self.answered:
             raise RuntimeError(f"release {number} would have a second answer, or those before it have none")
         data = np.ascontiguousarray(answer, "<f8").data.cast("B")
@@ -176,33 +171,7 @@ class Answers:
             write_at(self._file, data, self._end + _DIGEST)
             self._count(len(data))
         except OSError as error:
-            self._give_up(error)
-
-    def _give_up(self, error: OSError) -> None:
-        """Make sure that nobody can go on with what is there: later answers are handed out and not kept.
-
-        UserError where that cannot be done. Then the answer must not be handed out.
-        """
-        assert self._file is not None
-        emptied = gone = False
-        # What was not synced comes back after a power cut. So nothing is destroyed where nothing can be synced.
-        with suppress(OSError):
-            os.fsync(self._file)
-            os.ftruncate(self._file, 0)
-            os.fsync(self._file)
-            emptied = True
-        with suppress(OSError):
-            sync(self.path.parent)
-            self.path.unlink()
-            sync(self.path.parent)
-            gone = True
-        if not (emptied or gone):
-            raise unwritable(
-                f"{quoted(self.path)} can neither be written nor removed: {error.strerror or error}.",
-                "Make the place writable, with room left, and type the same command again: the training goes on, and "
-                "nothing more is charged.",
-            ) from error
-        self.close()
+            raise _unwritable(self.path, error, "type the same command again: the training goes on") from error
 
     def remove(self) -> None:
         with suppress(OSError):
@@ -243,25 +212,30 @@ def _read(file: int, at: int, length: int) -> bytearray:
     return found
 
 
-def begun(charge: Charge, ledger: Path) -> Answers | None:
-    """A new file for the answers of a training that is about to be charged. None if none can be kept there."""
+def begun(charge: Charge, ledger: Path) -> Answers:
+    """A new file for the answers of a training that is about to be charged. UserError: none can be kept there."""
     path, file = _path_of(ledger.parent / LEDGER_ANSWERS, charge.id, 0), None
     try:
         path.parent.mkdir(exist_ok=True)
         file = claimed(path)
         if file is None:
-            return None
+            raise OSError("another process has it")
         write_at(file, _header(charge.id, training_of(charge), file), 0)
         os.fsync(file)
         sync(path.parent)
         return Answers(path, file)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
         # ValueError: somebody changed it meanwhile.
         with suppress(OSError):
             path.unlink()
         if file is not None:
             os.close(file)
-        return None
+        raise _unwritable(path, error, "train again: nothing was charged") from error
+
+
+def _unwritable(path: Path, error: OSError | ValueError, then: str) -> UserError:
+    what = f"{quoted(path)} cannot be written: {getattr(error, 'strerror', None) or error}."
+    return unwritable(what, f"Make the place writable, with room left, and {then}.")
 
 
 def digest_of(*parts: object) -> str:

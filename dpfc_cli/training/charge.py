@@ -1,6 +1,5 @@
 """The charge: the one step after which the privacy is spent."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -66,7 +65,7 @@ class Paid(Records):
 class Charged:
     """A training that was charged to its ledger.
 
-    paid: its records. answers: where they are kept until there is a head; None if they cannot be kept.
+    paid: its records. answers: where they are kept until there is a head; None if none are to be kept.
     """
 
     checked: Checked
@@ -100,41 +99,26 @@ def charged_before(ledger: Ledger, charge: Charge) -> list[Charge]:
     return [each for each in ledger.charges if asked(each) == asked(charge)]
 
 
-def confirm_again(
-    ledger: Ledger,
-    charge: Charge,
-    name: str,
-    ask: Callable[[str], bool] = lambda question: False,
-    folder: Path | None = None,
-) -> bool:
-    """Whether the same training or private evaluation was charged before, and is to be charged once more.
+def charged_again(ledger: Ledger, charge: Charge, name: str) -> UserError | None:
+    """The refusal to charge the same training or private evaluation once more; None if it was not charged before.
 
     What became of it does not matter: it may run. Without a guarantee it matters, because only a head is lost. charge:
-    what would be charged. name: of the set. ask: asks a question. folder: of its head. UserError: it was charged
-    before, and the answer is no.
+    what would be charged. name: of the set.
     """
     same = charged_before(ledger, charge)
-    ends = [ledger.outcome(each.id) for each in same]
-    # The ledger may not know of a head that was written on a full disk.
-    there, ids = () if folder is None or not same else heads.cards(folder), {each.id for each in same}
-    head = next((path for path, card in there if card["ledger"]["charge"] in ids), None)
-    ended = head is not None or any(end is not None and end.state == "written" for end in ends)
-    if not (ended or (same and charge.private)):
-        return False
-    kind = EVALUATION if charge.method == EVALUATION else "training"
-    became = "ended" if ended else "has not ended: it runs, or it was stopped and does not go on"
-    if head is not None:
-        became = f"its head is '{head}'"
-    said = f"The same {kind} was charged before, and {became}."
-    again = question(charge, name, ledger.with_facts(charge).account_of(charge.set))
-    again += "" if charge.private else ", for the same head to the bit"
-    if not ask(f"{said} Charge {again} again?"):
-        raise UserError(
-            f"{said} Again it would charge {again}.",
-            f"{'Give' if ended else 'Wait for its end, or give'} the option '{parameter('again')}' to charge one more.",
-            code="exists" if ended else "busy",
-        )
-    return True
+    ends = [end for each in same if (end := ledger.outcome(each.id)) is not None and end.state == "written"]
+    if not (ends or (same and charge.private)):
+        return None
+    became = "has not ended: it runs, or it was stopped and does not go on"
+    if ends:
+        became = "ended" if ends[0].head is None else f"its head is '{ends[0].head}'"
+    cost = question(charge, name, ledger.with_facts(charge).account_of(charge.set))
+    cost += "" if charge.private else ", for the same head to the bit"
+    return UserError(
+        f"The same {EVALUATION if charge.method == EVALUATION else 'training'} was charged before, and {became}.",
+        f"{'Give' if ends else 'Wait for its end, or give'} the option '{parameter('again')}' to charge {cost} again.",
+        code="exists" if ends else "busy",
+    )
 
 
 def pay(planned: Planned, features: FeatureSet, charge: Charge, again: bool) -> Paid:
@@ -142,7 +126,7 @@ def pay(planned: Planned, features: FeatureSet, charge: Charge, again: bool) -> 
 
     Whether it may be charged is looked at again, while nobody else can charge anything.
 
-    again: whether the same may have been charged before (`confirm_again`).
+    again: whether the same may have been charged before (`charged_again`).
 
     Raises:
         UserError: it may not be charged, or the ledger cannot be written. Then nothing is charged, unless the message
@@ -154,8 +138,8 @@ def pay(planned: Planned, features: FeatureSet, charge: Charge, again: bool) -> 
         # The charge is for the records that were checked.
         features.check_same()
         check_charge(ledger, features, charge)
-        if not again:
-            confirm_again(ledger, charge, features.name)
+        if not again and (refused := charged_again(ledger, charge, features.name)) is not None:
+            raise refused
         return [charge]
 
     ledger = append(ledger_path(features.folder), allowed, "The charge")
@@ -168,13 +152,13 @@ def charge(checked: Checked) -> Charged:
     A training that was charged and stopped goes on under its own charge.
 
     Raises:
-        UserError: it may not be charged, or the head's place or the ledger cannot be written. Then nothing is charged,
-            unless the message says so.
+        UserError: it may not be charged, or the head, its answers or the ledger cannot be written. Then nothing is
+            charged, unless the message says so.
 
     """
     calibrated, features, found = checked.calibrated, checked.features, checked.unfinished
     # Time may have passed since it was checked.
-    heads.try_place(checked.path)
+    heads.try_place(checked.path, calibrated.facts.d, calibrated.facts.m)
     answers: Answers | None = None
     try:
         if found is None:

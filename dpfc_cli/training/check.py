@@ -109,7 +109,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     else:
         # Several processes share the work.
         request.leader.verify(features, SPLIT, facts, partial(observer.progress, CHECKING))
-    heads.try_place(path)
+    heads.try_place(path, facts.d, facts.m)
     return Checked(
         request=request, calibrated=calibrated, path=path, charge=charge, account=account, after=after, unfinished=found
     )

@@ -1,6 +1,6 @@
 """Who is told how a training goes, and who is asked before it is charged."""
 
-from dpfc_cli.errors import warned
+from dpfc_cli.errors import UserError, warned
 from dpfc_cli.progress import show
 
 CHECKING = "Checking the features"
@@ -31,12 +31,8 @@ class Observer:
         """Told how much of a stage is done."""
         show(stage, done, total)
 
-    def confirm(self, charge: str, loses: bool) -> bool:
-        """Asked once, before the charge, which the text describes. loses: after it there is no total for one person any
-        more, and this was warned of. False: nothing is charged.
+    def confirm(self, charge: str, refused: UserError | None) -> bool:
+        """Asked once, before the charge, which the text describes. refused: the same was charged before. False:
+        nothing is charged.
         """
-        return True
-
-    def confirm_again(self, question: str) -> bool:
-        """Asked before the same training is charged once more, unless `again` was given. False: it is refused."""
-        return False
+        return refused is None

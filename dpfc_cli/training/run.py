@@ -30,8 +30,8 @@ from dpfc_cli.training.request import SPLIT
 class Trained(Told):
     """A training that ended with a head.
 
-    path: where the head was written; not always where it was to be, see `heads.save`. sha256: of that file. spent: what
-    the ledger has of the population of these records, this training included.
+    path: where the head was written. sha256: of that file. spent: what the ledger has of the population of these
+    records, this training included.
     """
 
     charged: Charged
@@ -48,7 +48,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
     """Train and write the head. The ledger then says what became of the training.
 
     Raises:
-        UserError: the head could not be written anywhere, or there is no room for its answers.
+        UserError: the head could not be written, or there is no room for its answers.
         KeyboardInterrupt, Exception: whatever stopped the training. The ledger then says `stopped`, or `written` if
             there is a head; a note of the exception says the same.
         RuntimeError: this charge was used before, or for another training.
@@ -78,7 +78,6 @@ def run(charged: Charged, observer: Observer) -> Trained:
         # A training that was killed may have written its head, and the ledger does not say so.
         there = _holds(checked.path, digest)
         path = saved = checked.path if there else heads.save(data, checked.path)
-        warn_of_place(path, checked.path, observer)
         unsettled = _settled(charged, path, digest)
         spent = spent_now(receipt)
         if answers is not None and unsettled is None:
@@ -107,12 +106,6 @@ def run(charged: Charged, observer: Observer) -> Trained:
     return Trained(charged=charged, head=replace(head, path=path), path=path, sha256=digest, spent=spent)
 
 
-def warn_of_place(path: Path, wanted: Path, observer: Observer) -> None:
-    """Warn if a head is not in the folder in which it was wanted, see `heads.save`."""
-    if path.parent != wanted.parent:
-        observer.warn(f"'{wanted.parent}' cannot be written (is the disk full?). The head is '{path}'.")
-
-
 def let_go(charged: Charged) -> None:
     """Let others have the answers. The second time it does nothing."""
     if charged.answers is not None:
@@ -129,7 +122,7 @@ def stands(charged: Charged, head: Path | None) -> Note:
     answers = charged.answers
     if head is not None:
         said = f"The head was written: '{head}'."
-    elif answers is not None and answers.held and charged.checked.features.is_same():
+    elif answers is not None and charged.checked.features.is_same():
         said = "No head was written. The same command goes on where it stopped, and charges nothing more."
     else:
         said = "No head was written. The same command would make a new training, which is charged, too: it asks first."

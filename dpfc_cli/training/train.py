@@ -10,8 +10,7 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.options import takes
 from dpfc_cli.training import public, public_start, tuning
 from dpfc_cli.training.calibrate import calibrate, warnings_of
-from dpfc_cli.training.card import loses
-from dpfc_cli.training.charge import charge, charged_before, confirm_again, question
+from dpfc_cli.training.charge import charge, charged_again, charged_before, question
 from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import TUNING, Observer
 from dpfc_cli.training.request import Request, Training
@@ -62,21 +61,25 @@ def plan(request: Request, observer: Observer) -> Checked:
     return checked
 
 
+def refused_again(checked: Checked) -> UserError | None:
+    """Why a training is not charged unless somebody says `again`; None if it is."""
+    if checked.unfinished is not None or checked.request.again:
+        return None
+    return charged_again(read(checked.account.ledger), checked.charge, checked.features.name)
+
+
 def finish(checked: Checked, observer: Observer) -> Trained:
-    """Charge a training and run it, if the observer says yes. UserError: the observer said no, the place or the ledger
-    cannot be written, or the head nowhere. KeyboardInterrupt, Exception: it was stopped. A note of the exception says
-    whether it was charged.
+    """Charge a training and run it, if the observer says yes. UserError: the observer said no, or the head, its answers
+    or the ledger cannot be written. KeyboardInterrupt, Exception: it was stopped. A note of the exception says whether
+    it was charged.
     """
     note, charged = Note("Nothing was charged, and no head was written."), None
     try:
         if checked.unfinished is None:
-            book, request = read(checked.account.ledger), checked.request
-            same = (book, checked.charge, request.features.name, observer.confirm_again, checked.path.parent)
-            again = request.again or confirm_again(*same)
-            checked = replace(checked, request=replace(request, again=again))
-            asked = question(checked.charge, checked.features.name, checked.after)
-            if not observer.confirm(asked, loses(checked.account, checked.charge) is not None):
-                raise UserError("Nothing was charged.", "No head was made.", code="declined")
+            request, refused = checked.request, refused_again(checked)
+            if not observer.confirm(question(checked.charge, checked.features.name, checked.after), refused):
+                raise refused or UserError("Nothing was charged.", "No head was made.", code="declined")
+            checked = replace(checked, request=replace(request, again=request.again or refused is not None))
         note = Note("It was stopped during the charge: 'dpfc budget' says whether it is charged. No head was written.")
         charged = charge(checked)
         note = stands(charged, None)
@@ -104,8 +107,8 @@ def train(wanted: Training) -> Trained:
         The head with its file, and what is spent on these records.
 
     Raises:
-        UserError: something must be corrected, or a cap does not allow the training. Nothing was charged, unless the
-            head could be written nowhere.
+        UserError: something must be corrected, or a cap does not allow the training. Nothing was charged, unless a note
+            says so.
 
     Examples:
         trained = dpfc.train(dpfc.open_features("digits-scattering"), epsilon=1.0)

@@ -324,9 +324,8 @@ def _charged(reference: Reference, seen: Seen, place: Path, ended: Ended) -> lis
         card = witness.card(place / "work" / "heads" / name)
         if card["ledger"]["charge"] not in ids:
             wrong.append(f"head {name} has no charge")
-    rescued = {path.name for path in (place / "rescue").rglob("*.safetensors")}
     for fact in (outcome for charge in ids for outcome in seen.outcomes(charge) if outcome["state"] == "written"):
-        if fact["head"] not in heads.keys() | rescued:
+        if fact["head"] not in heads:
             wrong.append(f"the ledger says that {fact['head']} was written, and it is not there")
         elif heads.get(fact["head"], fact["sha256"]) != fact["sha256"]:
             wrong.append(f"head {fact['head']} is another one than the ledger says")
@@ -335,7 +334,7 @@ def _charged(reference: Reference, seen: Seen, place: Path, ended: Ended) -> lis
     told = re.search("charged|The charge (may be|was) written", ended.err) or "spent so far" in ended.out
     if new and ended.code not in (None, 0) and not told:
         wrong.append(f"it is charged, and the user is not told: {first_lines(ended.err)}")
-    if ended.code == 0 and not (new and (heads or rescued)):
+    if ended.code == 0 and not (new and heads):
         wrong.append("exit code 0 without a charge and a head")
     return wrong
 
@@ -349,10 +348,8 @@ def _same(job: Job, reference: Reference, seen: Seen, place: Path, ended: Ended)
     if job.charges and not job.seeded:
         return []
     wanted = {path: digest for path, digest in reference.after.products.items() if ".tuning." not in path}
-    have = dict(seen.products)
-    for path in (place / "rescue").rglob("*.safetensors"):
-        have[f"heads/{path.name}"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return [f"{path} is not what it is without the fault" for path in wanted if have.get(path) != wanted[path]]
+    different = (path for path in wanted if seen.products.get(path) != wanted[path])
+    return [f"{path} is not what it is without the fault" for path in different]
 
 
 def second(scenes: Scenes, name: str, place: Path) -> list[str]:

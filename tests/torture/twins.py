@@ -261,9 +261,8 @@ def _judged(world: World) -> list[str]:
     """What is wrong at the end of a schedule."""
     wrong, seen = list[str](), world.look()
     work = world.place / "work"
-    paths = [*(work / "heads").glob("[!.]*.safetensors"), *world.place.glob("run-*/rescue/*/*.safetensors")]
-    heads = {seen.files.get(str(path.relative_to(work)), str(path)): path for path in paths if work in path.parents}
-    heads |= {str(path): path for path in paths if work not in path.parents}
+    paths = (work / "heads").glob("[!.]*.safetensors")
+    heads = {seen.files.get(str(path.relative_to(work)), str(path)): path for path in paths}
     payers = Counter(str(witness.card(path)["ledger"]["charge"]) for path in heads.values())
     if len(heads) > len(world.charges):
         wrong.append(f"{len(heads)} heads and {len(world.charges)} charges")

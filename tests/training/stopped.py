@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dpfc_cli as dpfc
+from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER_ANSWERS
 from dpfc_cli.privacy import curator
@@ -31,7 +32,7 @@ class Listener(Observer):
     def warn(self, text: str) -> None:
         self.said.append(text)
 
-    def confirm(self, charge: str, loses: bool) -> bool:
+    def confirm(self, charge: str, refused: UserError | None) -> bool:
         self.asked.append(charge)
         return True
 

@@ -43,7 +43,7 @@ class Told(Observer):
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def confirm(self, charge: str, loses: bool) -> bool:
+    def confirm(self, charge: str, refused: UserError | None) -> bool:
         self.asked.append(charge)
         return True
 
