@@ -117,10 +117,10 @@ def accuracy(fraction: float | None, ends: tuple[float, float] | None, n: int) -
     return "–" if fraction is None else percentage(fraction, n, ends), interval(ends, n)
 
 
-def with_interval(fraction: float | None, ends: tuple[float, float] | None, n: int, remark: str = "") -> str:
-    """`accuracy` in a sentence: '91 % (95 % interval 86–95 %)'. remark: what else stands in the brackets."""
+def with_interval(fraction: float | None, ends: tuple[float, float] | None, n: int) -> str:
+    """`accuracy` in a sentence: '91 % (95 % interval 86–95 %)'."""
     shown, between = accuracy(fraction, ends, n)
-    return f"{shown} (95 % interval {between}{remark})"
+    return f"{shown} (95 % interval {between})"
 
 
 def _outwards(found: tuple[float, float], decimals: int) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from dpfc_cli.options import takes
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.card import charged_standing
 from dpfc_cli.training.request import SPLIT, facts_of
-from dpfc_cli.trust.card import Finding, contradictions, is_joint, unproved
+from dpfc_cli.trust.card import Finding, contradictions, unproved
 from dpfc_cli.trust.card import findings as of_card
 from dpfc_cli.trust.claims import same_epsilon
 from dpfc_cli.trust.statement import brief
@@ -91,10 +91,10 @@ def verify(wanted: Checking) -> Verified:
     findings = [of_signature(signed), file, *of_card(card, head.chain)]
     known, said = _set_at_hand(card, wanted.ledger)
     findings.append(said)
-    place = None if is_joint(card) else _place(wanted.ledger, known, card["ledger"]["charge"])
+    place = _place(wanted.ledger, known, card["ledger"]["charge"]) if "ledger" in card else None
     named, charged, account = False, False, None
     if place is None:
-        findings.append(Finding(what="ledger", result="unknown", why=_JOINT if is_joint(card) else _NO_LEDGER))
+        findings.append(Finding(what="ledger", result="unknown", why=_NO_LEDGER if "ledger" in card else _JOINT))
     else:
         book = _ledger_in(place)
         row, *others = _of_ledger(card, digest, book, known)

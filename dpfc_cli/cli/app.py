@@ -1,6 +1,6 @@
 """`dpfc`: the commands and how they end.
 
-The exit codes are `errors.ENDINGS`. With --json, an error is a JSON object on the last line of stderr.
+The exit codes are `errors.ENDINGS`. With --json, stderr has the warnings, or the error as one JSON object with them.
 
 `display` is imported inside functions: it looks at the output streams, and `main` may have to repair them first.
 """
@@ -94,7 +94,8 @@ def command(
             from dpfc_cli.cli import display
 
             common = {each: _before.get(each, False) or words.get(each, False) for each in COMMON}
-            display.quiet, stop.stands = common["quiet"], when_stopped
+            display.quiet, stop.stands = common["quiet"] or common["as_json"], when_stopped
+            display.held = [] if common["as_json"] else None
             if "as_json" in words:
                 words["as_json"] = common["as_json"]
             try:
@@ -107,6 +108,7 @@ def command(
                     _show_traceback(error)
                 said = [] if isinstance(error, KeyboardInterrupt) else notes(error)
                 raise typer.Exit(display.fail(found, said, spell, common["as_json"])) from None
+            display.tell_held()
 
         shown: Any = guarded
         parameters = [each.parameter(spell) for each in options.values()]

@@ -29,6 +29,8 @@ out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
 quiet = False
 """Whether remarks and progress are left out (`dpfc --quiet`)."""
+held: list[str] | None = None
+"""Warnings that wait for the end of a command with --json; None: they are shown at once."""
 
 LINE_EVERY = 10.0
 """Seconds between progress lines where there is no terminal."""
@@ -54,18 +56,29 @@ def say(said: str) -> None:
 
 
 def warn(said: str) -> None:
+    if held is not None:
+        held.append(said)
+        return
     err.print(Text.assemble(("Warning:", "yellow"), " ", text(said)))
+
+
+def tell_held() -> None:
+    """Show the warnings that wait."""
+    global held
+    waiting, held = held or [], None
+    for each in waiting:
+        warn(each)
 
 
 def fail(error: UserError, notes: Sequence[str] = (), spell: Callable[[str], str] = str, as_json: bool = False) -> int:
     """An error on stderr: what is wrong and why, what stands, and what to do. Returns its exit code.
 
-    spell: how the user types the name of a parameter. as_json: one JSON object on the last line.
+    spell: how the user types the name of a parameter. as_json: one JSON object, with the warnings before it.
     """
     what, remedy = error.text(spell)
     if as_json:
         said = {"code": error.code, "exit_code": error.exit_code, "message": what, "notes": list(notes)}
-        _print_json({"error": {**said, "remedy": remedy, "fields": error.fields}}, sys.stderr)
+        _print_json({"error": {**said, "remedy": remedy, "fields": error.fields}, "warnings": held or []}, sys.stderr)
     else:
         err.print(Text.assemble(("Error:", "red"), " ", text(what)))
         for line in filter(None, (*notes, remedy)):

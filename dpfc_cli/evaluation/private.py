@@ -179,6 +179,13 @@ def prepare(
         )
     check_devices()
     account, sigma = book.account_of(features.manifest.id), max(plan.noise.sigmas)
+    if fraction(facts.n / 2, facts.n / 2, sigma, sigma, facts.n)[1] == (0.0, 1.0):
+        raise UserError(
+            f"With this noise the interval of an accuracy of one half is 0 to 100 %: {facts.n:,} {facts.unit}s are too "
+            f"few for this {parameter('epsilon')}.",
+            "Give a larger one, or a split with more of them. Nothing was charged.",
+            parameter="epsilon",
+        )
     for lost in (without_charge(cards(heads_folder()), book), loses(account, charge)):
         if lost is not None:
             warn(lost)

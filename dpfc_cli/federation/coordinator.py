@@ -311,16 +311,12 @@ def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer, star
 
 
 def _card(plan: Federation, solver: Calibrated, solution: Solution) -> dict[str, Any]:
-    """The card of the coordinator's head: of the records of all sites, with the largest claim of them.
-
-    It has no ledger. It counts this training alone, under the plan's id.
-    """
-    claimed, counts = solver.worth, [each.records for each in plan.sites if each.records is not None]
+    """The card of the coordinator's head: of the records of all sites, with the largest claim of them."""
+    counts = [each.records for each in plan.sites if each.records is not None]
     facts = plan.facts(sum(each.n for each in plan.sites), sum(counts) or None)
-    noise = replace(solver.noise, facts=facts, mu=claimed.mu)
+    noise = replace(solver.noise, facts=facts, mu=solver.worth.mu)
     whole = replace(solver, facts=facts, mechanism=noise, federation=plan.described())
     known = {name: plan.features[name] for name in ("backbone", "preparation", "dtype")}
     known |= {"name": "federation", "fingerprint": plan.fingerprint, "hold_out": 0.0}
-    standing = {"charge": plan.id, "private": 1, "unprotected": 0, "epsilon": claimed.epsilon, "exact": True}
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    return card_with(whole, known, plan.classes, "asserted", at, solution, standing | {"unit": facts.unit})
+    return card_with(whole, known, plan.classes, "asserted", at, solution, None)

@@ -14,6 +14,8 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.options import HEAD, Options, option, said
 
 SUFFIX = ".sig"
+LEDGER = "The ledger that its training was charged to. Default: that of the head's feature set, if it is here."
+"""What is said of an option that names it."""
 LARGEST = 2**20
 """Bytes of the largest file of a key, of certificates or of a signature."""
 
@@ -59,10 +61,7 @@ class Checking(Signer):
     """A check of a head as it is asked for."""
 
     head: Path | str = field(kw_only=False, metadata=said(HEAD, argument=True))
-    ledger: Path | str | None = option(
-        "The ledger that its training was charged to. Default: that of the head's feature set, if it is here.",
-        metavar="FILE",
-    )
+    ledger: Path | str | None = option(LEDGER, metavar="FILE")
 
 
 def check(copy: Path, head: Path, signer: Signer) -> Signed | None:

@@ -40,6 +40,7 @@ def document(
     *,
     internal: bool = False,
     features: str | Path | None = None,
+    ledger: str | Path | None = None,
     evaluation: Path | None = None,
     name: str | None = None,
     license: str | None = None,
@@ -58,16 +59,17 @@ def document(
             ledger for an internal report.
 
     """
-    if features is not None and not internal:
+    named = "features" if features is not None else "ledger" if ledger is not None else None
+    if named and not internal:
         raise conflict(
-            f"{parameter('features')} has no meaning without {parameter('internal')}: what a feature set and its "
-            "ledger say is for the holder of the records.",
+            f"{parameter(named)} has no meaning without {parameter('internal')}: what a feature set and its ledger "
+            "say is for the holder of the records.",
             f"Give {parameter('internal')}, or leave it out.",
         )
     card, digest, name = head.card, sha256_of(head.file), name or head.file.name
     figures = None if evaluation is None else released_in(evaluation, digest)
     said = statement.document(card, digest)
-    own = None if not internal else holder.of(head, features, figures, progress)
+    own = None if not internal else holder.of(head, features, ledger, figures, progress)
     findings = [of_signature(signed), *(cards.findings(card, head.chain) if own is None else own.findings)]
     unproved = cards.unproved(card) if own is None else own.unproved
     evaluated = Section("How good it is", [Words(_NOT_EVALUATED)]) if own is None else own.evaluated

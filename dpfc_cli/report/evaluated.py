@@ -156,9 +156,9 @@ def private(path: Path, card: Mapping[str, Any], features: "FeatureSet", result:
 def released(figures: Mapping[str, Any], more: Sequence[tuple[str, str]] = ()) -> list[Block]:
     """Figures of a private evaluation, as `PrivateEvaluation.figures` has them. more: facts beside them."""
     n, unit, classes = figures["n"], figures["unit"], figures["per_class"]
-    rows = [("top-1", _noisy(figures, "top1", "interval", "noise"))]
+    rows = [("top-1", rounding.with_interval(figures["top1"], figures["interval"], n))]
     if figures["top5_interval"] is not None:
-        rows.append(("top-5", _noisy(figures, "top5", "top5_interval", "top5_noise")))
+        rows.append(("top-5", rounding.with_interval(figures["top5"], figures["top5_interval"], n)))
     rows.append((f"{unit}s (noisy)", f"{n:,}"))
     rows.append(("this cost", f"{rounding.cost(figures['epsilon'], figures['delta'])} for one {unit} of that split"))
     if classes is None:
@@ -318,11 +318,6 @@ def _largest(result: "Evaluation") -> Table:
     ]
     columns = ("label", "taken for", "records", "of the label")
     return Table(columns, rows, left=2, title=f"The largest of {len(wrong):,} confusions")
-
-
-def _noisy(figures: Mapping[str, Any], figure: str, interval: str, noise: str) -> str:
-    by_noise = "" if figures[noise] is None else f"; the noise alone: {rounding.noise(figures[noise])}"
-    return rounding.with_interval(figures[figure], figures[interval], figures["n"], by_noise)
 
 
 def but_for_the_seed(cards: Sequence[Mapping[str, Any]]) -> list[list[int]]:

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.errors import missing, parameter, quoted
+from dpfc_cli.errors import missing, parameter
 from dpfc_cli.evaluation.evaluate import evaluate
 from dpfc_cli.evaluation.exact import Evaluation
-from dpfc_cli.features.lookup import placed, set_at
+from dpfc_cli.features.lookup import open_features, set_at
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import heads_folder
@@ -48,22 +48,31 @@ class Holder:
 def of(
     head: Head,
     given: str | Path | None,
+    ledger: str | Path | None,
     figures: Mapping[str, Any] | None,
     progress: Progress | None = None,
 ) -> Holder:
-    """What the files of the holder say about a head. given: its feature set, if named. figures: released ones; the
-    set is not evaluated then. UserError: there is no ledger, or it contradicts the head or the figures.
+    """What the files of the holder say about a head. given, ledger: its feature set and its ledger, if named. figures:
+    released ones; the set is not evaluated then. UserError: there is no ledger, or it contradicts the head or the
+    figures.
     """
-    features, ledger = _place(head, given)
+    features = set_at(head.card["features"]["name"]) if given is None else open_features(given)
+    if ledger is None and given is not None and features is not None:
+        ledger = ledger_path(features.folder)
     checked = verify(head.file, ledger=ledger)
     if checked.contradictions:
         raise refused(head.file, checked.contradictions)
-    book = read(ledger)
+    account = checked.account
+    if account is None:
+        raise missing(
+            "An internal report needs the ledger of the training, and it is not here.",
+            f"Name it: {parameter('ledger')}. Without {parameter('internal')} the head's file is enough.",
+        )
+    book = read(account.ledger)
     if figures is not None:
         evaluated.check_charged(figures, book)
     charge = book.known.get(head.card["ledger"]["charge"])
     assert isinstance(charge, Charge)
-    account = book.account_of(charge.set)
     delta = head.card["delta"] or default_delta(head.card["facts"]["n"])
     found = None
     if figures is None and features is not None and SPLIT in features.splits:
@@ -86,23 +95,8 @@ def of(
         # The first one is of a signature, and nobody was asked for one here.
         findings=checked.findings[1:],
         unproved=checked.unproved,
-        digests=(("the ledger's file, as it was", sha256_of(ledger)),),
+        digests=(("the ledger's file, as it was", sha256_of(account.ledger)),),
     )
-
-
-def _place(head: Head, given: str | Path | None) -> tuple[FeatureSet | None, Path]:
-    """A set, which may be gone, and its ledger."""
-    name = head.card["features"]["name"] if given is None else given
-    found = set_at(name)
-    folder = placed(name) if found is None else found.folder
-    ledger = ledger_path(folder)
-    had = {each.name for facts in read(ledger).sets.values() for each in facts}
-    if found is None and folder.name not in had:
-        raise missing(
-            f"An internal report needs the ledger of the training, and {quoted(ledger)} has no set {quoted(folder)}.",
-            f"Name the set: {parameter('features')}. Without {parameter('internal')} the head's file is enough.",
-        )
-    return found, ledger
 
 
 def _evaluated(found: Evaluation | None, features: FeatureSet | None) -> list[Block]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dpfc_cli.heads.signature import LEDGER
 from dpfc_cli.options import HEAD, Options, option, progress_option, said
 from dpfc_cli.progress import Progress
 
@@ -33,6 +34,7 @@ class Reporting(Options):
         "With ‹internal›: the feature set, by path or name. Default: the one that the head was trained on.",
         metavar="SET",
     )
+    ledger: Path | str | None = option(f"With ‹internal›: {LEDGER[0].lower()}{LEDGER[1:]}", metavar="FILE")
     evaluation: Path | str | None = option(RELEASED, metavar="FILE")
     public_key: Path | str | None = option(SIGNER, metavar="FILE")
     progress: Progress | None = progress_option("records")

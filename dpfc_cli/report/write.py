@@ -48,6 +48,7 @@ def write_report(wanted: Reporting) -> Path:
         sign_off=made is not markdown,
         internal=wanted.internal,
         features=wanted.features,
+        ledger=wanted.ledger,
         evaluation=None if wanted.evaluation is None else Path(wanted.evaluation),
         progress=wanted.progress,
     )

@@ -99,7 +99,11 @@ def without_charge(cards: Iterable[tuple[Path, Mapping[str, Any]]], book: Ledger
     Which set is used does not matter: caps and totals are for all sets of a population. cards: see `heads.cards`.
     """
     names = {each.name for facts in book.sets.values() for each in facts}
-    ours = [(path, card["ledger"]["charge"]) for path, card in cards if card["features"]["name"] in names]
+    ours = [
+        (path, card["ledger"]["charge"])
+        for path, card in cards
+        if card["features"]["name"] in names and "ledger" in card
+    ]
     lost = [path for path, charge in ours if charge not in book.known]
     if not lost:
         return None
@@ -152,7 +156,7 @@ def card_with(
     origin: Origin,
     at: str,
     solution: Solution,
-    standing: Mapping[str, Any],
+    standing: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """The head's card, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
 
@@ -186,7 +190,7 @@ def card_with(
         "versions": {"dpfc": __version__},
         **_seeded(calibrated),
         **({} if calibrated.method.source is None else {"method_source": dict(calibrated.method.source)}),
-        "ledger": dict(standing),
+        **({} if standing is None else {"ledger": dict(standing)}),
         **({} if public is None else {"public_features": dict(public.origin)}),
         **({} if start is None else {"public_head": _begun(start, solution.trusted, classes)}),
         **({} if calibrated.tuning is None else {"tuning": dict(calibrated.tuning)}),

@@ -138,7 +138,7 @@ def _place(
         named = None if out is None else out.name
 
         def has_head(charge: str) -> bool:
-            return any(card["ledger"]["charge"] == charge for _, card in heads.cards(folder))
+            return any(card.get("ledger", {}).get("charge") == charge for _, card in heads.cards(folder))
 
         wanted = Wanted(charge=charge("head"), named=named, plan=calibrated.plan, has_head=has_head, observer=observer)
         found = wanted.unfinished(book)

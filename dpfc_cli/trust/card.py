@@ -65,13 +65,6 @@ _CARD: dict[str, Check] = {
         },
         grouped_by=closed({"by": among(get_args(By))}, level=whole(1), column=text),
     ),
-    "ledger": closed(
-        {
-            **{"charge": text, "private": whole(0), "unprotected": whole(0)},
-            **{"epsilon": either(null, number(LEAST_EPSILON, 1e308)), "exact": boolean, "unit": _UNIT},
-        },
-        adopted=boolean,
-    ),
     "versions": closed({"dpfc": text}),
     "date": text,
     # `claim_fault` looks at these.
@@ -102,6 +95,14 @@ _SOMETIMES: dict[str, Check] = {
         }
     ),
     "converged": boolean,
+    # No ledger has the head of a coordinator: each site has it as a head of its own.
+    "ledger": closed(
+        {
+            **{"charge": text, "private": whole(0), "unprotected": whole(0)},
+            **{"epsilon": either(null, number(LEAST_EPSILON, 1e308)), "exact": boolean, "unit": _UNIT},
+        },
+        adopted=boolean,
+    ),
     "federation": closed(
         {
             **{"plan": text, "colluding": whole(1)},
@@ -169,7 +170,7 @@ def refused(path: Path, wrong: list[str], remedy: str | None = None) -> UserErro
 
 def findings(card: Mapping[str, Any], chain: Chain | None = None) -> list[Finding]:
     """The checks of a card in which `check_form` finds no fault. chain: the head's preprocessing; None: not checked."""
-    facts, known = card["facts"], card["ledger"]
+    facts, known = card["facts"], card.get("ledger")
     counts = f"{counted(facts['m'], 'class')}, {counted(facts['n'], card['unit'])}"
     found = [_found("counts", _counts_fault(card), counts), _releases(card, chain)]
     if contradictions(found) and is_sampled(card["plan"]):
@@ -181,9 +182,10 @@ def findings(card: Mapping[str, Any], chain: Chain | None = None) -> list[Findin
             at = f"epsilon = {card['epsilon']:.6g} at delta = {card['delta']:.3g}"
             cost = f"computed again, the releases cost {at}"
         found.append(_found("epsilon", figures_fault(card), cost))
-    charges = f"{counted(known['private'] + known['unprotected'], 'charge')} when it was made, with this one"
-    others = _found("other trainings", _others_fault(card), charges)
-    return [*found, *([] if is_joint(card) else [others])]
+    if known is not None:
+        charges = f"{counted(known['private'] + known['unprotected'], 'charge')} when it was made, with this one"
+        found.append(_found("other trainings", _others_fault(card), charges))
+    return found
 
 
 def _found(what: str, wrong: str | None, right: str) -> Finding:
@@ -194,6 +196,8 @@ def _counts_fault(card: Mapping[str, Any]) -> str | None:
     classes, facts, start = card["classes"], card["facts"], card.get("public_head")
     if "federation" in card and (wrong := _federation_fault(card)) is not None:
         return wrong
+    if ("ledger" in card) == ("site" not in card.get("federation", {"site": ""})):
+        return "it names a charge exactly if it is not the head of a coordinator"
     if not facts["m"] == len(classes) == len(set(classes)):
         return f"it names {len(set(classes)):,} classes, and its facts say {facts['m']:,}"
     if (card["unit"] == "person") != ("records" in facts) or facts.get("records", facts["n"]) < facts["n"]:
@@ -220,11 +224,6 @@ def _federation_fault(card: Mapping[str, Any]) -> str | None:
     if not own or facts["n"] != sum(each["n"] for each in own):
         return "it has other records than the sites that it is about"
     return None if card["epsilon"] == max(each["epsilon"] for each in own) else "epsilon is not that of its sites"
-
-
-def is_joint(card: Mapping[str, Any]) -> bool:
-    """Whether it is the coordinator's, about the records of all sites. No ledger has its charge: each site has one."""
-    return "federation" in card and "site" not in card["federation"]
 
 
 def _others_fault(card: Mapping[str, Any]) -> str | None:

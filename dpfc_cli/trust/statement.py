@@ -15,7 +15,6 @@ from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.rounding import at_most, cost, delta, epsilon, rounded_down
 from dpfc_cli.show.document import Curve, Document, Facts, Points, Section, Table, Words
-from dpfc_cli.trust.card import is_joint
 from dpfc_cli.trust.claims import is_sampled, masked_epsilon
 
 _SEVERAL = {
@@ -101,7 +100,7 @@ def promised(card: Mapping[str, Any], more: Sequence[tuple[str, str]]) -> list[S
     words = (
         f"Who looks at the head and says of one {card['unit']} that it was used is wrong now and then: a false alarm. "
         "The more false alarms someone accepts, the more of those that were used are found, but never more than this "
-        "curve says, whatever else that someone knows. The diagonal is chance."
+        "table says, whatever else that someone knows."
     )
     at = power(card, FALSE_ALARMS)
     drawn = Curve(
@@ -313,7 +312,7 @@ _ALONE = (
 
 def _others(card: Mapping[str, Any]) -> str:
     """What its ledger said of other trainings, and what the claim of this one does not say of them."""
-    if is_joint(card):
+    if "ledger" not in card:
         return (
             "This head is in no ledger. Each site has it as a head of its own, which says what else was spent on the "
             f"records there. {_ALONE}"

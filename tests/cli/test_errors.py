@@ -78,7 +78,7 @@ def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, features: Path) -> No
     before = snapshot()
     for arguments, says in MISTAKES:
         ended = dpfc(*arguments)
-        code = json.loads(dpfc("--json", *arguments).stderr.splitlines()[-1])["error"]["exit_code"]
+        code = json.loads(dpfc("--json", *arguments).stderr)["error"]["exit_code"]
         assert ended.exit_code == code in (2, 5, 6), (arguments, ended.output)
         assert says in ended.stderr, arguments
         assert len(ended.stderr.strip().splitlines()) >= 2, arguments
@@ -86,9 +86,13 @@ def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, features: Path) -> No
         assert snapshot() == before, arguments
 
 
+def test_a_decimal_comma_is_told_of_the_value_that_has_it(dpfc: Dpfc) -> None:
+    assert "Write" not in dpfc("train", "--budget-split", "0.1,0.9", "--epsilon", "high", ends=2).stderr
+
+
 def failed(ended: Result) -> tuple[int, str]:
     """The exit code of an error, and the code that its object has."""
-    said = json.loads(ended.stderr.splitlines()[-1])["error"]
+    said = json.loads(ended.stderr)["error"]
     assert said["message"]
     assert said["remedy"]
     assert (ended.exit_code, ended.stdout) == (said["exit_code"], "")

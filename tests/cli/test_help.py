@@ -172,6 +172,7 @@ def test_what_is_typed_by_guess_is_told_how_it_is_written(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     for words, said in (
         ("train --epsilon 1,0", "Write 1.0."),
+        ("train --budget-split 0.1,0.9 --epsilon=2,5", "Write 2.5."),
         ("help", "dpfc --help"),
         ("version", "dpfc --version"),
         ("--install-completion zsh", "run it there"),

@@ -50,7 +50,9 @@ def test_what_is_wrong_is_said_in_flags_and_nothing_is_written(dpfc: Dpfc, featu
     for line, said in (
         (("--out", "r.txt"), "--out 'r.txt' must end in"),
         (("--out", "r.md", "--features", "blobs"), "--features has no meaning without --internal"),
-        (("--out", "r.md", "--internal", "--features", "none"), "Name the set: --features. Without --internal"),
+        (("--out", "r.md", "--ledger", "features/ledger.sqlite"), "--ledger has no meaning without --internal"),
+        (("--out", "r.md", "--internal", "--features", "none"), "There is no feature set 'none'"),
+        (("--out", "r.md", "--internal", "--ledger", "none.sqlite"), "There is no ledger 'none.sqlite'"),
         (("--out", "r.md", "--evaluation", "exact.json"), "Or leave out --evaluation and write an internal report"),
         (("--out", "r.md", "--evaluation", "none.json"), "(--evaluation): No such file"),
     ):

@@ -219,6 +219,9 @@ def test_noise_that_is_larger_than_chance_is_told(features: FeatureSet, head: He
     assert re.search("by about ± [0-9]+ %, which is more than the choice of 300 records does", loud)
     prepare(PrivateScoring(head, features, epsilon=50.0), told.append)
     assert len(told) == 1
+    with refuses("bad-value", parameter="epsilon"):
+        evaluate_privately(head, features, epsilon=0.01)
+    assert [each.method for each in charges(features)] == ["dp-ls"]
 
 
 # What is charged and told
@@ -245,6 +248,8 @@ def test_the_noise_that_is_drawn_is_what_is_charged_and_told(
     assert (found.per_class is None) == (epsilon == 1)
     # Two cells make the wrong records of the first figure, and the right ones of the second.
     pairs = [(sigmas[0], sigmas[0] * math.sqrt(2)), (sigmas[0] * math.sqrt(2), sigmas[0]), *[(sigmas[-1],) * 2] * M]
+    # Before the charge it was asked what can come of it.
+    del told[0]
     assert [given[2:4] for given in told] == [pytest.approx(pair, rel=1e-3) for pair in pairs[: len(told)]]
     assert heard == sorted(heard, key=lambda far: far[1])
     assert {(stage, total) for stage, _, total in heard} == {("Evaluating", heard[-1][1])}

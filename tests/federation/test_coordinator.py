@@ -108,6 +108,8 @@ def test_sites_train_one_head_over_sockets(method: str, persons: bool, monkeypat
         assert not list(Path(name, "ledger.answers").iterdir())
     assert not verify(JOINT).contradictions
     assert joint.card["epsilon"] == pytest.approx(20.0, rel=1e-6)
+    # No ledger has it, and none is made up.
+    assert "ledger" not in joint.card
     assert np.mean([found == CLASSES[y] for found, y in zip(joint.predict(X), Y, strict=True)]) > 0.9
 
 

@@ -228,10 +228,14 @@ def more_kinds_than_are_accounted_for(card: dict[str, Any]) -> None:
     card["epsilon"] = card["ledger"]["epsilon"] = epsilon_of(card["plan"], card["delta"], card["eta"])
 
 
+def no_charge(card: dict[str, Any]) -> None:
+    del card["ledger"]
+
+
 FALSE = {
     "epsilon": [weaker, stronger, another_delta, no_room_for_the_sampler],
     "releases": [less_noise, another_release, sampled, not_enough_for_the_sampler, another_split, another_shape],
-    "counts": [more_classes],
+    "counts": [more_classes, no_charge],
     "other trainings": [less_than_alone, no_training],
 }
 

@@ -20,6 +20,7 @@ from markdown_it import MarkdownIt
 import dpfc_cli as dpfc
 from dpfc_cli import errors, rounding
 from dpfc_cli.errors import UserError, printable
+from dpfc_cli.folders import LEDGER
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.file import ledger_path, read
@@ -391,5 +392,10 @@ def test_an_internal_report_needs_the_ledger_and_not_the_set(ward: Ward, tmp_pat
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DPFC_FEATURES", str(tmp_path))
         report = document(Head.load(tmp_path / "first.safetensors"), internal=True)
-    assert WHY in words(report)
+        (tmp_path / LEDGER).rename(tmp_path / "theirs.sqlite")
+        with refuses("missing"):
+            document(Head.load(tmp_path / "first.safetensors"), internal=True)
+        named = document(Head.load(tmp_path / "first.safetensors"), internal=True, ledger=tmp_path / "theirs.sqlite")
     assert "the feature set is not here" in words(report)
+    assert WHY in words(report)
+    assert words(named) == words(report)
