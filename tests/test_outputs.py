@@ -12,7 +12,7 @@ from tests.support import refuses
 
 
 def test_a_file_is_made_once_and_another_one_is_never_overwritten(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "a.npz"
+    path = tmp_path / "a.npz"
     assert outputs.write(path, [b"a", b"b"])
     assert not outputs.write(path, b"ab")
     with refuses("exists", match="another file"):
@@ -35,6 +35,7 @@ def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, fails: str, monkeypatc
 
 def test_a_name_must_be_seen_and_end_as_its_format_does() -> None:
     outputs.check(Path("a.NPZ"), (".npz",))
-    for name, said in (("a.pt", r"must end in \.npz or \.html"), ("a\x1b.npz", "cannot be seen")):
+    ending, unseen = ("a.pt", r"must end in \.npz or \.html"), ("a\x1b.npz", "cannot be seen")
+    for name, said in (ending, unseen, ("none/a.npz", "There is no folder 'none'")):
         with pytest.raises(UserError, match=said):
             outputs.check(Path(name), (".npz", ".html"))

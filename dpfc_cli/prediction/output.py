@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from dpfc_cli.errors import Note, UserError, check_new_name, parameter, printable, quoted, unknown
+from dpfc_cli.errors import Note, UserError, parameter, printable, quoted, unknown
 from dpfc_cli.files import opened, publish, sync, temporary_beside
 from dpfc_cli.folders import PARTIAL
-from dpfc_cli.outputs import exists, unwritable
+from dpfc_cli.outputs import check_new, exists, unwritable
 from dpfc_cli.version import __version__
 
 FORMATS = ("csv", "jsonl", "parquet")
@@ -118,7 +118,7 @@ def line(row: Row, form: str, top: int) -> str:
 
 def check_place(path: Path, form: str | None) -> str:
     """The format of a file that is to be made. UserError if it cannot be made."""
-    check_new_name(path.name)
+    check_new(path)
     kind = format_of(path, form)
     if path.exists() or path.is_symlink():
         raise exists(path)
@@ -131,7 +131,6 @@ def save(blocks: Blocks, top: int, path: Path, form: str | None, identity: Calla
     """
     kind = check_place(path, form)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         saved = _lines(blocks, top, path, kind, identity()) if kind in LINES else _parquet(blocks, top, path)
     except OSError as error:
         raise unwritable(path, error) from error

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, check_new_name, parameter, printable, quoted
+from dpfc_cli.errors import UserError, parameter, printable, quoted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger.facts import EVALUATION, Charge
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
+from dpfc_cli.outputs import check_new
 from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.sources.classes import Origin
@@ -242,8 +243,8 @@ def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, fold
 
 
 def check_name(out: Path, claim: Claim) -> None:
-    """UserError where the file of a head is not printable, ends as another claim demands, or exists."""
-    check_new_name(out.name)
+    """UserError where the file of a head is not printable, has no folder, ends as another claim demands, or exists."""
+    check_new(out)
     if heads.ending(out.name) != heads.SUFFIXES[claim]:
         raise UserError(
             f"{parameter('out')} {quoted(out)} must end in {heads.SUFFIXES[claim]}, because the head will be {claim}.",

@@ -52,7 +52,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     ([*TRAIN, "--features", "nowhere"], "There is no feature set 'nowhere'"),
     ([*TRAIN, "--out", "heads/a.nonprivate.safetensors"], "must end in .safetensors"),
     (["train", "--non-private", "--out", "heads/a.safetensors"], "must end in .nonprivate.safetensors"),
-    ([*TRAIN, "--out", "arrays/train_x.npy/a.safetensors"], "cannot be written"),
+    ([*TRAIN, "--out", "arrays/train_x.npy/a.safetensors"], "There is no folder 'arrays/train_x.npy'"),
     ([*TRAIN, "--memory", "1MB"], "(3 classes, 8 dimensions); the limit is 1 MB"),
     ([*TRAIN, "--budget-split", "half"], "not a list of numbers"),
     ([*TRAIN, "--sampling-rate", "0.1"], "--sampling-rate is no option of dp-whitened"),

@@ -75,6 +75,8 @@ def test_a_folder_becomes_csv_on_standard_output_that_says_what_the_head_says(dp
 
 
 def test_the_file_says_the_format_and_top_the_number_of_classes(dpfc: Dpfc, place: Path) -> None:
+    assert dpfc("predict", "digits", "photos", "--out", "found/rows.jsonl").exit_code == 2
+    Path("found").mkdir()
     ended = dpfc("predict", "digits", "photos", "--top", "3", "--out", "found/rows.jsonl")
     assert (ended.exit_code, ended.stdout) == (0, "")
     assert "30 rows: found/rows.jsonl" in ended.stderr

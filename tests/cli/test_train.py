@@ -200,6 +200,9 @@ def test_an_option_of_zero_is_given_and_not_left_out(dpfc: Dpfc, features: Path)
 
 
 def test_what_lies_elsewhere_or_is_not_complete_is_not_said_to_be_missing(dpfc: Dpfc, features: Path) -> None:
+    mistyped = dpfc(*LINE, "--out", "elsewhere/a.safetensors", ends=2)
+    assert "There is no folder 'elsewhere' for 'a.safetensors'." in mistyped.stderr
+    Path("elsewhere").mkdir()
     assert dpfc(*LINE, "--out", "elsewhere/a.safetensors").exit_code == 0
     Path("features/begun.partial").mkdir()
     listed = dpfc("list")
@@ -250,9 +253,8 @@ def test_a_head_is_scored_on_the_set_that_it_was_trained_on(dpfc: Dpfc, features
     assert result["top1"] > 0.9
     assert json.loads(dpfc("evaluate", "--json", "--features", "newer").stdout)["features"] == "features/newer"
     features.rename("elsewhere")
-    moved = dpfc("evaluate", "--json")
-    assert json.loads(moved.stdout)["features"] == "features/newer"
-    assert "The head was trained on 'blobs', which is not in 'features'" in moved.stderr
+    assert json.loads(dpfc("evaluate", "--json").stdout)["features"] == "features/newer"
+    assert "The head was trained on 'blobs', which is not in 'features'" in dpfc("evaluate").stderr
     # Cards have the names of real folders.
     Path("features/linked").symlink_to(Path("elsewhere").rename("blobs").resolve())
     assert json.loads(dpfc("evaluate", "--json").stdout)["features"] == "features/linked"
