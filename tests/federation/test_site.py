@@ -2,9 +2,11 @@
 
 import json
 import socket
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -81,13 +83,14 @@ def test_what_is_not_asked_as_the_plan_says_is_refused_and_changes_nothing(
     assert say("north", plan, "head", b"") == "out-of-order"
     for raw in (b"", b"\xff" * 20, framed({"ask": "release"}, b"x")[:-3]):
         assert word("north", raw) == "unreadable"
-    # One that claims to be endless, and one that ends early.
-    for begun, code in ((b"\x7f" + b"\xff" * 7, b"unreadable"), (b"\0" * 7 + b"\x50" + b"a", b"")):
+    # One that claims to be longer than any, and one that ends early.
+    longest = messages.query_bytes(8, 3)
+    for length, replies in ((longest + 1, True), (longest, False)):
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect("north.sock")
-            connection.sendall(begun)
+            connection.sendall(length.to_bytes(8, "big"))
             connection.shutdown(socket.SHUT_WR)
-            assert code in connection.makefile("rb").read()
+            assert bool(connection.makefile("rb").read()) is replies
     assert not drawn, "noise was drawn for none of these"
 
     assert say("north", plan, "release", FIRST, number=0, part=0) == "answered"
@@ -304,7 +307,8 @@ def test_replies_leave_at_times_that_do_not_depend_on_how_long_a_pass_takes() ->
 
 def test_every_reply_of_a_site_waits(sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
-    monkeypatch.setattr(messages, "left", lambda every, took: waited.append(every) or 0.0)
+    monkeypatch.setattr(messages, "left", lambda every, took: every)
+    monkeypatch.setattr(messages, "time", SimpleNamespace(sleep=waited.append, monotonic=time.monotonic))
     plan = agreed(sets, method="dp-fc")
     Serving(plan, sets, ("north",), every=60.0)
     assert [say("north", plan, asked) for asked in ("ready", "nothing", "charge")] == ["ready", "unreadable", "charged"]

@@ -55,9 +55,13 @@ class Killed(BaseException):
     """Stops a process where nothing else does."""
 
 
-def killed_at(number: int, monkeypatch: pytest.MonkeyPatch, where: str = "draw_noise", **given: Any) -> None:
-    """Kill the next training when it draws the noise of that release. Its process settles nothing."""
-    real, drawn = getattr(curator, where), [0]
+def killed_at(
+    number: int, monkeypatch: pytest.MonkeyPatch, call: tuple[Any, str] = (curator, "draw_noise"), **given: Any
+) -> None:
+    """Kill the next training when it draws the noise of that release, or at another call. Its process settles
+    nothing.
+    """
+    real, drawn = getattr(*call), [0]
 
     def dying(*arguments: Any) -> Any:
         drawn[0] += 1
@@ -66,7 +70,7 @@ def killed_at(number: int, monkeypatch: pytest.MonkeyPatch, where: str = "draw_n
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(curator, where, dying)
+        patch.setattr(*call, dying)
         patch.setattr(run, "_settled", lambda *given: None)
         features = FeatureSet(Path("set"))
         with pytest.raises(Killed):

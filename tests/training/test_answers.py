@@ -25,6 +25,7 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import claimed
 from dpfc_cli.folders import LEDGER, LEDGER_ANSWERS
+from dpfc_cli.heads import head as head_module
 from dpfc_cli.ledger.facts import Outcome, new_id
 from dpfc_cli.ledger.file import append
 from dpfc_cli.ledger.merge import merge_ledgers
@@ -42,6 +43,7 @@ from dpfc_cli.training.card import charge_of_training
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.train import plan
+from tests.closed import closed
 from tests.support import refuses
 from tests.training.requests import charges, ledger, states
 from tests.training.stopped import STEPS, Killed, Listener, assert_one_answer_each, failing, kept, killed_at, train
@@ -265,8 +267,10 @@ def test_a_training_on_another_set_is_left_alone(
     """Even one of the same records, or of the same name."""
     killed_at(2, monkeypatch)
     other = import_features(Path("raw.npz"), tmp_path / "other", classes=("a", "b", "c")).features
-    train(other)
+    observer = Listener()
+    train(other, observer)
     assert (len(kept()), states(features)) == (1, ["charged", "written"])
+    assert not any(kept()[0].name in text for text in observer.said)
     shutil.move("set", "elsewhere")
     train(import_features(Path("raw.npz"), tmp_path / "set", classes=("a", "b", "c")).features)
     assert (len(kept()), states(features)) == (1, ["charged", "written", "written"])
@@ -319,7 +323,7 @@ def test_a_training_that_another_process_has_or_took_meanwhile_is_left_to_it(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the check and before the charge: it holds the file, has ended with a head, or has put another there."""
-    killed_at(2, monkeypatch)
+    killed_at(0, monkeypatch, (head_module, "save"))
     (path,) = kept()
     same: dict[str, Any] = {"method": "dp-fc", "steps": STEPS, "by": "me"}
     ready = plan(Request(features=features, folder=Path("heads"), epsilon=1.0, **same), Listener())
@@ -541,6 +545,22 @@ def test_an_older_copy_in_the_place_of_a_deleted_file_does_not_go_on(monkeypatch
         assert states(FeatureSet(Path("set"))) == ["resumed", "written"]
 
 
+def test_where_there_is_a_head_no_answer_is_drawn_anew(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process was killed before the ledger knew of it. Somebody puts the older file back, under its older name."""
+    killed_at(2, monkeypatch)
+    (path,) = kept()
+    older = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Answers, "remove", lambda self: self.close())
+        patch.setattr(run, "_settled", lambda *given: None)
+        train(features)
+    kept()[0].rename(path).write_bytes(older)
+    observer = Listener()
+    train(features, observer)
+    assert states(features) == ["resumed", "written"]
+    assert any("cannot go on" in text for text in observer.said)
+
+
 def test_a_file_with_fewer_or_other_answers_than_before_does_not_go_on(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -581,7 +601,7 @@ def test_while_the_ledger_lacks_the_charge_of_an_answer_nothing_is_charged(
     """It is too old a copy. It is put back, or the newer one is merged."""
     head, older = train(features, purpose="first").head, Path(LEDGER).read_bytes()
     killed_at(2, monkeypatch)
-    newer = Path(LEDGER).read_bytes()
+    newer, ready = Path(LEDGER).read_bytes(), plan(replace(asked(features), by="me"), Listener())
     (tmp_path / "backup").mkdir()
     (tmp_path / "backup" / LEDGER).write_bytes(newer)
 
@@ -600,6 +620,9 @@ def test_while_the_ledger_lacks_the_charge_of_an_answer_nothing_is_charged(
         for use in uses:
             with refuses("damaged", path=str(tmp_path / LEDGER)):
                 use()
+        # It was put there after the check.
+        with refuses("missing"):
+            charge(ready)
         assert (Path(LEDGER).read_bytes(), len(kept())) == (older, 1)
         mend()
         observer = Listener()
@@ -785,3 +808,7 @@ def test_heads_without_a_guarantee_keep_no_answers(features: FeatureSet, monkeyp
 def test_answers_are_for_their_owner_alone(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
     killed_at(2, monkeypatch)
     assert kept()[0].stat().st_mode & 0o777 == 0o600
+    # Who may not look for them charges nothing.
+    with closed(Path(LEDGER_ANSWERS)), refuses("unreadable"):
+        train(features)
+    assert states(features) == ["charged"]
