@@ -93,7 +93,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `TrainingWarning` says how much is spent together, and a cap limits it.
 
     Args:
-        epsilon: ε of one fit, 1e-4 to 100.
+        epsilon: ε of one fit, 1e-4 to 100. None: `noise_multiplier` says it.
         classes: the labels that may occur, or their number m for the labels 0 … m − 1. They are public. "infer": they
             are taken from y, and every statement says that they were inferred from the private records. None: refused.
         ledger: the folder of the ledger. None: `private-classifier` in the working folder.

@@ -87,7 +87,7 @@ def test_beyond_the_share_no_set_is_made_and_a_larger_share_goes_on(dpfc: Dpfc, 
     made = dpfc(*NULL, "--shards", "5", "--most-null", "0.07", ends=0)
     assert {name: Path("features/set", name).stat().st_mtime_ns for name in kept} == kept
     assert "2 of 30 train pictures" in one_line(made.stderr)
-    dpfc(*NULL, "--shards", "5", "--most-null", "1", "--out", "anew", ends=0)
+    dpfc(*LINE[:-1], "anew", "--on-error", "null", "--shards", "5", "--most-null", "1", ends=0)
     one, other = (stored(Path("features", name)) for name in ("set", "anew"))
     assert one == other
 
@@ -105,7 +105,7 @@ def test_a_split_of_null_records_alone_is_never_made(dpfc: Dpfc, pictures: Path,
 
 def test_null_records_of_other_processes_and_of_earlier_runs_count(dpfc: Dpfc, pictures: Path) -> None:
     """Each of the two parts has one, which is allowed. Together they are too many."""
-    parts = (*NULL, "--shards", "2", "--most-null", "0.05")
+    parts = (*NULL, "--shards", "2")
     damaged = damage([0, 29])
     assert dpfc(*parts, "--task", "1/2").exit_code == 0
     second = dpfc(*parts, "--task", "2/2", ends=2)
