@@ -353,7 +353,13 @@ def _set_of(arrays: Mapping[str, np.ndarray], classes: tuple[str, ...] | None, f
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        _refuse_strange(place)
+        # Somebody else's records are not removed.
+        if place.exists() and load(place).source["identity"].get("imported") != SOURCE:
+            raise UserError(
+                f"{quoted(place)} is a feature set of its own.",
+                f"Name another folder for the ledger: {parameter('ledger')}.",
+                code="exists",
+            )
         try:
             _remove(place)
             # The ledger folder may be one that others can read, and the set keeps the mode of this one.
@@ -367,16 +373,6 @@ def _set_of(arrays: Mapping[str, np.ndarray], classes: tuple[str, ...] | None, f
             _remove(place)
     finally:
         os.close(descriptor)
-
-
-def _refuse_strange(place: Path) -> None:
-    """UserError where a folder of that name is no set of ours: somebody else's records are not removed."""
-    if place.exists() and load(place).source["identity"].get("imported") != SOURCE:
-        raise UserError(
-            f"{quoted(place)} is a feature set of its own.",
-            f"Name another folder for the ledger: {parameter('ledger')}.",
-            code="exists",
-        )
 
 
 def _remove(place: Path) -> None:

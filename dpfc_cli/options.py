@@ -90,7 +90,7 @@ class Option:
                 raise unknown(said, str(value), self.choices)
             return known[value.lower()]
         if self.kind in ("integer", "number"):
-            return self._number(said, name, value)
+            return self._number(said, value)
         if self.kind == "numbers":
             if not (found := floats(value)):
                 raise UserError(f"{said} {value!r} is no list of numbers.", "Give one, such as 1,2.")
@@ -111,7 +111,7 @@ class Option:
             raise UserError(f"{said} is a {type(value).__name__}, not {wrong}.", remedy)
         return {"path": Path, "text": str}.get(self.kind, lambda given: given)(value)
 
-    def _number(self, said: str, name: str, value: Any) -> float:
+    def _number(self, said: str, value: Any) -> float:
         """The value as an int or a float, because that is what a ledger keeps."""
         what = "a whole number" if self.kind == "integer" else "a number"
         if isinstance(value, bool) or not isinstance(value, Real):
