@@ -156,24 +156,14 @@ def _refused(error: Any, words: Sequence[str]) -> UserError:
             said, about = (f"{said}, and {names}", "") if names else (said, f"{error.param.help} ")
         if command := re.match("No such command '(help|version)'", said):
             return UserError(f"There is no command '{command[1]}'.", f"Write 'dpfc --{command[1]}'.")
-        value = _typed(words, error.param) if "valid number" in said else ""
-        if re.fullmatch(r"\d+,\d+", value):
-            about = f"Write {value.replace(',', '.')}. "
+        # Many write 0,5 where they live.
+        said += ", such as 0.5" if said.endswith("a valid number") else ""
         return UserError(said if said.endswith("?") else f"{said}.", about + more)
     name = error.option_name
     flags = [flag for option in _options(ctx.command, ctx) for flag in option.opts if flag.startswith("--")]
     # Of '-epsilon' the name is '-e'.
     hint = near(f"--{name.lstrip('-')}", flags)
     return UserError(f"'{line}' has no option '{name}'.", hint + more, code="unknown-name", name=name, known=flags)
-
-
-def _typed(words: Sequence[str], option: Any) -> str:
-    """What was typed as the value of an option; an empty text where it is not clear."""
-    for word, after in zip(words, [*words[1:], ""], strict=True):
-        flag, equals, value = word.partition("=")
-        if flag in option.opts:
-            return value if equals else after
-    return ""
 
 
 def _arguments(command: Any, ctx: Any) -> list[Any]:

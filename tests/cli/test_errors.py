@@ -86,10 +86,6 @@ def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, features: Path) -> No
         assert snapshot() == before, arguments
 
 
-def test_a_decimal_comma_is_told_of_the_value_that_has_it(dpfc: Dpfc) -> None:
-    assert "Write" not in dpfc("train", "--budget-split", "0.1,0.9", "--epsilon", "high", ends=2).stderr
-
-
 def failed(ended: Result) -> tuple[int, str]:
     """The exit code of an error, and the code that its object has."""
     said = json.loads(ended.stderr)["error"]
