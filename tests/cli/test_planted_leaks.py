@@ -194,7 +194,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "a refusal": ("code", before(check, "check_memory", refuse)),
     "an evaluation that looks at the training split": (
         "evaluate --json: stderr",
-        before(evaluation, "_fitted", lambda: display.say(f"{nulls()} records were empty")),
+        before(evaluation, "_fitted", lambda: display.warn(f"{nulls()} records were empty")),
     ),
     "a count in a report": (".md", after(contents, "_trained_on", lambda rows: [*rows, ("null", str(nulls()))])),
     "a list of the labelled records": (
@@ -205,7 +205,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
 
 
 WARD = "train --features ward --method dp-ls --epsilon 1 --out heads/w.safetensors"
-LATER, SECOND = WARD.replace("ward", "later").replace("w.", "l."), "evaluate w --features later --epsilon 0.25 --json"
+LATER, SECOND = WARD.replace("ward", "later").replace("w.", "l."), "evaluate w --features later --epsilon 1 --json"
 OF_TWO_SETS: dict[str, tuple[tuple[str, ...], str, Fault]] = {
     "a total of the sets with common records, in a card": (
         (WARD, LATER),

@@ -77,6 +77,7 @@ def probabilities(head: Head, x: np.ndarray) -> np.ndarray:
 
 
 def written(head: Head, to: Format, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
     return export(head, to, folder / f"head{SUFFIX[to]}").path
 
 
@@ -273,7 +274,7 @@ def sound(folder: Path, **changes: object) -> Head:
         ("npz", "a.npz", {"with_backbone": True}, "holds a head alone"),
         ("onnx", "a.onnx", {"weights": "x"}, "no meaning without with_backbone"),
         ("onnx", "a.onnx", {"with_backbone": True}, "describes no backbone of this dpfc"),
-        ("onnx", "file/a.onnx", {}, "cannot be written"),
+        ("onnx", "file/a.onnx", {}, "There is no folder"),
     ],
 )
 def test_what_makes_no_sense_is_refused_and_nothing_is_written(

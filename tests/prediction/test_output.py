@@ -197,7 +197,7 @@ def test_files_that_cannot_be_made_are_refused(found: Predictions, tmp_path: Pat
         ("x", None, "does not say in which format"),
         ("x.csv", "xml", "Unknown format 'xml'"),
         ("a\nb.csv", None, "has characters that cannot be seen"),
-        ("photo.csv/x.csv", None, "cannot be written"),
+        ("photo.csv/x.csv", None, "There is no folder"),
     ):
         with pytest.raises(UserError, match=says):
             found.save(tmp_path / name, form)

@@ -65,7 +65,7 @@ def test_what_cannot_be_computed_is_refused_before_the_charge(
         raise RuntimeError("no such device")
 
     (features.folder.parent / "file").touch()
-    with pytest.raises(UserError, match="cannot be written"):
+    with refuses("missing"):
         check(replace(asked, out=features.folder.parent / "file" / "a.safetensors"), quiet, Observer())
     with monkeypatch.context() as patched:
         patched.setattr(head_files, "check_card", lambda card: fails())
@@ -98,6 +98,7 @@ def test_what_was_charged_goes_on_and_is_not_held_against_the_cap_again(
     sets: dict[str, FeatureSet], out: Path | None
 ) -> None:
     set_cap(sets["a"], 2.5)
+    Path("elsewhere").mkdir()
     before = stopped(sets["a"], out=out)
     again = ready(sets["a"], out=out)
     assert again.unfinished is not None
