@@ -195,7 +195,8 @@ def levelled(theta: np.ndarray, noise: float) -> np.ndarray:
     squares = np.square(theta).sum(axis=0)
     typical = float(squares.mean())
     part = min(noise / typical, 1.0) if typical > 0 else 0.0
-    return np.asarray(theta * (typical / np.maximum(squares, np.finfo(float).tiny)) ** (part * (1 - part)))
+    least = max(np.finfo(float).eps * typical, np.finfo(float).tiny)
+    return np.asarray(theta * (typical / np.maximum(squares, least)) ** (part * (1 - part)))
 
 
 def weighted(facts: Facts, trace: float) -> Facts:
@@ -234,7 +235,8 @@ def centred(oracle: Oracle, facts: Facts, options: Options) -> Chain:
     public = None if options.public is None else options.public.mean
     target = np.zeros(facts.d) if public is None else public * explained(mean, public, deviation)
     squared = float(np.square(mean - target).sum())
-    kept = max(1 - noise / squared, 0.0) if squared > 0 else 0.0
+    # Records have norm 1, and so is their mean at most. What is longer than its noise by more than that is noise.
+    kept = max(1 - noise / min(squared, 1 + noise), 0.0) if squared > 0 else 0.0
     centre = target + kept * (mean - target)
     # An estimate of the squared norm of the true mean: that of its estimate, plus what is still unknown.
     signal = float(centre @ centre) + kept * noise

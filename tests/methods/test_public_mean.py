@@ -72,6 +72,13 @@ def test_the_mean_is_the_public_one_under_noise_and_its_own_without() -> None:
     assert clip == pytest.approx(0.8)
 
 
+def test_a_mean_that_is_all_noise_is_hardly_subtracted() -> None:
+    facts = Facts(n=1000, m=3, d=200)
+    mu = 1 / (0.5 * math.sqrt(0.03) * facts.n)
+    released = 1.3 * 0.5 * np.ones(200)  # Its squared length is 84.5, of which 50 are expected of the noise.
+    assert np.linalg.norm(centre_of(released, facts, mu, None)[0]) < 0.2
+
+
 def features(n: int, m: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Classes in a space with different variances in different directions, like the features of a backbone, and an
     offset.

@@ -86,6 +86,11 @@ def test_lengths_become_more_alike_the_more_so_the_nearer_the_noise_is_to_half_o
         found = np.linalg.norm(made, axis=0)
         assert found / found[0] == pytest.approx((lengths / lengths[0]) ** (1 - power))
         assert made / found == pytest.approx(theta / lengths)
+    # A class of which nothing is known beside classes of which much is.
+    theta[:, 0] = 0
+    made = levelled(1e9 * theta, 0.5e18 * np.square(theta).sum(axis=0).mean())
+    assert np.isfinite(made).all()
+    assert not made[:, 0].any()
 
 
 def test_half_the_mu_and_replacement_shorten_the_descent_equally() -> None:
