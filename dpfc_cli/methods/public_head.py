@@ -19,6 +19,7 @@ a person). A good vector agrees, a wrong one has an agreement near 0.
 
 Three things are not known: whether the start is good for anything, which part of its classes is right, and how well
 these agree. `judged` weighs all combinations by Bayes' rule, and both errors by what they cost (docs/whitening.md).
+As long as it is in doubt whether the start is good, the next gradient is taken without it, and judges it, too.
 """
 
 import math
@@ -42,7 +43,9 @@ PARTS = np.append((np.arange(20) + 0.5) / 20, 0.0)
 CLEAR = 0.25
 """The agreement at which classes take full steps, as a part of the length of the noise in the gradient of a class."""
 JUDGED = 4
-"""How many gradients judge a start. Then it is added."""
+"""How many gradients judge a start at least. Then it is added, unless it is still in doubt."""
+SURE = 0.9
+"""A start is in doubt while neither this nor less than 1 − this is the probability that it is good for anything."""
 ALIKE = 1e-6
 """Unit vectors that differ by less are the same: float32 does not tell more."""
 
@@ -146,8 +149,8 @@ def start_of(vectors: np.ndarray, whiten: np.ndarray, variances: np.ndarray) -> 
     return Start(theta=theta, variances=scores / spread)
 
 
-def judged(agreed: np.ndarray, deviation: float, good: float = GOOD) -> tuple[np.ndarray, float]:
-    """How far each class of a start is trusted, and how well good classes agree.
+def judged(agreed: np.ndarray, deviation: float, good: float = GOOD) -> tuple[np.ndarray, float, float]:
+    """How far each class of a start is trusted, how well good classes agree, and whether the start is good.
 
     Args:
         agreed: the agreements of the classes with a vector.
@@ -155,7 +158,8 @@ def judged(agreed: np.ndarray, deviation: float, good: float = GOOD) -> tuple[np
         good: the probability of a good start.
 
     Returns:
-        The probability of each class to be right, in units of what it was before, at most 1; and the expected level.
+        The probability of each class to be right, in units of what it was before, at most 1; the expected level; and
+        the probability of a good start.
 
     """
     # A start that disagrees as a whole is not a worse one than a start that agrees with nothing.
@@ -170,7 +174,8 @@ def judged(agreed: np.ndarray, deviation: float, good: float = GOOD) -> tuple[np
     weights = np.exp(likely - likely.max())
     weights /= weights.sum()
     found = np.einsum("lp,lpc->c", weights, of_right / (of_right + 1 - parts))
-    return np.minimum(found / (prior @ PARTS), 1.0), float(weights.sum(axis=1) @ LEVELS)
+    trusted = np.minimum(found / (prior @ PARTS), 1.0)
+    return trusted, float(weights.sum(axis=1) @ LEVELS), float(weights[:, PARTS > 0].sum())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,12 +184,14 @@ class Verdict:
 
     Attributes:
         trusted: how far each class is trusted, m; 0 for a class without a vector.
+        sure: whether it is beyond doubt that the start is good, or useless.
         size: the standard deviation that the scores of a class get that is trusted fully.
         paces: the factors of the steps of the classes, those before the verdict and those after it, m.
 
     """
 
     trusted: np.ndarray
+    sure: bool
     size: float
     paces: np.ndarray
 
@@ -207,8 +214,10 @@ def verdict(start: Start, agreed: np.ndarray, deviation: float, noise: float) ->
 
     """
     clear = CLEAR * noise
-    found, level = judged(agreed, deviation, 1 - (1 - GOOD) * min(LEVELS.mean() / clear, 1.0) if clear else GOOD)
+    usual = float(LEVELS.mean())
+    found, level, good = judged(agreed, deviation, 1 - (1 - GOOD) * (usual / max(usual, clear)))
     trusted = np.zeros(len(start.variances))
     trusted[start.known] = found
-    step = min(level / clear, 1.0) if clear else 1.0
-    return Verdict(trusted=trusted, size=1 / (1 + step), paces=step ** (trusted * found.mean()))
+    step = level / max(level, clear)
+    sure = max(good, 1 - good) >= SURE
+    return Verdict(trusted=trusted, sure=sure, size=1 / (1 + step), paces=step ** (trusted * found.mean()))

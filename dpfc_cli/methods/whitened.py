@@ -167,13 +167,12 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         theta = theta + momentum * velocity + move
         if start is not None and trusted is None:
             agreed.append(start.agreements(gradient[:-1]))
-            if len(agreed) == min(JUDGED, options.steps):
-                # The largest length that the gradient of one of m equal classes can have is the unit of agreements.
-                unit = facts.n * options.gradient_clip * radius / facts.m
-                noise = math.sqrt(facts.m) * doubt(facts, options)
-                found = verdict(
-                    start, np.mean(agreed, axis=0) / unit, noise, noise * math.sqrt(len(agreed) * dimension)
-                )
+            # The largest length that the gradient of one of m equal classes can have is the unit of agreements.
+            unit = facts.n * options.gradient_clip * radius / facts.m
+            noise = math.sqrt(facts.m) * doubt(facts, options, 1)
+            deviation = noise / math.sqrt(len(agreed))
+            found = verdict(start, np.mean(agreed, axis=0) / unit, deviation, noise * math.sqrt(dimension))
+            if len(agreed) == options.steps or (found.sure and len(agreed) >= JUDGED):
                 trusted, paces = found.trusted, found.paces
                 theta, velocity = theta * paces, velocity * paces
                 theta = theta + start.weights(found.size * trusted, options.bias_feature)
@@ -212,12 +211,12 @@ def weighted(facts: Facts, trace: float) -> Facts:
     return replace(facts, n=round(min(max(trace, facts.n), facts.rows)))
 
 
-def doubt(facts: Facts, options: Options) -> float:
-    """The standard deviation of the noise in the mean agreement of the classes of a start, by which it is judged.
+def doubt(facts: Facts, options: Options, judging: int = JUDGED) -> float:
+    """The standard deviation of the noise in the mean agreement of the classes of a start over so many gradients.
 
     That of one class is √m times as much.
     """
-    judging = min(JUDGED, options.steps)
+    judging = min(judging, options.steps)
     return math.sqrt(facts.m) * _deviation(facts, options, judging * options.budget_split[2] / options.steps, Gradient)
 
 
@@ -249,20 +248,10 @@ def unit_chain(centre: np.ndarray, squared: float) -> Chain:
 
 
 def explained(released: np.ndarray, public: np.ndarray, deviation: float) -> float:
-    """How much of the public mean is in the released one: the coefficient of a regression of the released on the public
-    one.
+    """How much of the public mean is in the released one: the coefficient, in [0, 1], of the regression on it.
 
     The coefficient has the variance deviation²/‖public‖². It is shrunk towards 1 accordingly. If the release is noise
-    alone, the public mean is taken as it is.
-
-    Args:
-        released: the released mean.
-        public: the public mean.
-        deviation: the standard deviation of the noise in one coordinate.
-
-    Returns:
-        A number in [0, 1].
-
+    alone, the public mean is taken as it is. deviation: that of the noise in one coordinate of the released mean.
     """
     size = float(np.square(public).sum())
     if size == 0:
@@ -280,14 +269,7 @@ def whitening(covariance: np.ndarray, facts: Facts, options: Options) -> tuple[n
     ξ and V are the eigenvalues and eigenvectors of the released covariance after shrinkage. λ is a multiple of the edge
     of the noise, or of √(0.04·edge) where that is smaller.
 
-    Args:
-        covariance: the released Gram matrix, per record, d × d.
-        facts: the public facts.
-        options: all options.
-
-    Returns:
-        W (d × d) and the variances (d).
-
+    covariance: the released Gram matrix, per record, d × d. Returns W (d × d) and the variances (d).
     """
     edge = _edge(facts, options)
     # In a thread of its own: the main one hears Ctrl-C meanwhile.
@@ -302,13 +284,8 @@ def total_step(dimension: float, facts: Facts, options: Options) -> float:
 
     The noise in the logits has a standard deviation near τ/ρ. The rule ends the descent when this noise has grown to
     about 1, and earlier if there are many white directions for each class. Then the classes are found with short steps,
-    and what longer ones add is noise. The constants are fitted (docs/whitening.md).
-
-    Args:
-        dimension: d_eff, the effective dimension.
-        facts: the public facts.
-        options: all options. `learning_rate` multiplies the result.
-
+    and what longer ones add is noise. The constants are fitted (docs/whitening.md). `learning_rate` multiplies it all.
+    dimension: d_eff, the effective dimension.
     """
     if options.mu == 0:
         return options.learning_rate * NOISELESS

@@ -87,9 +87,8 @@ def begin(calibrated: Calibrated, private: FeatureSet, given: Path | str, book: 
 def check(calibrated: Calibrated) -> None:
     """UserError where the method has no use for a start.
 
-    How far a start is trusted is read off the first gradient, taken at zero in a space where records are centred and
-    white. The other methods have no such gradient. DP-FC and the first-order methods clip records that are neither, and
-    by default their loss is the sigmoid's, with a bias of −10 at first. There scores of a known size mean little.
+    How far a start is trusted is read off the first gradients, in a space where records are centred and white. Other
+    methods have no such gradients.
     """
     why = "Only dp-whitened can tell from its releases how good a start is."
     check_method(calibrated, "public_head", "public_head", why)

@@ -66,6 +66,12 @@ def test_a_useless_start_is_found_out(name: str) -> None:
     assert reached > plain - 0.02
 
 
+def test_a_start_in_doubt_is_judged_by_more_gradients() -> None:
+    """By four gradients alone the permuted one would have the trust 0.4."""
+    assert learned(0.1, VECTORS["good"])[1] > 0.95
+    assert learned(0.1, VECTORS["permuted"])[1] < 0.25
+
+
 @pytest.mark.parametrize("name", ["long", "half of the classes"])
 def test_neither_length_nor_missing_classes_matter(name: str) -> None:
     plain, _ = learned(1.0, None)
@@ -139,7 +145,7 @@ def test_replacement_doubles_the_doubt() -> None:
 
 
 def test_trust_is_whole_under_noise_and_follows_the_agreement_without() -> None:
-    found, level = judged(np.zeros(M), 1e6)
+    found, level, _ = judged(np.zeros(M), 1e6)
     assert found == pytest.approx(np.ones(M))
     assert level == pytest.approx(0.35)
     for deviation in (0.0, 0.01, 0.1, 1.0):
