@@ -43,7 +43,7 @@ def check(dataset: str, data_dir: Path | None = None, asked: Request | None = No
     window, rule = asked.preparation.window, asked.group_by
     entry, path = _entry(dataset)
     if entry.location == "path" and not path:
-        raise missing(f"'{entry.name}' needs the path of its files.", f"Write {entry.usage}.", parameter="dataset")
+        raise missing(f"'{entry.name}' needs the path of its files.", f"Write {entry.usage}.", parameter="source")
     if entry.location == "data_dir" and data_dir is None and not entry.remotes:
         raise missing(
             f"dpfc cannot download '{entry.name}'.",
@@ -139,7 +139,7 @@ def _unknown(dataset: str) -> UserError:
         f"'{dataset}' is a path. dpfc must also know the format of the files there.",
         f"Write {' or '.join(map(shlex.quote, suggested))}.",
         code="unknown-name",
-        parameter="dataset",
+        parameter="source",
         name=dataset,
         known=list(DATASETS),
         suggested=suggested,

@@ -81,8 +81,8 @@ def test_an_option_that_would_have_no_effect_is_an_error_before_any_file_is_open
     cases: list[tuple[str, dict[str, Any], str, str]] = [
         ("imagenet", {}, "missing", "data_dir"),
         ("imagenet", {"data_dir": place, "classes": ("a", "b")}, "conflict", "classes"),
-        ("imagefolder", {}, "missing", "dataset"),
-        ("imagefolder:", {}, "missing", "dataset"),
+        ("imagefolder", {}, "missing", "source"),
+        ("imagefolder:", {}, "missing", "source"),
         ("imagefolder:somewhere", {"data_dir": place}, "conflict", "data_dir"),
     ]
     for window in ((1, 1), (2, 1), (0, float("nan")), (0, float("inf")), (1,), (1, 2, 3)):
