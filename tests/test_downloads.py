@@ -14,7 +14,8 @@ import pytest
 from dpfc_cli import downloads
 from dpfc_cli.downloads import Remote
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import catalogue, open_images
+from dpfc_cli.images import catalogue
+from dpfc_cli.images.catalogue import open_images
 from tests.images.pictures import cifar10, pack
 from tests.support import refuses
 

@@ -32,8 +32,8 @@ def extract(
 
     An interrupted run leaves the shards that it finished. The same command makes the others.
     """
-    from dpfc_cli import images
     from dpfc_cli.extraction import extract as extraction
+    from dpfc_cli.images import catalogue
 
     wanted = source_named(source, dataset)
     if wanted is None:
@@ -44,7 +44,7 @@ def extract(
 
         show_needed(extraction.checked(Extraction(wanted, **asked)).needs, as_json)
         return
-    units = {extraction.OPENING: "B" if images.small(wanted) else "files", extraction.LOADING: "B"}
+    units = {extraction.OPENING: "B" if catalogue.small(wanted) else "files", extraction.LOADING: "B"}
     units[extraction.EXTRACTING] = units[extraction.LOOKING] = "images"
 
     def warn(said: str) -> None:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dpfc_cli import backbones, images
+from dpfc_cli import backbones
+from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, Note, conflict, counted, parameter
 from dpfc_cli.extraction.fetching import Needed, fetch, needed
 from dpfc_cli.extraction.request import AUTO, Extraction
@@ -26,6 +27,7 @@ from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
 from dpfc_cli.features.writer import FeatureWriter, Task, complete, saying_what_is_kept
+from dpfc_cli.images import catalogue, prefetch, sets
 from dpfc_cli.ledger.facts import RESERVED
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import check_begin, check_name, check_same, register
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from dpfc_cli.backbones import Backbone
 
 Advance = Callable[[int, int], None]
-Wanted = Iterator[tuple[PlannedShard, images.Decode, int, int]]
+Wanted = Iterator[tuple[PlannedShard, sets.Decode, int, int]]
 LIBRARIES = ("jax", "numpy", "pillow", "h5py")
 OPENING, LOADING, EXTRACTING = "Opening the data set", "Loading the model", "Extracting"
 LOOKING = "Looking for more broken pictures"
@@ -114,21 +116,21 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
     rule = asked.group_by
     tell = wanted.progress or (lambda stage, done, total: None)
     tell(OPENING, 0, None)
-    if images.files_of(source, data_dir)[1]:
+    if catalogue.files_of(source, data_dir)[1]:
         # What is missing is said at once.
         fetch(needs, _within(LOADING, tell))
-    notices, told = asked.preparation.notices, set[images.Notice]()
-    pictures = images.open_images(source, data_dir, replace(asked, progress=_within(OPENING, tell)))
+    notices, told = asked.preparation.notices, set[sets.Notice]()
+    pictures = catalogue.open_images(source, data_dir, replace(asked, progress=_within(OPENING, tell)))
     for remark in pictures.remarks:
         wanted.warned(remark)
     check_classes(pictures.classes, pictures.origin == "inferred")
     noticed = None if rule is not None or wanted.each_record_is_a_person else pictures.noticed()
     if noticed is not None:
         raise persons_noticed(source, "group_by", noticed)
-    pictures = pictures if hold_out is None else images.held_out(pictures, hold_out)
+    pictures = pictures if hold_out is None else sets.held_out(pictures, hold_out)
     if limit is not None:
         pictures = replace(pictures, splits={name: split.spread(limit) for name, split in pictures.splits.items()})
-    pictures, groupings = (pictures, {}) if rule is None else images.by_person(pictures)
+    pictures, groupings = (pictures, {}) if rule is None else sets.by_person(pictures)
     first = next(iter(pictures.splits.values()))
     tell(LOADING, 0, None)
     backbone = backbones.load(
@@ -180,7 +182,7 @@ class Extractable(NamedTuple):
 
     network: backbones.Wanted
     data_dir: Path | None
-    asked: images.Request
+    asked: sets.Request
     population: str | None
     needs: list[Needed]
 
@@ -199,18 +201,18 @@ def checked(wanted: Extraction) -> Extractable:
     backbones.check(network)
     data_dir = None if wanted.data_dir is None else Path(wanted.data_dir)
     refuse_both(wanted.each_record_is_a_person, wanted.group_by is not None, "group_by")
-    asked = images.Request(
-        preparation=images.Preparation(window=wanted.window, exif=wanted.exif),
+    asked = sets.Request(
+        preparation=sets.Preparation(window=wanted.window, exif=wanted.exif),
         classes=class_names(wanted.classes),
         label_column=wanted.label_column,
         table=None if wanted.table is None else Path(wanted.table).expanduser(),
         file_column=wanted.file_column,
         group_by=None if wanted.group_by is None else rule_of(wanted.group_by),
     )
-    images.check(source, data_dir, asked)
-    whose = _population_of(wanted.population, images.catalogued(source, data_dir))
+    catalogue.check(source, data_dir, asked)
+    whose = _population_of(wanted.population, catalogue.catalogued(source, data_dir))
     geometry = _geometry_of(source, model, preprocess, wanted.image_size)
-    if wanted.tolerant and geometry is None and not images.small(source):
+    if wanted.tolerant and geometry is None and not catalogue.small(source):
         raise conflict(
             "Pictures that have another size than the first one would become null records.",
             f"Give {parameter('image_size')}, or leave out {parameter('on_error')}.",
@@ -220,10 +222,10 @@ def checked(wanted: Extraction) -> Extractable:
 
 
 def manifest_of(
-    source: images.ImageSet,
+    source: sets.ImageSet,
     backbone: "Backbone",
     dtype: str,
-    preparation: images.Preparation,
+    preparation: sets.Preparation,
     rule: Rule | None = None,
     **other: Any,
 ) -> Manifest:
@@ -260,13 +262,13 @@ def manifest_of(
     )
 
 
-def _geometry_of(source: str, model: str, preprocess: str | None, image_size: int | None) -> images.Geometry | None:
+def _geometry_of(source: str, model: str, preprocess: str | None, image_size: int | None) -> Geometry | None:
     """How pictures of many sizes are resized and cropped; None if they are not."""
-    own = None if images.small(source) else backbones.geometry_of(model, preprocess)
+    own = None if catalogue.small(source) else backbones.geometry_of(model, preprocess)
     if image_size is None:
         return own
-    if own is None and not images.small(source):
-        return images.Geometry(resize=image_size, crop=image_size)
+    if own is None and not catalogue.small(source):
+        return Geometry(resize=image_size, crop=image_size)
     raise conflict(
         f"'{model}' looks at squares of {own.crop} pixels."
         if own
@@ -293,7 +295,7 @@ def _part() -> Task | None:
     return (number + 1, count) if count > 1 else None
 
 
-_NOTICED: dict[images.Notice, str] = {
+_NOTICED: dict[sets.Notice, str] = {
     "dark": "uses less than a quarter of the grey values that its file can hold, so it becomes nearly one shade. "
     f"If the device gives fewer bits, say so: {parameter('window')} 0,4095 for 12 bits. Take these numbers from "
     "the device, not from the pictures.",
@@ -317,7 +319,7 @@ class _UnfinishedError(Exception):
 
 def make_shards(
     writer: FeatureWriter,
-    source: images.ImageSet,
+    source: sets.ImageSet,
     backbone: "Backbone",
     broken: Broken,
     advance: Advance | None = None,
@@ -347,7 +349,7 @@ def make_shards(
     missing = writer.missing
     total, done, seen = sum(planned.rows for planned in missing), 0, 0
 
-    def sound() -> Iterator[tuple[tuple[PlannedShard, images.Batch], np.ndarray]]:
+    def sound() -> Iterator[tuple[tuple[PlannedShard, prefetch.Batch], np.ndarray]]:
         """What is to be computed: each batch, until too many pictures are broken. The others are only looked at."""
         nonlocal seen
         for planned, batch in decoded:
@@ -361,7 +363,7 @@ def make_shards(
                 look(seen, total)
 
     try:
-        with closing(images.batches(_wanted(writer, missing, source, backbone.batch, broken))) as decoded:
+        with closing(prefetch.batches(_wanted(writer, missing, source, backbone.batch, broken))) as decoded:
             found = backbones.computed(backbone, sound())
             for planned, computed in itertools.groupby(found, key=lambda each: each[0][0]):
                 split = source.splits[planned.split]
@@ -385,7 +387,7 @@ def make_shards(
 
 
 def _wanted(
-    writer: FeatureWriter, missing: list[PlannedShard], source: images.ImageSet, rows: int, broken: Broken
+    writer: FeatureWriter, missing: list[PlannedShard], source: sets.ImageSet, rows: int, broken: Broken
 ) -> Wanted:
     """The batches of the shards that this process makes. It claims a shard when the first batch is to be decoded. It
     claims none for a mere look at the pictures.

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpfc_cli import backbones, downloads, images
+from dpfc_cli import backbones, downloads
 from dpfc_cli.backbones import hub
 from dpfc_cli.downloads import Remote
 from dpfc_cli.errors import UserError
+from dpfc_cli.images import catalogue
 from dpfc_cli.progress import Progress
 
 PATTERN = "*?[{"
@@ -43,7 +44,7 @@ def needed(
 
 
 def _of_source(source: str, data_dir: Path | None) -> list[Needed]:
-    place, remotes = images.files_of(source, data_dir)
+    place, remotes = catalogue.files_of(source, data_dir)
     words = ("--dataset", source)
     if remotes:
         return [

@@ -18,7 +18,7 @@ SOURCES = (
     *("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "imagenet"),
     *("imagefolder:", "parquet:", "arrow:", "webdataset:"),
 )
-"""The data sets, and the formats before a path. (`images.DATASETS` takes long to import.)"""
+"""The data sets, and the formats before a path. (`catalogue.DATASETS` takes long to import.)"""
 MOST_HELD_OUT, MOST_SHARDS, SMALLEST_SIDE = 0.9, 99_999, 8
 
 

@@ -16,7 +16,7 @@ from dpfc_cli.backbones import BACKBONES, Backbone, Geometry
 from dpfc_cli.errors import UserError, conflict, missing, parameter, unsupported
 from dpfc_cli.features.manifest import DTYPES, fingerprint_of
 from dpfc_cli.heads.head import Head
-from dpfc_cli.images import Preparation
+from dpfc_cli.images.sets import Preparation
 from dpfc_cli.progress import Progress
 from dpfc_cli.schema import among, each, either, fault, null, record, text
 from dpfc_cli.trust.card import SIDE

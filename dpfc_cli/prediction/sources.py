@@ -29,9 +29,10 @@ from dpfc_cli.features.tables import ARRAYS
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.backbone import Recipe
 from dpfc_cli.heads.head import Head, made_otherwise
-from dpfc_cli.images import FORMATS, batches
+from dpfc_cli.images.catalogue import FORMATS
 from dpfc_cli.images.folder import EXTENSIONS
 from dpfc_cli.images.hugging_face import is_saved
+from dpfc_cli.images.prefetch import batches
 from dpfc_cli.images.splits import Decoder
 from dpfc_cli.images.unlabelled import PARQUET, TAR, Unlabelled, in_archives, in_arrow, in_folder, in_list, in_parquet
 from dpfc_cli.reading import readable

@@ -10,7 +10,7 @@ import pytest
 
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
-from dpfc_cli.images import open_images
+from dpfc_cli.images.catalogue import open_images
 from tests.cli.conftest import Dpfc
 from tests.heads.test_hub import PLACE, TOKEN, Repositories, held, hub  # noqa: F401
 

@@ -165,7 +165,7 @@ class Squares:
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """What `load` was asked for, with `Squares` in the place of every model; it wants 16 pixels of 24."""
     from dpfc_cli import backbones
-    from dpfc_cli.images import Geometry
+    from dpfc_cli.backbones.geometry import Geometry
 
     found: dict[str, object] = {}
 

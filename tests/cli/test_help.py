@@ -16,7 +16,7 @@ from dpfc_cli.cli import app as application
 from dpfc_cli.cli import audit, budget, evaluate, extract, list_, statement, train  # noqa: F401
 from dpfc_cli.cli.help import COMMANDS as MODULES
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.images import DATASETS
+from dpfc_cli.images.catalogue import DATASETS
 from dpfc_cli.options import HEAD, Option
 from tests.cli.conftest import Dpfc, heads
 

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from dpfc_cli import Head
-from dpfc_cli.images import open_images
+from dpfc_cli.images.catalogue import open_images
 from tests.cli.conftest import Dpfc, one_line
 
 MANY = 1_500

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dpfc_cli import images
-from dpfc_cli.images import Geometry, ImageSet, Preparation, Request, Split
+from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.images import catalogue
+from dpfc_cli.images.sets import ImageSet, Preparation, Request, Split
 
 SQUARE = Geometry(resize=8, crop=8)
 AS_SQUARE = Preparation(geometry=SQUARE)
@@ -23,7 +24,7 @@ def request(geometry: Geometry | None = None, window: Any = None, exif: bool = F
 
 
 def open_images(source: str, data_dir: Path | None = None, geometry: Geometry | None = None, **asked: Any) -> ImageSet:
-    return images.open_images(source, data_dir, request(geometry, **asked))
+    return catalogue.open_images(source, data_dir, request(geometry, **asked))
 
 
 def png(value: int, size: tuple[int, int] = (6, 4)) -> bytes:

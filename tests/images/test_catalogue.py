@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import DATASETS, check
+from dpfc_cli.images.catalogue import DATASETS, check
 from dpfc_cli.sources.groups import rule_of
 from tests.images.pictures import files, open_images, request
 from tests.support import refuses

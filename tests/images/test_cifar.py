@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import open_images
+from dpfc_cli.images.catalogue import open_images
 from dpfc_cli.images.cifar import read_pickle
 from dpfc_cli.images.tars import LONGEST_NAME
 from tests.images.pictures import cifar10, pack, planes

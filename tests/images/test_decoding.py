@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.images import Geometry, Preparation, decoding
+from dpfc_cli.images import decoding
 from dpfc_cli.images.decoding import (
     BLOCK,
     FILTERS,
@@ -34,7 +35,7 @@ from dpfc_cli.images.decoding import (
     fitted,
     levels,
 )
-from dpfc_cli.images.sets import UnreadableError
+from dpfc_cli.images.sets import Preparation, UnreadableError
 from dpfc_cli.memory import proved
 from tests.images.pictures import AS_SQUARE, png
 from tests.support import refuses
@@ -259,7 +260,7 @@ def test_pillows_warnings_about_a_picture_are_not_shown(tmp_path: Path) -> None:
     program = """
 import sys
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import Preparation
+from dpfc_cli.images.sets import Preparation
 from dpfc_cli.images.decoding import decode
 try:
     decode(open(sys.argv[1], "rb").read(), "1.tif", Preparation())
@@ -354,7 +355,7 @@ TRIAL = """
 import json, resource, sys
 from pathlib import Path
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import batches
+from dpfc_cli.images.prefetch import batches
 from tests.images.pictures import SQUARE, open_images
 
 folder, megabytes = sys.argv[1], int(sys.argv[2])

@@ -20,9 +20,10 @@ from pydicom.uid import (
 
 from dpfc_cli import errors
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import Preparation, dicom, open_images
+from dpfc_cli.images import dicom
+from dpfc_cli.images.catalogue import open_images
 from dpfc_cli.images.decoding import decode
-from dpfc_cli.images.sets import UnreadableError
+from dpfc_cli.images.sets import Preparation, UnreadableError
 from tests.images.dicoms import written
 
 PLAIN = Preparation()

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import ImageSet, open_images
 from dpfc_cli.images import idx as module
+from dpfc_cli.images.catalogue import open_images
+from dpfc_cli.images.sets import ImageSet
 from tests.images.pictures import digits, idx
 
 ROOT = Path(__file__).parents[2]

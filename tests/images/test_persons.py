@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.images import Split, by_person, held_out
-from dpfc_cli.images.sets import ImageSet
+from dpfc_cli.images.sets import ImageSet, Split, by_person, held_out
 from dpfc_cli.sources.groups import rule_of
 from tests.images.pictures import SQUARE, files, open_images, png, tar, values
 

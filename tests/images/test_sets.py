@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import ImageSet, held_out
-from dpfc_cli.images.sets import spread
+from dpfc_cli.images.sets import ImageSet, held_out, spread
 from dpfc_cli.sources.split_files import _hashed
 from tests.images.pictures import SQUARE, files, idx, open_images, values
 

@@ -18,8 +18,8 @@ import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.extract import extract
-from dpfc_cli.images import by_person, prefetch, tables
-from dpfc_cli.images.sets import UnreadableError
+from dpfc_cli.images import prefetch, tables
+from dpfc_cli.images.sets import UnreadableError, by_person
 from dpfc_cli.images.tables import pictures_in
 from dpfc_cli.images.unlabelled import in_arrow, in_parquet
 from dpfc_cli.sources.groups import rule_of

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.images import ImageSet
-from dpfc_cli.images.sets import MOST_BYTES, UnreadableError
+from dpfc_cli.images.sets import MOST_BYTES, ImageSet, UnreadableError
 from dpfc_cli.images.tars import LONGEST_NAME
 from tests.images.pictures import SQUARE, open_images, png, tar, values
 

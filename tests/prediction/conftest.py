@@ -55,7 +55,7 @@ def features_of(features: FeatureSet) -> np.ndarray:
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     """Grey pictures of 8 × 8 pixels."""
     from dpfc_cli.extraction.extract import extract
-    from dpfc_cli.images import open_images
+    from dpfc_cli.images.catalogue import open_images
 
     top = tmp_path_factory.mktemp("digits")
     made = extract("digits", out=top / "set", limit=COUNT).features
