@@ -103,7 +103,7 @@ def test_large_packages_are_imported_for_what_needs_them_alone(tmp_path: Path) -
     """Encoded pictures need Pillow, parquet needs PyArrow, DICOM needs pydicom, and nothing here needs JAX."""
     large = "{'PIL', 'jax', 'pyarrow', 'scipy', 'urllib.request', 'pydicom'} & set(sys.modules)"
     code = (
-        f"import sys, dpfc_cli.images as i; i.open_images('digits'); print({large}); "
+        f"import sys, dpfc_cli.images.catalogue as i; i.open_images('digits'); print({large}); "
         f"i.open_images({files(tmp_path, 'a/1.png')!r}).splits['train'].pixels(0, 1); print({large})"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
