@@ -23,7 +23,7 @@ from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Cap, Set
 from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.merge import merge_ledgers
-from dpfc_cli.ledger.populations import known_set
+from dpfc_cli.ledger.populations import known_set, register
 from tests.closed import closed
 from tests.extraction.test_extraction import Means
 from tests.ledger.facts import DELTA, a_cap, a_charge, a_set, kept, made_set, spent_by, written
@@ -316,6 +316,18 @@ def test_a_set_is_written_down_before_it_has_its_name(place: Path) -> None:
     assert made.made
     assert known_set(read(path), made.features)
     assert a_set(set=made.features.manifest.id).set in read(path).sets
+
+
+def test_a_set_that_was_written_down_and_had_no_name_yet_is_of_whom_it_is_said_to_be_now(place: Path) -> None:
+    first = FeatureSet(place / "first")
+    register(first.folder, first.folder, first.manifest, "b")
+    assert read(place / LEDGER).populations_of(first.manifest.id) == frozenset("b")
+
+
+def test_a_link_to_a_set_with_a_ledger_elsewhere_is_in_nobodys_way(place: Path, tmp_path: Path) -> None:
+    (place / "link").symlink_to(made_set(tmp_path / "elsewhere" / "second", range(10)).folder)
+    made_set(place / "third", range(20, 30))
+    assert names(place) == ["a", None]
 
 
 def test_a_first_set_that_was_stopped_while_it_was_written_down_is_finished_later(
