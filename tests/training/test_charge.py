@@ -182,8 +182,9 @@ def test_a_set_that_is_exchanged_while_it_is_summed_ends_the_training(features: 
 def test_a_charge_pays_for_no_other_training(features: FeatureSet) -> None:
     charged = charge(checked(features))
     louder = checked(features, epsilon=90.0)
-    with pytest.raises(RuntimeError, match="for another training"):
-        run(replace(charged, checked=louder), Observer())
+    for other in (louder, replace(charged.checked, calibrated=louder.calibrated)):
+        with pytest.raises(RuntimeError, match="for another training"):
+            run(replace(charged, checked=other), Observer())
 
 
 def test_a_charge_for_persons_opens_records_with_their_persons(tmp_path: Path) -> None:
