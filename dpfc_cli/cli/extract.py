@@ -108,7 +108,8 @@ def _report(folder: Path, features: "FeatureSet | None", *, made: bool, as_json:
     if features is None:
         return
     if not made:
-        display.say(f"'{folder}' is complete already; delete it to make it anew.")
+        said = "is complete already by its manifest: its shards were not read"
+        display.say(f"'{folder}' {said}. Delete it to make it anew.")
     if not as_json:
         _show(features)
     _advise(features)

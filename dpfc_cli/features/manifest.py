@@ -30,7 +30,6 @@ MANIFEST = "manifest.json"
 VERSION = 1
 DTYPES = ("float16", "float32")
 """The precisions in which features are stored."""
-REMEDY = "Make the feature set again with 'dpfc extract' or 'dpfc import'."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +198,7 @@ def load(folder: Path) -> Manifest:
     except OSError as error:
         raise unread(path, error, wrong="unreadable") from error
     except ValueError as error:
-        raise damaged(f"{quoted(path)} cannot be read as a manifest: {error}.", REMEDY) from error
+        raise damaged(f"{quoted(path)} cannot be read as a manifest: {error}.", made_again(folder)) from error
     splits = {
         name: SplitFacts(
             n=split["n"],
@@ -211,8 +210,13 @@ def load(folder: Path) -> Manifest:
     manifest = Manifest(**{**raw, "splits": splits, "classes": tuple(raw["classes"])})
     wrong = next(_contradictions(manifest), None)
     if wrong is not None:
-        raise damaged(f"{quoted(path)} contradicts itself: {wrong}.", REMEDY)
+        raise damaged(f"{quoted(path)} contradicts itself: {wrong}.", made_again(folder))
     return manifest
+
+
+def made_again(folder: Path, command: str = "'dpfc extract' or 'dpfc import'") -> str:
+    """The remedy for a set that is damaged. Its command makes nothing anew while the folder is there."""
+    return f"Delete '{folder}', and type the command again that made it: {command}."
 
 
 def _contradictions(manifest: Manifest) -> Iterator[str]:

@@ -233,6 +233,19 @@ def test_classes_of_folders_are_asserted_or_inferred_and_the_card_says_which(dpf
     assert spent["epsilon"]["1e-05"] == pytest.approx(8, rel=1e-3)
 
 
+def test_a_damaged_set_says_what_makes_it_anew(dpfc: Dpfc) -> None:
+    line = ("extract", "digits", "--limit", "20", "--pool", "mean")
+    folder = Path(json.loads(dpfc(*line, "--json", ends=0).stdout)["path"])
+    for name in (load(folder).splits["train"].shards[0].file, "manifest.json"):
+        damaged = folder / name
+        damaged.write_bytes(damaged.read_bytes()[:-2] + b"xx")
+        refused = dpfc("train", "--epsilon", "8", ends=5)
+        assert f"Delete '{folder}', and type the command again that made it: 'dpfc extract'" in one_line(refused.stderr)
+        shutil.rmtree(folder)
+        dpfc(*line, ends=0)
+        assert dpfc("train", "--epsilon", "8", "--dry-run").exit_code == 0
+
+
 def test_a_held_out_part_is_evaluated_on_and_both_sets_are_added_up(dpfc: Dpfc, pictures: Path) -> None:
     line = ("extract", "--dataset", "imagefolder:pictures/train", *SCATTER, "--classes", "c0,c1,c2")
     whole = dpfc(*line)
