@@ -61,7 +61,10 @@ def _document(found: "Inventory") -> Document:
     head_columns = ("head", "set", "method", "made", "delta", "epsilon")
     no_sets = Words("There is none yet. Make one: dpfc extract digits")
     trained = any(each.charges for each in found.sets)
-    none = "There is none here. The ledger has charges: their heads lie elsewhere, and 'dpfc budget' has their names."
+    none = (
+        "There is none here. The ledger has charges, and 'dpfc budget' shows their states: what was written lies "
+        "elsewhere, and a training that was stopped has no head yet. It goes on with its command."
+    )
     no_heads = Words(none if trained else "There is none yet. Train one: dpfc train --epsilon 1")
     seeded = [Words(SEEDED)] if any(each.seeded for each in found.heads) else []
     warnings = [f"{path}: {why}" for path, why in found.unreadable]
