@@ -76,16 +76,17 @@ def not_in(account: Account) -> list[str]:
 
 def brief(account: Account, ledger: Ledger, delta: float) -> list[Block]:
     """What is spent and left of a population, and what must be known beside it."""
-    rows = [("spent", account.summed(delta))]
-    for cap in account.caps:
-        largest, _ = caps.left(replace(account, caps=(cap,), also=()), cap.delta or 1.0) or (0.0, cap)
+    rows, binding = [("spent", account.summed(delta))], _binding(account)
+    for cap in binding:
+        alone = [replace(each, caps=(cap,), also=()) for each in account.meant if cap in each.caps]
+        largest = min(found[0] for each in alone if (found := caps.left(each, cap.delta or 1.0)))
         count = _charges_before(cap, account, ledger)
         when = f"set after {counted(count, 'charge')}" if count else "set before the first charge"
         rows += [("cap", f"{caps.said(cap)}, {when}"), ("left", rounding.left(largest, cap.delta or 1.0))]
     sets, changes = _sets(account, ledger), _changes(account, ledger)
-    if changes and not account.caps:
+    if changes and not binding:
         rows.append(("cap", "none"))
-    earlier = [cap for cap in changes if cap.most is not None and cap not in account.caps]
+    earlier = [cap for cap in changes if cap.most is not None and cap not in binding]
     if earlier:
         highest = max(earlier, key=lambda cap: cap.most or 0.0)
         rows.append(("earlier caps", f"{len(earlier)}, the highest: {caps.said(highest)}"))
@@ -100,7 +101,14 @@ def brief(account: Account, ledger: Ledger, delta: float) -> list[Block]:
 def _charges_before(cap: Cap, account: Account, ledger: Ledger) -> int:
     """How many charges a cap did not know of beforehand: by the clock, or by the rows, whose order a merge changes."""
     rows = {each.id for each in ledger.until(cap.id).charges}
-    return sum(each.id in rows or each.at < cap.at for each in account.charges)
+    those = [each for each in account.meant if ledger.named(cap.population) in (None, each.population)]
+    return max(sum(of.id in rows or of.at < cap.at for of in each.charges) for each in those)
+
+
+def _binding(account: Account) -> list[Cap]:
+    """The caps that hold for all populations that may be meant: a training is refused by any of them."""
+    found = dict.fromkeys(cap for each in account.meant for cap in each.caps)
+    return sorted(found, key=lambda cap: cap.most or 0.0)
 
 
 def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Block]:
@@ -110,8 +118,8 @@ def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Bl
     found += [*_totals(account, deltas), replace(_sets(account, ledger), full=True)]
     if changes:
         found.append(_changed(changes))
-    if account.private and (account.caps or len(account.private) > 1):
-        found.append(Words(CAPPED if account.caps else PLANNED, full=True))
+    if account.private and ((capped := _binding(account)) or len(account.private) > 1):
+        found.append(Words(CAPPED if capped else PLANNED, full=True))
     return found
 
 
@@ -187,8 +195,9 @@ def _changed(changes: Sequence[Cap]) -> Table:
 
 
 def _changes(account: Account, ledger: Ledger) -> list[Cap]:
-    """All caps that a population has had."""
-    return [cap for cap in ledger.all(Cap) if ledger.named(cap.population) in (None, account.population)]
+    """All caps that the populations that may be meant have had."""
+    names = {None, *(each.population for each in account.meant)}
+    return [cap for cap in ledger.all(Cap) if ledger.named(cap.population) in names]
 
 
 def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[str, Any]:
@@ -196,7 +205,7 @@ def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[st
     named = {of: facts[-1].name for of, facts in ledger.sets.items()}
     shown = ("id", "at", "by", "purpose", "split", "method", "claim", "epsilon", "delta", "adjacency", "unit", "head")
     said = ("id", "at", "by", "note", "population", "unit", "epsilon", "delta")
-    in_force, total = {cap.id for cap in account.caps}, {delta: account.epsilon(delta) for delta in deltas}
+    in_force, total = {cap.id for cap in _binding(account)}, {delta: account.epsilon(delta) for delta in deltas}
 
     def charged(charge: Charge) -> dict[str, Any]:
         last = ledger.outcome(charge.id)

@@ -231,6 +231,28 @@ def test_a_cap_is_set_shown_and_changed_and_every_change_stays(dpfc: Dpfc, featu
     assert dpfc(*LS, "8").exit_code == 0
 
 
+def test_a_cap_that_binds_a_set_is_shown_whatever_population_the_set_is_given_to(dpfc: Dpfc, features: Path) -> None:
+    """A set counts in both populations then, and a training on it is refused by the cap of either."""
+    dpfc(*SET, "--population", "ward7", ends=0)
+    dpfc(*SET, "--cap", "4", "--note", "too high", ends=0)
+    dpfc(*SET, "--cap", "3", ends=0)
+    dpfc(*LS, "1", "--out", "a.safetensors", ends=0)
+    renamed = dpfc(*SET, "--population", "other", "--full", ends=0)
+    dpfc("report", "a.safetensors", "--internal", "--out", "report.html", ends=0)
+    verified, report = dpfc("verify", "a.safetensors", ends=0), Path("report.html").read_text("utf-8")
+    for shown in (renamed.stdout, dpfc(*SET).stdout, verified.stdout, re.sub("<.*?>", " ", report)):
+        shown = one_line(shown).replace("&#x27;", "'")
+        assert "Spent on population other" in shown
+        assert "of 'ward7', set before the first charge" in shown
+        assert "earlier caps 1, the highest: epsilon = 4" in shown
+    assert all("too high" in each for each in (renamed.stdout, report))
+    spent = json.loads(dpfc("verify", "a.safetensors", "--json").stdout)["spent"]
+    assert spent["caps"] == told(dpfc, *SET[1:])[0]["caps"]
+    said = [(each["population"], each["epsilon"], each["in_force"], each["charges_before"]) for each in spent["caps"]]
+    assert said == [("ward7", 4.0, False, 0), ("ward7", 3.0, True, 0)]
+    assert "'ward7'" in dpfc(*LS, "5", "--dry-run", ends=3).stderr
+
+
 def test_what_a_cap_does_not_allow_ends_with_code_3_and_is_not_charged(dpfc: Dpfc, features: Path) -> None:
     assert dpfc(*SET, "--cap", "3").exit_code == 0
     planned = json.loads(dpfc(*LS, "2.5", "--dry-run", "--json").stdout)["left_after"]
