@@ -19,7 +19,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Plan
 from dpfc_cli.privacy.queries import ClassSums, sensitivity
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.trust.claims import epsilon_of
+from dpfc_cli.trust.claims import epsilon_of, large_delta
 
 SECONDS = 2.6e-10
 """Of a decomposition, for each d³: as measured on one core of a busy machine with d = 3,000. An idle one takes half."""
@@ -217,12 +217,9 @@ def with_options(calibrated: Calibrated, given: Mapping[str, Any], tuning: Mappi
 
 def check_delta(delta: float, facts: Facts, remedy: str) -> None:
     """Refuse a δ above 1/n. remedy: what to do, for the message."""
-    if delta > 1 / facts.n:
-        raise UserError(
-            f"{parameter('delta')} {delta:g} is larger than 1/n = {1 / facts.n:.2g}. A mechanism that publishes all "
-            f"of one {facts.unit} at random would satisfy it.",
-            remedy,
-        )
+    large = large_delta(delta, facts.n, facts.unit)
+    if large is not None:
+        raise UserError(f"{large}.", remedy, parameter="delta")
 
 
 def _refuse_idle(method: AnyMethod, given: Mapping[str, Any], options: Any) -> None:
@@ -277,11 +274,9 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
     facts, guarantee, said = calibrated.facts, calibrated.guarantee, warnings_of_width(calibrated.facts.d)
     if guarantee is None:
         return said
-    if guarantee.delta > 1 / facts.n:
-        said.append(
-            f"delta = {guarantee.delta:g} is larger than 1/n = {1 / facts.n:.2g}: a mechanism that publishes all of "
-            f"one {facts.unit} would satisfy it."
-        )
+    large = large_delta(guarantee.delta, facts.n, facts.unit)
+    if large is not None:
+        said.append(f"{large}.")
     method, given = calibrated.method, calibrated.given
     if given.get("steps", method.least_steps) < method.least_steps and "learning_rate" not in given:
         said.append(

@@ -101,6 +101,14 @@ def same_epsilon(one: float | None, other: float | None) -> bool:
     return math.isclose(one, other, rel_tol=1e-5)
 
 
+def large_delta(delta: float, n: int, unit: str) -> str | None:
+    """What a δ above 1/n allows, in a sentence; None where it is not above."""
+    if delta <= 1 / n:
+        return None
+    publishes = f"a mechanism that publishes all of one {unit} would satisfy it"
+    return f"delta = {delta:g} is larger than 1/n = {1 / n:.2g}: {publishes}"
+
+
 def is_sampled(plan: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a release sees a Poisson sample."""
     return any(release["rate"] < 1 for release in plan)

@@ -15,7 +15,7 @@ from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.rounding import at_most, cost, delta, epsilon, rounded_down
 from dpfc_cli.show.document import Curve, Document, Facts, Points, Section, Table, Words
-from dpfc_cli.trust.claims import is_sampled, masked_epsilon
+from dpfc_cli.trust.claims import is_sampled, large_delta, masked_epsilon
 
 _SEVERAL = {
     "record": "several pictures of one person together: the guarantee is for one record",
@@ -50,9 +50,11 @@ def brief(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         return [("this head", said)]
     if card["claim"] != "private":
         return [("this head", "no guarantee: no noise was added, contributions were not clipped (epsilon = ∞)")]
+    large = large_delta(card["delta"], card["facts"]["n"], card["unit"])
     return [
         ("this head", f"differentially private, {cost(card['epsilon'], card['delta'])}"),
         ("protects", _protected(card)),
+        *([] if large is None else [("delta", large)]),
     ]
 
 
@@ -224,7 +226,8 @@ def curve(card: Mapping[str, Any]) -> list[tuple[float, float]]:
 
 def _protected(card: Mapping[str, Any]) -> str:
     n = card["facts"]["n"]
-    if card["unit"] != "person":
+    # A card without the number of their records is shown, too, by whoever says that it contradicts itself.
+    if card["unit"] != "person" or "records" not in card["facts"]:
         return f"one {card['unit']} of {n:,}, {card['adjacency']} adjacency"
     records = f"all records of this person ({card['facts']['records']:,} in all)"
     return f"one person of {n:,}, with {records}, {card['adjacency']} adjacency"

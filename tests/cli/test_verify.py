@@ -120,6 +120,13 @@ def test_an_edited_epsilon_is_refused_everywhere(dpfc: Dpfc, head: Path) -> None
         assert "epsilon = 0.1 is stated" in refused.stderr
 
 
+def test_a_card_of_persons_without_the_number_of_their_records_contradicts(dpfc: Dpfc, head: Path) -> None:
+    forge(lambda card, arrays: card.update(unit="person"))
+    for line in (("verify", HEAD), ("verify", HEAD, "--json"), ("statement", HEAD)):
+        assert "its facts do not fit the unit" in dpfc(*line, ends=5).stderr
+    assert "its facts do not fit the unit" in dpfc_face.verify(HEAD).told()["contradicts"]
+
+
 def cheaper(card: dict[str, Any], arrays: object) -> None:
     """All figures of a smaller ε, each of them in agreement with the others."""
     mu = mu_for(0.1, card["delta"], card["eta"])

@@ -75,6 +75,13 @@ def test_the_statement_names_everything_that_must_be_defended() -> None:
     assert "hessians" not in text
 
 
+def test_the_claim_says_what_a_delta_above_one_in_n_allows() -> None:
+    for delta, told in ((0.01, False), (0.0101, True)):
+        card = make_card("private") | {"delta": delta}
+        for said in (said_of(card), dict(statement.brief(card))):
+            assert ("publishes all of one record" in " ".join(said.values())) == told
+
+
 def test_the_statement_says_in_plain_words_what_anyone_can_guess() -> None:
     """Φ(μ/2) and Φ(Φ⁻¹(0.05) + μ) at μ = 0.268, rounded up."""
     said = said_of(make_card("private"))
