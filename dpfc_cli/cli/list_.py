@@ -1,6 +1,7 @@
 """`dpfc list`: the feature sets, the heads, and what they cost."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from dpfc_cli import rounding
@@ -8,6 +9,7 @@ from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import JSON
+from dpfc_cli.errors import UserError
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.show.document import Document, Section, Table, Words
 
@@ -26,15 +28,34 @@ def list_(
     """
     from dpfc_cli.inventory import inventory
 
-    document = _document(inventory(features_folder(), heads_folder()))
+    found = inventory(features_folder(), heads_folder())
+    failed = _unread_ledger(found)
+    document = _document(found, failed)
     if as_json:
         display.as_json(document.values)
     else:
         display.show(document, full)
+    if failed is not None:
+        raise failed
 
 
-def _document(found: "Inventory") -> Document:
-    """Both tables, and what is wrong. The short form has what a command names, and its cost."""
+def _unread_ledger(found: "Inventory") -> UserError | None:
+    """Why the ledger of a set cannot be read, if one cannot: nobody knows what was spent."""
+    from dpfc_cli.ledger.file import ledger_path, read
+
+    try:
+        for each in found.sets:
+            if each.charges is None:
+                read(ledger_path(Path(each.path)))
+    except UserError as error:
+        return error
+    return None
+
+
+def _document(found: "Inventory", failed: UserError | None) -> Document:
+    """Both tables, and what is wrong. The short form has what a command names, and its cost. failed: what is said
+    after it.
+    """
     from dpfc_cli.trust.statement import SEEDED, claimed
 
     sets = [
@@ -65,9 +86,13 @@ def _document(found: "Inventory") -> Document:
         "There is none here. The ledger has charges, and 'dpfc budget' shows their states: what was written lies "
         "elsewhere, and a training that was stopped has no head yet. It goes on with its command."
     )
-    no_heads = Words(none if trained else "There is none yet. Train one: dpfc train --epsilon 1")
+    if not trained:
+        known = all(each.charges is not None for each in found.sets)
+        none = "There is none yet. Train one: dpfc train --epsilon 1" if known else "There is none here."
+    no_heads = Words(none)
     seeded = [Words(SEEDED)] if any(each.seeded for each in found.heads) else []
-    warnings = [f"{path}: {why}" for path, why in found.unreadable]
+    said = [(path, why) for path, why in found.unreadable if failed is None or why != failed.what]
+    warnings = [why if path in why else f"{path}: {why}" for path, why in said]
     warnings += dict.fromkeys(each.warning for each in found.sets if each.warning is not None)
     if names := ", ".join(each.name for each in found.sets if each.unprotected):
         warnings.append(

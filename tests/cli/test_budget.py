@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import shlex
 import sys
 import warnings
@@ -152,13 +153,19 @@ def test_a_set_and_a_ledger_that_do_not_belong_together_are_told(dpfc: Dpfc, fea
         assert (shown.exit_code, "older backup" in one_line(shown.stderr)) == (0, True), line
     for broken in (b"", newer[:-500] + bytes(500), b"no ledger"):
         BOOK.write_bytes(broken)
-        listed = dpfc("list", "--json")
+        listed = dpfc("list", "--json", ends=5 if broken else 0)
         assert [each["charges"] for each in json.loads(listed.stdout)["sets"]] == [None, None, None]
         assert json.loads(listed.stdout)["unreadable"]
+        if broken:
+            # What can be shown is shown, and a script stops.
+            assert json.loads(listed.stderr)["error"]["code"] == "damaged"
+            shown = dpfc("list", ends=5)
+            assert ("blobs" in shown.stdout, shown.stderr.count(str(BOOK))) == (True, 1)
         assert {dpfc(*line).exit_code for line in (("budget",), SET, (*LS, "1"))} <= {2, 5}
         assert BOOK.read_bytes() == broken
     BOOK.unlink()
-    assert dpfc("list").exit_code == 0
+    shutil.rmtree("heads")
+    assert "Train one" not in dpfc("list", ends=0).stdout
     assert dpfc("budget").exit_code == dpfc(*SET).exit_code == 2
     assert not BOOK.exists()
     adopted = dpfc(*SET, "--adopt")
