@@ -1,6 +1,7 @@
 """`dpfc`: the commands and how they end.
 
-The exit codes are `errors.ENDINGS`. With --json, stderr has the warnings, or the error as one JSON object with them.
+The exit codes are `errors.ENDINGS`. With --json, stderr has the warnings that the object lacks, or the
+error as one JSON object with them.
 
 `display` is imported inside functions: it looks at the output streams, and `main` may have to repair them first.
 """

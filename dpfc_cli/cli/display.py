@@ -215,7 +215,10 @@ def as_json(value: Any) -> None:
     """One JSON object on stdout, with null for infinity, which JSON does not know.
 
     It is visible ASCII: JSON's own escapes stand for all other characters, so programs read every name as it is.
+    Warnings that it has are not told again.
     """
+    if held and isinstance(value, dict):
+        held[:] = [each for each in held if each not in value.get("warnings", ())]
     _print_json(value, sys.stdout)
 
 

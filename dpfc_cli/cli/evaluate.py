@@ -125,7 +125,7 @@ def evaluate(
             noisy = private.release(ready, progress)
             stop.stands = f"The evaluation was charged to '{ledger_path(found.folder)}' and stays charged."
             document = evaluated.private(paths[0], cards[0], found, noisy)
-    if as_json or as_csv:
+    if as_csv:
         for warning in document.values["warnings"]:
             display.warn(warning)
     if as_json:

@@ -3,8 +3,8 @@
 import csv
 import json
 import re
-import shutil
 import shlex
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator

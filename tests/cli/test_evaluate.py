@@ -60,11 +60,13 @@ def test_of_a_named_set_the_newest_head_is_one_that_takes_it(dpfc: Dpfc, trained
     assert f"Head: {trained} (the newest" in dpfc("predict", "blobs", ends=0).stderr
 
 
-def test_warnings_are_shown_and_are_in_the_json(dpfc: Dpfc, trained: Path) -> None:
-    warned = dpfc("evaluate", "--split", "train", "--json")
-    (warning,) = json.loads(warned.stdout)["warnings"]
+def test_warnings_are_shown_or_are_in_the_json(dpfc: Dpfc, trained: Path) -> None:
+    line = ("evaluate", "--split", "train")
+    (warning,) = json.loads(dpfc(*line, "--json").stdout)["warnings"]
     assert "Do not publish them" in warning
-    assert f"Warning: {warning}" in warned.stderr
+    assert "Warning" not in dpfc(*line, "--json").stderr
+    for form in ((), ("--csv",)):
+        assert f"Warning: {warning}" in one_line(dpfc(*line, *form).stderr)
 
 
 # What goes wrong, and how often

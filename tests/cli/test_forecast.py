@@ -47,6 +47,9 @@ def test_facts_alone_give_a_table_without_an_accuracy(dpfc: Dpfc) -> None:
     assert (low.split(), high.split()) == (["0.1", "24", "%", "50.7", "%", "488"], ["8", "98", "%", "79.8", "%", "0"])
     assert "name public ones with --on" in shown.stdout
     assert f"At epsilon = 0.1 {HIDES}" in shown.stderr
+    # For a program it is in the object.
+    told = dpfc(*line, "--json", ends=0)
+    assert (HIDES in str(json.loads(told.stdout)["warnings"]), told.stderr) == (True, "")
     assert list(Path().iterdir()) == []
 
 
