@@ -140,9 +140,8 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
     who = {name: grouping.digest for name, grouping in groupings.items()} or None
     options = {"spread": limit, "hold_out": hold_out, "groups": who}
     manifest = manifest_of(pictures, backbone, wanted.dtype, asked.preparation, rule, **options)
-    features = complete(folder, manifest)
+    features = complete(folder, manifest, partial(check_same, population=whose))
     if features is not None:
-        check_same(features, whose)
         return Extracted(folder=folder, features=features, was_complete=True)
     check_begin(read(ledger_path(folder)))
     splits = pictures.splits

@@ -383,9 +383,10 @@ def _tidy(folder: Path) -> None:
             left.unlink(missing_ok=True)
 
 
-def complete(folder: Path, wanted: Manifest) -> FeatureSet | None:
+def complete(folder: Path, wanted: Manifest, check: Callable[[FeatureSet], None]) -> FeatureSet | None:
     """The finished set in `folder`, if it has the identity of `wanted`; None if nothing lies there. Classes that
-    `wanted` asserts replace inferred ones. UserError: the folder is a set of another identity, or something else.
+    `wanted` asserts replace inferred ones, once `check` has raised nothing. UserError: the folder is a set of another
+    identity, or something else.
     """
     if not folder.exists():
         return None
@@ -397,6 +398,7 @@ def complete(folder: Path, wanted: Manifest) -> FeatureSet | None:
             f"Choose another {parameter('out')}, or delete it.",
             code="exists",
         )
+    check(FeatureSet(folder))
     # The run that finished it may have been killed before it tidied up.
     _tidy(folder)
     if said_later:

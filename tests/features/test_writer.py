@@ -314,7 +314,7 @@ def test_rows_are_made_null_records_by_a_mask_and_keep_their_groups(tmp_path: Pa
 def test_a_place_that_holds_something_else_is_refused(folder: Path, tmp_path: Path) -> None:
     folder.mkdir()
     with pytest.raises(UserError, match="no feature set"):
-        complete(folder, WANTED)
+        complete(folder, WANTED, lambda _: None)
     (tmp_path / "file").write_text("")
     (tmp_path / "link.partial").symlink_to(folder)
     for place in (tmp_path / "file" / "set", tmp_path / "link"):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import dpfc_cli
 from dpfc_cli import backbones
@@ -198,6 +199,21 @@ def test_a_finished_set_is_of_no_other_population_because_its_command_is_typed_a
         made_set(place / "first", range(10), population)
     refused("conflict", lambda: made_set(place / "first", range(10), "b"))
     assert kept(place) == before
+    # Classes that are stated at the same time are not written, either.
+    np.savez(place / "raw.npz", train_x=np.eye(9), train_y=np.array(list("abc"))[np.arange(9) % 3])
+    for name in "abc":
+        (place / "pictures" / name).mkdir(parents=True)
+        Image.fromarray(np.full((8, 8), ord(name), np.uint8)).save(place / "pictures" / name / "1.png")
+    for name, make in (
+        ("imported", partial(import_features, place / "raw.npz", warn=len)),
+        ("extracted", partial(extract, f"imagefolder:{place / 'pictures'}", image_size=8, pool="mean", warn=len)),
+    ):
+        make(out=place / name)
+        before = kept(place)
+        for _ in range(2):
+            refused("conflict", lambda make=make, name=name: make(out=place / name, classes=[*"abc"], population="b"))
+            assert kept(place) == before
+        assert make(out=place / name, classes=[*"abc"]).features.manifest.origin == "asserted"
 
 
 def test_what_has_no_guarantee_is_moved_under_no_cap(place: Path) -> None:
