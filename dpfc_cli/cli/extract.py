@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.typed import JSON, flag_named, set_named, source_named
-from dpfc_cli.errors import GUARDED, UserError, counted, missing, spelled
+from dpfc_cli.errors import UserError, counted, missing, spelled
 from dpfc_cli.extraction.request import SOURCES, WHAT, WORK, Extraction, Import
 from dpfc_cli.options import Option, declared
 
@@ -178,10 +178,6 @@ def _advise(features: "FeatureSet") -> None:
                 remedy = "Say in a column 'split' of the table which slides are for it, or import with --hold-out 0.1."
         display.warn(f"there is no test split for dpfc evaluate. {remedy}")
     if features.manifest.origin == "inferred":
-        display.warn(
-            f"nobody stated the classes. They follow from the records, and the set's manifest names them. These "
-            f"names will be in every head. 'dpfc train' refuses them, unless you insist. {GUARDED}"
-        )
         display.say("Next: the same command with --classes. In this order nothing is computed anew.")
         return
     facts = features.split("train")

@@ -142,7 +142,7 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
     manifest = manifest_of(pictures, backbone, wanted.dtype, asked.preparation, rule, **options)
     features = complete(folder, manifest, partial(check_same, population=whose))
     if features is not None:
-        return Extracted(folder=folder, features=features, was_complete=True)
+        return Extracted(folder=folder, features=wanted.remarked(features), was_complete=True)
     check_begin(read(ledger_path(folder)))
     splits = pictures.splits
     sizes = {name: split.n for name, split in splits.items()}
@@ -172,7 +172,7 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
         count = make_shards(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
         seconds = time.monotonic() - started
         finished = writer.finish(broken.approve, partial(register, population=whose))
-    made = None if finished is None else FeatureSet(folder)
+    made = None if finished is None else wanted.remarked(FeatureSet(folder))
     return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left, null=broken.said)
 
 

@@ -150,7 +150,7 @@ def import_features(wanted: Import) -> Imported:
         )
         features = complete(out, manifest, partial(check_same, population=wanted.population))
         if features is not None:
-            return Imported(features, made=False)
+            return Imported(wanted.remarked(features), made=False)
         sizes = {split: table.n for split, table in tables.items()}
         nulls = Broken("record", sizes, lambda split, i: f"record {i} of {split}", broken, wanted.share)
         writer = FeatureWriter(
@@ -175,7 +175,7 @@ def import_features(wanted: Import) -> Imported:
     if nulls.said is not None:
         wanted.warned(nulls.said)
     assert finished is not None, "a writer that works alone finishes the set"
-    return Imported(FeatureSet(out), made=True)
+    return Imported(wanted.remarked(FeatureSet(out)), made=True)
 
 
 def _held_out(tables: dict[str, Table], fraction: float, source: str) -> dict[str, Table]:

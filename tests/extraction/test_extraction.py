@@ -175,10 +175,12 @@ def test_warnings_are_pythons_unless_somebody_takes_them(tmp_path: Path, monkeyp
     taken: list[str] = []
     with pytest.warns(ExtractionWarning, match=r"less than a quarter.*window 0,4095.*do not publish"):
         extraction.extract("imagefolder:dark", **SCATTER, out="one")
-    extraction.extract("imagefolder:dark", **SCATTER, out="two", warn=taken.append)
+    extraction.extract("imagefolder:dark", **SCATTER, out="two", classes=["a", "b"], warn=taken.append)
     assert len(taken) == 1
     # With a window nothing is wrong with them.
-    extraction.extract("imagefolder:dark", **SCATTER, out="three", window=(0, 4095), warn=taken.append)
+    extraction.extract(
+        "imagefolder:dark", **SCATTER, out="three", classes=["a", "b"], window=(0, 4095), warn=taken.append
+    )
     assert len(taken) == 1
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.extraction.request import ExtractionWarning
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.sources import classes
 from dpfc_cli.sources.person_hints import PersonsNoticedError
@@ -75,7 +76,8 @@ def numbers(features: FeatureSet, split: str) -> list[int]:
 
 def test_classes_are_asserted_or_inferred_and_can_be_asserted_later(tmp_path: Path, single: Arrays) -> None:
     source = npz(tmp_path, single)
-    first, made_now = import_features(source, tmp_path / "set")
+    with pytest.warns(ExtractionWarning, match="nobody stated the classes"):
+        first, made_now = import_features(source, tmp_path / "set")
     assert (made_now, first.manifest.origin, first.classes) == (True, "inferred", ("0", "1", "2"))
     again, made_now = import_features(str(source), str(tmp_path / "set"), classes=["x", "y", "z", "never seen"])
     assert (made_now, again.manifest.origin, len(again.classes)) == (False, "asserted", 4)

@@ -360,7 +360,9 @@ def test_a_slide_that_memory_cannot_hold_is_not_damaged(tmp_path: Path) -> None:
     command = [sys.executable, "-c", TRIAL, str(tmp_path), str(LARGE * 30)]
     assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout == "too little\n"
     assert not (tmp_path / "set").exists()
-    assert imported(tmp_path, place, on_error="null", most_null=0.2, warn=pytest.fail).splits == {"train": 6}
+    assert imported(
+        tmp_path, place, on_error="null", most_null=0.2, classes=["normal", "tumour"], warn=pytest.fail
+    ).splits == {"train": 6}
 
 
 def test_a_disk_that_fails_stops_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
