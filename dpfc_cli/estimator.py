@@ -40,7 +40,8 @@ from dpfc_cli.ledger.totals import Account
 from dpfc_cli.options import Option, refuse_unknown
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.show.document import Values
-from dpfc_cli.sources.groups import keys_of
+from dpfc_cli.sources.classes import MOST_ASSERTED, composed
+from dpfc_cli.sources.groups import NO_PERSON, keys_of
 from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request, Training
@@ -50,7 +51,7 @@ from dpfc_cli.training.train import finish, plan
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+    from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
     raise unsupported(
         "PrivateClassifier needs scikit-learn (1.6 or later), which is not installed.",
@@ -66,6 +67,8 @@ OPTIONS = {
 """The options of a training that are parameters here, too."""
 LEDGER_FOLDER = "private-classifier"
 """The ledger folder, unless the user names one."""
+NUMBERS = (int, float, np.integer, np.floating, np.bool_)
+"""The types of labels that are numbers."""
 TEMPORARY = ".fit-"
 """How the name of a folder begins that holds the records until they are imported."""
 SOURCE = "PrivateClassifier.npz"
@@ -165,17 +168,19 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 the head could be written nowhere.
 
         """
+        asserted = self._asserted()
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            what = f"State the privacy once: as {parameter('epsilon')} or as {parameter('noise_multiplier')}."
+            raise conflict(what, f"To begin with: {parameter('epsilon')} 1. For a noise multiplier: None.")
         # This one stays as it is until the fit has ended.
         fitted = copy.copy(self)
         X, y = _checked(fitted, X, y, ensure_min_samples=2)
         check_classification_targets(y)
-        asserted = self._asserted()
         classes, labels = _labelled(y, asserted)
         order = np.argsort(classes)
         arrays = {"train_x": X, "train_y": labels}
         if groups is not None:
-            arrays["train_groups"] = _persons(np.asarray(groups))
-            check_consistent_length(X, groups)
+            arrays["train_groups"] = _persons(np.asarray(groups), len(X))
         names = None if asserted is None else tuple(map(str, classes.tolist()))
         with _set_of(arrays, names, _ledger_folder(self.ledger)) as features:
             trained = self._trained(features, inferred=asserted is None)
@@ -186,8 +191,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.__dict__ = fitted.__dict__
         return self
 
-    def _asserted(self) -> Sequence[Any] | int | None:
-        """The classes that are stated; None if they are to be taken from y. UserError where nobody says which."""
+    def _asserted(self) -> np.ndarray | None:
+        """The classes that are stated, (m,): different texts, or different numbers; None if they are to be taken from
+        y. UserError where nobody says which, or they are something else.
+        """
         if isinstance(self.classes, str) and self.classes == "infer":
             return None
         if self.classes is None or isinstance(self.classes, str):
@@ -196,7 +203,20 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "private records, and no noise hides them.",
                 f"List all labels. Or, if everybody may know which occur: {parameter('classes')}='infer'.",
             )
-        return self.classes
+        if isinstance(self.classes, int | np.integer) and 1 < self.classes <= MOST_ASSERTED:
+            return np.arange(self.classes)
+        given = np.asarray(self.classes, object)
+        each = given.tolist() if given.ndim == 1 else []
+        # NaN is in no range.
+        numbers = all(isinstance(label, NUMBERS) and -(2**63) <= label < 2**63 for label in each)
+        if numbers or all(isinstance(label, str) and label for label in each):
+            classes = np.array(each)
+            if len({composed(str(label)) for label in classes.tolist()}) == len(each) > 1:
+                return classes
+        raise InvalidInputError(
+            f"{parameter('classes')} must be two or more different labels, all texts or all numbers, or their number.",
+            "List all labels that may occur. A number m stands for the labels 0 … m − 1.",
+        )
 
     def _trained(self, features: FeatureSet, *, inferred: bool) -> Trained:
         observer, given = _Observer(), {name: getattr(self, name) for name in OPTIONS}
@@ -221,7 +241,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(after.charges) > 1:
             limit = " A cap limits it: PrivateClassifier(cap=…)." if self.cap is None and self.seed is None else ""
             spent = after.summed(checked.charge.delta or default_delta(checked.calibrated.facts.n))
-            observer.warn(f"this is fit {len(after.charges)} with this ledger. {spent}: all fits together.{limit}")
+            observer.warn(f"this is charge {len(after.charges)} with this ledger. {spent}: all fits together.{limit}")
         return finish(checked, observer)
 
     @property
@@ -282,12 +302,12 @@ def _checked(of: PrivateClassifier, *given: Any, **how: Any) -> Any:
     raise InvalidInputError(f"{said}.", remedy)
 
 
-def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.ndarray, np.ndarray]:
+def _labelled(y: np.ndarray, asserted: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """The classes, as they were asserted or else sorted, and the number of the class of each record."""
     if asserted is None:
         classes, labels = np.unique(y, return_inverse=True)
     else:
-        classes = np.arange(asserted) if isinstance(asserted, int) else np.asarray(asserted)
+        classes = asserted
         kind, other = ("texts" if isinstance(each[0], str) else "numbers" for each in (classes, y))
         if kind != other:
             raise InvalidInputError(
@@ -303,9 +323,8 @@ def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.n
                 code="bad-record",
             )
     if len(classes) < 2:
-        said = f" {GUARDED}" if asserted is None else ""
         raise InvalidInputError(
-            f"There is one class only. A head for one class always gives the same answer.{said}",
+            f"There is one class only. A head for one class always gives the same answer. {GUARDED}",
             f"Name all labels that may occur: {parameter('classes')}.",
             code="conflict",
         )
@@ -388,13 +407,14 @@ def _remove(place: Path) -> None:
             shutil.rmtree(each)
 
 
-def _persons(groups: np.ndarray) -> np.ndarray:
-    """Which person each record belongs to. An array of objects may hold anything: what is no text and no integer, and
-    what is missing, is refused.
-    """
-    if groups.dtype != object:
+def _persons(groups: np.ndarray, n: int) -> np.ndarray:
+    """Which person each of n records belongs to. What is no text and no integer, and what is missing, is refused."""
+    if groups.shape != (n,):
+        what = f"{parameter('groups')} does not have a key for each record: its shape is {groups.shape}, not ({n},)."
+        raise InvalidInputError(what, "Give n keys, one for each row of X.")
+    if groups.dtype.kind in "iuS":
         return groups
-    found = keys_of(groups.tolist(), "groups", lambda i: f"record {i}")
+    found = keys_of(groups.tolist(), "groups", lambda i: f"record {i}", f"NaN names nobody. {NO_PERSON}")
     return np.asarray(np.array(found.names)[found.codes])
 
 

@@ -115,15 +115,15 @@ def test_a_grid_search_over_options_is_warned_of_with_what_it_spends_together(mo
     # Two settings on two parts, and the best on all.
     again = [str(each.message) for each in said if "all fits together" in str(each.message)]
     assert len(again) == 4
-    assert f"fit 5 with this ledger. epsilon = {rounding.epsilon(spent)} at delta = 1e-05" in again[-1]
+    assert f"charge 5 with this ledger. epsilon = {rounding.epsilon(spent)} at delta = 1e-05" in again[-1]
     assert "cap=" in again[0]
     # A fit without a guarantee is counted, and said beside the sum.
     open_ = clone(model).set_params(ledger="open", seed=1, cap=None).fit(X, LABELS)
     assert open_.privacy_["unprotected"] == 1
-    with pytest.warns(TrainingWarning, match=r"fit 2 with this ledger.*1 training without a guarantee"):
+    with pytest.warns(TrainingWarning, match=r"charge 2 with this ledger.*1 training without a guarantee"):
         private = clone(open_).set_params(seed=None).fit(X, LABELS)
     assert (private.privacy_["fits"], private.privacy_["unprotected"]) == (2, 1)
-    with pytest.warns(TrainingWarning, match=r"fit 3 with this ledger.*2 trainings without a guarantee"):
+    with pytest.warns(TrainingWarning, match=r"charge 3 with this ledger.*2 trainings without a guarantee"):
         open_.fit(X, LABELS)
     capped = clone(model).set_params(cap=0.6, ledger="capped")
     with pytest.raises(UserError, match="does not fit under the cap"):
@@ -195,11 +195,54 @@ def test_a_label_that_was_not_asserted_is_refused_before_the_charge() -> None:
     assert "do not publish it" in str(refused.value)
     assert "zoster" not in str(refused.value)
     with pytest.raises(UserError, match="one class only"):
-        PrivateClassifier(classes=["cold"]).fit(X, ["cold"] * 240)
-    for twice, labels in (([*NAMES, "flu"], LABELS), ([0, 1, 2, 1], Y)):
-        with pytest.raises(UserError, match="different names"):
-            PrivateClassifier(method="dp-ls", classes=twice).fit(X, labels)
+        PrivateClassifier(classes="infer").fit(X, ["cold"] * 240)
     assert files() == []
+
+
+def test_classes_that_are_no_two_different_labels_are_refused_before_all_else() -> None:
+    numbers: list[Any] = [
+        0,
+        1,
+        -3,
+        True,
+        10.0,
+        np.nan,
+        10**9,
+        [0.0, 1.0, np.nan],
+        [0, 1, np.inf],
+        [0, 1, 2, 1],
+        [0, 2**70],
+    ]
+    texts: list[Any] = [
+        ["a", None],
+        ["a", 1],
+        ["a", ""],
+        ["a", "b", "a"],
+        ["\u00e9", "e\u0301"],
+        ["cold"],
+        np.array("ab"),
+    ]
+    others: list[Any] = [[], [[0, 1], [2, 3]], {"a", "b"}, [b"a", b"b"], [1j, 2]]
+    for given in numbers + texts + others:
+        with pytest.raises(ValueError, match="two or more different") as refused:
+            PrivateClassifier(method="dp-ls", classes=given).fit(X[0], LABELS)
+        assert isinstance(refused.value, UserError), given
+        assert refused.value.fields["parameter"] == "classes"
+    assert files() == []
+    good: list[Any] = [3, np.int64(3), range(3), np.arange(3), [2.0, 0.0, 1.0], np.arange(3, dtype=np.float32)]
+    for given in good:
+        assert PrivateClassifier(method="dp-ls", classes=given).fit(X, Y).classes_.tolist() == [0, 1, 2]
+    objects: Any = NAMES.astype(object)
+    of_objects = PrivateClassifier(method="dp-ls", classes=objects).fit(X, LABELS.astype(object))
+    assert of_objects.classes_.tolist() == NAMES.tolist()
+    assert PrivateClassifier(method="dp-ls", classes=[False, True]).fit(X, Y > 0).predict(X).dtype == bool
+
+
+def test_the_privacy_is_stated_once_in_words_that_are_parameters_here() -> None:
+    for given in ({"epsilon": None}, {"noise_multiplier": 5.0}):
+        with pytest.raises(UserError, match="State the privacy once") as refused:
+            PrivateClassifier(**given, **QUICK).fit(X, LABELS)
+        assert (refused.value.code, "non_private" in str(refused.value)) == ("conflict", False)
 
 
 def kept(value: Any, seen: set[int] | None = None) -> Iterator[np.ndarray]:
@@ -319,6 +362,15 @@ def test_persons_are_protected_where_groups_say_whose_records_are_whose() -> Non
         groups[0] = wrong
         with pytest.raises(UserError, match="1 record of 'groups' has no person"):
             PrivateClassifier(**QUICK).fit(X, LABELS, groups=groups)
+    for none in (np.full(240, np.nan), np.full(240, " "), np.ones(240, bool)):
+        with pytest.raises(UserError, match="240 records of 'groups' have no person") as refused:
+            PrivateClassifier(**QUICK).fit(X, LABELS, groups=none)
+        assert (refused.value.code, "NaN" in str(refused.value)) == ("bad-record", True)
+    shapes: list[Any] = [np.arange(200), np.arange(480).reshape(240, 2), 7]
+    for shape in shapes:
+        with pytest.raises(UserError, match="groups does not have a key for each record") as refused:
+            PrivateClassifier(**QUICK).fit(X, LABELS, groups=shape)
+        assert (refused.value.code, isinstance(refused.value, ValueError)) == ("bad-value", True)
 
 
 def test_a_cap_holds_for_all_fits_until_another_one_takes_its_place() -> None:
@@ -396,7 +448,7 @@ def test_what_is_refused_shows_no_value_of_a_record() -> None:
 def test_a_refused_fit_leaves_the_classifier_as_it_was() -> None:
     model = PrivateClassifier(**QUICK)
     for _ in range(2):
-        with pytest.raises(ValueError, match=r"\[240, 200\]"):
+        with pytest.raises(UserError, match="a key for each record"):
             model.fit(X[:, :3], LABELS, groups=np.arange(200))
         if not vars(model).get("head_"):
             with pytest.raises(NotFittedError):

@@ -204,16 +204,16 @@ def test_a_finished_set_is_of_no_other_population_because_its_command_is_typed_a
     for name in "abc":
         (place / "pictures" / name).mkdir(parents=True)
         Image.fromarray(np.full((8, 8), ord(name), np.uint8)).save(place / "pictures" / name / "1.png")
-    for name, make in (
-        ("imported", partial(import_features, place / "raw.npz", warn=len)),
-        ("extracted", partial(extract, f"imagefolder:{place / 'pictures'}", image_size=8, pool="mean", warn=len)),
-    ):
-        make(out=place / name)
+    makers: list[Callable[..., Any]] = [
+        partial(import_features, place / "raw.npz", out=place / "imported"),
+        partial(extract, f"imagefolder:{place / 'pictures'}", out=place / "extracted", image_size=8, pool="mean"),
+    ]
+    for make in makers:
+        make()
         before = kept(place)
-        for _ in range(2):
-            refused("conflict", lambda make=make, name=name: make(out=place / name, classes=[*"abc"], population="b"))
-            assert kept(place) == before
-        assert make(out=place / name, classes=[*"abc"]).features.manifest.origin == "asserted"
+        refused("conflict", partial(make, classes=[*"abc"], population="b"))
+        assert kept(place) == before
+        assert make(classes=[*"abc"]).features.manifest.origin == "asserted"
 
 
 def test_what_has_no_guarantee_is_moved_under_no_cap(place: Path) -> None:
