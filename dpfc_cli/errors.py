@@ -192,12 +192,13 @@ def unknown(kind: str, name: str, known: Sequence[str], **about: object) -> User
 
 
 def near(name: str, known: Sequence[str]) -> str:
-    """A question for a remedy, "Did you mean …?", with known names that begin so, or else the one that looks most like
-    it. An empty text if there is none.
+    """A question for a remedy, "Did you mean …?", with known names that begin so, or end so after a dash, or else the
+    one that looks most like it. An empty text if there is none.
     """
     from difflib import get_close_matches
 
-    found = [each for each in known if name and each.startswith(name)][:3] or get_close_matches(name, known, n=1)
+    found = [each for each in known if name and (each.startswith(name) or each.endswith(f"-{name}"))][:3]
+    found = found or get_close_matches(name, known, n=1, cutoff=0.7)
     return f"Did you mean {' or '.join(map(repr, found))}? " if found else ""
 
 

@@ -9,7 +9,7 @@ from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import JSON, feature_set
-from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, quoted, sentence
+from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, quoted
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 from dpfc_cli.options import Option
 from dpfc_cli.show.document import Block, Document, Section, Table, Words
@@ -95,7 +95,8 @@ def budget(
     Changes of the ledger are written down with who and when, and stay to be seen.
 
     σ is the noise multiplier of equal releases, as train's --noise-multiplier is. Conversions are exact (Gaussian
-    differential privacy). The looser conversion of zCDP, ρ + 2√(ρ·ln(1/δ)), stands beside them for comparison.
+    differential privacy); an ε above 450 may have no figure. The looser conversion of zCDP, ρ + 2√(ρ·ln(1/δ)), stands
+    beside them for comparison.
     """
     # All that is known here are the options.
     _check({name for name, value in locals().items() if value not in (None, False)}, len(delta or ()))
@@ -182,7 +183,8 @@ def _deltas(delta: list[float] | None, epsilon: float | None) -> tuple[float, ..
         for value in deltas:
             check_privacy(1.0 if epsilon is None else epsilon, value)
     except ValueError as error:
-        raise UserError(sentence(error), "Give an ε such as 1 and a δ such as 1e-5.") from error
+        name, _, rest = str(error).partition(" ")
+        raise UserError(f"{parameter(name)} {rest}.", "Give an ε such as 1 and a δ such as 1e-5.") from error
     return deltas
 
 
@@ -239,8 +241,13 @@ def _spent(
     return {**values, "warning": lost}, blocks
 
 
+def _epsilon(value: float) -> str:
+    # The accounting stops between 450 and 500.
+    return "> 450" if value > 450 else rounding.epsilon(value)
+
+
 def _converted(rows: list[dict[str, Any]], sigma: float | None, epsilon: float | None) -> Section:
-    wanted, shown = ("epsilon", rounding.epsilon) if sigma is not None else ("sigma", rounding.sigma)
+    wanted, shown = ("epsilon", _epsilon) if sigma is not None else ("sigma", rounding.sigma)
     given = f"sigma = {sigma:.12g}" if sigma is not None else f"epsilon = {epsilon:.12g}"
     alike: dict[tuple[str, ...], list[str]] = {}
     for r in rows:
@@ -249,7 +256,7 @@ def _converted(rows: list[dict[str, Any]], sigma: float | None, epsilon: float |
             str(r["steps"] or "–"),
             str(r["releases"]),
             shown(r[wanted]),
-            shown(r["paper"]),
+            shown(r["zcdp"]),
         )
         alike.setdefault(figures, []).append(r["method"])
     remark = (
@@ -257,7 +264,7 @@ def _converted(rows: list[dict[str, Any]], sigma: float | None, epsilon: float |
         "to the same epsilon."
     )
     table = Table(
-        ("method", "delta", "steps", "releases", wanted, "paper's"),
+        ("method", "delta", "steps", "releases", wanted, "by zCDP"),
         [(", ".join(methods), *figures) for figures, methods in alike.items()],
         left=2,
     )

@@ -12,7 +12,8 @@ _ANY = Facts(n=1, m=2, d=1)
 
 
 def epsilon_of(*, noise_multiplier: float, releases: int, delta: float) -> float:
-    """ε at δ of equal releases over all records, exactly. ValueError where a value is out of range.
+    """ε at δ of equal releases over all records, exactly; infinity where it is too large (above 450). ValueError where
+    a value is out of range.
 
     Args:
         noise_multiplier: σ, the standard deviation of the noise over the most that one record can change a release.
@@ -60,13 +61,13 @@ def conversions(
 
 def _converted(sigma: float | None, epsilon: float | None, delta: float, releases: int) -> dict[str, float]:
     if sigma is not None:
-        paper = accounting.zcdp_epsilon(accounting.mu_of_sigma(sigma, releases), delta)
+        zcdp = accounting.zcdp_epsilon(accounting.mu_of_sigma(sigma, releases), delta)
         exact = epsilon_of(noise_multiplier=sigma, releases=releases, delta=delta)
-        return {"sigma": sigma, "epsilon": exact, "paper": max(paper, accounting.LEAST_EPSILON)}
+        return {"sigma": sigma, "epsilon": exact, "zcdp": max(zcdp, accounting.LEAST_EPSILON)}
     assert epsilon is not None
     exact = noise_multiplier_of(epsilon=epsilon, releases=releases, delta=delta)
     return {
         "epsilon": epsilon,
         "sigma": exact,
-        "paper": math.sqrt(releases) / accounting.zcdp_mu(epsilon, delta),
+        "zcdp": math.sqrt(releases) / accounting.zcdp_mu(epsilon, delta),
     }

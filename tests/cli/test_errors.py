@@ -47,6 +47,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["extract", "--dataset", "cifar11"], "Unknown data set 'cifar11'"),
     (["train", "--epsilon", "nan"], "--epsilon must be a number"),
     (["train"], "State the privacy once"),
+    (["budget", "--sigma", "10", "--delta", "2"], "--delta must lie between 1e-30 and 1"),
     ([*TRAIN, "--epsilon", "2"], "'--epsilon' stands in the line more than once"),
     ([*TRAIN, "--negative-weight", "1"], "--negative-weight is no option of dp-whitened"),
     ([*TRAIN, "--features", "nowhere"], "There is no feature set 'nowhere'"),
@@ -115,11 +116,13 @@ def test_a_near_name_is_suggested_for_what_is_not_known(dpfc: Dpfc, features: Pa
         ("--quite list", "'--quiet'"),
         ("trian", "'train'"),
         ("train --epsilon 1 --method dp-s", "'dp-sgd'"),
+        ("train --epsilon 1 --method fc", "'dp-fc'"),
         ("statement blobs", "'blobs-dp-whitened-eps1'"),
         ("train --epsilon 1 --features blob", "'blobs'"),
     ):
         ended = dpfc(*line.split(), ends=2)
         assert f"Did you mean {near}?" in ended.stderr
+    assert "Did you mean" not in dpfc("import", "raw.npz", "--name", "c10", ends=2).stderr
 
 
 def test_damaged_features_are_refused_before_anything_is_charged(dpfc: Dpfc, features: Path) -> None:

@@ -43,13 +43,13 @@ def test_an_epsilon_takes_the_noise_that_is_worth_it() -> None:
         assert row["sigma"] == noise_multiplier_of(epsilon=1.5, releases=row["releases"], delta=row["delta"])
 
 
-def test_the_conversion_of_the_paper_is_never_better_and_stated_no_lower_than_any_epsilon() -> None:
+def test_the_conversion_of_zcdp_is_never_better_and_stated_no_lower_than_any_epsilon() -> None:
     for row in converted(noise_multiplier=7.0):
-        assert row["paper"] == zcdp_epsilon(math.sqrt(row["releases"]) / 7.0, row["delta"]) > row["epsilon"]
+        assert row["zcdp"] == zcdp_epsilon(math.sqrt(row["releases"]) / 7.0, row["delta"]) > row["epsilon"]
     for row in converted(epsilon=1.5):
-        assert zcdp_epsilon(math.sqrt(row["releases"]) / row["paper"], row["delta"]) == pytest.approx(1.5)
-        assert row["paper"] > row["sigma"]
-    assert {row["paper"] for row in converted(noise_multiplier=1e300)} == {LEAST_EPSILON}
+        assert zcdp_epsilon(math.sqrt(row["releases"]) / row["zcdp"], row["delta"]) == pytest.approx(1.5)
+        assert row["zcdp"] > row["sigma"]
+    assert {row["zcdp"] for row in converted(noise_multiplier=1e300)} == {LEAST_EPSILON}
 
 
 def test_one_release_is_a_gaussian_mechanism() -> None:
