@@ -241,7 +241,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(after.charges) > 1:
             limit = " A cap limits it: PrivateClassifier(cap=…)." if self.cap is None and self.seed is None else ""
             spent = after.summed(checked.charge.delta or default_delta(checked.calibrated.facts.n))
-            observer.warn(f"this is charge {len(after.charges)} with this ledger. {spent}: all fits together.{limit}")
+            observer.warn(
+                f"this is charge {len(after.charges)} with this ledger. {spent}: all charges together.{limit}"
+            )
         return finish(checked, observer)
 
     @property
