@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from dpfc_cli.errors import UserError, quoted
+from dpfc_cli.errors import UserError, quoted, unwritable
 from dpfc_cli.privacy.parts import LARGEST_SAID, framed, unframed
 
 Refusal = Literal["unreadable", "other-plan", "refused", "not-charged", "out-of-order", "failed"]
@@ -89,10 +89,12 @@ class Door:
             self._socket.listen()
         except OSError as error:
             self._socket.close()
-            raise UserError(
+            if error.errno == errno.EADDRINUSE:
+                what = f"Another process answers at {quoted(path)} already."
+                raise UserError(what, "Leave the site to it, or stop it first.", code="busy") from error
+            raise unwritable(
                 f"Nobody can listen at {quoted(path)}: {error.strerror or error}.",
                 "Name another place for the socket. Its path has 100 letters at most.",
-                code="busy" if error.errno == errno.EADDRINUSE else "unwritable",
             ) from error
 
     def __enter__(self) -> "Door":

@@ -297,7 +297,7 @@ def check_policy(plan: Federation, name: str, path: Path) -> None:
     broken = []
     for key, limit in allowed.items():
         if type(limit) is not list and has[key] > limit:
-            broken.append(f"{key} {has[key]}, more than {limit}")
+            broken.append(f"{key} {has[key]} for this site, more than {limit}")
         elif type(limit) is list and (strange := has[key] - set(limit)):
             broken.append(f"{key} {', '.join(sorted(strange))}")
     if broken:

@@ -191,6 +191,7 @@ def _charged(site: Site, checked: Checked, door: Door, observer: Observer) -> Ch
                     check_charge(read(checked.account.ledger), site.features, checked.charge)
                 if asked == "ready":
                     each.reply({"state": "ready" if checked.unfinished is None else "charged"})
+                    observer.say("The coordinator asked whether this site is ready. It is.")
                     continue
                 charged = charge(checked)
             except UserError as error:
