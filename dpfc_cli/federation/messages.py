@@ -90,8 +90,8 @@ class Door:
         except OSError as error:
             self._socket.close()
             if error.errno == errno.EADDRINUSE:
-                what = f"Another process answers at {quoted(path)} already."
-                raise UserError(what, "Leave the site to it, or stop it first.", code="busy") from error
+                what = f"{quoted(path)} is taken: another process answers there, or it is a file."
+                raise UserError(what, "Leave the site to that process, or stop it.", code="busy") from error
             raise unwritable(
                 f"Nobody can listen at {quoted(path)}: {error.strerror or error}.",
                 "Name another place for the socket. Its path has 100 letters at most.",
