@@ -94,7 +94,7 @@ class UserError(Exception):
         named = {"parameter": _PARAMETER.search(f"{what} {remedy}"), "path": _QUOTED.search(f"{what} {remedy}")}
         what, self.remedy = (_QUOTED.sub(r"'\1'", text) for text in (what, remedy))
         self.what = _SECRET.sub("'…'", what)
-        self.full = _SECRET.sub(r"'\1'", what) if self.what != what else None
+        self.full = _SECRET.sub(_in_full, what) if self.what != what else None
         self.code = code
         self.fields: dict[str, object] = {name: found[1] for name, found in named.items() if found} | fields
         super().__init__(self.what, self.remedy)
@@ -173,9 +173,17 @@ def quoted(path: str | PathLike[str]) -> str:
     return f"\0'{path}'\0"
 
 
-def secret(text: object) -> str:
-    """What tells of one record, inside `what` of a `UserError`, in quotation marks. Readers see '…' in its place."""
-    return '\0"' + str(text).replace("\0", "") + '"\0'
+def secret(*texts: object) -> str:
+    """What tells of records, inside `what` of a `UserError`, in quotation marks. Readers see '…' in its place.
+
+    In `full` each of several texts has a line of its own.
+    """
+    return '\0"' + "\n".join(printable(str(text).replace("\0", "")) for text in texts) + '"\0'
+
+
+def _in_full(found: re.Match[str]) -> str:
+    lines = "\n".join(f"'{line}'" for line in found[1].split("\n"))
+    return f"\n{lines}\n" if "\n" in lines else lines
 
 
 def spelled(text: str, spell: Callable[[str], str]) -> str:

@@ -156,6 +156,8 @@ def _refused(error: Any, words: Sequence[str]) -> UserError:
             said, about = (f"{said}, and {names}", "") if names else (said, f"{error.param.help} ")
         if command := re.match("No such command '(help|version)'", said):
             return UserError(f"There is no command '{command[1]}'.", f"Write 'dpfc --{command[1]}'.")
+        if said.startswith("Got unexpected extra") and any("--features" in p.opts for p in _options(ctx.command, ctx)):
+            about = "A feature set is named with '--features'. "
         # Many write 0,5 where they live.
         said += ", such as 0.5" if said.endswith("a valid number") else ""
         return UserError(said if said.endswith("?") else f"{said}.", about + more)

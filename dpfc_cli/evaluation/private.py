@@ -48,6 +48,7 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.memory import free_memory
 from dpfc_cli.privacy import forms, queries
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON
 from dpfc_cli.privacy.curator import Curator, lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import LONGEST
@@ -179,11 +180,15 @@ def prepare(
         )
     check_devices()
     account, sigma = book.account_of(features.manifest.id), max(plan.noise.sigmas)
-    if fraction(facts.n / 2, facts.n / 2, sigma, sigma, facts.n)[1] == (0.0, 1.0):
+    if _says_nothing(plan):
+        more = wanted.epsilon
+        while _says_nothing(plan) and (more := 2 * more) <= LARGEST_EPSILON:
+            plan = _planned(head, facts, Privacy(epsilon=more, delta=delta))[1]
+        enough = f", such as {more:g}" if more <= LARGEST_EPSILON else ""
         raise UserError(
             f"With this noise the interval of an accuracy of one half is 0 to 100 %: {facts.n:,} {facts.unit}s are too "
             f"few for this {parameter('epsilon')}.",
-            "Give a larger one, or a split with more of them. Nothing was charged.",
+            f"Give a larger one{enough}, or a split with more of them. Nothing was charged.",
             parameter="epsilon",
         )
     for lost in (without_charge(cards(heads_folder()), book), loses(account, charge)):
@@ -273,6 +278,12 @@ def _planned(head: Head, facts: Facts, privacy: Privacy) -> tuple[tuple[Outcomes
     plan = Plan(tuple(planned(query, facts, 1.0) for query in asked))
     guarantee, mechanism = noised(plan, facts, privacy)
     return asked, Planned(facts=facts, privacy=privacy, plan=plan, mechanism=mechanism, guarantee=guarantee)
+
+
+def _says_nothing(plan: Planned) -> bool:
+    """Whether an accuracy of one half could be any."""
+    n, sigma = plan.facts.n, max(plan.noise.sigmas)
+    return fraction(n / 2, n / 2, sigma, sigma, n)[1] == (0.0, 1.0)
 
 
 def _pays(sigma: float, n: float) -> bool:

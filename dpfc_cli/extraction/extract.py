@@ -157,7 +157,9 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
         kind=first.pixels.kind,
         population=whose,
     )
-    broken = Broken("picture", sizes, lambda split, i: splits[split].pixels.title(i), listed, wanted.share)
+    size = "" if _sized(source, asked.preparation.geometry) else f", with {parameter('image_size')}"
+    null = f"{parameter('on_error')} null{size}"
+    broken = Broken("picture", sizes, lambda split, i: splits[split].pixels.title(i), listed, wanted.share, null)
     with saying_what_is_kept(folder), closing(writer):
         left = len(writer.missing) if writer.resumed else None
         stage = EXTRACTING if left is None else f"{EXTRACTING}: {counted(left, 'shard')} left"
@@ -211,13 +213,18 @@ def checked(wanted: Extraction) -> Extractable:
     catalogue.check(source, data_dir, asked)
     whose = _population_of(wanted.population, catalogue.catalogued(source, data_dir))
     geometry = _geometry_of(source, model, preprocess, wanted.image_size)
-    if wanted.tolerant and geometry is None and not catalogue.small(source):
+    if wanted.tolerant and not _sized(source, geometry):
         raise conflict(
             "Pictures that have another size than the first one would become null records.",
             f"Give {parameter('image_size')}, or leave out {parameter('on_error')}.",
         )
     asked = replace(asked, preparation=replace(asked.preparation, geometry=geometry))
     return Extractable(network, data_dir, asked, whose, needed(source, data_dir, model, wanted.weights))
+
+
+def _sized(source: str, geometry: Geometry | None) -> bool:
+    """Whether all pictures have the same size, or are brought to one."""
+    return geometry is not None or catalogue.small(source)
 
 
 def manifest_of(

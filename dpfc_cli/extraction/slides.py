@@ -191,7 +191,7 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
         if len(several) > 1:
             raise conflict(
                 f"{quoted(folder)} has {len(several)} files for the slide {secret(slide)}: "
-                f"{secret(', '.join(os.path.relpath(path, folder) for path in several[:4]))}. {GUARDED}",
+                f"{secret(*(os.path.relpath(path, folder) for path in several[:4]))}. {GUARDED}",
                 "Name the folder of one run of one encoder.",
             )
         found.append(several[0] if several else None)

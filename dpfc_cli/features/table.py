@@ -11,6 +11,7 @@ import numpy as np
 from dpfc_cli.arrays import Array, Rows
 from dpfc_cli.errors import damaged, quoted
 from dpfc_cli.memory import check_fits, free_memory
+from dpfc_cli.sources.classes import composed
 from dpfc_cli.sources.groups import Keys, keys_in
 
 ROWS = 4_096
@@ -150,6 +151,7 @@ def numbered(values: list[str], codes: np.ndarray) -> tuple[np.ndarray, tuple[st
         codes: n, the place of each record's text, −1 for none.
 
     """
+    values = [composed(value) for value in values]
     names = tuple(sorted({value for value in values if value}))
     place = {name: i for i, name in enumerate(names)}
     table = np.array([*(place.get(value, -1) for value in values), -1], np.int64)

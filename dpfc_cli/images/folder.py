@@ -249,7 +249,7 @@ def _in_table(path: Path | None, folder: Path, labels: Needed, table_at: TableAt
         raise missing(what, f"Name the table: {parameter('table')}.")
     table = table_at(path)
     [name] = columns_in(path, list(table.columns), labels)
-    values = table.columns[name]
+    values = [value.strip() or None if isinstance(value, str) else value for value in table.columns[name]]
     # CSV has no numbers, only texts.
     counts = all(value is None or isinstance(value, int) or (value.isdecimal() and len(value) < 10) for value in values)
     found, lacking = Labelled(), list[str]()
@@ -264,10 +264,10 @@ def _in_table(path: Path | None, folder: Path, labels: Needed, table_at: TableAt
             lacking.append(name)
     if lacking:
         raise missing(
-            f"{quoted(path)} names {counted(len(lacking), 'file')} that cannot be found: {secret(', '.join(lacking))}. "
-            f"{GUARDED}",
-            "Put them there, or take their lines out of the table. Its names begin in its own folder, or in that of "
-            "the pictures if it lies elsewhere.",
+            f"{quoted(path)} names {counted(len(lacking), 'file')} that cannot be found in {quoted(table.folder)}: "
+            f"{secret(*lacking)}. {GUARDED}",
+            "Put them there, or take their lines out of the table. The names in it must begin in that folder: they do "
+            "not repeat its own name.",
         )
     if not found:
         raise ValueError(f"'{path}' names no file in '{folder}'")

@@ -61,7 +61,7 @@ def numbers_of_names(found: Sequence[str], classes: tuple[str, ...] | None) -> d
     if unknown:
         raise conflict(
             f"{counted(len(unknown), 'label')} {'is' if len(unknown) == 1 else 'are'} not among the "
-            f"{counted(len(number), 'class')} of {parameter('classes')}: {secret(', '.join(unknown))}. {GUARDED}",
+            f"{counted(len(number), 'class')} of {parameter('classes')}: {secret(*unknown)}. {GUARDED}",
             "The labels are names. Give the names of all classes: there may be more classes than labels. Or take other "
             f"labels: {parameter('label_column')}.",
         )
@@ -106,21 +106,23 @@ def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | N
             raise _refused(f"{given} classes are more than dpfc takes.")
         names = tuple(map(str, range(given)))
     elif isinstance(given, str | Path):
-        names = tuple(line.strip() for line in lines_in(Path(given), "classes", _NAMES) if line.strip())
+        names = tuple(line for line in lines_in(Path(given), "classes", _NAMES) if line.strip())
     else:
         try:
             names = tuple(given)
         except TypeError:
             names = ()
-    texts = all(isinstance(name, str) and name for name in names)
+    texts = all(isinstance(name, str) and name.strip() for name in names)
     if len(names) < 2 or not texts or len(set(map(composed, names))) < len(names):
         raise _refused(f"{parameter('classes')} must give two or more different names.")
     return tuple(map(composed, names))
 
 
 def composed(name: str) -> str:
-    """A name in Unicode's composed form. The same name on a Mac's disk and in a table may differ in its bytes."""
-    return unicodedata.normalize("NFC", name)
+    """A name in Unicode's composed form, without blanks at its ends. The same name on a Mac's disk and in a table may
+    differ in its bytes.
+    """
+    return unicodedata.normalize("NFC", name).strip()
 
 
 def plain(name: str) -> str:
@@ -191,7 +193,7 @@ def labelled(
     origin: Origin = "asserted" if classes else "inferred"
     if any(isinstance(label, str) for y in given.values() if not isinstance(y, np.ndarray) for label in y):
         for split, own in given.items():
-            lacking = [i for i, label in enumerate(own) if not (isinstance(label, str) and label)]
+            lacking = [i for i, label in enumerate(own) if not (isinstance(label, str) and label.strip())]
             _refuse(split, lacking, "no name of a class as label, and others have one", called)
         return _labelled_by_names(given, classes, origin, used, names)
     numbers = {split: _numbers(y) for split, y in given.items()}
@@ -207,7 +209,7 @@ def _refuse(split: str, records: list[int], what: str, called: Callable[[str, in
     if records:
         these = f"{counted(len(records), f'{split} image')} {'has' if len(records) == 1 else 'have'}"
         raise bad_record(
-            f"{these} {what}: {secret(', '.join(called(split, i) for i in records))}. {GUARDED}",
+            f"{these} {what}: {secret(*(called(split, i) for i in records))}. {GUARDED}",
             "Give each image a label: names everywhere, or numbers everywhere. Or check the number of classes: "
             f"{parameter('classes')}.",
         )
@@ -216,7 +218,7 @@ def _refuse(split: str, records: list[int], what: str, called: Callable[[str, in
 def _has_labels(given: Given) -> bool:
     if isinstance(given, np.ndarray):
         return bool((given >= 0).any())
-    return any(bool(label) if isinstance(label, str) else label is not None and label >= 0 for label in given)
+    return any(bool(label.strip()) if isinstance(label, str) else label is not None and label >= 0 for label in given)
 
 
 def _numbers(given: Given) -> NDArray[np.int64]:

@@ -6,9 +6,9 @@ numbers say nothing about names.
 
 A *rule* says how the key of a picture is found: by a folder, by its name, in a column, or in a table of its own.
 
-Two keys are the same if their texts are equal but for capitals, spaces at their ends, and the form of Unicode. The
-number 7 and the text "7" are the same. If in doubt, two keys are made one: the guarantee holds for both persons
-together then, so it holds for each of them.
+Two keys are the same if their texts are equal but for capitals, spaces at their ends, the number of spaces between
+words, and the form of Unicode. The number 7 and the text "7" are the same. If in doubt, two keys are made one: the
+guarantee holds for both persons together then, so it holds for each of them.
 """
 
 import hashlib
@@ -158,7 +158,7 @@ def key_of(value: object) -> str | None:
     """The key that a value stands for. None, for no person: it is neither a text nor an integer, or an empty text."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(int(value))
-    return (unicodedata.normalize("NFC", value.casefold()).strip() or None) if isinstance(value, str) else None
+    return " ".join(unicodedata.normalize("NFC", value.casefold()).split()) or None if isinstance(value, str) else None
 
 
 NO_PERSON = "Give each record a text that is not empty, or an integer."
@@ -194,7 +194,7 @@ def keys_of(
     if lacking.any():
         named = [called(i) for i in np.flatnonzero(lacking).tolist()]
         these = f"{counted(len(named), 'record')} of {quoted(source)} {'has' if len(named) == 1 else 'have'}"
-        others = f", the others {secret(', '.join(named[1:]))}" if named[1:] else ""
+        others = f", the others {secret(*named[1:])}" if named[1:] else ""
         raise bad_record(
             f"{these} no person. The first is {named[0]}{others}. {GUARDED}",
             f"{remedy} dpfc does not guess: two records without a person may be of the same one.",
@@ -231,7 +231,7 @@ def check_apart(keys: Mapping[str, Keys]) -> None:
     if both:
         raise bad_record(
             f"{counted(len(both), 'person')} {'has' if len(both) == 1 else 'have'} records in two splits: "
-            f"{secret(', '.join(sorted(both)))}. {GUARDED}",
+            f"{secret(*sorted(both))}. {GUARDED}",
             "Put all records of a person into one split. If these are different persons, such as numbers that begin "
             "again in each split, give them different names.",
         )

@@ -35,6 +35,7 @@ class Metadata:
     """A table."""
 
     files: tuple[Path, ...]  # the picture of each row
+    folder: Path  # where the names begin
     columns: dict[str, list[Value]]  # the values of all other columns, by name; None where a row has none
 
 
@@ -67,7 +68,7 @@ def columns_in(path: Path, columns: Sequence[str], *needed: Needed) -> list[str]
         raise missing(
             f"{quoted(path)} has no {' and no '.join(wanted)}. By its "
             # It may be about a record, where the names of columns are missing.
-            f"first line it has {counted(len(columns), 'column')}: {secret(', '.join(columns))}.",
+            f"first line it has {counted(len(columns), 'column')}: {secret(*columns)}.",
             "Its first line must name the columns. Say which one it is: "
             f"{', '.join(f'{parameter(each.option)} {each.form}NAME' for each in lacking)}. Or give it a usual name: "
             f"{'; or '.join(', '.join(each.usual) for each in lacking)}.",
@@ -124,7 +125,7 @@ def read(
             files[file] = None
     for values in columns.values():
         values.extend([None] * (len(files) - len(values)))
-    return Metadata(files=tuple(files), columns=columns)
+    return Metadata(files=tuple(files), folder=top, columns=columns)
 
 
 def _file(top: Path, name: Value, endings: Collection[str]) -> Path | None:

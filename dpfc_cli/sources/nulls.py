@@ -34,6 +34,7 @@ class Broken:
         title: title(split, i) is what messages call record i.
         file: where the list of them goes.
         share: the largest share of a split's records that may become null records, never all; None: none may.
+        null: how a user asks for null records.
 
     Attributes:
         counts: how many are known of each split.
@@ -50,8 +51,10 @@ class Broken:
         title: Callable[[str, int], str],
         file: Path,
         share: float | None,
+        null: str = f"{parameter('on_error')} null",
     ) -> None:
         self._noun, self._sizes, self._title, self._file, self._share = noun, sizes, title, file, share
+        self._null = null
         # 0.29 · 100 is 28.999999999999996.
         self._allowed = {split: min(int((share or 0) * n + 1e-9), n - 1) for split, n in sizes.items()}
         self._found: dict[tuple[str, int], str] = {}
@@ -106,7 +109,7 @@ class Broken:
         """The error that says where they are named."""
         what, remedy = self.number, "Correct them, or leave them out of the source."
         if self._share is None:
-            remedy += f" Or keep them as records without content: {parameter('on_error')} null."
+            remedy += f" Or keep them as records without content: {self._null}."
         elif over := self.too_many:
             n = self._sizes[over]
             what += f". At most {self._allowed[over]:,} of the {n:,} {over} {self._noun}s may become null records "
@@ -141,7 +144,7 @@ def naming(folder: Path) -> Iterator[Path]:
         yield file
     except UserError as error:
         if error.full is not None:
-            said = written_down([printable(spelled(error.full, str))], file, "What is meant")
+            said = written_down([*map(printable, spelled(error.full, str).split("\n"))], file, "What is meant")
             error.what = UserError(f"{error.what} {said}", error.remedy).what
         raise
 

@@ -19,12 +19,14 @@ from dpfc_cli.trust.claims import is_sampled, large_delta, masked_epsilon
 
 _SEVERAL = {
     "record": "several pictures of one person together: the guarantee is for one record",
-    "person": "several persons together, such as a family: the guarantee is for one person",
+    "person": "several persons together, such as a family: the guarantee is for one person, and "
+    "somebody with two names counts as two",
 }
 NOT_COVERED = (
     "the test split: an evaluation on it is private only if it was asked for with an epsilon",
     "other heads trained on the same records, and the choice of this head among them",
     "the data that the backbone was trained on (the backbone is the network that computes the features)",
+    "that the set could be made: all records could be read, or at most the allowed share (usually 5 %) could not",
     "running time, progress and memory use",
 )
 

@@ -48,6 +48,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["train", "--epsilon", "nan"], "--epsilon must be a number"),
     (["train"], "State the privacy once"),
     (["budget", "--sigma", "10", "--delta", "2"], "--delta must lie between 1e-30 and 1"),
+    (["train", "blobs", "--epsilon", "1"], "A feature set is named with '--features'"),
     ([*TRAIN, "--epsilon", "2"], "'--epsilon' stands in the line more than once"),
     ([*TRAIN, "--negative-weight", "1"], "--negative-weight is no option of dp-whitened"),
     ([*TRAIN, "--features", "nowhere"], "There is no feature set 'nowhere'"),

@@ -141,6 +141,16 @@ def test_all_broken_pictures_are_named_without_computing_what_would_be_in_vain(
     assert not LIST.exists()
 
 
+def test_where_null_records_need_a_size_both_are_named_at_once(dpfc: Dpfc, pictures: Path) -> None:
+    """Without one, a picture of another size than the first would become a null record."""
+    line = ("extract", "imagefolder:pictures/train", "--model", "scattering", "--classes", "c0,c1,c2", "--out", "set")
+    one = Path("pictures/train/c0/000.png").read_bytes()
+    for path in Path("pictures/train").rglob("*.png"):
+        path.write_bytes(one)
+    damage([4])
+    assert "--on-error null, with --image-size." in one_line(dpfc(*line, ends=2).stderr)
+
+
 def test_the_names_are_for_the_owner_alone_and_command_no_terminal(dpfc: Dpfc, pictures: Path) -> None:
     damaged = damage(range(2))
     for name in ("\x1b[31mred", "two\nlines"):

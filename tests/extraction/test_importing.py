@@ -88,6 +88,8 @@ def test_classes_are_asserted_or_inferred_and_can_be_asserted_later(tmp_path: Pa
     assert (refused.value.code, stored(tmp_path / "set")) == ("exists", before)
     with pytest.raises(UserError, match=r"out of range.*do not publish"):
         import_features(source, tmp_path / "few", classes=("a", "b"))
+    texts = npz(tmp_path, single | {"train_y": np.array(["x", "y ", " x"])[single["train_y"]]})
+    assert import_features(texts, tmp_path / "texts").features.classes == ("x", "y")
 
 
 def test_what_seems_to_be_no_list_of_classes_asks_for_the_fact(

@@ -298,7 +298,7 @@ def test_a_table_that_does_not_fit_its_pictures_is_refused(tmp_path: Path) -> No
     for text, label_column, says in (
         ("file_name,kind\n0.png,1\n", None, "no column of labels. By its first line it has 2 columns: '…'"),
         ("file_name,kind\n0.png,1\n", "label", "no column 'label'. By its first line it has 2 columns: '…'"),
-        ("file_name,label\n0.png,1\n1.png,0\n2.png,0\n", None, "names 2 files that cannot be found: '…'"),
+        ("file_name,label\n0.png,1 \n1.png,0\n2.png,0\n", None, "names 2 files that cannot be found in '"),
     ):
         (tmp_path / "metadata.csv").write_text(text)
         refused(tmp_path, says, label_column=label_column)

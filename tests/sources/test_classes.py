@@ -30,7 +30,7 @@ def test_a_label_beyond_all_integers_is_refused() -> None:
 def test_names_of_classes_are_labels() -> None:
     """In every format: all give their labels to this function."""
     named: dict[str, list[int | str | None]]
-    named = {"train": ["flu", "rare", "flu", "cold"], "val": ["cold"], "test": [None]}
+    named = {"train": ["flu ", "rare", " flu", "cold"], "val": ["cold"], "test": [None]}
     found = labelled(named, None)
     assert (found.classes, found.origin, found.renumbered) == (("cold", "flu", "rare"), "inferred", False)
     # A published test split without labels is ignored.
@@ -43,10 +43,10 @@ def test_names_of_classes_are_labels() -> None:
     cases: list[tuple[list[int | str | None], tuple[str, ...] | None, str]] = [
         (named["train"], ("flu", "cold"), "1 label is not among the 2 classes of classes: '…'"),
         (named["train"], ("0", "1"), "The labels are names. Give the names of all classes"),
-        (["flu", "", "cold"], None, "1 train image has no name of a class as label, and others have one: '…'"),
+        (["flu", " ", "cold"], None, "1 train image has no name of a class as label, and others have one: '…'"),
         (["flu", 1], None, "and others have one"),
         ([0, None, 1], None, "1 train image has no label in 0..1: '…'"),
-        (["", None], None, "no labelled training images"),
+        (["", " ", None], None, "no labelled training images"),
     ]
     for labels, asked, says in cases:
         with pytest.raises(UserError, match=says) as refused:

@@ -25,6 +25,12 @@ def test_what_a_manifest_says_of_a_rule_holds_no_name() -> None:
 
 
 def test_spellings_of_one_name_are_one_person() -> None:
-    for one, *others in (("P1", "p1", " p1 "), ("JÜRGEN", "ju\u0308rgen\t"), ("Strauß", "STRAUSS"), (7, "7", "7 ")):
+    for one, *others in (
+        ("P1", "p1", " p1 "),
+        ("JÜRGEN", "ju\u0308rgen\t"),
+        ("Strauß", "STRAUSS"),
+        ("Lee, Ann", "Lee,  Ann"),
+        (7, "7", "7 "),
+    ):
         assert set(keys_of([one, *others], "t", str).codes.tolist()) == {0}
     assert keys_of(["p1", "p 1", "p-1", "p11"], "t", str).codes.tolist() == [0, 1, 2, 3]
