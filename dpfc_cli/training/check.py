@@ -73,7 +73,8 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     features = request.features
     if calibrated.facts != request.facts:
         raise ValueError("the training was calibrated for other records than these")
-    check_classes(request)
+    if request.privacy.claim == "private" and not request.infer_classes:
+        check_classes(request.features, f" Or, if everybody may know these names: {parameter('infer_classes')}.")
     book = read(ledger_path(features.folder))
     known_set(book, features)
     # Which training it is, and whether it was charged, is only clear when it was tuned.
@@ -148,18 +149,18 @@ def _place(
     return path, charge(path.name), None
 
 
-def check_classes(request: Request) -> None:
-    """UserError where a head would claim a guarantee, and have classes that follow from the private records alone."""
-    manifest = request.features.manifest
-    if manifest.origin != "inferred" or request.privacy.claim != "private" or request.infer_classes:
+def check_classes(features: FeatureSet, insist: str = "") -> None:
+    """UserError where the classes follow from the private records alone. insist: how they can be had all the same."""
+    manifest = features.manifest
+    if manifest.origin != "inferred":
         return
     several = f" and {parameter('labels_per_record')}" if manifest.labels_per_record > 1 else ""
     raise conflict(
-        f"Nobody stated the classes of {quoted(request.features.folder)}. They were inferred from the private records: "
+        f"Nobody stated the classes of {quoted(features.folder)}. They were inferred from the private records: "
         f"its manifest names them. Each head holds their names, and no noise hides them. A class may be there "
         f"because of one person, or be called as one. {GUARDED}",
         f"State them: repeat 'dpfc extract' or 'dpfc import' with {parameter('classes')}{several}. In this order "
-        f"nothing is computed anew. Or, if everybody may know these names: {parameter('infer_classes')}.",
+        f"nothing is computed anew.{insist}",
         parameter="infer_classes",
     )
 
