@@ -77,6 +77,8 @@ def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> L
             connection.execute("BEGIN IMMEDIATE")
             with connection:
                 if not path.stat().st_size:
+                    # It names persons. Its journal gets the same mode. One that it is given later stays.
+                    path.chmod(0o600)
                     connection.execute(TABLE)
                 before = _facts_in(connection, path)
                 new = make(before)

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import sqlite3
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -224,6 +225,19 @@ def test_a_place_that_is_closed_is_told(path: Path) -> None:
             refused_codes.append(error.value.code)
     assert refused_codes == ["unreadable", "unwritable"]
     assert list(read(path).facts) == FACTS
+
+
+def test_a_new_ledger_is_its_owners_alone_and_a_mode_that_it_was_given_stays(tmp_path: Path) -> None:
+    """It names persons and purposes. SQLite gives its journal the mode of the ledger."""
+    before = os.umask(0)
+    try:
+        new = written(tmp_path / "ledger.sqlite", SET).path
+        modes = [stat.S_IMODE(new.stat().st_mode)]
+        new.chmod(0o660)
+        written(new, CHARGE)
+    finally:
+        os.umask(before)
+    assert [*modes, stat.S_IMODE(new.stat().st_mode)] == [0o600, 0o660]
 
 
 def run(program: str, *given: object) -> subprocess.CompletedProcess[str]:
