@@ -47,6 +47,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request, Training
 from dpfc_cli.training.run import Trained
 from dpfc_cli.training.train import finish, plan
+from dpfc_cli.trust.statement import SEEDED
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -78,7 +79,6 @@ COPIED = (
     "grid search one for each part and setting, and one more. A cap limits them: PrivateClassifier(cap=…)."
 )
 """Said before the fits of a search, which begins with copies."""
-SEEDED = "seed makes the noise reproducible, so the head has no guarantee. Leave it out of a fit that must be private."
 
 
 class InvalidInputError(UserError, ValueError):
@@ -220,8 +220,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _trained(self, features: FeatureSet, *, inferred: bool) -> Trained:
         observer, given = _Observer(), {name: getattr(self, name) for name in OPTIONS}
-        if self.seed is not None:
-            observer.warn(SEEDED)
         if isinstance(self.public_head, np.ndarray):
             given["public_head"] = features.folder / "public_head.npy"
             np.save(given["public_head"], self.public_head, allow_pickle=False)

@@ -20,6 +20,7 @@ from dpfc_cli.privacy.oracle import Mechanism, Plan
 from dpfc_cli.privacy.queries import ClassSums, sensitivity
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust.claims import epsilon_of, large_delta
+from dpfc_cli.trust.statement import SEEDED
 
 SECONDS = 2.6e-10
 """Of a decomposition, for each d³: as measured on one core of a busy machine with d = 3,000. An idle one takes half."""
@@ -274,6 +275,8 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
     facts, guarantee, said = calibrated.facts, calibrated.guarantee, warnings_of_width(calibrated.facts.d)
     if guarantee is None:
         return said
+    if calibrated.privacy.seed is not None:
+        said.append(SEEDED)
     large = large_delta(guarantee.delta, facts.n, facts.unit)
     if large is not None:
         said.append(f"{large}.")

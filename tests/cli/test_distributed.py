@@ -87,6 +87,7 @@ def trained(folders: list[Path], *arguments: str, launcher: Launcher = by_hand) 
     return [(process.returncode, *said) for process, said in zip(every, ended, strict=True)]
 
 
+@pytest.mark.filterwarnings("ignore::dpfc_cli.TrainingWarning")
 def test_two_processes_that_srun_has_started_make_the_head_of_one(made: Path) -> None:
     features = library.open_features(made / "features/made")
     library.train(features, epsilon=1.0, seed=5, steps=2, out=made / "one.research.safetensors")

@@ -125,6 +125,7 @@ def test_a_class_says_as_much_against_the_noise_as_it_will(
     assert ("4 times smaller" in " ".join(found.stand_in.matched)) == (less > 1)
 
 
+@pytest.mark.filterwarnings("ignore::dpfc_cli.TrainingWarning")
 def test_a_training_on_records_like_the_stand_in_ends_in_the_interval(tmp_path: Path) -> None:
     # Seeds are fixed. One in twenty draws of seeds would end outside.
     x, y = blobs(1200, 6, 4, apart=2.0)

@@ -64,6 +64,7 @@ def test_curators_are_made_of_charged_records_or_of_records_that_are_said_to_be_
     assert callers("Unprotected") == {"training/tuning.py", "audit/audit.py"}
 
 
+@pytest.mark.filterwarnings("ignore::dpfc_cli.TrainingWarning")
 @pytest.mark.parametrize("seed", [None, 1])
 def test_a_charge_that_fails_leaves_nothing(features: FeatureSet, seed: int | None) -> None:
     ready = checked(features, epsilon=2.0, seed=seed)

@@ -64,6 +64,7 @@ def test_a_ledger_that_is_gone_gets_no_outcome_and_the_answers_stay(features: Fe
 # The run
 
 
+@pytest.mark.filterwarnings("ignore::dpfc_cli.TrainingWarning")
 @pytest.mark.parametrize("noise", [{"delta": 1e-6}, {"seed": 1}])
 def test_the_card_says_what_is_spent_at_the_delta_that_the_head_claims(
     noise: dict[str, Any], features: FeatureSet

@@ -186,6 +186,9 @@ def test_warnings_are_python_warnings(features: FeatureSet, tmp_path: Path) -> N
         train(features, epsilon=0.01, method="dp-ls", out=tmp_path / "a.safetensors", observer=None)
     # They point to the line that asked, so each of several lines is warned of.
     assert {warning.filename for warning in told} == {__file__}
+    # Whoever gives a seed out of habit learns here what it takes away.
+    with pytest.warns(dpfc_cli.TrainingWarning):
+        train(features, epsilon=8.0, seed=1, method="dp-ls", out=tmp_path / "b.research.safetensors", observer=None)
 
 
 def test_numbers_of_numpy_are_numbers_in_ledger_and_card(features: FeatureSet, tmp_path: Path) -> None:
