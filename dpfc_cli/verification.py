@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dpfc_cli.options import takes
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.card import charged_standing
 from dpfc_cli.training.request import SPLIT, facts_of
-from dpfc_cli.trust.card import Finding, contradictions, unproved
+from dpfc_cli.trust.card import Finding, contradictions, refused, unproved
 from dpfc_cli.trust.card import findings as of_card
 from dpfc_cli.trust.claims import same_epsilon
 from dpfc_cli.trust.statement import brief
@@ -89,6 +90,8 @@ def verify(wanted: Checking) -> Verified:
     d, m = head.weight.shape
     file = Finding(what="file", result="ok", why=f"a head of {m} classes over {d} dimensions, all numbers finite")
     findings = [of_signature(signed), file, *of_card(card, head.chain)]
+    if card["date"][:10] > datetime.now(UTC).date().isoformat():
+        findings.append(Finding(what="date", result="contradicts", why=f"{card['date']} is later than today"))
     known, said = _set_at_hand(card, wanted.ledger)
     findings.append(said)
     place = _place(wanted.ledger, known, card["ledger"]["charge"]) if "ledger" in card else None
@@ -114,6 +117,15 @@ def verify(wanted: Checking) -> Verified:
         unproved=tuple(unproved(card, named=named, charged=charged)),
         account=account,
     )
+
+
+def check_at_home(head: heads.Head) -> None:
+    """UserError where the ledger that is here has the charge of a head, and says something else of it."""
+    place = _place(None, None, head.card["ledger"]["charge"]) if "ledger" in head.card else None
+    if place is not None:
+        wrong = contradictions(_of_ledger(head.card, sha256_of(head.file), read(place), None))
+        if wrong:
+            raise refused(head.file, wrong)
 
 
 def of_signature(signed: Signed | None) -> Finding:

@@ -144,6 +144,16 @@ def test_a_set_without_a_ledger_beside_it_leaves_the_charge_unknown(
     assert (results["feature set"], results["ledger"]) == ("unknown", "unknown")
 
 
+def test_a_card_has_a_date_and_no_later_one_than_today(shelf: Made, tmp_path: Path) -> None:
+    head, changed = Head.load(shelf.heads[0]), tmp_path / "changed.safetensors"
+    for date in ("", "yesterday", "2026-02-30T00:00:00+00:00", "2026-01-02T03:04:05+02:00"):
+        changed.write_bytes(encoded(replace(head, card=shelf.card() | {"date": date})))
+        with refuses("damaged"):
+            verify(changed)
+    changed.write_bytes(encoded(replace(head, card=shelf.card() | {"date": "2999-01-02T03:04:05+00:00"})))
+    assert [each.result for each in verify(changed).findings if each.what == "date"] == ["contradicts"]
+
+
 # The set
 
 

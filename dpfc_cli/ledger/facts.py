@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim, mu_for
 from dpfc_cli.schema import Check, anything, boolean, closed, each, either, fault, mapping, null, number, test, whole
-from dpfc_cli.trust.claims import claim_fault, figures_fault, is_sampled, mu_squared
+from dpfc_cli.trust.claims import TIME, claim_fault, figures_fault, is_sampled, mu_squared
 
 Unit = Literal["record", "person"]
 """What is protected."""
@@ -237,11 +237,10 @@ def _text(pattern: str) -> Check:
 
 
 _ID, _DIGEST, _SOME = _text("[0-9a-f]{32}"), _text("[0-9a-f]{64}"), _text("(?s).+")
-_TIME = _text(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\+00:00")
 _FILE = _text(r"(?!\.\.?\Z)[^/\0]+")
 _NAME, _NOTE = test(lambda value: is_note(value, MOST_NAME)), test(is_note)
 _FIELDS = {
-    **{"at": _TIME, "by": _NAME, "replaces": each(_ID)},
+    **{"at": TIME, "by": _NAME, "replaces": each(_ID)},
     **{"set": _ID, "name": _FILE, "records": _DIGEST, "listing": mapping(_SOME), "adopted": boolean},
     **dict.fromkeys(("split", "method", "claim", "adjacency"), _SOME),
     **{"unit": _text("|".join(get_args(Unit))), "n": whole(1)},

@@ -30,6 +30,7 @@ _PLACES = Table(
     [(role, "", "", "") for role in ("Controller and purpose", "Trained by", "Checked by", "Approved by")],
     left=4,
 )
+_ALONE = Finding(what="ledger", result="unknown", why="this report says what the head's file shows, and nothing more")
 _COMPARED = Finding(what="figures", result="ok", why="the ledger has these figures")
 _NOT_COMPARED = Finding(what="figures", result="unknown", why="not compared with a ledger")
 _SHOWN = {"ok": "ok", "contradicts": "contradicts", "unknown": "cannot be known"}
@@ -70,7 +71,7 @@ def document(
     figures = None if evaluation is None else released_in(evaluation, digest)
     said = statement.document(card, digest)
     own = None if not internal else holder.of(head, features, ledger, figures, progress)
-    findings = [of_signature(signed), *(cards.findings(card, head.chain) if own is None else own.findings)]
+    findings = [of_signature(signed), *([*cards.findings(card, head.chain), _ALONE] if own is None else own.findings)]
     unproved = cards.unproved(card) if own is None else own.unproved
     evaluated = Section("How good it is", [Words(_NOT_EVALUATED)]) if own is None else own.evaluated
     if figures is not None:

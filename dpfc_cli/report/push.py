@@ -15,6 +15,7 @@ from dpfc_cli.options import takes
 from dpfc_cli.report.contents import document
 from dpfc_cli.report.request import Pushing
 from dpfc_cli.show.markdown import markdown
+from dpfc_cli.verification import check_at_home
 
 README = "README.md"
 _REPOSITORY = re.compile(r"hf:([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)", re.ASCII)
@@ -53,9 +54,9 @@ def push(wanted: Pushing) -> Pushed:
         What was sent, and its revision.
 
     Raises:
-        UserError: the head contradicts itself, a value makes no sense, the figures were not released or are of another
-            head, the signature is not of this head or nothing says whose it is, or the hub refuses or cannot be
-            reached.
+        UserError: the head contradicts itself or the ledger here, a value makes no sense, the figures were not released
+            or are of another head, the signature is not of this head or nothing says whose it is, or the hub refuses or
+            cannot be reached.
 
     Examples:
         >>> push("heads/eps1.safetensors", "hf:owner/flu").name
@@ -72,6 +73,7 @@ def push(wanted: Pushing) -> Pushed:
         )
     path = located(wanted.head)
     loaded = Head.load(path)
+    check_at_home(loaded)
     name = STEM + SUFFIXES[loaded.card["claim"]]
     place = f"{PREFIX}{found[1]}/{name}"
     figures = None if wanted.evaluation is None else Path(wanted.evaluation)

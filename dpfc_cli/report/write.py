@@ -13,6 +13,7 @@ from dpfc_cli.report.request import Reporting
 from dpfc_cli.show.document import Document
 from dpfc_cli.show.html import html_of
 from dpfc_cli.show.markdown import markdown
+from dpfc_cli.verification import check_at_home
 
 
 @takes(Reporting)
@@ -41,6 +42,7 @@ def write_report(wanted: Reporting) -> Path:
     made = _KINDS[path.suffix.lower()]
     if made is _pdf:
         _check_pdf()
+    check_at_home(head)
     signed = signature.check(head.file, head.file, signature.Signer(public_key=wanted.public_key))
     report = document(
         head,

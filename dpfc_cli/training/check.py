@@ -35,6 +35,8 @@ from dpfc_cli.training.request import SPLIT, Request
 
 REHEARSED = 3
 """Records, dimensions and (at most) classes and steps of a rehearsal."""
+_DATE = "1970-01-01T00:00:00+00:00"
+"""Of a card that is tried and not kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +206,7 @@ def rehearse(calibrated: Calibrated, features: FeatureSet, standing: Mapping[str
     """
     weight = np.zeros((calibrated.facts.d, calibrated.facts.m))
     solution = Solution(chain=(), weight=weight, bias=np.zeros(calibrated.facts.m))
-    heads.check_card(card_of(calibrated, features, "", solution, standing))
+    heads.check_card(card_of(calibrated, features, _DATE, solution, standing))
     if calibrated.mechanism is None:
         return
     method, options = calibrated.method, calibrated.options

@@ -36,7 +36,7 @@ from dpfc_cli.schema import (
 )
 from dpfc_cli.sources.classes import Origin
 from dpfc_cli.sources.groups import By
-from dpfc_cli.trust.claims import EPSILON, claim_fault, figures_fault, is_sampled, mu_of, same_epsilon
+from dpfc_cli.trust.claims import EPSILON, TIME, claim_fault, figures_fault, is_sampled, mu_of, same_epsilon
 from dpfc_cli.version import __version__
 
 _UNIT = among(["record", "person"])
@@ -66,7 +66,7 @@ _CARD: dict[str, Check] = {
         grouped_by=closed({"by": among(get_args(By))}, level=whole(1), column=text),
     ),
     "versions": closed({"dpfc": text}),
-    "date": text,
+    "date": TIME,
     # `claim_fault` looks at these.
     **dict.fromkeys(("claim", "epsilon", "delta", "mu", "eta", "adjacency", "plan"), anything),
 }
@@ -131,10 +131,10 @@ def check(card: Any) -> None:
 
 Result = Literal["ok", "contradicts", "unknown"]
 NOISE = "that the noise was really drawn, and as the card says"
-BELONGS = "that the card belongs to these weights: no ledger names the digest of the file"
+BELONGS = "that the card belongs to these weights: only a ledger with the digest of the file shows it"
 CHARGED = "that its training was charged to a ledger"
 OWNER = "that this ledger is the newest and whole, and that nobody who can write to it changed it"
-TEXT = "that dates, names and the values of options that shape no release are true"
+TEXT = "that dates, names, other sites and the values of options that shape no release are true"
 
 
 def unproved(card: Mapping[str, Any], *, named: bool = False, charged: bool = False) -> list[str]:

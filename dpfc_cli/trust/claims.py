@@ -6,6 +6,8 @@ agree does not prove that the training was as they say.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import Any, get_args
 
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim, delta_of, epsilon_for
@@ -13,7 +15,7 @@ from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.privacy.poisson import Sampled
 from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
 from dpfc_cli.privacy.queries import QUERIES
-from dpfc_cli.schema import Check, among, closed, each, fault, null, number, record, whole
+from dpfc_cli.schema import Check, among, closed, each, fault, null, number, record, test, whole
 
 _LEAST, _LARGEST = 1e-100, 1e100
 """No training has a σ or a μ beyond them. The sums of their squares are numbers of float64."""
@@ -21,6 +23,16 @@ _SAMPLED = 32
 """Each kind of sampled releases takes time to compose: a hostile card must not take hours. A method has one kind."""
 EPSILON = number(LEAST_EPSILON, LARGEST_EPSILON)
 """An ε that is claimed."""
+
+
+def _is_time(value: Any) -> bool:
+    with suppress(ValueError, TypeError):
+        return bool(datetime.fromisoformat(value).isoformat() == value and value[-6:] == "+00:00")
+    return False
+
+
+TIME = test(_is_time)
+"""A moment, in UTC, as ledgers and cards write it."""
 _CLAIMED: dict[str, Check] = {
     "epsilon": EPSILON,
     "delta": number(LEAST_DELTA, 1 - 2**-53),

@@ -19,7 +19,7 @@ from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.card import card_of
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.trust.card import check
-from tests.hostile import altered, places, standing
+from tests.hostile import DATE, altered, places, standing
 from tests.support import refuses
 
 NULL = "0" * 64
@@ -101,7 +101,7 @@ def _refused(folder: Path) -> bool:
         solution = Solution(chain=(), weight=np.zeros((1, 1)), bias=np.zeros(1))
         assert made.guarantee is not None
         said = standing(epsilon=made.guarantee.epsilon)
-        check(json.loads(json.dumps(card_of(made, found, "", solution, said))))
+        check(json.loads(json.dumps(card_of(made, found, DATE, solution, said))))
     return False
 
 

@@ -252,10 +252,15 @@ def test_a_ledger_that_contradicts_the_head_is_refused(ward: Ward, tmp_path: Pat
         card["date"] = "2020-01-01T00:00:00+00:00"
 
     other = forged(ward.first, tmp_path / "first.safetensors", cheaper)
-    dpfc.write_report(other, tmp_path / "shared.md")
-    with refuses("damaged", match="ended with another file"):
-        dpfc.write_report(other, tmp_path / "internal.md", internal=True)
-    assert not (tmp_path / "internal.md").exists()
+    head, changed = Head.load(ward.first), tmp_path / "changed.safetensors"
+    changed.write_bytes(encoded(replace(head, bias=head.bias + 1)))
+    for path in (other, changed):
+        for internal in (True, False):
+            with refuses("damaged"):
+                dpfc.write_report(path, tmp_path / "report.md", internal=internal)
+        with refuses("damaged"):
+            dpfc.push(path, "hf:some/flu", dry_run=True)
+    assert not (tmp_path / "report.md").exists()
 
 
 def test_who_signed_is_said_once_in_either_kind_of_report(ward: Ward, tmp_path: Path) -> None:
@@ -323,7 +328,7 @@ def hostile(ward: Ward, tmp_path: Path, text: str) -> Document:
         card["classes"] = [text, *CLASSES[1:]]
         weights = {"sha256": text, "id": f"hf:{text}/{text}"}
         card["features"] |= {"name": text, "backbone": {"name": text, text: {text: text}, "weights": weights}}
-        card["date"] = card["versions"]["dpfc"] = text
+        card["versions"]["dpfc"] = text
 
     return document(Head.load(forged(ward.first, tmp_path / "a.safetensors", change)))
 
