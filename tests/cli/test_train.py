@@ -28,6 +28,7 @@ def everything() -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()}
 
 
+@pytest.mark.filterwarnings("ignore::dpfc_cli.TrainingWarning")
 def test_python_and_the_command_line_make_the_same_head_and_the_same_row(dpfc: Dpfc, features: Path) -> None:
     out = "heads/cli.research.safetensors"
     line = ("train", "--epsilon", "2", "--seed", "5", "--method", "dp-fc", "--steps", "3", "--out", out)
