@@ -84,7 +84,7 @@ def _document(found: "Inventory", failed: UserError | None) -> Document:
     trained = any(each.charges for each in found.sets)
     none = (
         "There is none here. The ledger has charges, and 'dpfc budget' shows their states: what was written lies "
-        "elsewhere, and a training that was stopped has no head yet. It goes on with its command."
+        "elsewhere, and a private training that was stopped goes on with its command."
     )
     if not trained:
         known = all(each.charges is not None for each in found.sets)

@@ -91,7 +91,7 @@ def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> L
             raise _strange(path, "has not the facts that were written")
         return there
     except (UserError, KeyboardInterrupt) as stop:
-        stands = f"{what} {_stands(path, made) if made else 'was not written'}."
+        stands = f"{what} {_stands(path, made)}." if made else "Nothing was added to the ledger."
         if isinstance(stop, UserError):
             stop.what += f" {stands}"
         else:

@@ -208,7 +208,7 @@ def _header(charge: str, training: str, file: int) -> bytes:
 def _read(file: int, at: int, length: int) -> bytearray:
     found = bytearray(length)
     if not read_at(file, found, at):
-        raise OSError("the file ends early")
+        raise DamagedError("it ends early")
     return found
 
 
@@ -265,6 +265,22 @@ def _add(digest: Any, value: Any) -> None:
 def any_kept(ledger: Ledger) -> bool:
     """Whether answers of some training are there: of one that runs, or that may go on."""
     return any(_files(ledger.path))
+
+
+def is_held(ledger: Path, charge: str) -> bool | None:
+    """Whether a process has the answers of a charge now: it trains. None: there are none."""
+    while path := next((each for each in _files(ledger) if _named(each)[0] == charge), None):
+        # With each answer it gets another name.
+        with suppress(FileNotFoundError):
+            file = opened(path, os.O_RDWR)
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            finally:
+                os.close(file)
+            return False
+    return None
 
 
 def refuse_old(ledger: Ledger) -> None:
@@ -343,7 +359,9 @@ class Wanted:
                 raise DamagedError(f"{last.answers} answers were kept, and {answers.answered} are there")
             if answers.answered < ends[-1] and self.has_head(charge.id):
                 raise DamagedError("its head was written, and some of its answers are gone")
-        except (OSError, DamagedError) as error:
+        except OSError as error:
+            raise _unwritable(answers.path, error, "type the same command again: nothing more was charged") from error
+        except DamagedError as error:
             self.observer.warn(
                 f"the training of '{answers.path}' cannot go on: {error}. A new one will be charged. Delete that file."
             )

@@ -15,7 +15,7 @@ from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.privacy.curator import Records
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.rounding import cost, rounded_up
-from dpfc_cli.training.answers import Answers, begun, reopened
+from dpfc_cli.training.answers import Answers, begun, is_held, reopened
 from dpfc_cli.training.calibrate import Planned
 from dpfc_cli.training.check import Checked, check_charge
 from dpfc_cli.training.request import SPLIT
@@ -102,22 +102,27 @@ def charged_before(ledger: Ledger, charge: Charge) -> list[Charge]:
 def charged_again(ledger: Ledger, charge: Charge, name: str) -> UserError | None:
     """The refusal to charge the same training or private evaluation once more; None if it was not charged before.
 
-    What became of it does not matter: it may run. Without a guarantee it matters, because only a head is lost. charge:
-    what would be charged. name: of the set.
+    Without a guarantee it matters what became of it, because only a head is lost. charge: what would be charged. name:
+    of the set.
     """
     same = charged_before(ledger, charge)
     ends = [end for each in same if (end := ledger.outcome(each.id)) is not None and end.state == "written"]
     if not (ends or (same and charge.private)):
         return None
-    became = "has not ended: it runs, or it was stopped and does not go on"
+    training = charge.method != EVALUATION
+    runs = not ends and (not training or any(is_held(ledger.path, each.id) for each in same))
     if ends:
         became = "ended" if ends[0].head is None else f"its head is '{ends[0].head}'"
+    elif runs:
+        became = "it runs" if training else "has not ended: it runs, or it was stopped"
+    else:
+        became = "was stopped, and does not go on"
     cost = question(charge, name, ledger.with_facts(charge).account_of(charge.set))
     cost += "" if charge.private else ", for the same head to the bit"
     return UserError(
-        f"The same {EVALUATION if charge.method == EVALUATION else 'training'} was charged before, and {became}.",
-        f"{'Give' if ends else 'Wait for its end, or give'} the option '{parameter('again')}' to charge {cost} again.",
-        code="exists" if ends else "busy",
+        f"The same {'training' if training else EVALUATION} was charged before, and {became}.",
+        f"{'Wait for its end. Or give' if runs else 'Give'} the option '{parameter('again')}' to charge {cost} again.",
+        code="busy" if runs else "exists",
     )
 
 

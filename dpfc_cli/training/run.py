@@ -125,7 +125,8 @@ def stands(charged: Charged, head: Path | None) -> Note:
     elif answers is not None and charged.checked.features.is_same():
         said = "No head was written. The same command goes on where it stopped, and charges nothing more."
     else:
-        said = "No head was written. The same command would make a new training, which is charged, too: it asks first."
+        asks = ": it asks first" if charged.receipt.charge.private else ""
+        said = f"No head was written. The same command would make a new training, which is charged, too{asks}."
     return Note(printable(f"The training was charged to '{charged.receipt.ledger.path}' and stays charged. {said}"))
 
 

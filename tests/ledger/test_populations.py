@@ -62,7 +62,7 @@ def test_a_record_of_another_population_is_refused_when_it_is_imported(place: Pa
     before = book(place)
     error = refused("conflict", lambda: made_set(place / "second", range(9, 20), "b"))
     assert error.fields["count"] == 1
-    assert error.what.endswith(f"{GUARDED} The set was not written.")
+    assert error.what.partition(GUARDED)[1]
     assert book(place) == before
     assert not (place / "second").exists()
     # It may be of the same population, or nothing is said of it.

@@ -40,6 +40,8 @@ def test_whether_a_training_goes_on_is_said_by_who_has_its_answers(sets: dict[st
     charged = charge(ready(sets["a"]))
     assert charged.answers is not None
     goes_on, new = "goes on where it stopped, and charges nothing more.", "which is charged, too: it asks first."
+    plain = charge(ready(sets["a"], non_private=True))
+    assert "asks first" not in stands(plain, None), "it begins anew at once"
     assert str(stands(charged, None)).endswith(goes_on)
     assert str(stands(charged, Path("a.safetensors"))).endswith("The head was written: 'a.safetensors'.")
     assert str(stands(replace(charged, answers=None), None)).endswith(new)
