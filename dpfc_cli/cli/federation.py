@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -162,6 +161,7 @@ def serve(
 ) -> None:
     """Answer the queries of a plan, until this site has the head. It charges the ledger when all sites are ready."""
     from dpfc_cli.federation.site import serve as answer
+    from dpfc_cli.training.run import Trained
 
     with contextlib.ExitStack() as stack:
         observer = Shown(stack)
@@ -172,12 +172,13 @@ def serve(
                 "Compare the digest with the other operators again. If they have another one, ask for their plan.",
             )
         stop.stands = "'dpfc budget' says whether the plan is charged. The same command goes on."
-        trained = answer(site, socket, observer, answer_every)
-    head, sha256 = (None, None) if trained is None else (str(trained.path), trained.sha256)
+        made = answer(site, socket, observer, answer_every)
+    # Of one that was written before, the ledger has the name.
+    head = str(made.path if isinstance(made, Trained) else made.head)
     if as_json:
-        display.as_json({"site": name, "head": head, "sha256": sha256})
+        display.as_json({"site": name, "head": head, "sha256": made.sha256})
         return
-    display.facts(f"Site {name} is done", [("head", head or "was written before"), ("SHA-256", sha256 or "–")])
+    display.facts(f"Site {name} is done", [("head", head), ("SHA-256", str(made.sha256))])
 
 
 @command("federation-run", when_stopped="The sites wait. The same command goes on.")
@@ -245,7 +246,6 @@ def _agreed(plan: "Federation") -> list[tuple[str, str]]:
         *_features(plan.features),
         *([("public start", f"{plan.start['name']} (SHA-256 {plan.start['sha256']})")] if plan.start else []),
         *statement.trusted({**vars(plan.solver.guarantee), "unit": facts.unit, "federation": plan.described()}),
-        ("digest", f"{' '.join(textwrap.wrap(plan.digest, 8))} (compare it with all operators, outside the network)"),
     ]
 
 

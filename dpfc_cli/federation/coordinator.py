@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter, quoted
+from dpfc_cli.errors import Note, UserError, conflict, damaged, missing, parameter, quoted
 from dpfc_cli.federation.messages import PATIENCE, SHORT, Refusal, ask
 from dpfc_cli.federation.plan import Federation
 from dpfc_cli.heads import head as heads
@@ -38,10 +38,9 @@ GIVING = 30.0
 """Seconds for which a site that is away is asked again when there is a new head for it."""
 STARTS = 10
 """How often a site may be started again while it is asked for one answer."""
-_GO_ON: tuple[Refusal, ...] = ("refused", "not-charged", "out-of-order", "failed")
 _WORDS: dict[Refusal, str] = {
     "unreadable": "it cannot read the message: it may have another version of dpfc",
-    "other-plan": "it has pinned another plan. Compare the digests",
+    "other-plan": "it has pinned another plan (compare the digests)",
     "refused": "its own check says no; its operator sees why",
     "not-charged": "it stops again and again, and its operator sees why",
     "out-of-order": "it expects another query of the plan, or stops again and again",
@@ -60,8 +59,7 @@ class RefusedError(UserError):
         why = _WORDS.get(said, "it gives no reason that is known")  # type: ignore[call-overload]
         super().__init__(
             f"Site '{name}' refuses: {why}.",
-            "Speak to its operator."
-            + (" Then the same command goes on: what was charged is not charged again." if said in _GO_ON else ""),
+            "Speak to its operator. Then the same command goes on: what was charged is not charged again.",
             code="conflict",
             site=name,
         )
@@ -289,23 +287,34 @@ def _at_once(sites: Sequence[Remote], work: Callable[[Remote], None]) -> None:
 
 
 def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer, start: PublicHead | None) -> Head:
-    """Ask whether all are ready, then for all charges, then the queries."""
+    """Ask whether all are ready, then for all charges, then the queries. A note of an error says who is charged."""
+    states = dict.fromkeys((site.name for site in sites), "not known")
 
     def state(asked: str, site: Remote) -> None:
         try:
-            observer.say(f"{site.name}: {site.say(asked)[0]}")
+            states[site.name] = "not known"
+            states[site.name] = site.say(asked)[0]
+            observer.say(f"{site.name}: {states[site.name]}")
         except RefusedError as error:
+            if error.said == "refused":
+                states[site.name] = "not charged"
             # It is raised when all have ended, and others may be away.
             observer.say(error.what)
             raise
 
-    for asked in ("ready", "charge"):
-        _at_once(sites, partial(state, asked))
     solver = plan.solver
     if start is not None:
         solver = replace(solver, options=replace(solver.options, public_head=start))
     oracle = Sums(solver.noise, [site.part for site in sites], plan.weights)
-    solution = solver.method.solve(oracle, solver.facts, solver.options)
+    try:
+        for asked in ("ready", "charge"):
+            _at_once(sites, partial(state, asked))
+        solution = solver.method.solve(oracle, solver.facts, solver.options)
+    except UserError as error:
+        of = {said: [name for name, each in states.items() if each == said] for said in ("charged", "not known")}
+        stands = [f"{said.capitalize()}: {', '.join(names)}." for said, names in of.items() if names]
+        error.add_note(Note(" ".join(stands) or "Nobody was charged."))
+        raise
     card = _card(plan, solver, solution)
     return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
 

@@ -20,11 +20,11 @@ from dpfc_cli.privacy.parts import LARGEST_SAID, framed, unframed
 
 Refusal = Literal["unreadable", "other-plan", "refused", "not-charged", "out-of-order", "failed"]
 """All that a site says of what is wrong. Texts could tell what is inside."""
-_LENGTH = 8
+_LENGTH, _AT_ONCE = 8, 2**20
 PATIENCE = 600.0
-"""Seconds that the reply of a site may take at least: a pass over its records, and what `left` adds."""
+"""Seconds that a whole reply of a site may take at least: a pass over its records, and what `left` adds."""
 STALLED = 60.0
-"""Seconds after which a site no longer waits for a message that was begun."""
+"""Seconds after which a site no longer waits for the rest of a message."""
 FIRST_PAUSE = 0.1
 """Seconds until somebody who was not there is asked again. Each pause is twice as long as the one before."""
 SHORT = LARGEST_SAID + 8
@@ -108,14 +108,15 @@ class Door:
         """Messages as they come. What is none is refused, and not seen here."""
         while True:
             connection, _ = self._socket.accept()
-            connection.settimeout(STALLED)
             try:
-                message = _receive(connection, self._limit)
+                message = _receive(connection, self._limit, STALLED)
             except ValueError:
                 message = b""
             except OSError:
                 connection.close()
                 continue
+            # The reply has time of its own.
+            connection.settimeout(STALLED)
             found = Exchange({}, memoryview(b""), connection, self._every)
             try:
                 found.said, found.body = unframed(message)
@@ -132,7 +133,7 @@ def _ask(path: Path, message: bytes, limit: int, seconds: float) -> bytes:
         _send(connection, message)
         # A carrier reads to the end. It need not know how long a message is.
         connection.shutdown(socket.SHUT_WR)
-        return _receive(connection, limit)
+        return _receive(connection, limit, seconds)
 
 
 def ask(
@@ -169,14 +170,22 @@ def _send(connection: socket.socket, data: bytes) -> None:
     connection.sendall(len(data).to_bytes(_LENGTH, "big") + data)
 
 
-def _receive(connection: socket.socket, limit: int) -> bytes:
-    """The next message. ValueError: it would be longer than `limit`. OSError: it ends early."""
-    with connection.makefile("rb") as file:
-        begun = file.read(_LENGTH)
-        length = int.from_bytes(begun, "big")
-        if length > limit:
-            raise ValueError("a message is too long")
-        data = file.read(length)
-    if len(begun) + len(data) < _LENGTH + length:
-        raise ConnectionError("the connection has ended")
-    return data
+def _receive(connection: socket.socket, limit: int, seconds: float) -> bytes:
+    """The next message. ValueError: it would be longer than `limit`. OSError: it ends early, or takes longer than so
+    many seconds as a whole.
+    """
+    end, data, due = time.monotonic() + seconds, bytearray(), _LENGTH
+    while len(data) < due:
+        rest = end - time.monotonic()
+        if rest <= 0:
+            raise TimeoutError("it takes too long")
+        connection.settimeout(rest)
+        more = connection.recv(min(due - len(data), _AT_ONCE))
+        if not more:
+            raise ConnectionError("the connection has ended")
+        data += more
+        if due == _LENGTH == len(data):
+            due += int.from_bytes(data, "big")
+            if due > _LENGTH + limit:
+                raise ValueError("a message is too long")
+    return bytes(data[_LENGTH:])

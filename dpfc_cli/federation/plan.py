@@ -61,6 +61,7 @@ from dpfc_cli.training.public_start import check as check_start
 from dpfc_cli.training.public_start import vectors_for
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.trust.card import START
+from dpfc_cli.trust.claims import EPSILON
 from dpfc_cli.version import code_digest
 
 FORMAT, INVITATION = "dpfc-federation-1", "dpfc-invitation-1"
@@ -70,12 +71,11 @@ FEDERATED = ("dp-whitened", "dp-fc", "dp-ls")
 _NAME = test(lambda value: type(value) is str and bool(re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", value)))
 _HEX = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{32}", value)))
 _KEY = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{64}", value)))
-_EPSILON = number(LEAST_EPSILON, LARGEST_EPSILON)
 _PART: dict[str, Check] = {
     "name": _NAME,
     "n": whole(1),
     "records": either(null, whole(1)),
-    "epsilon": _EPSILON,
+    "epsilon": EPSILON,
     "key": _KEY,
 }
 _COMMON: dict[str, Check] = {
@@ -95,7 +95,7 @@ _PLAN = closed(
 )
 _POLICY = closed(
     {},
-    epsilon=_EPSILON,
+    epsilon=EPSILON,
     delta=number(LEAST_DELTA, 1),
     adjacency=each(among(get_args(Adjacency))),
     methods=each(among(FEDERATED)),

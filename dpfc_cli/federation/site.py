@@ -32,7 +32,8 @@ from dpfc_cli.federation.masks import Masks, forget
 from dpfc_cli.federation.messages import Door, Exchange, query_bytes
 from dpfc_cli.federation.plan import Federation, keys_of, offered
 from dpfc_cli.files import sync
-from dpfc_cli.folders import LEDGER_ANSWERS, LEDGER_QUERIES, heads_folder
+from dpfc_cli.folders import LEDGER_QUERIES, heads_folder
+from dpfc_cli.ledger.facts import Outcome
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import chain as chains
@@ -41,8 +42,9 @@ from dpfc_cli.privacy.forms import check as check_query
 from dpfc_cli.privacy.oracle import Oracle, PlanError
 from dpfc_cli.privacy.parts import bytes_of, chain_shapes, decoded, digest_of, taken
 from dpfc_cli.privacy.queries import Query
+from dpfc_cli.training.answers import is_held
 from dpfc_cli.training.charge import Charged, charge
-from dpfc_cli.training.check import Checked, check, check_charge
+from dpfc_cli.training.check import Checked, check, check_charge, check_classes
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request, facts_of
 from dpfc_cli.training.run import Trained, let_go, run
@@ -66,10 +68,11 @@ class Site:
         return f"federation {self.plan.digest}"
 
     @property
-    def ended(self) -> bool:
+    def ended(self) -> Outcome | None:
+        """The outcome with its head, if that was written."""
         book = read(ledger_path(self.features.folder))
-        last = [book.outcome(each.id) for each in book.charges if each.purpose == self.purpose]
-        return any(each is not None and each.state == "written" for each in last)
+        last = (book.outcome(each.id) for each in book.charges if each.purpose == self.purpose)
+        return next((each for each in last if each is not None and each.state == "written"), None)
 
 
 def site_of(plan: Federation, name: str, features: FeatureSet, folder: Path | None = None) -> Site:
@@ -79,6 +82,7 @@ def site_of(plan: Federation, name: str, features: FeatureSet, folder: Path | No
         UserError: the plan has no such site, says something else of the records, or is of no invitation of this site.
 
     """
+    check_classes(features)
     part, own = plan.part(name), offered(features, plan.part(name).key)
     found = features.with_classes(plan.classes)
     facts = facts_of(found, plan.adjacency)
@@ -130,10 +134,10 @@ def ready(site: Site, observer: Observer) -> Checked:
     ledger = ledger_path(site.features.folder)
     before = next((each.id for each in read(ledger).charges if each.purpose == site.purpose), None)
     if checked.unfinished is None and before is not None:
-        held = any((ledger.parent / LEDGER_ANSWERS).glob(f"{before}.*"))
-        why = "another process serves it, or dpfc is another version now" if held else "its answers are gone"
+        held = is_held(ledger, before)
+        why = {True: "another process serves it", False: "dpfc is another version now", None: "its answers are gone"}
         raise UserError(
-            f"This plan was charged before: {why}.",
+            f"This plan was charged before: {why[held]}.",
             "A plan is charged once. If it can go on nowhere, ask for a new plan.",
             code="busy" if held else "conflict",
         )
@@ -141,8 +145,8 @@ def ready(site: Site, observer: Observer) -> Checked:
     return checked
 
 
-def serve(site: Site, socket: Path, observer: Observer, every: float = 0.0) -> Trained | None:
-    """Answer at a socket until the head of the plan is written. None: it was written before.
+def serve(site: Site, socket: Path, observer: Observer, every: float = 0.0) -> Trained | Outcome:
+    """Answer at a socket until the head of the plan is written. If it was written before: what the ledger says of it.
 
     every: seconds between the times at which replies leave (`messages.left`).
 
@@ -150,13 +154,13 @@ def serve(site: Site, socket: Path, observer: Observer, every: float = 0.0) -> T
         UserError: it is not ready; or it stopped. Then the same command goes on.
 
     """
-    if site.ended:
+    if (before := site.ended) is not None:
         _forget(site)
-        return None
+        return before
     checked = ready(site, observer)
     with Door(socket, query_bytes(site.features.dim, len(site.plan.classes)), every) as door:
-        before = "nothing is charged yet" if checked.unfinished is None else "it was charged before, and goes on"
-        observer.say(f"Waits for the coordinator at {socket}: {before}.")
+        stands = "nothing is charged yet" if checked.unfinished is None else "it was charged before, and goes on"
+        observer.say(f"Waits for the coordinator at {socket}: {stands}.")
         charged = _charged(site, checked, door, observer)
         answering = Answering(site, charged, door, observer)
         try:

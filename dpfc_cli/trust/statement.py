@@ -4,6 +4,7 @@ The statement is computed from the card, the description inside the file of a he
 """
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
@@ -292,14 +293,20 @@ def _sites(card: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def trusted(card: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Which claim holds if nobody is trusted, and which one if some are. card: of a head of several sites."""
+    """Which claim holds if nobody is trusted, and which one if some are; and which plan. card: of a head of several
+    sites.
+    """
     known, count = card["federation"], len(card["federation"]["sites"])
-    alone = ("trust nobody", "the epsilon of each site holds: it adds the whole noise of its own claim")
+    digest = f"SHA-256 {' '.join(textwrap.wrap(known['plan'], 8))} (compare it with all operators, outside the network)"
+    alone = [
+        ("trust nobody", "the epsilon of each site holds: it adds the whole noise of its own claim"),
+        ("plan", digest),
+    ]
     if known["colluding"] == count - 1:
-        return [alone]
+        return alone
     spent = [_figure(masked_epsilon(card, j)) for j in (1, 2, 3)]
     return [
-        alone,
+        *alone,
         (
             "trust some",
             f"with masks, epsilon = {spent[0]} while at most {known['colluding']} of the {count - 1} other sites tell "

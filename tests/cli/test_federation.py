@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dpfc_cli.federation.plan import load
+from dpfc_cli.files import sha256_of
 from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.training.calibrate import HIDES
 from tests.cli.conftest import Dpfc
@@ -54,6 +55,7 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
     assert dpfc(*line, "nowhere").exit_code == 2
     away = dpfc(*line, ".", "--patience", "0.01", ends=4)
     assert away.stderr.count("Waiting for north at") == 1
+    assert "not known: north, south" in away.stderr.lower()
 
     serving = Serving(load(Path("plan.json")), sets, ("north",))
     other = threading.Thread(target=trained, args=(load(Path("plan.json")),), daemon=True)
@@ -67,7 +69,9 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
     serving.heads()
     (head,) = Path("south/heads").glob("*.safetensors")
     assert dpfc("verify", str(head)).exit_code == 0
-    assert done(*serve)["head"] is None
+    shown = dpfc("statement", str(head), ends=0).stdout
+    assert " ".join(textwrap.wrap(str(made["digest"]), 8)) in " ".join(shown.split())
+    assert done(*serve) == {"site": "south", "head": head.name, "sha256": sha256_of(head)}
     # The coordinator's head is in no ledger, and says nothing of what the sites have spent.
     checks = done("verify", str(JOINT), "--ledger", "south/ledger.sqlite")["checks"]
     assert [each["result"] for each in checks if "ledger" in each["what"]] == ["unknown"]

@@ -1,16 +1,18 @@
 """A head of several sites is that of one place, and what a site sends is looked at before it counts."""
 
+import itertools
 import socket
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from bench.federation import local, plan_of
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, notes
 from dpfc_cli.federation import coordinator, messages
 from dpfc_cli.federation import plan as plans
 from dpfc_cli.federation.coordinator import Remote, Sums
@@ -21,7 +23,7 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import NonPrivate, Unprotected
-from dpfc_cli.privacy.parts import unframed
+from dpfc_cli.privacy.parts import framed, unframed
 from dpfc_cli.privacy.queries import Gram, Mean
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.verification import verify
@@ -145,8 +147,9 @@ def test_where_one_site_is_not_ready_none_is_charged() -> None:
     serving = Serving(plan, sets)
     # The cap comes after the site was checked.
     set_cap(sets["south"], 1.0, delta=1e-5)
-    with pytest.raises(UserError, match="its own check says no"):
+    with pytest.raises(UserError, match="its own check says no") as refused:
         trained(plan)
+    assert notes(refused.value) == ["Nobody was charged."]
     assert not any(map(charges, sets.values()))
     set_cap(sets["south"], 3.0, delta=1e-5)
     trained(plan)
@@ -197,6 +200,29 @@ def test_a_site_that_takes_a_message_and_does_not_reply_is_named(monkeypatch: py
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind("north.sock")
         silent.listen()
+        with refuses("lost", site="north"):
+            Remote("north", Path("north.sock"), "0" * 64, claim.noise, 0.0).say("ready")
+
+
+def test_patience_is_for_a_whole_reply_and_not_for_each_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock is a second later, and each byte has one."""
+    clock = itertools.count()
+    monkeypatch.setattr(messages, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
+    monkeypatch.setattr(messages, "PATIENCE", 9.0)
+    monkeypatch.setattr(messages, "_AT_ONCE", 1, raising=False)
+    reply = framed({"state": "ready"}, b"")
+    claim = plan_of([600, 300], 8, 3, [2.0, 2.0]).claims[0]
+    with socket.socket(socket.AF_UNIX) as slow:
+        slow.bind("north.sock")
+        slow.listen()
+
+        def answer() -> None:
+            connection, _ = slow.accept()
+            with connection:
+                connection.recv(2**16)
+                connection.sendall(len(reply).to_bytes(8, "big") + reply)
+
+        threading.Thread(target=answer, daemon=True).start()
         with refuses("lost", site="north"):
             Remote("north", Path("north.sock"), "0" * 64, claim.noise, 0.0).say("ready")
 

@@ -219,13 +219,14 @@ def test_a_site_that_has_its_head_serves_the_plan_no_more(sets: dict[str, Featur
     serving = Serving(plan, sets)
     joint = trained(plan)
     serving.heads()
-    assert Serving(plan, sets).heads() == {"north": None, "south": None}
+    again = Serving(plan, sets).heads()
+    assert [each.state for each in again.values()] == ["written"] * 2
     with refuses("exists"):
         ready(site_of(plan, "north", sets["north"]), Observer())
     # The coordinator has the head, and nobody needs it.
     listener = Listener()
-    again = coordinator.run(plan, Path(), JOINT, listener)
-    assert np.array_equal(again.weight, joint.weight)
+    given = coordinator.run(plan, Path(), JOINT, listener)
+    assert np.array_equal(given.weight, joint.weight)
     assert not any("Waiting" in text for text in listener.said), "those who have ended are not waited for"
     JOINT.unlink()
     with pytest.raises(UserError) as nobody:
@@ -292,6 +293,16 @@ def test_an_invitation_has_no_class_that_follows_from_private_records() -> None:
     with refuses("conflict"):
         invitation(features, "north", 1.0)
     assert not keys_of(features).exists()
+
+
+def test_a_site_whose_classes_follow_from_private_records_is_told_what_it_can_do(sets: dict[str, FeatureSet]) -> None:
+    """A command of a site does not insist on such classes."""
+    plan = agreed(sets)
+    np.savez("north.npz", train_x=X[PARTS["north"]], train_y=np.array(plan.classes)[Y[PARTS["north"]]])
+    inferred = import_features("north.npz", Path("north", "inferred")).features
+    with refuses("conflict") as error:
+        ready(site_of(plan, "north", inferred), Observer())
+    assert "infer_classes" not in error.value.remedy
 
 
 def test_only_the_own_user_reaches_a_socket_and_what_a_killed_site_left_is_replaced() -> None:

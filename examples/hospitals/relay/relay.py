@@ -37,9 +37,10 @@ def received(connection: socket.socket) -> bytes:
 
 @client.query()
 def ask(message: Message, context: Context) -> Message:
-    """In a SuperNode: what the site replies."""
+    """In a SuperNode: what the site replies. One that is silent for too long is away."""
     reply = b""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as site:
+        site.settimeout(float(context.node_config.get("patience", 600)))
         site.connect(str(context.node_config["socket"]))
         site.sendall(data_of(message))
         site.shutdown(socket.SHUT_WR)
