@@ -137,7 +137,8 @@ def evaluate(
     else:
         display.show(document, full)
     if plot is not None and draw is not None:
-        draw().save(plot)
+        # Exact figures say something about the records.
+        draw().save(plot, 0o600)
         display.say(f"Figure: {plot}")
 
 

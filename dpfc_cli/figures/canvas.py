@@ -102,12 +102,12 @@ class Drawing:
             self.figure.savefig(buffer, format=kind, dpi=DPI, metadata=_METADATA[kind])
         return buffer.getvalue()
 
-    def save(self, path: Path) -> None:
-        """Write the file, of the kind that its name ends in. A file of that name is replaced. UserError: it ends in
-        something else, or it cannot be written. Then an older file is as it was.
+    def save(self, path: Path, mode: int | None = None) -> None:
+        """Write the file, of the kind that its name ends in. A file of that name is replaced. mode: as in `files`.
+        UserError: it ends in something else, or it cannot be written. Then an older file is as it was.
         """
         try:
-            files.replace(path, self.bytes_of(_kind(path)))
+            files.replace(path, self.bytes_of(_kind(path)), mode)
         except OSError as error:
             raise unwritable(
                 f"The figure cannot be written to {quoted(path)}: {error.strerror or error}.",

@@ -266,6 +266,7 @@ def test_a_figure_is_drawn_beside_what_is_printed(dpfc: Dpfc, three: list[str], 
     drawn = dpfc(*words, "--plot", "figure.svg")
     assert drawn.stdout == dpfc(*words).stdout
     assert "Figure: figure.svg" in drawn.stderr
+    assert Path("figure.svg").stat().st_mode & 0o777 == 0o600, "it is exact"
     text = Path("figure.svg").read_text()
     for said in (
         ["Reliability", "best class"] if count == 1 else ["top-1 accuracy, %", "plain.nonprivate: no guarantee"]
