@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from dpfc_cli.kernels import rows
+from dpfc_cli.kernels import products, rows
 from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.privacy.directions import Directions, InMemory, direction_bytes
@@ -211,7 +211,8 @@ def test_what_a_record_adds_to_a_sampled_gradient_does_not_depend_on_its_place(d
     assert np.array_equal(added(rng.permutation(SAMPLED)), first)
 
 
-def test_what_is_compiled_does_not_tell_how_large_a_sample_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("host", [True, False], ids=["on the host", "on a device"])
+def test_what_is_compiled_does_not_tell_how_large_a_sample_is(host: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs are kept on disk by their shapes. All samples have the same ones, even the empty one."""
     n, run = 600, rows.run
     x, y, persons = np.tile(X, (6, 1)), np.tile(Y, (6, 1)), np.repeat(np.arange(n // 2), 2)
@@ -222,6 +223,7 @@ def test_what_is_compiled_does_not_tell_how_large_a_sample_is(monkeypatch: pytes
         sizes.extend([len(block[0])] * isinstance(row_map, sums._ResidualMap))
         return run(row_map, block, arrays)
 
+    monkeypatch.setattr(products, "_on_host", lambda: host)
     monkeypatch.setattr(rows, "run", recorded)
     monkeypatch.setattr(sums, "_chunk", lambda query, over: 1024)
 
