@@ -47,9 +47,10 @@ check: .venv/.test ## Lint, types and the import contract
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,cuda]'
 	@touch $@
 
-# The tests compare its sums with those of the processor. JAX stops if there is no GPU that it can use.
+# The tests compare its sums with those of the processor. JAX stops if there is no GPU that it can use. By default each
+# process would take most of its memory.
 check-gpu: .venv/.cuda ## On a machine with an NVIDIA GPU: what a GPU computes, tested there; seconds there and on the processor
-	JAX_PLATFORMS=cuda $(BIN)/python -m pytest -q tests/kernels tests/privacy tests/methods tests/backbones
+	JAX_PLATFORMS=cuda XLA_PYTHON_CLIENT_PREALLOCATE=false $(TESTS) $(BITS) tests/methods tests/backbones
 	JAX_PLATFORMS=cuda $(BIN)/python -m bench.costs
 	JAX_PLATFORMS=cpu $(BIN)/python -m bench.costs
 

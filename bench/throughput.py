@@ -159,6 +159,8 @@ def theirs(model: Model, size: int, batch: int, name: str) -> Contender:
             return self.inner(x.to(inner.cls_token.dtype)).float()
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    # By default convolutions round the factors of float32 products to fewer bits. Ours keep all.
+    torch.backends.cudnn.allow_tf32 = False
     whole: Any = Whole().eval().to(device)
     if "bfloat16" in name:
         whole = whole.bfloat16()
