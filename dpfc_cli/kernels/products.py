@@ -6,7 +6,6 @@ of XLA, and NumPy hands AᵀA to `dsyrk`. With other devices the product runs wh
 partial sums of the devices is exact as well.
 """
 
-import functools
 import itertools
 import threading
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import numpy as np
 from scipy.linalg.blas import dgemm
 
 from dpfc_cli import threads
+from dpfc_cli.kernels.rows import on_host
 
 SUMS = 1 << 27
 """Bytes that the sums of all threads may take, and as many for the blocks that they multiply or that wait."""
@@ -29,11 +29,6 @@ SMALL = 1 << 20
 """Multiplications that take less time than it takes to start threads for them."""
 NARROW = 192
 """If a panel has fewer columns than this, the products are too small to be fast."""
-
-
-@functools.cache
-def _on_host() -> bool:
-    return jax.local_device_count() == 1 and jax.local_devices()[0].platform == "cpu"
 
 
 def check_exact() -> None:
@@ -77,7 +72,7 @@ def summed(
         p × q, float64, on the host.
 
     """
-    if not (integers and _on_host()):
+    if not (integers and on_host()):
         total = np.zeros(shape)
         for left, right in factors:
             total += outer_sum(left, left if alone else right, integers)
@@ -162,7 +157,7 @@ def outer_sum(left: jax.Array | np.ndarray, right: jax.Array | np.ndarray, integ
 
     """
     # Factors that were changed on the host have blocks of many shapes. A device would compile a product for each.
-    if not (_on_host() or isinstance(right, np.ndarray)):
+    if not (on_host() or isinstance(right, np.ndarray)):
         return np.asarray(_device_product(jnp.asarray(left), right))
     a, b = np.asarray(left), np.asarray(right)
     if left is right:
@@ -230,7 +225,7 @@ def add_weighted_grams(total: np.ndarray, weights: jax.Array | np.ndarray, q: ja
         q: B × d, integers in float64.
 
     """
-    if not (_on_host() or isinstance(q, np.ndarray) or isinstance(weights, np.ndarray)):
+    if not (on_host() or isinstance(q, np.ndarray) or isinstance(weights, np.ndarray)):
         total += np.asarray(_device_weighted_grams(weights, q))
         return
     w, rows = np.asarray(weights), np.asarray(q)

@@ -24,12 +24,17 @@ is computed for nothing.
 """
 
 
+@functools.cache
+def on_host() -> bool:
+    """Whether one CPU device computes everything."""
+    return jax.local_device_count() == 1 and jax.local_devices()[0].platform == "cpu"
+
+
 def chunk(size: int) -> int:
     """How many records of blocks of `size` one call should compute. A CPU computes pieces of the same shape for both
     numbers, so the results are the same to the last bit.
     """
-    one_cpu = jax.local_device_count() == 1 and jax.local_devices()[0].platform == "cpu"
-    return CHUNK if one_cpu and size % CHUNK == 0 else size
+    return CHUNK if on_host() and size % CHUNK == 0 else size
 
 
 @functools.cache
@@ -51,7 +56,7 @@ def compiled(row_map: RowMap) -> RowMap:
 
     def in_pieces(block: tuple[jax.Array, ...], arrays: dict[str, Any]) -> tuple[jax.Array, ...]:
         count = len(block[0])
-        if jax.local_devices()[0].platform != "cpu" or _sharding(count) is not None or count % PIECE:
+        if not on_host() or count % PIECE:
             return row_map(block, arrays, xp=jnp)
         pieces = tuple(array.reshape(-1, PIECE, *array.shape[1:]) for array in block)
         made = jax.lax.map(lambda piece: row_map(piece, arrays, xp=jnp), pieces)

@@ -223,7 +223,7 @@ def test_what_is_compiled_does_not_tell_how_large_a_sample_is(host: bool, monkey
         sizes.extend([len(block[0])] * isinstance(row_map, sums._ResidualMap))
         return run(row_map, block, arrays)
 
-    monkeypatch.setattr(products, "_on_host", lambda: host)
+    monkeypatch.setattr(products, "on_host", lambda: host)
     monkeypatch.setattr(rows, "run", recorded)
     monkeypatch.setattr(sums, "_chunk", lambda query, over: 1024)
 
