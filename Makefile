@@ -30,7 +30,8 @@ demo: .venv/.run ## Extract, train (ε = 1, ε = 8, non-private), evaluate and b
 	cd demo && ../$(BIN)/dpfc budget
 
 # What JAX compiles is kept for the next run. Kernels and core are compiled as users do it; for the other rooms a third
-# of the time is enough. Temporary files lie in memory if possible: ledgers and heads are synced to disk.
+# of the time is enough (JAX 0.11 does not know the second flag). Temporary files lie in memory if possible: ledgers and
+# heads are synced to disk.
 TESTS = $(BIN)/python -m pytest -q -n auto --dist worksteal
 QUICKLY = XLA_FLAGS='--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false'
 BITS = tests/kernels tests/privacy

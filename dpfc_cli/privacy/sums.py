@@ -252,11 +252,9 @@ def _gradients(query: Gradient, over: Summed, checked: passes.Counted, sampled: 
         left = _padded(q, size, 0)
         block = left, _padded(length, size, 0), _padded(labels, size, NO_LABEL)
         (right,) = rows.run(row_map, block, arrays)
-        if facts.rows is None:
-            # Also if nobody is left: that a device has compiled the product must not tell that somebody was.
-            yield left, right
-        elif len(q):
-            yield q.astype(np.float64), np.asarray(right)[: len(q)], *found
+        # Records also if none is left: that a device has compiled the product must not tell that one was.
+        if len(q) or facts.rows is None:
+            yield (left, right) if facts.rows is None else (q.astype(np.float64), np.asarray(right)[: len(q)], *found)
 
 
 def _made(query: Gradient, over: Summed, checked: passes.Counted) -> Pass:
