@@ -9,10 +9,8 @@ LEDGER = "ledger.sqlite"
 """The ledger of a folder of feature sets, in that folder."""
 LEDGER_ANSWERS = "ledger.answers"
 """The folder beside a ledger that keeps the answers of trainings that were charged and have no head yet."""
-LEDGER_QUERIES = "ledger.federation"
-"""The folder beside a ledger with a log for each plan of several sites (which queries were answered), and the
-invitations with their private keys.
-"""
+LEDGER_KEYS = "ledger.federation"
+"""The folder beside a ledger with the invitations of a site and their private keys."""
 LEDGER_DIGESTS = "ledger.digests"
 """The folder beside a ledger that keeps digests of the records of each set."""
 

@@ -54,7 +54,7 @@ def invite(
         raise outputs.exists(out)
     found = feature_set(features)
     data = plans.invitation(found, name, epsilon)
-    _write(out, data)
+    outputs.write(out, data)
     said = json.loads(data)
     if as_json:
         display.as_json({"file": str(out), "invitation": said})
@@ -101,8 +101,9 @@ def new(
     """
     from dpfc_cli.federation import plan as plans
 
+    outputs.check(out, (".json",))
     made = plans.agreed(invitations, method, MethodOptions(**asked).options, delta, adjacency, colluding, public_head)
-    _write(out, made.data)
+    outputs.write(out, made.data)
     with contextlib.ExitStack() as stack:
         _warn(made, Shown(stack))
     if as_json:
@@ -206,12 +207,6 @@ def run(
         display.as_json({"head": str(head.file), "sha256": digest, "card": head.card})
         return
     display.facts(f"Head {head.file}", [*statement.brief(head.card), ("SHA-256", digest)])
-
-
-def _write(out: Path, data: bytes) -> None:
-    outputs.check(out, (".json",))
-    if not outputs.write(out, data):
-        raise outputs.exists(out)
 
 
 def _site(plan: Path, features: str, name: str, policy: Path | None, observer: Shown) -> "Site":

@@ -29,7 +29,7 @@ from dpfc_cli.features.manifest import fingerprint_of
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation.masks import keep, new_key
 from dpfc_cli.files import bytes_in, json_in
-from dpfc_cli.folders import LEDGER_QUERIES
+from dpfc_cli.folders import LEDGER_KEYS
 from dpfc_cli.ledger.facts import new_id
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.methods import METHODS
@@ -351,7 +351,7 @@ def _part(invited: Mapping[str, Any]) -> Part:
 
 def keys_of(features: FeatureSet) -> Path:
     """The folder with a site's invitations and their private keys."""
-    return ledger_path(features.folder).parent / LEDGER_QUERIES
+    return ledger_path(features.folder).parent / LEDGER_KEYS
 
 
 def agreed(

@@ -10,17 +10,12 @@ next one of the plan (`Plan.due`). All else is refused with a fixed word.
 
 **A release has one answer.** Whoever asks for a release again gets the answer that is kept, whatever the query is now:
 that tells nothing new. So a coordinator may be started again on another machine, where the bits of its queries differ.
-Before a query is answered, its digest is written into a log and synced. After a restart the curator hands out the
-answers that are kept, and draws the others (`training.answers`).
+After a restart the curator hands out the answers that are kept, and draws the others (`training.answers`).
 """
 
 import itertools
-import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +26,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation.masks import Masks, forget
 from dpfc_cli.federation.messages import Door, Exchange, query_bytes
 from dpfc_cli.federation.plan import Federation, keys_of, offered
-from dpfc_cli.files import sync
-from dpfc_cli.folders import LEDGER_QUERIES, heads_folder
+from dpfc_cli.folders import heads_folder
 from dpfc_cli.ledger.facts import Outcome
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.methods.method import Solution
@@ -40,8 +34,7 @@ from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import check as check_query
 from dpfc_cli.privacy.oracle import Oracle, PlanError
-from dpfc_cli.privacy.parts import bytes_of, chain_shapes, decoded, digest_of, taken
-from dpfc_cli.privacy.queries import Query
+from dpfc_cli.privacy.parts import bytes_of, chain_shapes, decoded, taken
 from dpfc_cli.training.answers import is_held
 from dpfc_cli.training.charge import Charged, charge
 from dpfc_cli.training.check import Checked, check, check_charge, check_classes
@@ -236,7 +229,6 @@ class Answering:
         ends = itertools.accumulate(len(release.parts) for release in self._plan.releases)
         self._starts = [0, *ends]
         self._masks = masks_of(site)
-        self._log = ledger_path(site.features.folder).parent / LEDGER_QUERIES / f"{site.plan.digest}.jsonl"
         self._begun = 0
 
     def solve(self, oracle: Oracle, facts: Facts, options: Any) -> Solution:
@@ -282,8 +274,6 @@ class Answering:
             return
         try:
             if number == self._begun:
-                if not self._has(number):
-                    self._write(number, query)
                 self._begun += 1
                 oracle.pieces(query)
                 self._observer.say(f"Answered release {self._begun} of {len(self._plan.releases)}.")
@@ -302,20 +292,6 @@ class Answering:
         found = None if answers is None else answers.recall(number, shape)
         assert found is not None
         return found
-
-    def _write(self, number: int, query: Query) -> None:
-        """Write into the log that a release is answered, and to which query."""
-        said = {
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "release": number,
-            "query": digest_of(query).hex(),
-        }
-        self._log.parent.mkdir(mode=0o700, exist_ok=True)
-        with open(self._log, "ab", opener=partial(os.open, mode=0o600)) as file:
-            file.write(json.dumps(said).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        sync(self._log.parent)
 
     def _head(self, each: Exchange) -> Solution:
         """The head that the coordinator sends. ValueError and others: it is none of this plan."""

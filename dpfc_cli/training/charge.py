@@ -113,10 +113,10 @@ def charged_again(ledger: Ledger, charge: Charge, name: str) -> UserError | None
     runs = not ends and (not training or any(is_held(ledger.path, each.id) for each in same))
     if ends:
         became = "ended" if ends[0].head is None else f"its head is '{ends[0].head}'"
-    elif runs:
-        became = "it runs" if training else "has not ended: it runs, or it was stopped"
+    elif training:
+        became = "it runs" if runs else "was stopped, and does not go on"
     else:
-        became = "was stopped, and does not go on"
+        became = "has not ended: it runs, or it was stopped"
     cost = question(charge, name, ledger.with_facts(charge).account_of(charge.set))
     cost += "" if charge.private else ", for the same head to the bit"
     return UserError(

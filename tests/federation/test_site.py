@@ -251,26 +251,6 @@ def test_a_plan_whose_answers_are_gone_is_not_charged_again(
     assert len(charges(sets["north"])) == 1
 
 
-def test_the_log_has_each_query_once_before_noise_is_drawn_for_it(
-    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, draw, noted = agreed(sets, method="dp-fc", options={"steps": 2}), curator.draw_noise, list[list[int]]()
-    log = Path("north", "ledger.federation", f"{plan.digest}.jsonl")
-
-    def logged() -> list[int]:
-        return [json.loads(line)["release"] for line in log.read_text().splitlines()]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(curator, "draw_noise", lambda *given: (noted.append(logged()), draw(*given))[1])
-        serving = Serving(plan, sets, ("north",))
-        assert say("north", plan, "charge") == "charged"
-        assert say("north", plan, "release", FIRST, number=0, part=0) == "answered"
-    Serving(plan, sets, ("south",))
-    trained(plan)
-    serving.heads()
-    assert (noted, logged()) == ([[0]], [0, 1, 2])
-
-
 def test_other_features_or_another_name_are_refused(sets: dict[str, FeatureSet]) -> None:
     plan = agreed(sets)
     with refuses("missing", match="no invitation"):
