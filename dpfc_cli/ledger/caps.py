@@ -217,14 +217,15 @@ def _fitting(room: float, delta: float) -> float:
     """The largest ε of four digits at δ that costs no more than μ² = room; 0 if not even the least one fits."""
     if room < mu_for(LEAST_EPSILON, delta) ** 2:
         return 0.0
-    # A little more, so that an ε which fits exactly is not lost; a little less, if that is too much.
-    for near in (1 + 1e-8, 1 - 1e-8):
+
+    def cut(near: float) -> float:
         epsilon = min(epsilon_for(math.sqrt(room), delta) * near, LARGEST_EPSILON)
         unit = 10.0 ** (3 - math.floor(math.log10(epsilon)))
-        epsilon = math.floor(epsilon * unit) / unit
-        if mu_for(epsilon, delta) ** 2 <= room:
-            break
-    return epsilon
+        return math.floor(epsilon * unit) / unit
+
+    # A little more, so that an ε which fits exactly is not lost; a little less, if that is too much.
+    more = cut(1 + 1e-8)
+    return more if mu_for(more, delta) ** 2 <= room else cut(1 - 1e-8)
 
 
 def said(cap: Cap) -> str:

@@ -213,9 +213,7 @@ def _largest(excess: Callable[[float], float], low: float, factor: float) -> flo
         low, high = (middle, high) if excess(middle) <= 0 else (low, middle)
     # Regula falsi in the logarithm of μ, kept inside the bracket.
     f_low, f_high = excess(low), excess(high)
-    for _ in range(60):
-        if abs(excess(low)) <= 1e-6 or high / low < 1 + 1e-9:
-            break
+    while abs(excess(low)) > 1e-6 and high / low > 1 + 1e-9:
         middle = low * (high / low) ** min(max(-f_low / (f_high - f_low) * (1 - 1e-7), 0.01), 0.99)
         value = excess(middle)
         if value <= 0:

@@ -303,11 +303,11 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
 
 
 def _expected(calibrated: Calibrated) -> str:
+    if getattr(calibrated.options, "public_head", None) is not None:
+        return "Expect a head that is little better than its start."
     part = f"{100 * kept(calibrated):.0f} %"
     side = "more" if calibrated.method.name in FITTED else "less"
-    poor = f"Expect about {part} or {side} of what can be learned without noise. More records"
-    if "public_head" not in calibrated.method.public:
-        return f"{poor}, fewer dimensions or a larger epsilon help."
-    if calibrated.options.public_head is None:
-        return f"{poor}, fewer dimensions, a larger epsilon or a public start help."
-    return "Expect a head that is little better than its start."
+    return (
+        f"Expect about {part} or {side} of what can be learned without noise. More records, fewer dimensions, a larger "
+        "epsilon or (for dp-whitened) a public start help."
+    )

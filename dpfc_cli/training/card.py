@@ -20,7 +20,7 @@ from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.outputs import check_new
-from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim
+from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.sources.classes import Origin
 from dpfc_cli.training.answers import digest_of
@@ -82,7 +82,7 @@ def standing_of(account: Account, charge: Charge) -> dict[str, Any]:
 
     It is a function of what the ledger's facts say, and of no record. account: with the charge.
     """
-    epsilon = max(account.epsilon(charge.delta), LEAST_EPSILON) if charge.delta is not None else math.inf
+    epsilon = account.epsilon(charge.delta) if charge.delta is not None else math.inf
     return {
         "charge": charge.id,
         "private": len(account.private),

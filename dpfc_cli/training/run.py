@@ -59,8 +59,6 @@ def run(charged: Charged, observer: Observer) -> Trained:
     made = charge_of_training(calibrated, features, "", checked.request.whose, checked.request.purpose)
     if receipt.charge != checked.charge or made.digest != checked.charge.digest:
         raise RuntimeError("the charge was for another training")
-    if charged.paid.unused.locked():
-        raise RuntimeError("this charge was used already")
     oracle, digest, saved = None, None, None
     try:
         with _shelves_of(checked) as (shelf, stack):

@@ -238,9 +238,8 @@ def test_a_cap_is_set_replaced_and_removed_and_every_change_stays(tmp_path: Path
     assert held() == [("ward7", "record", 2.0), (None, "record", 5.0), (None, "person", 7.0)]
     before = kept(tmp_path)
     for wrong in (0.0, -1.0, 1e-5, 101.0, math.nan, math.inf, "3", True):
-        with pytest.raises(UserError) as error:
+        with refuses("bad-value"):
             dpfc_cli.set_cap(ward, wrong)  # type: ignore[arg-type]
-        assert error.value.code == "bad-value"
     for delta in (0.0, 1.0, 0.2, -1e-5, math.nan, 1e-40):
         with pytest.raises(UserError):
             dpfc_cli.set_cap(ward, 1.0, delta=delta)

@@ -151,13 +151,7 @@ ALL_CLASSES = np.array([0, 1, 2], np.int32)
 )
 @settings(max_examples=10, deadline=None)
 def test_with_the_same_answers_one_record_moves_no_sum_beyond_its_sensitivity(
-    method: Method,
-    k: int,
-    x: np.ndarray,
-    y: np.ndarray,
-    other: np.ndarray,
-    labels: np.ndarray,
-    index: int,
+    method: Method, k: int, x: np.ndarray, y: np.ndarray, other: np.ndarray, labels: np.ndarray, index: int
 ) -> None:
     # Ordinary records come first: so the five lie in two blocks.
     ordinary, classes = blobs(13, 4, 3)
@@ -197,7 +191,9 @@ def noise_of_runs(method: Method) -> Drawn:
         method.solve(oracle, facts, options)
         for i, query in enumerate(oracle.queries):
             answers[i].append(oracle.answers[i] / query.scale(facts, lattice))
-            exact[i].append(exact_sum(query, stream_of(x, y), facts, lattice))
+            # Without arrays and steps that are learned it is the same in each run.
+            known = exact[i][:1] if not query.arrays and len(query.chain) == 1 else []
+            exact[i].append(known[0] if known else exact_sum(query, stream_of(x, y), facts, lattice))
     noise = [np.array(got) - np.array(total) for got, total in zip(answers, exact, strict=True)]
     return drawn_from(oracle.queries, noise, facts, plan.sigmas(mu), lattice)
 

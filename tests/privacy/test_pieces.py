@@ -18,7 +18,7 @@ from dpfc_cli.methods.linear import SQUARES, threads_for
 from dpfc_cli.methods.method import state_bytes
 from dpfc_cli.privacy import forms, sums
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected, lattice_of
+from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected, eta_of, lattice_of
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import PIECE_BYTES, pieces
@@ -275,13 +275,15 @@ def answers_of(facts: Facts, shelf: Shelf | None, stack: Shelf | None = None, **
 def test_the_answers_are_the_same_in_one_piece_and_in_several(
     facts: Facts, in_file: Callable[[], Shelf], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So the noise is the same, that of the release behind it included."""
+    """So the noise is the same, that of the release behind it included, and its distance from ideal noise is."""
+    eta = eta_of(mechanism_of(facts).plan)
     shelves = (None, InMemory(), Full())
     several = [answers_of(facts, shelf, in_file()) for shelf in shelves]
     # The vectors of the records are not kept for longer than they are needed.
     assert [shelf and list(shelf.blocks()) for shelf in shelves] == [None, [], []]
     monkeypatch.setattr(forms, "PIECE_BYTES", 2**20)
     whole = answers_of(facts, None)
+    assert eta_of(mechanism_of(facts).plan) == eta
     for found in several:
         assert all(np.array_equal(one, other) for one, other in zip(found, whole, strict=True))
 

@@ -39,13 +39,7 @@ def small(name: str, n: int, test: int = 0, *, first: int = 0, persons: bool = F
 
 
 def request(features: FeatureSet, **changed: Any) -> Request:
-    wanted = Request(
-        features=features,
-        folder=features.folder.parent / "heads",
-        epsilon=2.0,
-        method="dp-fc",
-        steps=3,
-    )
+    wanted = Request(features=features, folder=features.folder.parent / "heads", epsilon=2.0, method="dp-fc", steps=3)
     return replace(wanted, **changed)
 
 

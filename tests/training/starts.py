@@ -15,11 +15,11 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.options import MethodName
 from dpfc_cli.training import public_start as start
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import Trained
 from dpfc_cli.training.train import train
 from tests.support import blobs
+from tests.training.stopped import Listener
 
 CLASSES = ("red fox", "Wolf", "otter")
 VECTORS = np.arange(1, 19, dtype=np.float32).reshape(3, 6) ** 1.5
@@ -51,9 +51,4 @@ def calibrated(private: FeatureSet, method: str = "dp-whitened", **privacy: Any)
 
 
 def head_of(features: FeatureSet, method: MethodName = "dp-whitened", **others: Any) -> Trained:
-    return train(features, **{"method": method, "steps": 2, "observer": Quiet(), "again": True, **others})
-
-
-class Quiet(Observer):
-    def warn(self, text: str) -> None:
-        """Warnings are not what is tested here."""
+    return train(features, **{"method": method, "steps": 2, "observer": Listener(), "again": True, **others})

@@ -22,21 +22,24 @@ STEPS = 4
 
 
 class Listener(Observer):
+    """Keeps what it is told and asked. Warnings are said, too."""
+
     def __init__(self) -> None:
-        self.said: list[str] = []
-        self.asked: list[str] = []
+        self.said, self.warned, self.asked = list[str](), list[str](), list[str]()
+        self.stages: list[tuple[str, int, int | None]] = []
 
     def say(self, text: str) -> None:
         self.said.append(text)
 
     def warn(self, text: str) -> None:
         self.said.append(text)
+        self.warned.append(text)
+
+    def progress(self, stage: str, done: int, total: int | None) -> None:
+        self.stages.append((stage, done, total))
 
     def confirm(self, charge: str, refused: UserError | None) -> bool:
         self.asked.append(charge)
-        return True
-
-    def confirm_again(self, question: str) -> bool:
         return True
 
 

@@ -36,7 +36,7 @@ from dpfc_cli.training.train import train
 from tests.hostile import standing
 from tests.support import blobs, refuses, set_with
 from tests.training.requests import charges, checked, ready, request
-from tests.training.starts import Quiet
+from tests.training.stopped import Listener
 
 
 def test_up_to_the_charge_no_record_is_read_into_a_sum_and_nothing_is_written(
@@ -55,7 +55,7 @@ def test_what_cannot_be_computed_is_refused_before_the_charge(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, quiet = request(features), checked(features).calibrated
-    with pytest.raises(UserError, match="This training needs"):
+    with refuses("memory"):
         check(replace(asked, memory=1.0), quiet, Observer())
     loud = calibrate(METHODS["dp-fc"], facts_of(features), {}, Privacy(noise_multiplier=1e13, delta=1e-5))
     with pytest.raises(UserError, match="The noise is too strong"):
@@ -86,7 +86,7 @@ def stopped(features: FeatureSet, **changed: Any) -> Charged:
 
 
 def refused(features: FeatureSet, **changed: Any) -> None:
-    with pytest.raises(UserError, match="does not fit under the cap"):
+    with refuses("over-cap"):
         ready(features, **changed)
 
 
@@ -125,16 +125,10 @@ def test_what_is_tuned_may_be_a_training_that_was_stopped(sets: dict[str, Featur
     """Its options are known after the tuning. Only then it is clear which training it is, and whether it is charged."""
     set_cap(sets["a"], 2.5)
     stopped(sets["a"])
-    said: list[str] = []
-
-    class Listening(Observer):
-        def say(self, text: str) -> None:
-            said.append(text)
-
     wanted = replace(ready(sets["a"]).request, tune_on=sets["b"])
     calibrated = calibrate(wanted.chosen, wanted.facts, {"steps": 2}, wanted.privacy)
-    assert check(wanted, calibrated, Listening()).unfinished is None
-    assert said == []
+    assert check(wanted, calibrated, observer := Listener()).unfinished is None
+    assert observer.said == []
 
 
 def test_a_ledger_that_is_gone_or_too_old_is_refused_or_told(sets: dict[str, FeatureSet]) -> None:
@@ -152,16 +146,11 @@ def test_a_ledger_that_is_gone_or_too_old_is_refused_or_told(sets: dict[str, Fea
 def test_progress_is_told_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(shards, "SHARD_ROWS", 8192)
-    told: list[tuple[str, int, int | None]] = []
-
-    class Listening(Observer):
-        def progress(self, stage: str, done: int, total: int | None) -> None:
-            told.append((stage, done, total))
-
+    observer = Listener()
     np.savez("raw.npz", train_x=np.zeros((16384, 1), np.float32), train_y=np.arange(16384) % 2)
     wanted = request(import_features("raw.npz", "set", classes=("a", "b")).features)
-    check(wanted, calibrate(wanted.chosen, wanted.facts, wanted.options, wanted.privacy), Listening())
-    assert told == [(CHECKING, 1, 2), (CHECKING, 2, 2)]
+    check(wanted, calibrate(wanted.chosen, wanted.facts, wanted.options, wanted.privacy), observer)
+    assert observer.stages == [(CHECKING, 1, 2), (CHECKING, 2, 2)]
 
 
 def test_only_answers_in_pieces_that_are_kept_take_room_beside_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +194,7 @@ def test_a_method_that_does_not_follow_its_plan_is_found_out_before_the_charge(f
     ]
     for solve in solves:
         calibrated = calibrate(other_method(solve), facts_of(features), {"steps": 3}, Privacy(epsilon=1.0))
-        with pytest.raises(UserError, match="does not do what it has planned"):
+        with refuses("unsupported"):
             check(request(features), calibrated, Observer())
     assert charges(features) == ()
 
@@ -273,11 +262,11 @@ def inferred(tmp_path: Path, heads: None) -> FeatureSet:
     """120 records whose labels are names of patients."""
     x, y = blobs(120, 5, len(NAMES))
     np.savez(tmp_path / "raw.npz", train_x=x, train_y=np.array(NAMES)[y])
-    return import_features(tmp_path / "raw.npz", tmp_path / "set").features
+    return import_features(tmp_path / "raw.npz", tmp_path / "set", warn=print).features
 
 
 def trained(features: FeatureSet, **options: Any) -> Any:
-    return train(features, method="dp-ls", observer=Quiet(), **options)
+    return train(features, method="dp-ls", observer=Listener(), **options)
 
 
 def test_names_that_nobody_stated_are_published_by_whoever_insists_alone(inferred: FeatureSet, tmp_path: Path) -> None:

@@ -72,7 +72,9 @@ class Other:
     def __init__(self, features: FeatureSet, ask: str, **more: Any) -> None:
         facts = dataclasses.asdict(facts_of(features))
         asked = {"ask": ask, "split": SPLIT, "facts": facts, **more}
-        self.left = [json.dumps(each).encode() for each in (asked, {"ask": "end"})]
+        # After sums it is told of their end.
+        end = [b""] * (ask == "sum")
+        self.left = [json.dumps(asked).encode(), *end, json.dumps({"ask": "end"}).encode()]
         self.failures: list[BaseException] = []
 
     def told(self) -> bytes:
@@ -215,6 +217,9 @@ def test_a_process_with_another_set_or_a_damaged_one_adds_nothing(features: Feat
     digest = digest_of(features)
     serve(same := Other(features, "verify", manifest=digest), features)  # type: ignore[arg-type]
     assert same.left == []
+    # Nor one that is asked for no sum, and keeps nothing.
+    serve(idle := Other(features, "sum", bits=14, side=None, memory=None), features)  # type: ignore[arg-type]
+    assert idle.left == []
     (shard,) = features.split(SPLIT).shards
     data = bytearray((features.folder / shard.file).read_bytes())
     data[-1] ^= 1

@@ -127,7 +127,7 @@ def test_records_that_a_guarantee_protects_are_refused_wherever_public_ones_are_
     method = METHODS["dp-whitened"]
     calibrated = calibrate(method, facts_of(private), {}, Privacy(epsilon=1.0))
     public.check_other(private, other, "public_features")
-    trained(other, calibrate(method, facts_of(other), {"steps": 1}, Privacy(epsilon=1.0)), tmp_path)
+    made = trained(other, calibrate(method, facts_of(other), {"steps": 1}, Privacy(epsilon=1.0)), tmp_path)
     uses: dict[str, Callable[[], object]] = {
         "public_features": lambda: public.check_other(private, other, "public_features"),
         "tune_on": lambda: tuning.prepare(calibrated, private, other),
@@ -136,6 +136,11 @@ def test_records_that_a_guarantee_protects_are_refused_wherever_public_ones_are_
     for option, use in uses.items():
         with refuses("private-records", match="is not public: it was trained on with a guarantee", parameter=option):
             use()
+    # Without its ledger it is known by its name.
+    away = FeatureSet(shutil.copytree(other.folder, tmp_path / "away" / other.name))
+    check_public(away, "on")
+    with refuses("private-records"):
+        check_public(away, "on", head=made.head)
 
 
 def test_people_who_are_said_to_be_protected_are_no_public_records(

@@ -26,7 +26,7 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training import public_start as start
-from dpfc_cli.training.calibrate import calibrate
+from dpfc_cli.training.calibrate import HIDES, calibrate, warnings_of
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
@@ -34,7 +34,8 @@ from dpfc_cli.trust.card import check
 from dpfc_cli.trust.claims import epsilon_of
 from tests.support import blobs, refuses
 from tests.training.requests import charges, ledger
-from tests.training.starts import CLASSES, NAMES, VECTORS, Quiet, calibrated, head_of, made, npz, read, safetensors
+from tests.training.starts import CLASSES, NAMES, VECTORS, calibrated, head_of, made, npz, read, safetensors
+from tests.training.stopped import Listener
 
 pytestmark = pytest.mark.usefixtures("heads")
 
@@ -207,21 +208,16 @@ def test_how_much_noise_hides_a_wrong_start_is_computed(tmp_path: Path, private:
     for epsilon, hidden in ((100.0, False), (0.01, True)):
         begun = start.begin(calibrated(private, epsilon=epsilon), private, npz(tmp_path / "v.npz"), account)
         assert any("may be taken for a good one" in said for said in start.warnings_of(begun)) is hidden
+        assert any(HIDES in said for said in warnings_of(begun)) is hidden
 
 
 def test_that_wrong_vectors_of_some_classes_may_stay_is_said_at_any_noise_but_not_of_heads_of_the_records(
     tmp_path: Path, private: FeatureSet
 ) -> None:
-    class Told(Quiet):
-        def say(self, text: str) -> None:
-            told.append(text)
-
     def said(**given: Any) -> list[str]:
-        told.clear()
-        train(private, method="dp-whitened", steps=1, observer=Told(), **given)
-        return list(told)
+        train(private, method="dp-whitened", steps=1, observer=(told := Listener()), **given)
+        return told.said
 
-    told: list[str] = []
     assert start.REMARK in said(epsilon=100.0, public_head=npz(tmp_path / "v.npz"))
     first = head_of(private, epsilon=1.0)
     assert start.REMARK not in said(epsilon=1.0, public_head=first.path)
@@ -395,7 +391,7 @@ def test_a_continued_head_says_on_which_condition_its_claim_holds(private: Featu
 
 def test_stated_classes_do_not_cover_a_head_whose_classes_were_inferred(tmp_path: Path, private: FeatureSet) -> None:
     """The classes of the first head would be seen in the card of the new one, and no guarantee would cover them."""
-    inferred = import_features(tmp_path / "private.npz", tmp_path / "features" / "inferred").features
+    inferred = import_features(tmp_path / "private.npz", tmp_path / "features" / "inferred", warn=print).features
     first = head_of(inferred, epsilon=1.0, infer_classes=True)
     read(inferred, first.path)
     inferred.manifest = replace(inferred.manifest, origin="asserted")
@@ -443,12 +439,7 @@ def test_a_private_head_is_not_continued_where_nothing_could_be_claimed(
 
 
 def test_a_head_that_protects_records_is_not_continued_by_a_training_that_protects_persons(private: FeatureSet) -> None:
-    begun = start.begin(
-        calibrated(private, epsilon=1.0),
-        private,
-        head_of(private, epsilon=1.0).path,
-        ledger(private),
-    )
+    begun = start.begin(calibrated(private, epsilon=1.0), private, head_of(private, epsilon=1.0).path, ledger(private))
     start._check_together(begun)
     with pytest.raises(UserError, match="protects one record, and this training one person"):
         start._check_together(replace(begun, facts=replace(begun.facts, unit="person", rows=200)))

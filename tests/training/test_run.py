@@ -32,6 +32,7 @@ from dpfc_cli.training.run import run, stands
 from dpfc_cli.training.train import finish
 from tests.support import drawn_sigmas, trained
 from tests.training.requests import charges, checked, ready, states
+from tests.training.stopped import Listener
 
 # What is said
 
@@ -108,16 +109,10 @@ def test_a_ledger_that_cannot_be_read_any_more_is_told_and_the_head_is_kept(
 
     monkeypatch.setattr(charge_module, "append", broken)
     monkeypatch.setattr(charge_module, "read", broken)
-    told: list[str] = []
-
-    class Listening(Observer):
-        def warn(self, text: str) -> None:
-            told.append(text)
-
-    trained = run(charged, Listening())
+    trained = run(charged, observer := Listener())
     assert trained.path.exists()
     assert trained.spent.charges == (charged.receipt.charge,)
-    assert any("the ledger does not say so. The disk is gone." in text for text in told)
+    assert any("the ledger does not say so. The disk is gone." in text for text in observer.warned)
 
     # The same command makes the same head of the answers that were kept, and the ledger gets to know of it.
     monkeypatch.undo()
@@ -155,11 +150,7 @@ AT_TWO, OF_SIGMA = Privacy(epsilon=2.0), Privacy(noise_multiplier=4.0)
 
 
 def calibrated_for(
-    features: FeatureSet,
-    method: Method[Any, Any],
-    adjacency: Adjacency,
-    privacy: Privacy = AT_TWO,
-    **given: object,
+    features: FeatureSet, method: Method[Any, Any], adjacency: Adjacency, privacy: Privacy = AT_TWO, **given: object
 ) -> Calibrated:
     steps = {"steps": 3} if "steps" in method.declared else {}
     return calibrate(method, facts_of(features, adjacency), steps | given, privacy)

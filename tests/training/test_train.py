@@ -25,28 +25,9 @@ from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
 from dpfc_cli.training.train import finish, plan, train
-from tests.support import blobs
+from tests.support import blobs, refuses
 from tests.training.requests import account, charges, checked, ready, states
-
-
-class Told(Observer):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.warned: list[str] = []
-        self.said: list[str] = []
-        self.asked: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.warned.append(text)
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-    def confirm(self, charge: str, refused: UserError | None) -> bool:
-        self.asked.append(charge)
-        return True
-
+from tests.training.stopped import Listener
 
 # Before the charge
 
@@ -59,7 +40,7 @@ def asked(features: FeatureSet, **changed: Any) -> Request:
 def test_a_public_set_that_is_the_private_one_is_refused_before_anything_is_said_or_read(
     sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = Told()
+    told = Listener()
     monkeypatch.setattr(public, "mean_of", lambda *given: pytest.fail("the public features were read"))
     with pytest.raises(UserError, match="the private records themselves"):
         plan(asked(sets["a"], method="dp-whitened", public_features=sets["b"], epsilon=0.01), told)
@@ -86,7 +67,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tune], None]:
 
 def test_each_warning_is_told_once(sets: dict[str, FeatureSet], tuned: Callable[[Tune], None]) -> None:
     tuned(lambda calibrated: None)
-    told = Told()
+    told = Listener()
     made = plan(asked(sets["a"], tune_on=sets["b"], epsilon=0.01), told)
     noise = warnings_of(made.calibrated)
     assert noise
@@ -99,7 +80,7 @@ def test_features_that_changed_during_the_tuning_are_refused(
     (shard,) = (sets["a"].folder / each.file for each in sets["a"].split("train").shards)
     tuned(lambda calibrated: shard.write_bytes(shard.read_bytes()[:-1] + b"x") and None)
     with pytest.raises(UserError, match="are not those of the manifest"):
-        plan(asked(sets["a"], tune_on=sets["b"]), Told())
+        plan(asked(sets["a"], tune_on=sets["b"]), Listener())
 
 
 def test_what_was_chosen_is_rehearsed(sets: dict[str, FeatureSet], tuned: Callable[[Tune], None]) -> None:
@@ -110,7 +91,7 @@ def test_what_was_chosen_is_rehearsed(sets: dict[str, FeatureSet], tuned: Callab
 
     tuned(lambda calibrated: replace(calibrated, method=replace(calibrated.method, solve=solve)))
     with pytest.raises(UserError, match="1 of 2 planned releases"):
-        plan(asked(sets["a"], tune_on=sets["b"]), Told())
+        plan(asked(sets["a"], tune_on=sets["b"]), Listener())
 
 
 def stopped(made: Checked) -> Checked:
@@ -127,7 +108,7 @@ def test_a_tuned_training_that_was_stopped_goes_on_under_the_name_that_was_charg
     """And another choice is another training: it is held against the cap before it is charged."""
     tuned(lambda calibrated: replace(calibrated, options=replace(calibrated.options, learning_rate=2.0)))
     set_cap(sets["a"], 2.5)
-    wanted, told = asked(sets["a"], tune_on=sets["b"]), Told()
+    wanted, told = asked(sets["a"], tune_on=sets["b"]), Listener()
     before = stopped(plan(wanted, told))
     assert before.calibrated.options.learning_rate == 2.0
     before.path.parent.mkdir()
@@ -152,10 +133,15 @@ def test_errors_of_the_charge_say_themselves_what_is_charged(
         raise UserError("The disk is full.", "Make room.") if kind is UserError else kind("a defect")
 
     for kind, said in ((UserError, []), (ValueError, ["It was stopped during the charge"])):
-        monkeypatch.setattr(charges_module, "append", functools.partial(failing, kind))
-        with pytest.raises(kind) as end:
-            finish(ready(sets["a"]), Observer())
+        with monkeypatch.context() as patch:
+            patch.setattr(charges_module, "append", functools.partial(failing, kind))
+            with pytest.raises(kind) as end:
+                finish(ready(sets["a"]), Observer())
         assert [note.split(":")[0] for note in getattr(end.value, "__notes__", [])] == said
+    monkeypatch.setattr(Observer, "confirm", lambda *given: False)
+    with refuses("declined"):
+        finish(checked(sets["a"]), Observer())
+    assert charges(sets["a"]) == ()
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 1.00004, 1.0000004])
