@@ -101,10 +101,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
         changed(first_is_zero, "gradient"),
         "coordinates_have_the_planned_size",
     ),
-    "last row of symmetric answers without noise": (
-        changed(without_last_row),
-        "coordinates_have_the_planned_size",
-    ),
+    "last row of symmetric answers without noise": (changed(without_last_row), "coordinates_have_the_planned_size"),
     "two thirds of the deviation": (
         changed(lambda query, noise: rounded(noise * (2 / 3))),
         "parts_have_the_planned_size",
@@ -135,9 +132,6 @@ FAULTS: dict[str, tuple[Fault, str]] = {
         changed(lambda query, noise: rounded(noise / 1_000_003) * 1_000_003),
         "no_coordinate_skips_integers",
     ),
-    "noise of float32": (
-        changed(lambda query, noise: noise.astype(np.float32).astype(np.int64)),
-        "low_bits_are_fair",
-    ),
+    "noise of float32": (changed(lambda query, noise: noise.astype(np.float32).astype(np.int64)), "low_bits_are_fair"),
 }
 """The faults of the noise by name, each with the check that must find it."""

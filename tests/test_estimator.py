@@ -35,7 +35,7 @@ from dpfc_cli.training import run
 from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.observer import TrainingWarning
 from dpfc_cli.training.request import Training
-from tests.support import blobs
+from tests.support import blobs, refuses
 
 NAMES = np.array(["cold", "flu", "zoster"])
 PAGE = Path(__file__).parents[1] / "docs/python.md"
@@ -97,10 +97,7 @@ def test_all_fits_with_one_ledger_are_added_up_and_another_ledger_begins_anew() 
     assert third.account.epsilon(1e-5) == third.privacy_["spent"]
     assert PrivateClassifier(ledger="others/mine").account.charges == ()
     other = PrivateClassifier(epsilon=1.0, ledger="others/mine", **QUICK).fit(X, LABELS)
-    assert (other.privacy_["fits"], other.privacy_["ledger"]) == (
-        1,
-        str(Path("others/mine/ledger.sqlite").resolve()),
-    )
+    assert (other.privacy_["fits"], other.privacy_["ledger"]) == (1, str(Path("others/mine/ledger.sqlite").resolve()))
 
 
 def test_a_grid_search_over_options_is_warned_of_with_what_it_spends_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,13 +117,13 @@ def test_a_grid_search_over_options_is_warned_of_with_what_it_spends_together(mo
     # A fit without a guarantee is counted, and said beside the sum.
     open_ = clone(model).set_params(ledger="open", seed=1, cap=None).fit(X, LABELS)
     assert open_.privacy_["unprotected"] == 1
-    with pytest.warns(TrainingWarning, match=r"charge 2 with this ledger.*1 training without a guarantee"):
+    with pytest.warns(TrainingWarning, match="charge 2 "):
         private = clone(open_).set_params(seed=None).fit(X, LABELS)
     assert (private.privacy_["fits"], private.privacy_["unprotected"]) == (2, 1)
-    with pytest.warns(TrainingWarning, match=r"charge 3 with this ledger.*2 trainings without a guarantee"):
+    with pytest.warns(TrainingWarning, match="charge 3 "):
         open_.fit(X, LABELS)
     capped = clone(model).set_params(cap=0.6, ledger="capped")
-    with pytest.raises(UserError, match="does not fit under the cap"):
+    with refuses("over-cap"):
         capped.fit(X, LABELS).fit(X, LABELS)
 
 
@@ -224,10 +221,9 @@ def test_classes_that_are_no_two_different_labels_are_refused_before_all_else() 
     ]
     others: list[Any] = [[], [[0, 1], [2, 3]], {"a", "b"}, [b"a", b"b"], [1j, 2]]
     for given in numbers + texts + others:
-        with pytest.raises(ValueError, match="two or more different") as refused:
+        with refuses("bad-value", parameter="classes") as refused:
             PrivateClassifier(method="dp-ls", classes=given).fit(X[0], LABELS)
-        assert isinstance(refused.value, UserError), given
-        assert refused.value.fields["parameter"] == "classes"
+        assert isinstance(refused.value, ValueError), given
     assert files() == []
     good: list[Any] = [3, np.int64(3), range(3), np.arange(3), [2.0, 0.0, 1.0], np.arange(3, dtype=np.float32)]
     for given in good:
@@ -240,9 +236,9 @@ def test_classes_that_are_no_two_different_labels_are_refused_before_all_else() 
 
 def test_the_privacy_is_stated_once_in_words_that_are_parameters_here() -> None:
     for given in ({"epsilon": None}, {"noise_multiplier": 5.0}):
-        with pytest.raises(UserError, match="State the privacy once") as refused:
+        with refuses("conflict") as refused:
             PrivateClassifier(**given, **QUICK).fit(X, LABELS)
-        assert (refused.value.code, "non_private" in str(refused.value)) == ("conflict", False)
+        assert "non_private" not in str(refused.value)
 
 
 def kept(value: Any, seen: set[int] | None = None) -> Iterator[np.ndarray]:
@@ -363,24 +359,23 @@ def test_persons_are_protected_where_groups_say_whose_records_are_whose() -> Non
         with pytest.raises(UserError, match="1 record of 'groups' has no person"):
             PrivateClassifier(**QUICK).fit(X, LABELS, groups=groups)
     for none in (np.full(240, np.nan), np.full(240, " "), np.ones(240, bool)):
-        with pytest.raises(UserError, match="240 records of 'groups' have no person") as refused:
+        with refuses("bad-record", match="NaN"):
             PrivateClassifier(**QUICK).fit(X, LABELS, groups=none)
-        assert (refused.value.code, "NaN" in str(refused.value)) == ("bad-record", True)
     shapes: list[Any] = [np.arange(200), np.arange(480).reshape(240, 2), 7]
     for shape in shapes:
-        with pytest.raises(UserError, match="groups does not have a key for each record") as refused:
+        with refuses("bad-value", parameter="groups") as refused:
             PrivateClassifier(**QUICK).fit(X, LABELS, groups=shape)
-        assert (refused.value.code, isinstance(refused.value, ValueError)) == ("bad-value", True)
+        assert isinstance(refused.value, ValueError)
 
 
 def test_a_cap_holds_for_all_fits_until_another_one_takes_its_place() -> None:
     PrivateClassifier(cap=1.2, **QUICK).fit(X, LABELS)
     for other in (PrivateClassifier(**QUICK), PrivateClassifier(cap=1.2, **QUICK)):
-        with pytest.raises(UserError, match="does not fit under the cap"):
+        with refuses("over-cap"):
             other.fit(X[:150], LABELS[:150])
     # The same ε at a smaller δ is a stricter cap.
     for cap, delta in ((0.9, None), (1.2, 1e-9)):
-        with pytest.raises(UserError, match="is spent already"):
+        with refuses("over-cap"):
             PrivateClassifier(cap=cap, epsilon=0.1, delta=delta, **QUICK).fit(X, LABELS)
     assert PrivateClassifier(epsilon=0.3, **QUICK).fit(X, LABELS).privacy_["fits"] == 2
     with pytest.warns(TrainingWarning, match=r"epsilon = 5 now, and was epsilon = 1\.2"):
@@ -448,7 +443,7 @@ def test_what_is_refused_shows_no_value_of_a_record() -> None:
 def test_a_refused_fit_leaves_the_classifier_as_it_was() -> None:
     model = PrivateClassifier(**QUICK)
     for _ in range(2):
-        with pytest.raises(UserError, match="a key for each record"):
+        with refuses("bad-value"):
             model.fit(X[:, :3], LABELS, groups=np.arange(200))
         if not vars(model).get("head_"):
             with pytest.raises(NotFittedError):

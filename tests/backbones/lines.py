@@ -46,17 +46,7 @@ kuva pienestä koirasta joen lähellä yöllä
 河邊一隻小狗的照片「很可愛」
 """.strip().split("\n")
 
-ODD = (
-    "",
-    " ",
-    "!?.",
-    "a",
-    "▁",
-    "▁▁ a ▁",
-    "I'll we've it's 'S",
-    "<|startoftext|> <|endoftext|> end",
-    "dog……cat…",
-)
+ODD = ("", " ", "!?.", "a", "▁", "▁▁ a ▁", "I'll we've it's 'S", "<|startoftext|> <|endoftext|> end", "dog……cat…")
 
 
 def lines() -> list[str]:

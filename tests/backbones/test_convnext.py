@@ -110,10 +110,7 @@ def test_weights_of_another_model_are_refused_by_a_tensor(
 
 def test_what_a_network_of_another_kind_needs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(weights_of("timm"), tmp_path, config={"hidden_act": "relu"})
-    for options, message in (
-        ({}, "values that dpfc cannot use"),
-        ({"pool": "cls"}, "has no pooling 'cls'"),
-    ):
+    for options, message in (({}, "values that dpfc cannot use"), ({"pool": "cls"}, "has no pooling 'cls'")):
         with pytest.raises(UserError, match=message):
             loaded(file, 64, monkeypatch, **options)
     with pytest.raises(UserError, match="no classifier of the model convnext-t"):

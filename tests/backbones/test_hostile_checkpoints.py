@@ -131,6 +131,5 @@ def test_a_tensor_that_is_a_hole_of_the_disk_is_refused_by_what_it_declares(
         (read,) = tensors((path,), stack).values()
         assert read().shape == shape
         monkeypatch.setattr(memory, "free_memory", lambda: 1e7)
-        with pytest.raises(UserError) as caught:
+        with refuses("memory"):
             read()
-    assert caught.value.code == "memory"

@@ -17,15 +17,7 @@ import pytest
 from dpfc_cli import backbones
 from dpfc_cli.backbones import Wanted, hub
 from dpfc_cli.backbones.checkpoint import Parameters
-from dpfc_cli.backbones.text import (
-    PROMPTS,
-    TextVectors,
-    class_vectors,
-    has_text,
-    texts_of,
-    tokenizer,
-    tower,
-)
+from dpfc_cli.backbones.text import PROMPTS, TextVectors, class_vectors, has_text, texts_of, tokenizer, tower
 from dpfc_cli.backbones.vision_transformer import transformer
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.errors import UserError

@@ -91,12 +91,7 @@ def build(
     parameters = checkpoint.read(located.files, located.id, DTYPES[precision])
     return transformer.Transformer(
         Wanted(
-            name="tiny",
-            image_shape=(size, size, 3),
-            preprocess="native",
-            batch=batch,
-            geometry=geometry,
-            prepared=True,
+            name="tiny", image_shape=(size, size, 3), preprocess="native", batch=batch, geometry=geometry, prepared=True
         ),
         {},
         parameters,

@@ -9,13 +9,16 @@ import pytest
 from bench import cells, sets
 from bench.cells import Cell
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.methods import linear
+from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.linear import start, symmetric_psd
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.curator import Records
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
-from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Query
+from dpfc_cli.training.calibrate import calibrate
+from dpfc_cli.training.request import Privacy
 from tests.support import CHAIN
 
 
@@ -25,8 +28,22 @@ def test_a_cell_trains_with_the_products_own_curator(data: str) -> None:
 
 
 def test_dp_fc_is_that_of_the_paper(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "shrink", lambda *_: pytest.fail("the eigenvalues were shrunk"))
-    cells.train(Cell(data, "dp-fc", 1.0))
+    """Algorithm 4: the inverse of the Gram matrix as it was released, and a constant step for each gradient."""
+    seen: list[np.ndarray] = []
+
+    class Watched(curator_module.Curator):
+        def release(self, query: Query) -> np.ndarray:
+            seen.append(super().release(query))
+            return seen[-1]
+
+    monkeypatch.setattr(cells, "Curator", Watched)
+    head, facts = cells.train(Cell(data, "dp-fc", 1.0)), sets.load(data).facts
+    options = calibrate(METHODS["dp-fc"], facts, {}, Privacy(epsilon=1.0)).options
+    gram, *gradients = (answer / facts.n for answer in seen)
+    inverse = np.linalg.inv(symmetric_psd(gram) + options.damping * np.eye(len(gram)))
+    theta = start(facts, options.loss, options.bias_feature) - options.learning_rate * inverse @ sum(gradients)
+    assert np.allclose(head.weight, theta[:-1], rtol=1e-6)
+    assert np.allclose(head.bias, options.bias_feature * theta[-1], rtol=1e-6)
 
 
 def test_the_papers_conversion_has_more_noise_at_the_same_epsilon(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +108,7 @@ def test_a_result_is_computed_once_even_if_the_file_was_cut_short(data: str, tmp
 
 
 def test_a_feature_set_of_dpfc_is_read_like_arrays(data: str, tmp_path: Path) -> None:
-    import_features(Path(data), tmp_path / "set")
+    import_features(Path(data), tmp_path / "set", classes=3)
     arrays, stored = sets.load(data), sets.load(str(tmp_path / "set"))
     assert (arrays.x == stored.x).all()
     assert (arrays.test_y == stored.test_y).all()

@@ -1,9 +1,11 @@
 """A working folder with a small feature set, and the command line to use on it."""
 
 import importlib
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,6 +112,11 @@ def labels_of(name: str) -> list[int]:
 
 def heads() -> list[str]:
     return sorted(p.name for p in Path("heads").glob("*.safetensors"))
+
+
+def error_of(ended: Result) -> dict[str, Any]:
+    """The error that a command with --json has ended with."""
+    return dict(json.loads(ended.stderr.splitlines()[-1])["error"])
 
 
 def one_line(text: str) -> str:

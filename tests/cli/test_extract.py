@@ -17,7 +17,7 @@ from dpfc_cli.features.manifest import load
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Set
 from dpfc_cli.ledger.file import read
-from tests.cli.conftest import SCATTER, Dpfc, labels_of, one_line
+from tests.cli.conftest import SCATTER, Dpfc, error_of, labels_of, one_line
 
 
 def snapshot() -> dict[str, bytes]:
@@ -239,8 +239,9 @@ def test_a_damaged_set_says_what_makes_it_anew(dpfc: Dpfc) -> None:
     for name in (load(folder).splits["train"].shards[0].file, "manifest.json"):
         damaged = folder / name
         damaged.write_bytes(damaged.read_bytes()[:-2] + b"xx")
-        refused = dpfc("train", "--epsilon", "8", ends=5)
-        assert f"Delete '{folder}', and type the command again that made it: 'dpfc extract'" in one_line(refused.stderr)
+        refused = error_of(dpfc("train", "--epsilon", "8", "--json", ends=5))
+        assert refused["code"] == "damaged"
+        assert all(each in refused["remedy"] for each in (str(folder), "dpfc extract"))
         shutil.rmtree(folder)
         dpfc(*line, ends=0)
         assert dpfc("train", "--epsilon", "8", "--dry-run").exit_code == 0

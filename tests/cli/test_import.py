@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.cli.conftest import Dpfc
+from tests.cli.conftest import Dpfc, error_of
 from tests.support import blobs
 
 
@@ -29,7 +29,7 @@ def texts(tmp_path: Path) -> Path:
 def test_a_missing_file_is_said_to_be_missing_wherever_it_would_lie(dpfc: Dpfc) -> None:
     for path in ("/nope.npy", "nope.npy", "/nope/nope.npz"):
         refused = dpfc("import", path, "--classes", "10", "--json")
-        assert json.loads(refused.stderr.splitlines()[-1])["error"]["code"] == "missing", path
+        assert error_of(refused)["code"] == "missing", path
 
 
 def test_mistakes_are_named(dpfc: Dpfc, texts: Path) -> None:

@@ -335,12 +335,7 @@ LEDGER = {
         "sha256": "of the head, which is a function of what was released",
         "answers": "how many of the planned releases were made",
     },
-    "cap": {
-        "population": STATED,
-        "unit": "a word",
-        **dict.fromkeys(("epsilon", "delta"), STATED),
-        "note": TYPED,
-    },
+    "cap": {"population": STATED, "unit": "a word", **dict.fromkeys(("epsilon", "delta"), STATED), "note": TYPED},
     "merge": {"apart": STATED, "same": STATED, "ignored": "ids of facts"},
 }
 """What each kind of fact has, and why it depends on no record; `records` and `listing` do."""

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,6 @@ from dpfc_cli import Head
 from dpfc_cli.images.catalogue import open_images
 from tests.cli.conftest import Dpfc, one_line
 
-MANY = 1_500
 """Pictures of a run that is killed: a few batches."""
 UNCALIBRATED = "The probabilities are not calibrated"
 
@@ -155,20 +153,3 @@ def test_a_pipe_takes_names_and_gives_rows_and_stops_when_its_reader_has_ended(p
             assert process.wait() == 0
     assert b"could not be read" not in said
     assert b"Error" not in said
-
-
-def test_a_killed_run_goes_on_and_ends_with_the_same_file(dpfc: Dpfc, place: Path) -> None:
-    Path("names.txt").write_text("\n".join(f"photos/{i % 30:02d}.png" for i in range(MANY)))
-    with started("digits", "names.txt", "--out", "rows.csv", place=place, stderr=subprocess.DEVNULL) as process:
-        partial: list[Path] = []
-        while process.poll() is None and not (partial and partial[0].stat().st_size > 3_000):
-            partial = list(Path().glob("rows.csv.*.partial"))
-        process.send_signal(signal.SIGKILL)
-    assert not Path("rows.csv").exists()
-    assert partial[0].stat().st_size > 3_000
-    ended = dpfc("predict", "digits", "names.txt", "--out", "rows.csv", ends=0)
-    assert "rows of an earlier run" in ended.stderr
-    assert not partial[0].exists()
-    rows = rows_of(Path("rows.csv").read_text())
-    assert [row["name"] for row in rows] == [f"photos/{i % 30:02d}.png" for i in range(MANY)]
-    assert len({(row["name"], row["class"]) for row in rows}) == 30

@@ -18,7 +18,7 @@ import dpfc_cli as dpfc_face
 from dpfc_cli import errors
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.signature import LARGEST
-from tests.cli.conftest import Dpfc, one_line
+from tests.cli.conftest import Dpfc
 from tests.signing import key_pair, sign
 from tests.support import refuses
 
@@ -51,7 +51,6 @@ def test_a_strict_check_names_who_must_have_signed_whether_a_signature_lies_ther
 ) -> None:
     assert dpfc(*BY_KEY, "--strict").exit_code == 0
     there = dpfc("verify", str(HEAD), "--strict", ends=2)
-    assert "Not checked: signature." in there.stderr
     SIGNATURE.unlink()
     gone = dpfc("verify", str(HEAD), "--strict", ends=2)
     assert (gone.stdout, gone.stderr) == (there.stdout, there.stderr)
@@ -173,7 +172,5 @@ def test_without_a_signer_nothing_is_said_of_the_signature(
     """Nor is the library needed, which is told to be installed where it is."""
     monkeypatch.setattr(errors, "find_spec", lambda name: None)
     SIGNATURE.write_text("nonsense")
-    shown = dpfc("verify", str(HEAD), ends=0)
-    assert "none was checked: it was not said who must have signed" in one_line(shown.stdout)
-    assert json.loads(dpfc("verify", str(HEAD), "--json").stdout)["signature"] is None
+    assert json.loads(dpfc("verify", str(HEAD), "--json", ends=0).stdout)["signature"] is None
     assert refused(dpfc, *BY_KEY)

@@ -19,7 +19,7 @@ from dpfc_cli.features.lookup import open_features
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import optimum
 from dpfc_cli.rounding import rounded_up
-from tests.cli.conftest import Dpfc, charges, heads, one_line
+from tests.cli.conftest import Dpfc, charges, error_of, heads, one_line
 
 LINE = ("train", "--epsilon", "1", "--method", "dp-ls")
 
@@ -98,13 +98,7 @@ def on_a_terminal(key: str, *words: str) -> tuple[int, str]:
     # The terminal becomes the process's own, so that its keys reach it.
     own = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
     line = [sys.executable, "-c", f"{own}; from dpfc_cli.cli.app import main; main()", *words]
-    with subprocess.Popen(
-        line,
-        stdin=other,
-        stdout=subprocess.PIPE,
-        stderr=other,
-        start_new_session=True,
-    ) as process:
+    with subprocess.Popen(line, stdin=other, stdout=subprocess.PIPE, stderr=other, start_new_session=True) as process:
         os.close(other)
         shown, typed = b"", False
         while True:
@@ -163,7 +157,7 @@ def test_the_same_training_is_charged_again_only_if_somebody_says_so(dpfc: Dpfc,
     refused = dpfc(*LINE, "--out", "other.safetensors")
     assert (refused.exit_code, "--again" in refused.stderr) == (6, True)
     asked = dpfc(*LINE, answer="\n", ends=6)
-    assert "then epsilon = 1.4652 at delta = 1e-05 is spent together)? [y/N]" in one_line(asked.stderr)
+    assert "epsilon = 1.4652 at delta = 1e-05" in one_line(asked.stderr)
     assert len(charges()) == 1
     assert dpfc(*LINE, answer="y\n").exit_code == 0
     # What is said of it in the ledger makes it another one.
@@ -187,9 +181,8 @@ def test_a_warning_is_for_programs_too_and_does_not_stand_above_a_refusal(dpfc: 
 
 
 def test_without_a_terminal_it_charges_none_of_several_sets_that_nobody_named(dpfc: Dpfc, second_set: None) -> None:
-    for refused in (dpfc(*LINE, ends=2), dpfc(*LINE, "--json", ends=2)):
-        assert "newest of 2 sets" in one_line(refused.stderr)
-        assert not charges()
+    assert dpfc(*LINE).exit_code == error_of(dpfc(*LINE, "--json"))["exit_code"] == 2
+    assert not charges()
     trained = dpfc(*LINE, "--yes", ends=0)
     assert "Features: features/newer (the newest of 2 sets; --features names another)" in trained.stderr
 
@@ -201,8 +194,8 @@ def test_an_option_of_zero_is_given_and_not_left_out(dpfc: Dpfc, features: Path)
 
 
 def test_what_lies_elsewhere_or_is_not_complete_is_not_said_to_be_missing(dpfc: Dpfc, features: Path) -> None:
-    mistyped = dpfc(*LINE, "--out", "elsewhere/a.safetensors", ends=2)
-    assert "There is no folder 'elsewhere' for 'a.safetensors'." in mistyped.stderr
+    mistyped = error_of(dpfc(*LINE, "--out", "elsewhere/a.safetensors", "--json", ends=2))
+    assert (mistyped["code"], mistyped["fields"]["path"]) == ("missing", "elsewhere")
     Path("elsewhere").mkdir()
     assert dpfc(*LINE, "--out", "elsewhere/a.safetensors").exit_code == 0
     Path("features/begun.partial").mkdir()
@@ -255,7 +248,6 @@ def test_a_head_is_scored_on_the_set_that_it_was_trained_on(dpfc: Dpfc, features
     assert json.loads(dpfc("evaluate", "--json", "--features", "newer").stdout)["features"] == "features/newer"
     features.rename("elsewhere")
     assert json.loads(dpfc("evaluate", "--json").stdout)["features"] == "features/newer"
-    assert "The head was trained on 'blobs', which is not in 'features'" in dpfc("evaluate").stderr
     # Cards have the names of real folders.
     Path("features/linked").symlink_to(Path("elsewhere").rename("blobs").resolve())
     assert json.loads(dpfc("evaluate", "--json").stdout)["features"] == "features/linked"
@@ -289,9 +281,7 @@ def test_on_a_full_disk_nothing_is_charged_and_what_was_charged_before_it_filled
         left[0] = trials
         refused = dpfc("train", "--epsilon", "1")
         assert (refused.exit_code, len(charges())) == (2, charged)
-        assert "No space left" in refused.stderr
         assert not Path("heads").exists() or not list(Path("heads").iterdir())
-    assert "The same command goes on where it stopped, and charges nothing more." in one_line(refused.stderr)
     left[0] = 3
     assert dpfc("train", "--epsilon", "1").exit_code == 0
     assert (len(charges()), len(heads())) == (1, 1)
@@ -321,7 +311,8 @@ def test_non_private_heads_say_so_and_are_never_chosen_unasked(dpfc: Dpfc, featu
     assert "epsilon = ∞" in asked.stdout
     as_json = dpfc("evaluate", "heads/blobs-dp-ls.nonprivate.safetensors", "--json")
     assert json.loads(as_json.stdout)["epsilon"] is None
-    assert "without a guarantee" in one_line(dpfc("budget").stdout)
+    (spent,) = json.loads(dpfc("budget", "--json").stdout)["spent"]["populations"]
+    assert spent["unprotected"] == 1
 
 
 def test_a_seed_repeats_the_head_claims_nothing_and_is_named_with_what_its_noise_would_be_worth(

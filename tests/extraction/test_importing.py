@@ -76,20 +76,20 @@ def numbers(features: FeatureSet, split: str) -> list[int]:
 
 def test_classes_are_asserted_or_inferred_and_can_be_asserted_later(tmp_path: Path, single: Arrays) -> None:
     source = npz(tmp_path, single)
-    with pytest.warns(ExtractionWarning, match="nobody stated the classes"):
+    with pytest.warns(ExtractionWarning):
         first, made_now = import_features(source, tmp_path / "set")
     assert (made_now, first.manifest.origin, first.classes) == (True, "inferred", ("0", "1", "2"))
     again, made_now = import_features(str(source), str(tmp_path / "set"), classes=["x", "y", "z", "never seen"])
     assert (made_now, again.manifest.origin, len(again.classes)) == (False, "asserted", 4)
     assert (again.folder, again.manifest.id) == (tmp_path / "set", first.manifest.id)
     before = stored(tmp_path / "set")
-    with pytest.raises(UserError) as refused:
+    with refuses("exists"):
         import_features(source, tmp_path / "set", classes=7)
-    assert (refused.value.code, stored(tmp_path / "set")) == ("exists", before)
+    assert stored(tmp_path / "set") == before
     with pytest.raises(UserError, match=r"out of range.*do not publish"):
         import_features(source, tmp_path / "few", classes=("a", "b"))
     texts = npz(tmp_path, single | {"train_y": np.array(["x", "y ", " x"])[single["train_y"]]})
-    assert import_features(texts, tmp_path / "texts").features.classes == ("x", "y")
+    assert import_features(texts, tmp_path / "texts", warn=print).features.classes == ("x", "y")
 
 
 def test_what_seems_to_be_no_list_of_classes_asks_for_the_fact(
@@ -172,7 +172,7 @@ def test_one_that_refuses_null_records_does_not_complete_a_set_that_has_some(tmp
 
     with pytest.raises(KeyboardInterrupt):
         made(source, on_error="null", progress=stop, **given)
-    with pytest.raises(UserError, match="1 record cannot be used"):
+    with refuses("bad-record"):
         made(source, **given)
     assert not (tmp_path / "set.partial").exists()
     assert (made(source, on_error="null", warn=len, **given).arrays("train")[1] < 0).sum() == 1

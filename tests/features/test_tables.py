@@ -37,6 +37,7 @@ from tests.features.formats import Arrays, Write, hdf5, hdf5_flat, npy, npz, par
 from tests.hostile import altered, places
 from tests.support import blobs, refuses
 
+pytestmark = pytest.mark.filterwarnings("ignore:nobody stated the classes")
 N, D = {"train": 100, "test": 20}, 6
 FORMATS: dict[str, Write] = {
     "npy": npy,

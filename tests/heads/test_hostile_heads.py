@@ -33,12 +33,7 @@ SAMPLED = card_as_written(
 NON_PRIVATE = card_as_written(calibrated("dp-ls", Privacy()))
 CARDS = {"exact": EXACT, "sampled": SAMPLED, "non-private": NON_PRIVATE}
 CHAIN = [{"step": "clip", "norm": 0.5}, {"step": "centre"}, {"step": "linear"}]
-ARRAYS = {
-    "weight": np.ones((2, 3)),
-    "bias": np.zeros(3),
-    "chain.0": np.zeros(2),
-    "chain.1": np.eye(2),
-}
+ARRAYS = {"weight": np.ones((2, 3)), "bias": np.zeros(3), "chain.0": np.zeros(2), "chain.1": np.eye(2)}
 
 
 @pytest.fixture

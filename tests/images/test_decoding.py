@@ -185,10 +185,7 @@ def test_a_picture_is_turned_as_its_exif_says_if_that_is_asked_for(form: str) ->
         assert not_asked.notices == ({"turned"} if 2 <= orientation <= 8 else set())
         # Where the first row and the first column of the stored picture lie is the tag's definition.
         rows_first = np.moveaxis(plain, (0, 1), (1, 0)) if orientation in (5, 6, 7, 8) else plain
-        expected = rows_first[
-            :: -1 if orientation in (3, 4, 7, 8) else 1,
-            :: -1 if orientation in (2, 3, 6, 7) else 1,
-        ]
+        expected = rows_first[:: -1 if orientation in (3, 4, 7, 8) else 1, :: -1 if orientation in (2, 3, 6, 7) else 1]
         np.testing.assert_array_equal(decode(data, "a", TURNED), expected)
 
 

@@ -46,7 +46,7 @@ FACTS: dict[str, Any] = {"records": 100, "classes": 3, "dimensions": 6}
 def test_classes_that_were_inferred_are_called_so(sets: dict[str, FeatureSet], tmp_path: Path) -> None:
     """How many there are depends on the records then, and so does all that follows from it."""
     raw = sets["private"].folder.parent / "private.npz"
-    inferred = forecast(import_features(raw, tmp_path / "inferred").features, epsilons=[1.0])
+    inferred = forecast(import_features(raw, tmp_path / "inferred", warn=print).features, epsilons=[1.0])
     stated = forecast(sets["private"], epsilons=[1.0])
     assert (inferred.origin, stated.origin) == ("inferred", "asserted")
     assert (inferred.facts, inferred.outlooks) == (stated.facts, stated.outlooks)
@@ -275,7 +275,7 @@ def test_label_sets_are_judged_by_mean_average_precision(tmp_path: Path) -> None
     x, y = blobs(300, 6, 3)
     both = np.stack([y, np.where(np.arange(300) % 2, (y + 1) % 3, -1)], axis=1)
     np.savez(tmp_path / "a.npz", train_x=x, train_y=both)
-    known = import_features(tmp_path / "a.npz", tmp_path / "a", classes=3).features
+    known = import_features(tmp_path / "a.npz", tmp_path / "a", classes=3, labels_per_record=2).features
     found = forecast(records=240, classes=3, on=known, epsilons=[8.0], steps=3)
     [each] = found.outlooks
     assert (found.facts.k, found.method) == (2, "dp-fc")

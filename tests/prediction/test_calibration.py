@@ -94,10 +94,7 @@ def test_records_that_a_training_protects_are_refused_under_any_name(
 
 def test_a_set_that_does_not_fit_is_refused_or_warned_of(tmp_path: Path) -> None:
     head, public = of(made(tmp_path, "private")), made(tmp_path, "public", seed=1)
-    for other in (
-        replace(head, card={**head.card, "classes": list("abcd")}),
-        replace(head, weight=np.eye(M + 1, M)),
-    ):
+    for other in (replace(head, card={**head.card, "classes": list("abcd")}), replace(head, weight=np.eye(M + 1, M))):
         with pytest.raises(UserError, match="does not fit the head"):
             fit(other, public)
     assert fit(head, public).warnings == ()

@@ -22,7 +22,7 @@ def test_a_form_has_a_place_for_each_value_that_answers_may_decide_and_nothing_e
     assert isinstance(made, Gradient)
     assert isinstance(clipped, Gradient)
     assert {field.name for field in fields(made) if getattr(made, field.name) == OPEN} == {
-        *("theta", "clip", "radius", "constant"),
+        *("theta", "clip", "radius", "constant")
     }
     assert made.chain == clipped.chain == (Clip(OPEN),)
     assert (clipped.clip, clipped.radius, made.loss) == (OPEN, 2.0, GRADIENT.loss)

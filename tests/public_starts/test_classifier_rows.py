@@ -144,14 +144,7 @@ def test_a_class_may_be_called_as_the_whole_line_or_by_its_id(tmp_path: Path, at
 def test_a_class_has_the_rows_below_every_meaning_of_its_name(tmp_path: Path, at: dict[str, int]) -> None:
     rows = [f"n{at[name]:08d}" for name in ("tabby", "lynx", "laika", "fur_seal", "wax", "siamese")]
     found = below(["cat", "dog", "seal", "animal", "deer", "guy"], labels(*rows), WordNet(tmp_path / "nouns"))
-    assert found.rows == {
-        "cat": [0, 5],
-        "dog": [2],
-        "seal": [3, 4],
-        "animal": [0, 1, 2, 3, 5],
-        "deer": [],
-        "guy": [],
-    }
+    assert found.rows == {"cat": [0, 5], "dog": [2], "seal": [3, 4], "animal": [0, 1, 2, 3, 5], "deer": [], "guy": []}
     # The guy has no row, so the cat is no matter of doubt.
     assert found.several == {"seal": ["seal (1)", "stamp, seal (1)"]}
     assert found.unplaced == 0

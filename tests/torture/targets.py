@@ -79,7 +79,7 @@ def texts(**lines: str) -> Callable[[Path], object]:
 
 
 def a_set(arrays: dict[str, Any]) -> Callable[[Path], object]:
-    return lambda folder: import_features(formats.npz(folder, arrays), folder / "set", classes=3)
+    return lambda folder: import_features(formats.npz(folder, arrays), folder / "set", classes=3, warn=print)
 
 
 def read_set(folder: Path) -> None:
@@ -109,14 +109,14 @@ def imported(write: formats.Write, arrays: dict[str, Any] = ARRAYS) -> Target:
 
     def run(folder: Path) -> None:
         if (folder / "npy").exists():
-            import_features(folder / "npy", folder / "made")
+            import_features(folder / "npy", folder / "made", warn=print)
             return
         with opened(source(folder)) as tables:
             for table in tables.splits.values():
                 for start in range(0, min(table.n, 10_000), 5_000):
                     table.rows(start, min(start + 5_000, table.n))
         if sum(source(folder).read_bytes()) % 16 == 0 if source(folder).is_file() else False:
-            import_features(source(folder), folder / "made")
+            import_features(source(folder), folder / "made", warn=print)
 
     return Target(make=lambda folder: write(folder, arrays), read=run)
 

@@ -16,52 +16,32 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MUTANTS = (
-    # A module, its text, the fault in its place, and the test that must see it.
-    ("privacy.noise", "accept = u < p", "accept = u < 2 * p", "test_small_sigmas_have_the_exact_probabilities"),
-    (
-        *("privacy.noise", "bits.words(count) <", "bits.words(count) >"),
-        "test_a_record_takes_part_if_its_word_lies_below_the_rate",
-    ),
-    (
-        *("privacy.curator", "total.shape, sigma, self._bits", "total.shape, 1, self._bits"),
-        "test_each_answer_is_its_exact_sum_and_noise_of_the_next_words",
-    ),
-    ("privacy.curator", "if rate == 1 else", "if rate else", "test_a_sample_of_many_units_is_that_of_their_words"),
-    (
-        *("privacy.oracle", "(mu * math.sqrt(w))", "(mu * math.sqrt(math.sqrt(w)))"),
-        "test_shares_sum_to_one_and_sigmas_compose_to_mu",
-    ),
-    (
-        *("privacy.lattice", "keepdims=True) <= squared", "keepdims=True) <= 4 * squared"),
-        "test_the_check_alone_keeps_the_bound_if_nothing_is_scaled",
-    ),
-    (
-        *("privacy.poisson", "times=sampled[-1].times + 1", "times=1"),
-        "test_only_equal_releases_that_follow_one_another_are_one_mechanism",
-    ),
-    (
-        *("privacy.accounting", "delta - (1 + math.exp(epsilon)) * eta", "delta"),
-        "test_the_samplers_distance_is_paid_for_out_of_delta",
-    ),
-    (
-        *("ledger.totals", "for charge in max(each", "for charge in min(each"),
-        "test_a_total_is_that_of_the_splits_that_cost_most",
-    ),
-    (
-        *("ledger.file", "if end != hashed:", "if False:"),
-        "test_a_row_that_was_changed_taken_out_put_in_or_exchanged_is_refused",
-    ),
-    (
-        *("training.charge", "check_charge(ledger, features, charge)", "pass"),
-        "test_a_cap_that_was_set_after_the_check_refuses_the_charge",
-    ),
-    ("training.charge", "not self.unused.acquire(blocking=False)", "False", "test_one_charge_pays_for_one_curator"),
-    (
-        *("training.answers", "if number >= len(self._starts)", "if number >= 0"),
-        "test_a_stopped_training_goes_on_and_is_never_charged_twice",
-    ),
-)
+MUTANTS = {
+    "test_small_sigmas_have_the_exact_probabilities": "privacy.noise: accept = u < p → accept = u < 2 * p",
+    "test_a_record_takes_part_if_its_word_lies_below_the_rate":
+        "privacy.noise: bits.words(count) < → bits.words(count) >",
+    "test_each_answer_is_its_exact_sum_and_noise_of_the_next_words":
+        "privacy.curator: total.shape, sigma, self._bits → total.shape, 1, self._bits",
+    "test_a_sample_of_many_units_is_that_of_their_words": "privacy.curator: if rate == 1 else → if rate else",
+    "test_shares_sum_to_one_and_sigmas_compose_to_mu":
+        "privacy.oracle: (mu * math.sqrt(w)) → (mu * math.sqrt(math.sqrt(w)))",
+    "test_the_check_alone_keeps_the_bound_if_nothing_is_scaled":
+        "privacy.lattice: keepdims=True) <= squared → keepdims=True) <= 4 * squared",
+    "test_only_equal_releases_that_follow_one_another_are_one_mechanism":
+        "privacy.poisson: times=sampled[-1].times + 1 → times=1",
+    "test_the_samplers_distance_is_paid_for_out_of_delta":
+        "privacy.accounting: delta - (1 + math.exp(epsilon)) * eta → delta",
+    "test_a_total_is_that_of_the_splits_that_cost_most":
+        "ledger.totals: for charge in max(each → for charge in min(each",
+    "test_a_row_that_was_changed_taken_out_put_in_or_exchanged_is_refused":
+        "ledger.file: if end != hashed: → if False:",
+    "test_a_cap_that_was_set_after_the_check_refuses_the_charge":
+        "training.charge: check_charge(ledger, features, charge) → pass",
+    "test_one_charge_pays_for_one_curator": "training.charge: not self.unused.acquire(blocking=False) → False",
+    "test_a_stopped_training_goes_on_and_is_never_charged_twice":
+        "training.answers: if number >= len(self._starts) → if number >= 0",
+}  # fmt: skip
+"""Of each test that must see it, the fault: a module, its text, and what stands in its place."""
 
 
 def functions(code: CodeType) -> Iterator[CodeType]:
@@ -92,9 +72,14 @@ def plant(name: str, text: str, fault: str) -> None:
 def survivors() -> Iterator[str]:
     """The mutants that their test does not see. Each is a fork of this process, which has run nothing yet."""
     # What tests import takes most of their time.
-    for module in (*(f"dpfc_cli.{name}" for name, *_ in MUTANTS), "tests.training.stopped", "tests.ledger.facts"):
+    faults = {test: said.replace(": ", " → ", 1).split(" → ") for test, said in MUTANTS.items()}
+    for module in (
+        *(f"dpfc_cli.{name}" for name, *_ in faults.values()),
+        "tests.training.stopped",
+        "tests.ledger.facts",
+    ):
         importlib.import_module(module)
-    for name, text, fault, test in MUTANTS:
+    for test, (name, text, fault) in faults.items():
         room, module = name.split(".")
         child = os.fork()
         if child == 0:
