@@ -241,6 +241,7 @@ def test_what_pieces_share_has_room_for_the_vector_of_each_label(monkeypatch: py
     assert [side_of(plan, grid, k) for grid in (Lattice(14), Reals()) for k in (1, 3)] == [4, 12, 4, 12]
 
 
+@pytest.mark.filterwarnings("ignore::dpfc_cli.TrainingWarning")
 def test_the_head_is_the_same_wherever_directions_are_kept(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
