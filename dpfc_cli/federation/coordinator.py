@@ -48,10 +48,6 @@ _WORDS: dict[Refusal, str] = {
 }
 
 
-class AwayError(UserError):
-    """Nobody answers for a site."""
-
-
 class RefusedError(UserError):
     """A site said no. said: its word."""
 
@@ -157,7 +153,7 @@ class Remote:
                 # It was started again since. It finds its charge, and goes on.
                 self.say("charge")
         except (OSError, ValueError) as error:
-            raise AwayError(
+            raise UserError(
                 f"Site '{self.name}' does not answer at '{self.socket}'.",
                 "See that it was started there, and works. Then the same command goes on. If a pass over its records "
                 f"takes long, give it more time: {parameter('patience')}.",
@@ -258,10 +254,8 @@ def run(
     ]
     path = out = with_ending(out, "private")
     # One that has its head does not wait for us.
-    again = min(patience, GIVING)
-    if out.exists():
-        again = 0.0
-    else:
+    again = 0.0 if out.exists() else min(patience, GIVING)
+    if not out.exists():
         check_name(out, "private")
         heads.try_place(out, plan.features["dim"], len(plan.classes))
         path = heads.save(heads.encoded(_trained(plan, sites, observer, public)), out)
@@ -273,7 +267,9 @@ def run(
         try:
             replace(site, patience=again).give(head)
             observer.say(f"{site.name} has its head.")
-        except AwayError:
+        except UserError as error:
+            if error.code != "lost":
+                raise
             observer.say(f"{site.name} does not answer. If it lacks its head, start it: the same command gives it one.")
 
     _at_once(sites, given)

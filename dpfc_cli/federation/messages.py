@@ -25,8 +25,8 @@ PATIENCE = 600.0
 """Seconds that a whole reply of a site may take at least: a pass over its records, and what `left` adds."""
 STALLED = 60.0
 """Seconds after which a site no longer waits for the rest of a message."""
-FIRST_PAUSE = 0.1
-"""Seconds until somebody who was not there is asked again. Each pause is twice as long as the one before."""
+PAUSE = 0.2
+"""Seconds until somebody who was not there is asked again."""
 SHORT = LARGEST_SAID + 8
 """Bytes of a message, or of a reply, that has values alone."""
 
@@ -148,17 +148,17 @@ def ask(
         ValueError: the reply is longer than `limit`, or none.
 
     """
-    end, pause = time.monotonic() + patience, FIRST_PAUSE
+    end, told = time.monotonic() + patience, False
     while True:
         try:
             return unframed(_ask(path, message, limit, max(patience, PATIENCE)))
         except OSError:
             if time.monotonic() > end:
                 raise
-        if pause == FIRST_PAUSE:
+        if not told:
             away()
-        time.sleep(pause)
-        pause = min(2 * pause, 5.0)
+        told = True
+        time.sleep(PAUSE)
 
 
 def _answers(path: Path) -> bool:

@@ -223,7 +223,8 @@ class Answering:
     """
 
     def __init__(self, site: Site, charged: Charged, door: Door, observer: Observer) -> None:
-        self._site, self._charged, self._door, self._observer = site, charged, door, observer
+        assert charged.answers is not None
+        self._site, self._answers, self._door, self._observer = site, charged.answers, door, observer
         self.last: Exchange | None = None
         self._plan, self._facts = charged.checked.calibrated.plan, charged.checked.calibrated.facts
         ends = itertools.accumulate(len(release.parts) for release in self._plan.releases)
@@ -239,7 +240,7 @@ class Answering:
                 each.reply({"state": "charged"})
             elif asked == "release":
                 self._release(each, oracle)
-            elif asked == "head" and self._has(len(self._plan.releases) - 1):
+            elif asked == "head" and self._answers.answered >= self._starts[-1]:
                 try:
                     solution = self._head(each)
                 except (ValueError, KeyError, TypeError):
@@ -250,10 +251,6 @@ class Answering:
             else:
                 each.refuse("out-of-order" if asked == "head" else "unreadable")
         raise AssertionError("a door has no end")
-
-    def _has(self, number: int) -> bool:
-        answers = self._charged.answers
-        return answers is not None and answers.answered >= self._starts[number + 1]
 
     def _release(self, each: Exchange, oracle: Oracle) -> None:
         number, part = each.said.get("number"), each.said.get("part")
@@ -288,8 +285,7 @@ class Answering:
         each.reply({"state": "answered"}, bytes_of(answer))
 
     def _kept(self, number: int, shape: tuple[int, ...]) -> np.ndarray:
-        answers = self._charged.answers
-        found = None if answers is None else answers.recall(number, shape)
+        found = self._answers.recall(number, shape)
         assert found is not None
         return found
 
