@@ -119,6 +119,13 @@ def error_of(ended: Result) -> dict[str, Any]:
     return dict(json.loads(ended.stderr.splitlines()[-1])["error"])
 
 
+def refusal(ended: Result) -> str:
+    """Its code and what it names: a parameter, a file, a name."""
+    error = error_of(ended)
+    found = (error["fields"].get(each) for each in ("parameter", "path", "name"))
+    return " ".join((error["code"], *filter(None, found)))
+
+
 def one_line(text: str) -> str:
     """What was said, however it was broken into lines."""
     return " ".join(text.split())

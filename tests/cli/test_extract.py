@@ -17,7 +17,7 @@ from dpfc_cli.features.manifest import load
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Set
 from dpfc_cli.ledger.file import read
-from tests.cli.conftest import SCATTER, Dpfc, error_of, labels_of, one_line
+from tests.cli.conftest import SCATTER, Dpfc, error_of, labels_of, one_line, refusal
 
 
 def snapshot() -> dict[str, bytes]:
@@ -28,32 +28,22 @@ def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, pictures: Path) -> No
     Path("one/alone").mkdir(parents=True)
     Image.new("RGB", (9, 9)).save("one/alone/1.png")
     before = snapshot()
-    for arguments, says in (
-        ("imagefolder:pictures --task 0/2", "is not i/N"),
-        ("digits --task ½/2", "is not i/N"),
-        ("digits --precision float8", "Unknown precision 'float8'"),
-        ("digits --on-error skip", "Known: refuse, null"),
-        ("digits --image-size 32", "one size already"),
-        ("imagefolder:pictures --window 4095", "--window '4095' is not LOW,HIGH"),
-        ("digits --window 0,255", "Leave out --window."),
-        ("digits --most-null 0.1", "Leave it out, or add --on-error null."),
-        ("imagefolder:pictures --classes c0,c1", "not among the 2 classes"),
-        ("imagefolder:pictures --classes c0;c1;c2", "names between commas"),
-        ("imagenet", "--data-dir"),
-        ("imagnet", "Did you mean 'imagenet'?"),
-        ("imagefolder:pictures", "--image-size"),
-        ("imagefolder:pictures --image-size 8 --hold-out 0.1", "has a test split already, of 6 images"),
-        ("imagefolder:pictures --hold-out 0", "--hold-out must be a number above 0 and"),
-        ("digits --out a.partial", "a name that dpfc uses itself"),
-        ("", "No pictures are named."),
-        ("digits --dataset digits", "The pictures are named twice, as 'digits' and as --dataset 'digits'"),
-        ("imagefolder:one", "one class only: nothing to tell apart. This message says"),
-    ):
-        ended = dpfc("extract", "--pool", "mean", *arguments.split(), ends=2)
-        assert says in ended.stderr.replace("\n", " ")
+    for line, expected in {
+        "imagefolder:pictures --task 0/2": "bad-value task", "digits --task ½/2": "bad-value task",
+        "digits --precision float8": "unknown-name float8", "digits --on-error skip": "unknown-name on_error",
+        "digits --image-size 32": "conflict image_size", "imagefolder:pictures": "conflict image_size",
+        "imagefolder:pictures --window 4095": "bad-value window", "digits --window 0,255": "conflict window",
+        "digits --most-null 0.1": "conflict most_null", "imagenet": "missing data_dir",
+        "imagefolder:pictures --classes c0,c1": "conflict classes", "imagnet": "unknown-name imagnet",
+        "imagefolder:pictures --classes c0;c1;c2": "missing classes", "digits --out a.partial": "bad-value out",
+        "imagefolder:pictures --image-size 8 --hold-out 0.1": "conflict hold_out",
+        "imagefolder:pictures --hold-out 0": "bad-value hold_out", "digits --dataset digits": "conflict source",
+        "imagefolder:one": "bad-value classes", "": "missing source",
+    }.items():  # fmt: skip
+        assert refusal(dpfc("extract", "--pool", "mean", "--json", *line.split(), ends=2)).startswith(expected), line
         # What is meant by '…'.
         Path("features/imagefolder-scattering-mean.broken.txt").unlink(missing_ok=True)
-        assert snapshot() == before, arguments
+        assert snapshot() == before, line
     assert not list(Path().glob("features/*"))
 
 
