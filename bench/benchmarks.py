@@ -9,6 +9,7 @@ function of the rows of the last state.
 import argparse
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -34,7 +35,7 @@ MEASURING = ("kernels", "peers", "throughput")
 EPSILON = 1.0
 QUIET = 10
 """The most that other programs may use of the processors, in percent, if seconds are to mean something."""
-MODEL, SIZE, BATCH = "vit-ti16", 224, 32
+EXTRACTED, SIZE, BATCH = ("vit-ti16", "convnext-t"), 224, 32
 
 
 def code() -> str:
@@ -147,8 +148,8 @@ def measure_kernels(shape: kernels.Shape, rounds: int, store: Store) -> None:
 
 
 def measure_extraction(rounds: int, store: Store) -> None:
-    for precision, names in throughput.CONTENDERS.items():
-        case = {"model": MODEL, "size": SIZE, "batch": BATCH, "precision": precision}
+    for model, (precision, names) in itertools.product(EXTRACTED, throughput.CONTENDERS.items()):
+        case = {"model": model, "size": SIZE, "batch": BATCH, "precision": precision}
         store.measure({"part": "extraction", **case}, throughput.compare, *case.values(), names, rounds)
 
 
@@ -261,8 +262,8 @@ def _best_at_the_end(runs: peers.Runs) -> Iterator[str]:
 def _extraction(rows: list[tuple[dict[str, Any], Any]]) -> Iterator[str]:
     yield """## Extraction
 
-Images per second of a Vision Transformer with random weights: the same pixels in memory, the same features. The
-contenders take turns in one process. *timm* is PyTorch with timm's model; *compiled* is `torch.compile`.
+Images per second of networks with random weights: the same pixels in memory, the same features. The contenders
+take turns in one process. *timm* is PyTorch with timm's model; *compiled* is `torch.compile`.
 
 | model | pixels | batch | type | images per second |
 | --- | --- | --- | --- | --- |"""

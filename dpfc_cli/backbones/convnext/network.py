@@ -123,7 +123,8 @@ def _depthwise(block: Group, x: jax.Array) -> jax.Array:
     for row in range(KERNEL):
         for column in range(KERNEL):
             y = y + padded[:, row : row + height, column : column + width] * kernel[row, column]
-    return y
+    # This changes nothing, but keeps XLA on CPUs from merging the sum with the next product, which takes twice as long.
+    return jnp.where(jnp.isnan(y), jnp.nan, y)
 
 
 # Checkpoints
