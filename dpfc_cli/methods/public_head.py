@@ -66,21 +66,16 @@ class PublicHead:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A start in the white space, and how far to believe it.
+    """A start in the white space.
 
     Attributes:
         theta: d × m: its scores have the standard deviation 1 over records and classes.
-        variances: those of the scores of each class, m. 0 for a class of which nothing is known.
+        known: which classes have a vector, m.
 
     """
 
     theta: np.ndarray
-    variances: np.ndarray
-
-    @property
-    def known(self) -> np.ndarray:
-        """Which classes have a vector, m."""
-        return np.asarray(self.variances > 0)
+    known: np.ndarray
 
     def agreements(self, gradient: np.ndarray) -> np.ndarray:
         """The inner products of the negative gradient, d × m, with the directions of the classes that have a vector."""
@@ -90,11 +85,14 @@ class Start:
     def weights(self, sizes: np.ndarray, bias_feature: float) -> np.ndarray:
         """The start with the scores of each class multiplied by its size, m: (d + 1) × m, with the row of the bias.
 
+        sizes: 0 for a class without a vector.
+
         Without a bias, a class with large scores would be probable for most records, only because exp is convex. If
         scores are normal with the variance s², the mean of exp(score) is exp(s²/2). So s²/2 is subtracted, and every
-        class begins with the same mass. The classes of which nothing is known gain most.
+        class begins with about the same mass. s² is that of a typical class: what a noisy covariance says of one class
+        does more harm than good.
         """
-        return np.vstack([sizes * self.theta, -(sizes**2) / 2 * self.variances / bias_feature])
+        return np.vstack([sizes * self.theta, -(sizes**2) / (2 * self.known.mean() * bias_feature)])
 
 
 def directions(vectors: np.ndarray) -> np.ndarray | None:
@@ -141,12 +139,10 @@ def start_of(vectors: np.ndarray, whiten: np.ndarray, variances: np.ndarray) -> 
     # Records have the total variance 1. What is hidden by noise may lie in any direction. What is more is noise.
     total = float((variances / squares).sum())
     hidden = max(1 - total, 0.0) / len(squares)
-    scores = (np.square(theta) * (variances / max(total, 1.0) + hidden * squares)[:, None]).sum(axis=0)
-    spread = float(scores.mean())
+    spread = float((variances / max(total, 1.0) + hidden * squares) @ np.square(theta).mean(axis=1))
     if not spread > np.finfo(float).tiny:
         return None
-    theta /= math.sqrt(spread)
-    return Start(theta=theta, variances=scores / spread)
+    return Start(theta=theta / math.sqrt(spread), known=theta.any(axis=0))
 
 
 def judged(agreed: np.ndarray, deviation: float, good: float = GOOD) -> tuple[np.ndarray, float, float]:
@@ -216,7 +212,7 @@ def verdict(start: Start, agreed: np.ndarray, deviation: float, noise: float) ->
     clear = CLEAR * noise
     usual = float(LEVELS.mean())
     found, level, good = judged(agreed, deviation, 1 - (1 - GOOD) * (usual / max(usual, clear)))
-    trusted = np.zeros(len(start.variances))
+    trusted = np.zeros(len(start.known))
     trusted[start.known] = found
     step = level / max(level, clear)
     sure = max(good, 1 - good) >= SURE

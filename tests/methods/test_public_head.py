@@ -193,11 +193,10 @@ def test_a_good_start_is_hardly_ever_lost_and_a_useless_one_is_found_once_the_no
     assert useless.mean() <= taken
 
 
-def test_every_class_begins_with_the_same_mass() -> None:
-    """The mean of exp(score) over normal records is 1 for each class, whether its vector is known or not."""
-    start = start_of(VECTORS["half of the classes"] * np.linspace(1, 5, M), np.eye(D), np.full(D, 1 / D))
-    assert start is not None
-    weights = start.weights(np.full(M, 0.7), 0.6)
-    records = np.hstack([rng().normal(size=(200_000, D)) / math.sqrt(D), np.full((200_000, 1), 0.6)])
-    # The standard deviation of exp(score) is below 1.5, so the mean of 200,000 errs by less than 0.004.
-    assert np.exp(records @ weights).mean(axis=0) == pytest.approx(np.ones(M), abs=0.02)
+def test_every_class_begins_with_about_the_same_mass() -> None:
+    """The mean of exp(score) over normal records is near 1 for each class, whether its vector is known or not."""
+    start = start_from("half of the classes")
+    weights = start.weights(np.where(start.known, 0.7, 0.0), 0.6)
+    records = np.hstack([rng().normal(size=(50_000, D)) / math.sqrt(D), np.full((50_000, 1), 0.6)])
+    # Without biases those with a vector would have 1.6.
+    assert np.exp(records @ weights).mean(axis=0) == pytest.approx(np.ones(M), abs=0.15)
