@@ -110,7 +110,13 @@ def set_cap(
     def for_each(ledger: Ledger) -> list[Cap]:
         known_set(ledger, features)
         where = ledger.populations_of(features.manifest.id)
-        return [_replacing(ledger, replace(cap, id=new_id(), population=name)) for name in where or (None,)]
+        caps = [_replacing(ledger, replace(cap, id=new_id(), population=name)) for name in where or (None,)]
+        found = [each for each in caps if each.epsilon is not None or each.replaces]
+        if not found:
+            raise refused(
+                "cap", "There is no such cap.", "Name a set of the population that it was set for.", "missing"
+            )
+        return found
 
     return append(ledger_path(features.folder), for_each, "The cap").account_of(features.manifest.id)
 
@@ -132,8 +138,6 @@ def _replacing(ledger: Ledger, cap: Cap) -> Cap:
     before = tuple(each.id for each in ledger.caps if (each.unit, ledger.named(each.population)) == kind)
     if cap.epsilon is not None:
         _check_new(ledger.accounts(None if cap.population is None else [cap.population]), cap)
-    elif not before:
-        raise refused("cap", "There is no such cap.", "Name a set of the population that it was set for.", "missing")
     return replace(cap, replaces=before)
 
 

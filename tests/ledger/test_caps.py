@@ -250,6 +250,10 @@ def test_a_cap_is_set_replaced_and_removed_and_every_change_stays(tmp_path: Path
     with refuses("missing"):
         dpfc_cli.set_cap(ward, None)
     assert len(read(path).all(Cap)) == 7
+    # A set that was renamed has one of its earlier name alone.
+    dpfc_cli.set_cap(ward, 2.0)
+    dpfc_cli.set_population(ward, "renamed")
+    assert dpfc_cli.set_cap(ward, None).caps == ()
     # One person of four is half of the records of one of eight: δ may be as large.
     dpfc_cli.set_cap(grouped, 7.0, delta=0.25)
 
