@@ -116,7 +116,7 @@ def _listed(known: FeatureSet, book: Ledger | None, cards: Iterable[tuple[Path, 
         charges=len(account.charges) if account else None,
         epsilon=account.epsilon(delta) if account else None,
         delta=delta,
-        unit=account.unit if account else facts.unit,
+        unit=account.unit if account and account.charges else facts.unit,
         unprotected=account.unprotected if account else None,
         warning=without_charge(cards, book) if book else None,
     )

@@ -70,8 +70,8 @@ def _document(found: "Inventory", failed: UserError | None) -> Document:
     ]
     columns = ("set", "backbone", "population", "for one", "train", "test", "persons", "charges", "delta", "epsilon")
     # Without these the table fits 80 columns.
-    more = ["backbone", "for one", "test", "charges"]
-    more += [] if any(each.persons for each in found.sets) else ["persons"]
+    more = ["backbone", "test", "charges"]
+    more += [] if any(each.persons for each in found.sets) else ["persons", "for one"]
     heads = [
         (
             *(each.path.rpartition("/")[2].removesuffix(".safetensors"), each.features, each.method),

@@ -106,7 +106,8 @@ def _facts(rows: Sequence[tuple[str, str]], console: Console) -> None:
 
 def _table(table: Table, console: Console) -> None:
     """On a terminal a text column that says the same in every row is said once, above. Text is folded where the table
-    is too wide. Where that is not enough, each row is a block of lines.
+    is too wide, but for the names in the first column, which are copied. Where that is not enough, each name has a line
+    of its own, and what is said of it stands below.
     """
     if not console.is_terminal:
         _plain([table.columns, *table.rows], table.left, console)
@@ -121,8 +122,9 @@ def _table(table: Table, console: Console) -> None:
     room = console.width - GAP * (len(kept) - 1)
     widths = _folded(cells, natural, sum(i < left for i in kept), room)
     if widths is None:
-        for line in cells[1:]:
-            _lines([*zip(cells[0], line, strict=True), ("", "")], console)
+        for first, *line in cells[1:]:
+            console.print(text(first, "bold"), soft_wrap=True)
+            console.print(text("; ".join(f"{name}: {said}" for name, said in zip(cells[0][1:], line, strict=True))))
         return
     spare = min(room - GAP - sum(widths), BAR[-1])
     drawn = _drawn()
@@ -142,11 +144,7 @@ def _folded(cells: Sequence[Sequence[str]], natural: Sequence[int], left: int, r
     """How wide columns are in a room: the widest of the first `left` ones give way. None if that is not enough."""
     widths = list(natural)
     words = [max(cell_len(word) for line in cells for word in line[i].split() or [""]) for i in range(left)]
-    # The first column has names, which are copied: they are broken last.
-    for share in (2, 3):
-        least = [min(longest, NARROWEST if i else room // share) for i, longest in enumerate(words)]
-        if sum(least) + sum(natural[left:]) <= room:
-            break
+    least = [*words[:1], *(min(longest, NARROWEST) for longest in words[1:])]
     while sum(widths) > room:
         able = [i for i in range(left) if widths[i] > least[i]]
         if not able:
@@ -161,7 +159,11 @@ def _drawn(header: bool = True) -> Drawn:
 
 def _lines(rows: Sequence[tuple[str, str]], console: Console) -> None:
     for name, said in rows:
-        console.print(Text.assemble(text(name, "bold"), ": ", text(said)) if name else "")
+        # A word, such as a digest, is copied whole where the terminal itself breaks it.
+        word = " " not in said and cell_len(printable(f"{name}: {said}")) > console.width
+        console.print(Text.assemble(text(name, "bold"), ": ", "" if word else text(said)))
+        if word:
+            console.print(text(said), soft_wrap=True)
 
 
 def _plain(rows: Sequence[Sequence[str]], left: int, console: Console) -> None:
