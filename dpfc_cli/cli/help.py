@@ -1,5 +1,6 @@
 """How `--help` looks: options and values as they are typed, in lines that end between words."""
 
+import os
 import re
 import shutil
 import sys
@@ -57,6 +58,13 @@ class _Ours:
 
     help: str | None
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """What completes a word. zsh shows each help in one line."""
+        found: list[Any] = super().shell_complete(ctx, incomplete)  # type: ignore[misc]
+        for each in found:
+            each.help = each.help and textwrap.shorten(each.help.partition(". ")[0], 70, placeholder=" …")
+        return found
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help no wider than the terminal: a formatter's own least width is 50."""
         formatter.width = min(formatter.width, shutil.get_terminal_size().columns - 2)
@@ -105,7 +113,9 @@ class Group(_Ours, TyperGroup):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         words = kwargs.get("args") or sys.argv[1:]
-        if len(words) > 1 and words[0] in ("--install-completion", "--show-completion"):
+        if len(words) == 2 and words[0] == "--show-completion" and words[1] in ("bash", "zsh", "fish"):
+            os.environ["_DPFC_COMPLETE"] = f"source_{words[1]}"
+        elif len(words) > 1 and words[0] in ("--install-completion", "--show-completion"):
             from dpfc_cli.cli import display
 
             what = f"'{words[0]}' is for the shell that it runs in, and does not take '{words[1]}'."

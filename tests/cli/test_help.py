@@ -160,6 +160,15 @@ def test_a_shell_completes_commands_options_and_names(tmp_path: Path, monkeypatc
         ended = CliRunner().invoke(application.app, [], env=env, prog_name="dpfc")
         shown = list(filter(None, ended.stdout.splitlines()))
         assert (ended.exit_code, shown, ended.stderr) == (0, completions, ""), typed
+    env = {"_TYPER_COMPLETE_ARGS": "dpfc train --", "_DPFC_COMPLETE": "complete_zsh"}
+    shown = CliRunner().invoke(application.app, [], env=env, prog_name="dpfc").stdout.splitlines()
+    assert all('":"' in line for line in shown)
+
+
+def test_a_completion_is_shown_for_the_shell_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_DPFC_COMPLETE", "")
+    ended = CliRunner().invoke(application.app, ["--show-completion", "fish"], prog_name="dpfc")
+    assert (ended.exit_code, "complete --command dpfc" in ended.stdout) == (0, True)
 
 
 def test_a_value_of_another_kind_is_refused_in_plain_words() -> None:
@@ -177,7 +186,7 @@ def test_what_is_typed_by_guess_is_told_how_it_is_written(tmp_path: Path, monkey
         ("help", "dpfc --help"),
         ("version", "dpfc --version"),
         ("--install-completion zsh", "run it there"),
-        ("train --epsilon -1", "--epsilon must be a number above 0"),
+        ("train --epsilon -1", "between 0.0001 and 100"),
     ):
         ended = CliRunner().invoke(application.app, words.split())
         assert (ended.exit_code, said in ended.stderr) == (2, True), ended.stderr
