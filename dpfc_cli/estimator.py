@@ -63,7 +63,7 @@ except ImportError as error:
 OPTIONS = {
     name: each
     for name, each in inspect.signature(Training).parameters.items()
-    if name not in ("features", "out", "epsilon", "non_private", "infer_classes", "again", "observer")
+    if name not in ("features", "out", "epsilon", "non_private", "again", "observer")
 }
 """The options of a training that are parameters here, too."""
 LEDGER_FOLDER = "private-classifier"
@@ -97,14 +97,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         epsilon: ε of one fit, 1e-4 to 100. None: `noise_multiplier` says it.
-        classes: the labels that may occur, or their number m for the labels 0 … m − 1. They are public. "infer": they
-            are taken from y, and every statement says that they were inferred from the private records. None: refused.
+        classes: the labels that may occur, or their number m for the labels 0 … m − 1. They are public, so they
+            are not taken from y. None: refused.
         ledger: the folder of the ledger. None: `private-classifier` in the working folder.
         cap: ε that all fits with this ledger together never pass, at `delta`. A fit writes it into the ledger before it
             is charged, and it holds for every fit after it. Another value replaces it, with a warning.
         options: those of `dpfc_cli.train`, each as a parameter of its own, such as `delta`, `seed`, `method` and
             `steps`. `public_head` may also be an array with a row for each class. Such rows, and those of a .npy file,
-            have the order of `classes`, or else of the sorted labels.
+            have the order of `classes`.
 
     Attributes:
         classes_: the labels, sorted.
@@ -168,7 +168,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 the head could be written nowhere.
 
         """
-        asserted = self._asserted()
+        classes = self._asserted()
         if (self.epsilon is None) == (self.noise_multiplier is None):
             what = f"State the privacy once: as {parameter('epsilon')} or as {parameter('noise_multiplier')}."
             raise conflict(what, f"To begin with: {parameter('epsilon')} 1. For a noise multiplier: None.")
@@ -176,14 +176,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         fitted = copy.copy(self)
         X, y = _checked(fitted, X, y, ensure_min_samples=2)
         check_classification_targets(y)
-        classes, labels = _labelled(y, asserted)
+        labels = _labelled(y, classes)
         order = np.argsort(classes)
         arrays = {"train_x": X, "train_y": labels}
         if groups is not None:
             arrays["train_groups"] = _persons(np.asarray(groups), len(X))
-        names = None if asserted is None else tuple(map(str, classes.tolist()))
-        with _set_of(arrays, names, _ledger_folder(self.ledger)) as features:
-            trained = self._trained(features, inferred=asserted is None)
+        with _set_of(arrays, tuple(map(str, classes.tolist())), _ledger_folder(self.ledger)) as features:
+            trained = self._trained(features)
         fitted.classes_, fitted._order = classes[order], order
         fitted.head_ = trained.head
         fitted.privacy_ = _privacy(trained)
@@ -191,17 +190,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.__dict__ = fitted.__dict__
         return self
 
-    def _asserted(self) -> np.ndarray | None:
-        """The classes that are stated, (m,): different texts, or different numbers; None if they are to be taken from
-        y. UserError where nobody says which, or they are something else.
+    def _asserted(self) -> np.ndarray:
+        """The classes that are stated, (m,): different texts, or different numbers. UserError where nobody says which,
+        or they are something else.
         """
-        if isinstance(self.classes, str) and self.classes == "infer":
-            return None
         if self.classes is None or isinstance(self.classes, str):
             raise conflict(
                 f"{parameter('classes')} does not list the labels that may occur. Those that do occur follow from the "
                 "private records, and no noise hides them.",
-                f"List all labels. Or, if everybody may know which occur: {parameter('classes')}='infer'.",
+                "List all labels that may occur.",
             )
         if isinstance(self.classes, int | np.integer) and 1 < self.classes <= MOST_ASSERTED:
             return np.arange(self.classes)
@@ -218,7 +215,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "List all labels that may occur. A number m stands for the labels 0 … m − 1.",
         )
 
-    def _trained(self, features: FeatureSet, *, inferred: bool) -> Trained:
+    def _trained(self, features: FeatureSet) -> Trained:
         observer, given = _Observer(), {name: getattr(self, name) for name in OPTIONS}
         if isinstance(self.public_head, np.ndarray):
             given["public_head"] = features.folder / "public_head.npy"
@@ -227,7 +224,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             features,
             folder=features.folder.parent,
             epsilon=self.epsilon,
-            infer_classes=inferred,
             keep=False,
             again=True,
             **given,
@@ -302,33 +298,23 @@ def _checked(of: PrivateClassifier, *given: Any, **how: Any) -> Any:
     raise InvalidInputError(f"{said}.", remedy)
 
 
-def _labelled(y: np.ndarray, asserted: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """The classes, as they were asserted or else sorted, and the number of the class of each record."""
-    if asserted is None:
-        classes, labels = np.unique(y, return_inverse=True)
-    else:
-        classes = asserted
-        kind, other = ("texts" if isinstance(each[0], str) else "numbers" for each in (classes, y))
-        if kind != other:
-            raise InvalidInputError(
-                f"The labels in y are {other}, and {parameter('classes')} are {kind}.",
-                f"List all labels that may occur as {other}.",
-            )
-        order = np.argsort(classes)
-        labels = order[np.minimum(np.searchsorted(classes, y, sorter=order), len(classes) - 1)]
-        if (classes[labels] != y).any():
-            raise InvalidInputError(
-                f"Some labels in y are not among {parameter('classes')}. {GUARDED}",
-                "Name all labels that may occur.",
-                code="bad-record",
-            )
-    if len(classes) < 2:
+def _labelled(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """The number of the class of each record."""
+    kind, other = ("texts" if isinstance(each[0], str) else "numbers" for each in (classes, y))
+    if kind != other:
         raise InvalidInputError(
-            f"There is one class only. A head for one class always gives the same answer. {GUARDED}",
-            f"Name all labels that may occur: {parameter('classes')}.",
-            code="conflict",
+            f"The labels in y are {other}, and {parameter('classes')} are {kind}.",
+            f"List all labels that may occur as {other}.",
         )
-    return classes, labels.astype(np.int64)
+    order = np.argsort(classes)
+    labels = order[np.minimum(np.searchsorted(classes, y, sorter=order), len(classes) - 1)]
+    if (classes[labels] != y).any():
+        raise InvalidInputError(
+            f"Some labels in y are not among {parameter('classes')}. {GUARDED}",
+            "Name all labels that may occur.",
+            code="bad-record",
+        )
+    return labels
 
 
 def _set_cap(request: Request, cap: float, observer: Observer) -> None:
@@ -386,9 +372,7 @@ def _set_of(arrays: Mapping[str, np.ndarray], classes: tuple[str, ...] | None, f
             with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as temporary:
                 source = Path(temporary, SOURCE)
                 np.savez(source, allow_pickle=False, **arrays)
-                # Whoever says "infer" has insisted.
-                given: dict[str, Any] = {"classes": classes, "labels_per_record": 1, "warn": lambda said: None}
-                features = import_features(source, place, **given).features
+                features = import_features(source, place, classes=classes, labels_per_record=1).features
             yield features
         finally:
             _remove(place)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
 
 Made = TypeVar("Made")
+FEW = 30
+"""Records or persons of a test split: of fewer, figures are rough."""
 
 
 @command("extract", Extraction, when_stopped="This run made nothing. What earlier runs finished is kept.")
@@ -142,17 +144,13 @@ def _json(folder: Path, features: "FeatureSet | None", made: bool) -> dict[str, 
 
 def _show(features: "FeatureSet") -> None:
     manifest = features.manifest
-    imported = manifest.backbone.get("name") == "imported"
     splits = []
     for name, split in sorted(manifest.splits.items(), reverse=True):
         persons = "" if split.groups is None else f" of {counted(split.groups, 'person')}"
         splits.append(f"{name} {split.n:,}{persons} in {counted(len(split.shards), 'shard')}")
-    said = {
-        "asserted": "asserted by you",
-        "inferred": "inferred from the data: assert with --classes" + (" and --labels-per-record" if imported else ""),
-    }
-    feature = manifest.backbone.get("feature") or f"pooling {manifest.backbone.get('pooling', 'unknown')}"
-    origin = said.get(manifest.origin, "the data set's own")
+    pooling = f"pooling {manifest.backbone['pooling']}" if "pooling" in manifest.backbone else "of another program"
+    feature = manifest.backbone.get("feature") or pooling
+    origin = "asserted by you" if manifest.origin == "asserted" else "the data set's own"
     labels = counted(manifest.labels_per_record, "label")
     display.facts(
         f"Feature set {features.folder}",
@@ -177,9 +175,11 @@ def _advise(features: "FeatureSet") -> None:
             if "feature" in backbone:
                 remedy = "Say in a column 'split' of the table which slides are for it, or import with --hold-out 0.1."
         display.warn(f"there is no test split for dpfc evaluate. {remedy}")
-    if features.manifest.origin == "inferred":
-        display.say("Next: the same command with --classes. In this order nothing is computed anew.")
-        return
+    else:
+        test = features.split("test")
+        units = counted(test.n, "record") if test.groups is None else counted(test.groups, "person")
+        if (test.groups or test.n) < FEW:
+            display.warn(f"the test split has {units} only: what dpfc evaluate finds will be rough.")
     facts = features.split("train")
     protected = f"record of {facts.n:,}" if facts.groups is None else f"person of {facts.groups:,}"
     line = f"dpfc train --epsilon 1 --features {set_named(features.folder)}"

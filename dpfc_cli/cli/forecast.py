@@ -93,8 +93,6 @@ def _said(found: "Forecast") -> list[tuple[str, str]]:
     from dpfc_cli.training.calibrate import FITTED
 
     stand_in, unit, rows = found.stand_in, found.facts.unit, []
-    if found.origin == "inferred":
-        rows.append(("classes", "inferred from the private records. All figures depend on them: do not publish these"))
     if stand_in is None:
         rows.append(("accuracy", "it depends on the records: name public ones with --on to see what to expect"))
         said = "about this part of what can be learned without noise: of the accuracy beyond guessing"

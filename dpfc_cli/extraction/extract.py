@@ -34,7 +34,7 @@ from dpfc_cli.ledger.populations import check_begin, check_name, check_same, reg
 from dpfc_cli.options import takes
 from dpfc_cli.processes import part_of
 from dpfc_cli.progress import Progress
-from dpfc_cli.sources.classes import check_classes, class_names
+from dpfc_cli.sources.classes import class_names
 from dpfc_cli.sources.groups import Rule, rule_of
 from dpfc_cli.sources.nulls import Broken, naming
 from dpfc_cli.sources.person_hints import persons_noticed, refuse_both
@@ -123,7 +123,6 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
     pictures = catalogue.open_images(source, data_dir, replace(asked, progress=_within(OPENING, tell)))
     for remark in pictures.remarks:
         wanted.warned(remark)
-    check_classes(pictures.classes, pictures.origin == "inferred")
     noticed = None if rule is not None or wanted.each_record_is_a_person else pictures.noticed()
     if noticed is not None:
         raise persons_noticed(source, "group_by", noticed)
@@ -142,7 +141,7 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
     manifest = manifest_of(pictures, backbone, wanted.dtype, asked.preparation, rule, **options)
     features = complete(folder, manifest, partial(check_same, population=whose))
     if features is not None:
-        return Extracted(folder=folder, features=wanted.remarked(features), was_complete=True)
+        return Extracted(folder=folder, features=features, was_complete=True)
     check_begin(read(ledger_path(folder)))
     splits = pictures.splits
     sizes = {name: split.n for name, split in splits.items()}
@@ -174,7 +173,7 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
         count = make_shards(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
         seconds = time.monotonic() - started
         finished = writer.finish(broken.approve, partial(register, population=whose))
-    made = None if finished is None else wanted.remarked(FeatureSet(folder))
+    made = None if finished is None else FeatureSet(folder)
     return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left, null=broken.said)
 
 
@@ -251,7 +250,6 @@ def manifest_of(
         "backbone": described,
         "preparation": preparation.describe(),
         "dtype": dtype,
-        **({"classes": list(source.classes)} if source.renumbered else {}),
         **{name: value for name, value in other.items() if value is not None},
     }
     return Manifest(

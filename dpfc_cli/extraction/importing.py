@@ -30,7 +30,7 @@ from dpfc_cli.ledger.populations import check_begin, check_name, check_same, reg
 from dpfc_cli.memory import check_fits
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress
-from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes, numbers_of_names
+from dpfc_cli.sources.classes import class_names, numbers_of_names, stated
 from dpfc_cli.sources.digests import NONE, digests_of_rows
 from dpfc_cli.sources.groups import GROUPS, check_apart, grouped
 from dpfc_cli.sources.nulls import Broken, naming
@@ -54,8 +54,8 @@ def import_features(wanted: Import) -> Imported:
 
         texts = import_features("embeddings.npz", "texts", classes=["spam", "ham"]).features
 
-    The number of classes and the most labels of a record are treated as public facts. Assert both. What you leave out
-    is inferred from the data, and the manifest says so.
+    The classes and the most labels of a record are public facts: every head has them. So they are stated, and do not
+    follow from the records.
 
     Returns:
         The set, and whether it was made now. It is not made again if `out` already holds it.
@@ -81,7 +81,7 @@ def import_features(wanted: Import) -> Imported:
             slides.refuse(wanted)
             source = stack.enter_context(opened(path, wanted.column, wanted.label_column, group_column))
         else:
-            source = slides.pooled(folder, wanted, asserted_names, broken)
+            source = slides.pooled(folder, wanted, stated(asserted_names), broken)
         raw = source.splits
         persons = any(table.keys is not None for table in raw.values())
         refuse_both(single, persons, "group_column")
@@ -89,25 +89,24 @@ def import_features(wanted: Import) -> Imported:
             seems = source.noticed()
             if seems is not None:
                 raise persons_noticed(str(path), "group_column", seems)
-        tables, texts = _by_names(raw, asserted_names or source.classes)
+        names = stated(asserted_names or source.classes)
+        tables = _by_names(raw, names)
         width = max(table.y.shape[1] for table in tables.values())
         by_list = any(table.counted for table in tables.values())
-        origin: Origin = "inferred"
-        if asserted_names or source.classes:
-            origin = "asserted" if asserted_names else "data set"
-            origin = origin if labels_per_record or (width == 1 and not by_list) else "inferred"
-        names = asserted_names or source.classes
-        renumbered = texts is not None and names is not None and names[: len(texts)] != texts
-        _check_labels(tables, len(names) if names else None)
-        k = labels_per_record or width
+        _check_labels(tables, len(names))
+        if labels_per_record is None and (width > 1 or by_list):
+            raise conflict(
+                "Records may have several labels here, and nobody says how many. Each head says it, so it is public.",
+                f"Say how many a record has at most: {parameter('labels_per_record')}.",
+                parameter="labels_per_record",
+            )
+        k = labels_per_record or 1
         if k < width:
             raise conflict(
                 f"{quoted(path)} has {f'a record with {width} labels' if by_list else f'{width} label columns'}, more "
                 f"than {parameter('labels_per_record')} {k}.{f' {GUARDED}' if by_list else ''}",
                 "Assert the larger number, or drop columns.",
             )
-        names = names or texts or inferred_classes(max(int(table.y.max()) for table in tables.values()))
-        check_classes(names, origin == "inferred")
         dtype = wanted.dtype or (
             "float16" if all(table.dtype == np.float16 for table in tables.values()) else "float32"
         )
@@ -124,7 +123,6 @@ def import_features(wanted: Import) -> Imported:
             "listing": listing,
             "k": k,
             "dtype": dtype,
-            **({"classes": list(names)} if renumbered else {}),
             **({} if hold_out is None else {"hold_out": hold_out}),
         }
         # The listing is that of the source. So the ledger knows the records, with groups and without.
@@ -141,7 +139,7 @@ def import_features(wanted: Import) -> Imported:
             dim=tables["train"].d,
             dtype=dtype,
             labels_per_record=k,
-            origin=origin,
+            origin="asserted" if asserted_names else "data set",
             splits={},
             backbone={"name": "imported", **facts},
             source={"dataset": path.stem if path.is_file() else path.name, "identity": identity},
@@ -150,7 +148,7 @@ def import_features(wanted: Import) -> Imported:
         )
         features = complete(out, manifest, partial(check_same, population=wanted.population))
         if features is not None:
-            return Imported(wanted.remarked(features), made=False)
+            return Imported(features, made=False)
         sizes = {split: table.n for split, table in tables.items()}
         nulls = Broken("record", sizes, lambda split, i: f"record {i} of {split}", broken, wanted.share)
         writer = FeatureWriter(
@@ -175,7 +173,7 @@ def import_features(wanted: Import) -> Imported:
     if nulls.said is not None:
         wanted.warned(nulls.said)
     assert finished is not None, "a writer that works alone finishes the set"
-    return Imported(wanted.remarked(FeatureSet(out)), made=True)
+    return Imported(FeatureSet(out), made=True)
 
 
 def _held_out(tables: dict[str, Table], fraction: float, source: str) -> dict[str, Table]:
@@ -185,15 +183,13 @@ def _held_out(tables: dict[str, Table], fraction: float, source: str) -> dict[st
     return {split: reordered(train, records, _rows_of(train)) for split, records in parts.items()}
 
 
-def _by_names(
-    tables: dict[str, Table], classes: tuple[str, ...] | None
-) -> tuple[dict[str, Table], tuple[str, ...] | None]:
-    """The tables with numbers of classes, if their labels are texts; and then all names that occur, sorted. UserError:
-    some splits have texts and others numbers, or a text is not among the classes.
+def _by_names(tables: dict[str, Table], classes: tuple[str, ...]) -> dict[str, Table]:
+    """The tables with numbers of classes where their labels are texts. UserError: some splits have texts and others
+    numbers, or a text is not among the classes.
     """
     texts = [table.names for table in tables.values() if table.names is not None]
     if not texts:
-        return tables, None
+        return tables
     if len(texts) < len(tables):
         raise conflict(
             "The labels of one split are texts, and those of another one are numbers.",
@@ -205,7 +201,7 @@ def _by_names(
     for split, table in tables.items():
         codes = np.array([*(number[name] for name in table.names or ()), -1], np.int64)
         made[split] = replace(table, y=codes[table.y], names=None)
-    return made, found
+    return made
 
 
 def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Progress | None) -> None:
@@ -250,14 +246,13 @@ def _check_room(path: Path, out: Path, tables: dict[str, Table], k: int, dtype: 
         )
 
 
-def _check_labels(tables: dict[str, Table], m: int | None) -> None:
-    """Raise UserError for labels out of range, and for records without a label. m: the number of classes, if known."""
+def _check_labels(tables: dict[str, Table], m: int) -> None:
+    """Raise UserError for labels out of range, and for records without a label. m: the number of classes."""
     for split, table in tables.items():
-        if (table.y < -1).any() or (m is not None and (table.y >= m).any()):
-            high = f"0..{m - 1}" if m else "0 and above"
+        if (table.y < -1).any() or (table.y >= m).any():
             raise bad_record(
                 f"The {split} labels are out of range for some records. {GUARDED}",
-                f"Labels are {high} (−1 for none). Check {parameter('classes')}.",
+                f"Labels are 0..{m - 1} (−1 for none). Check {parameter('classes')}.",
             )
         if table.y.shape[1] > 1 and _one_hot(table.y):
             raise bad_record(

@@ -3,16 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS
-from dpfc_cli.errors import GUARDED, UserError, conflict, parameter, spelled, warned
+from dpfc_cli.errors import UserError, conflict, parameter, spelled, warned
 from dpfc_cli.options import Classes, Options, listed, option, progress_option, said
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.nulls import MOST_NULL
-
-if TYPE_CHECKING:
-    from dpfc_cli.features.reader import FeatureSet
 
 WHAT, HOW, WORK = "Records", "Features", "Work"
 """Panels of the help."""
@@ -118,15 +115,6 @@ class Making(Options):
     def share(self) -> float | None:
         """The largest share of a split's records that may become null records; None: none may."""
         return (MOST_NULL if self.most_null is None else self.most_null) if self.tolerant else None
-
-    def remarked(self, features: "FeatureSet") -> "FeatureSet":
-        """A set that is finished. Where nobody stated its classes, that is said."""
-        if features.manifest.origin == "inferred":
-            self.warned(
-                "nobody stated the classes. They follow from the records, and the set's manifest names them. These "
-                f"names will be in every head. A private training refuses them, unless you insist. {GUARDED}"
-            )
-        return features
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -79,13 +79,13 @@ def refuse(wanted: Import) -> None:
         )
 
 
-def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, named: Path) -> Tables:
+def pooled(folder: Path, wanted: Import, classes: tuple[str, ...], named: Path) -> Tables:
     """The records of slides. The rows of null records are NaN.
 
     Args:
         folder: where the files lie, also in folders of it.
         wanted: the table, and how slides become records.
-        classes: the asserted classes, in the order in which labels count them.
+        classes: the asserted classes.
         named: the file in which broken slides are named.
 
     Raises:
@@ -105,13 +105,10 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...] | None, named:
             raise persons_noticed(str(folder), "group_column", seems)
     listed = _listed(table, lines, wanted)
     found = _files(folder, listed.slides, table)
-    # A CSV has no numbers, only texts.
-    numbers = classes is None and all(each.isascii() and each.isdecimal() and len(each) < 10 for each in listed.labels)
-    number = {each: int(each) if numbers else i for i, each in enumerate(sorted(set(listed.labels)))}
-    names = None if numbers else tuple(number)
-    if names is not None:
-        # What is refused for its label is refused before a slide is read.
-        numbers_of_names(names, classes)
+    number = {label: i for i, label in enumerate(sorted(set(listed.labels)))}
+    names = tuple(number)
+    # What is refused for its label is refused before a slide is read.
+    numbers_of_names(names, classes)
     n = len(listed.labels)
     sums, patches = np.zeros((n, 0)), np.zeros(n, np.int64)
     broken: dict[str, str] = {}

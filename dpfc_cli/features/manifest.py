@@ -70,7 +70,7 @@ class Manifest:
         dtype: "float16" or "float32".
         labels_per_record: the most labels that a record can have, k.
         origin: who says that `classes` and `labels_per_record` are public facts: the definition of the data set ("data
-            set"), the user ("asserted"), or nobody, and they were inferred from the data ("inferred").
+            set"), or the user ("asserted").
         splits: the splits by name: "train", perhaps "test".
         backbone: what made the features.
         source: what the features were made from.

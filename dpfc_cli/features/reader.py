@@ -116,11 +116,9 @@ class FeatureSet(Told):
         if self._file is not None and _file(self.folder) == self._file:
             return True
         try:
-            now, was = load(self.folder), self.manifest
+            return load(self.folder) == self.manifest
         except UserError:
             return False
-        # `extract` may assert the classes of a finished set. Its records stay.
-        return replace(now, origin=was.origin, classes=was.classes) == was
 
     def check_same(self) -> None:
         """UserError where the folder no longer has the set that was opened (`is_same`)."""

@@ -4,11 +4,11 @@ A set is made in `NAME.partial/`. Each shard is written under a temporary name a
 shards and the manifest are in place, the folder gets its real name.
 
 **Going on.** `settings.json` says what the set is made of and how (its identity: data set, listing, backbone, options),
-and whose records it has. A second run with the same settings makes the shards that are missing. A run with other
-settings is refused if there is a finished shard, which it would have to delete. If there is none, what was begun is
-removed and the new run starts from nothing. A run that ends without a finished shard removes what it began. Whether bad
-records are refused or become null records is no such setting. A run that refuses them does not complete a set that has
-some (`approve`).
+its classes, and whose records it has. A second run with the same settings makes the shards that are missing. A run with
+other settings is refused if there is a finished shard, which it would have to delete. If there is none, what was begun
+is removed and the new run starts from nothing. A run that ends without a finished shard removes what it began. Whether
+bad records are refused or become null records is no such setting. A run that refuses them does not complete a set that
+has some (`approve`).
 
 **Several processes** may make one set in a folder that they share. Task i of N makes every N-th shard, and the process
 that finds all shards in place finishes the set. Each process holds a lock on the folder while it works; the processes
@@ -18,8 +18,8 @@ folder's lock alone, so the last process that gives up the shared lock finishes 
 with the process, in any case.
 
 **Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. So
-are the digests of records (`digests`). The folder and the manifest get the modes that the umask allows, but a
-manifest whose classes nobody stated is its owner's, too. The processes that make one set are of one user.
+are the digests of records (`digests`). The folder and the manifest get the modes that the umask allows. The processes
+that make one set are of one user.
 """
 
 import fcntl
@@ -103,7 +103,8 @@ class FeatureWriter:
         self._unlock: Callable[[], object] = lambda: None
         width = manifest.dim * np.dtype(manifest.dtype).itemsize
         counts = numbers_of_shards(rows, width, shards, 1 if task is None else task[1])
-        settings = {"identity": manifest.source["identity"], "population": population, "shards": counts}
+        made_of = {"identity": manifest.source["identity"], "classes": manifest.classes}
+        settings = {**made_of, "population": population, "shards": counts}
         self.resumed = False
         # A set begun by another number of processes may have another number of shards. We keep that number.
         counts = self._opened(json.loads(json.dumps(settings)), rows, shards is not None)
@@ -196,9 +197,7 @@ class FeatureWriter:
             known = [part for part in parts if part is not None]
             if self._kind is not None and len(known) == len(parts):
                 digests.write(self._partial / digests.FILE, self._kind, np.concatenate(known))
-            # Classes that nobody stated may be names of persons.
-            mode = 0o600 if whole.origin == "inferred" else None
-            files.replace(self._partial / MANIFEST, whole.to_json(), mode=mode)
+            files.replace(self._partial / MANIFEST, whole.to_json())
             if register is not None:
                 register(self.folder, self._partial, whole)
             # Killed before the renaming, a later run finds everything in place and renames. Killed after it, a later
@@ -384,15 +383,13 @@ def _tidy(folder: Path) -> None:
 
 
 def complete(folder: Path, wanted: Manifest, check: Callable[[FeatureSet], None]) -> FeatureSet | None:
-    """The finished set in `folder`, if it has the identity of `wanted`; None if nothing lies there. Classes that
-    `wanted` asserts replace inferred ones, once `check` has raised nothing. UserError: the folder is a set of another
-    identity, or something else.
+    """The finished set in `folder`; None if nothing lies there. UserError: it has another identity or other classes
+    than `wanted`, it is no set, or `check` raises one.
     """
     if not folder.exists():
         return None
     manifest = load(folder)
-    said_later = wanted.origin == "asserted" and (manifest.origin, manifest.classes) != (wanted.origin, wanted.classes)
-    if manifest.source["identity"] != wanted.source["identity"] or (said_later and manifest.origin != "inferred"):
+    if (manifest.source["identity"], manifest.classes) != (wanted.source["identity"], wanted.classes):
         raise UserError(
             f"{quoted(folder)} exists and was made from another source, with other settings or classes.",
             f"Choose another {parameter('out')}, or delete it.",
@@ -401,9 +398,6 @@ def complete(folder: Path, wanted: Manifest, check: Callable[[FeatureSet], None]
     check(FeatureSet(folder))
     # The run that finished it may have been killed before it tidied up.
     _tidy(folder)
-    if said_later:
-        with writing(folder):
-            files.replace(folder / MANIFEST, replace(manifest, origin=wanted.origin, classes=wanted.classes).to_json())
     return FeatureSet(folder)
 
 

@@ -56,7 +56,6 @@ from dpfc_cli.schema import (
     whole,
 )
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.check import check_classes
 from dpfc_cli.training.public_start import check as check_start
 from dpfc_cli.training.public_start import vectors_for
 from dpfc_cli.training.request import Privacy, facts_of
@@ -312,9 +311,8 @@ def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
     """What a site brings, for whoever makes the plan. Its private key and a copy stay beside the ledger: the site takes
     no plan that says something else of it (`offered`).
 
-    UserError for a name or an ε that no plan can have, for classes that nobody stated, or where no key can be made.
+    UserError for a name or an ε that no plan can have, or where no key can be made.
     """
-    check_classes(features)
     facts, manifest = facts_of(features), features.manifest
     part = {"name": name, "n": facts.n, "records": facts.rows, "epsilon": epsilon, "key": "0" * 64}
     known = {"backbone": manifest.backbone, "dim": manifest.dim, "dtype": manifest.dtype}

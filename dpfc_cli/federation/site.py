@@ -37,7 +37,7 @@ from dpfc_cli.privacy.oracle import Oracle, PlanError
 from dpfc_cli.privacy.parts import bytes_of, chain_shapes, decoded, taken
 from dpfc_cli.training.answers import is_held
 from dpfc_cli.training.charge import Charged, charge
-from dpfc_cli.training.check import Checked, check, check_charge, check_classes
+from dpfc_cli.training.check import Checked, check, check_charge
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request, facts_of
 from dpfc_cli.training.run import Trained, let_go, run
@@ -75,7 +75,6 @@ def site_of(plan: Federation, name: str, features: FeatureSet, folder: Path | No
         UserError: the plan has no such site, says something else of the records, or is of no invitation of this site.
 
     """
-    check_classes(features)
     part, own = plan.part(name), offered(features, plan.part(name).key)
     found = features.with_classes(plan.classes)
     facts = facts_of(found, plan.adjacency)

@@ -3,13 +3,9 @@
     PATH/train/<class>/*.jpg and PATH/test/<class>/*.jpg      (or other usual names of splits, see `split_files`)
     PATH/<class>/*.jpg                                        (training images only)
 
-If the operator asserts the classes, each folder must be one of them, and may have folders of its own. Otherwise the
-classes are inferred: they are the names of the folders of all splits, sorted. Deeper folders are refused then, for
-nothing tells on which level the classes are.
-
-In both cases the records are in the sorted order of the folders, and so is the listing. So the same images have the
-same listing. Images are listed when the set is opened and decoded when they are asked for, so a set may be larger than
-memory.
+The operator asserts the classes. Each folder must be one of them, and may have folders of its own. The records are in
+the sorted order of the folders, and so is the listing: it does not depend on the order of the classes. Images are
+listed when the set is opened and decoded when they are asked for, so a set may be larger than memory.
 
 The labels may also stand in a table: one that the operator names, or `metadata.csv` beside the images (see
 `sources.metadata`). The second is read if the operator names one of its columns, or if there are no folders of classes.
@@ -25,15 +21,15 @@ from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, UserError, conflict, counted, missing, parameter, quoted, secret
+from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images import dicom
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
 from dpfc_cli.images.splits import Files, Listed, image_set
 from dpfc_cli.reading import readable
-from dpfc_cli.sources.classes import USUAL_NAMES
+from dpfc_cli.sources.classes import USUAL_NAMES, stated
 from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
-from dpfc_cli.sources.groups import Rule
+from dpfc_cli.sources.groups import Rule, key_of
 from dpfc_cli.sources.metadata import (
     FILE_NAME,
     NAMES,
@@ -43,6 +39,7 @@ from dpfc_cli.sources.metadata import (
     columns_in,
     metadata_of,
     read,
+    refuse_lines,
     usual_column,
 )
 from dpfc_cli.sources.person_hints import column_of, level_of, repeat
@@ -73,9 +70,9 @@ def open_folder(request: Request) -> ImageSet:
 
 
 def _opened(request: Request) -> ImageSet:
-    path, rule = request.place, request.group_by
-    folders = _split_folders(path, request.classes or ())
-    classes = sorted({name for folder in folders.values() for name in _folders_in(folder)})
+    path, rule, asserted = request.place, request.group_by, set(stated(request.classes))
+    folders = _split_folders(path, asserted)
+    classes = sorted({name for folder in folders.values() for name in folders_in(folder)})
     named = request.table
     tables = {split: named or metadata_of(folder) or metadata_of(path) for split, folder in folders.items()}
     skipped = Counter[str]()
@@ -99,14 +96,12 @@ def _opened(request: Request) -> ImageSet:
 
     if tabled:
         classes = []
-        found = {split: _in_table(tables[split], folder, label, table_at) for split, folder in folders.items()}
+        found = {split: _in_table(tables[split], folder, label, rule, table_at) for split, folder in folders.items()}
     elif not classes:
         raise ValueError(f"there are no class folders in {' or '.join(map(str, folders.values()))}")
     else:
-        # Whoever names a level below the classes says on which level they are.
-        deep = request.classes is not None or (rule is not None and rule.by == "folder")
-        found = {split: _in_class_folders(folder, classes, deep, skipped) for split, folder in folders.items()}
-        _check_order(classes, found, set(request.classes or ()))
+        found = {split: _in_class_folders(folder, classes, skipped) for split, folder in folders.items()}
+        _check_order(classes, found, asserted)
     if any(is_dicom(entry.name) for own in found.values() for _, entry in own):
         dicom.check_installed()
     listed = dict[str, Listed]()
@@ -145,7 +140,7 @@ def left_out(skipped: Counter[str]) -> tuple[str, ...]:
     )
 
 
-def _split_folders(path: Path, classes: Sequence[str]) -> dict[str, Path]:
+def _split_folders(path: Path, classes: Collection[str]) -> dict[str, Path]:
     """The folder of each split. A folder called train is a class if the operator says so, or if it has no folder of its
     own and no table, and lies beside other classes.
     """
@@ -154,14 +149,14 @@ def _split_folders(path: Path, classes: Sequence[str]) -> dict[str, Path]:
         raise ValueError(f"there are '{train[0]}' and '{train[1]}': which is for training?")
     if not train:
         return {"train": path}
-    beside = set(_folders_in(path)) - {*TRAIN_SPLITS, *TEST_SPLITS}
-    if beside and not _folders_in(train[0]) and not (metadata_of(path) or metadata_of(train[0])):
+    beside = set(folders_in(path)) - {*TRAIN_SPLITS, *TEST_SPLITS}
+    if beside and not folders_in(train[0]) and not (metadata_of(path) or metadata_of(train[0])):
         return {"train": path}
     test = next((path / name for name in TEST_SPLITS if (path / name).is_dir()), None)
     return {"train": train[0]} | ({} if test is None else {"test": test})
 
 
-def _folders_in(folder: Path) -> list[str]:
+def folders_in(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
         return [entry.name for entry in entries if not is_clutter(entry.name) and entry.is_dir()]
 
@@ -169,13 +164,12 @@ def _folders_in(folder: Path) -> list[str]:
 # Labels by folders
 
 
-def _in_class_folders(folder: Path, classes: list[str], deep: bool, skipped: Counter[str]) -> Labelled:
+def _in_class_folders(folder: Path, classes: list[str], skipped: Counter[str]) -> Labelled:
     """The images of a split, sorted by class, then by name.
 
     Args:
         folder: of the split.
         classes: the names of the class folders of all splits, sorted.
-        deep: whether the folder of a class may have folders of its own.
         skipped: counts the endings of the files that are no images.
 
     """
@@ -184,7 +178,7 @@ def _in_class_folders(folder: Path, classes: list[str], deep: bool, skipped: Cou
         if not (folder / name).is_dir():
             continue
         linked |= (folder / name).is_symlink()
-        for file, entry in sorted(_files_in(folder / name, name, deep), key=lambda listed: listed[0]):
+        for file, entry in sorted(_files_in(folder / name, name), key=lambda listed: listed[0]):
             if (ending := ending_of(entry.name)) not in EXTENSIONS:
                 skipped[ending] += 1
                 continue
@@ -210,7 +204,7 @@ def _check_order(folders: Collection[str], found: Mapping[str, Labelled], classe
         )
 
 
-def _files_in(place: Path, name: str, deep: bool) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+def _files_in(place: Path, name: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
     """The files in a class folder that are the user's, each with its name from the class on."""
     with os.scandir(place) as entries:
         found = list(entries)
@@ -219,15 +213,10 @@ def _files_in(place: Path, name: str, deep: bool) -> Iterator[tuple[str, "os.Dir
             continue
         if not entry.is_dir():
             yield f"{name}/{entry.name}", entry
-        elif not deep:
-            raise ValueError(
-                f"a class folder holds a folder, {secret(entry.path)}. Name the folder above the classes. If "
-                f"each class has folders of its own, say which classes there are: {parameter('classes')}. {GUARDED}"
-            )
         elif entry.is_symlink():
             raise ValueError(f"{secret(entry.path)} is a link to a folder, which may lead in a circle")
         else:
-            yield from _files_in(Path(entry.path), f"{name}/{entry.name}", deep)
+            yield from _files_in(Path(entry.path), f"{name}/{entry.name}")
 
 
 def _size(path: str | Path, facts: os.stat_result) -> int:
@@ -240,7 +229,7 @@ def _size(path: str | Path, facts: os.stat_result) -> int:
 # Labels in a table
 
 
-def _in_table(path: Path | None, folder: Path, labels: Needed, table_at: TableAt) -> Labelled:
+def _in_table(path: Path | None, folder: Path, labels: Needed, rule: Rule | None, table_at: TableAt) -> Labelled:
     """The images of a split that a table names, sorted by name. The label stands in the digest's place of each entry,
     so the listing has it.
     """
@@ -252,23 +241,26 @@ def _in_table(path: Path | None, folder: Path, labels: Needed, table_at: TableAt
     values = [value.strip() or None if isinstance(value, str) else value for value in table.columns[name]]
     # CSV has no numbers, only texts.
     counts = all(value is None or isinstance(value, int) or (value.isdecimal() and len(value) < 10) for value in values)
-    found, lacking = Labelled(), list[str]()
-    for file, value in zip(table.files, values, strict=True):
+    persons: Sequence[Value] = [0] * len(values)
+    if rule is not None and rule.by in ("column", "table") and rule.table in (None, path):
+        persons = table.columns[columns_in(path, list(table.columns), _person(rule))[0]]
+    found, wrong, unlabelled = Labelled(), list(table.wrong), list[str]()
+    for line, file, value, who in zip(table.lines, table.files, values, persons, strict=True):
         place = inside(folder, str(file))
         if place is None:
             continue
         name, label = os.path.relpath(place, folder), int(value) if counts and value is not None else value
+        if value is None:
+            unlabelled.append(f"line {line} has no label")
+        elif key_of(who) is None:
+            wrong.append(f"line {line} has no person")
         try:
             found.append((label, Entry(name, _size(place, place.stat()), str(label))))
         except FileNotFoundError:
-            lacking.append(name)
-    if lacking:
-        raise missing(
-            f"{quoted(path)} names {counted(len(lacking), 'file')} that cannot be found in {quoted(table.folder)}: "
-            f"{secret(*lacking)}. {GUARDED}",
-            "Put them there, or take their lines out of the table. The names in it must begin in that folder: they do "
-            "not repeat its own name.",
-        )
+            wrong.append(f"line {line} names a file that is not in '{table.folder}', where the names begin")
+    # A split without any label is one that was published so.
+    wrong += unlabelled if len(unlabelled) < len(found) else []
+    refuse_lines(path, wrong)
     if not found:
         raise ValueError(f"'{path}' names no file in '{folder}'")
     refuse_twice(folder / entry.name for _, entry in found)
@@ -295,6 +287,7 @@ def _persons(
     table = rule.table or table
     if table is not None:
         table_of = table_at(table)
+        refuse_lines(table, table_of.wrong)
         [column] = columns_in(table, list(table_of.columns), _person(rule))
         known = dict(zip(table_of.files, table_of.columns[column], strict=True))
         return [known.get(Path(os.path.normpath(folder.absolute() / name))) for name in names]

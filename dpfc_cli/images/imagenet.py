@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dpfc_cli.errors import GUARDED, missing, parameter, quoted, secret
-from dpfc_cli.images.folder import open_folder
+from dpfc_cli.images.folder import folders_in, open_folder
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
 from dpfc_cli.images.splits import Listed, image_set, read_file
 from dpfc_cli.images.tars import UNPACKING, Header, Member, members, nested, ranges
@@ -71,12 +71,13 @@ def open_imagenet(request: Request) -> ImageSet:
 
 def _folders(request: Request) -> ImageSet:
     """The class folders. ImageNet defines their names."""
-    folder, opened = request.place, open_folder(request)
-    foreign = next((name for name in opened.classes if not _WNID.fullmatch(name)), None)
+    folder = request.place
     with readable(folder, "ImageNet", "For classes of your own, name the data set imagefolder:PATH.", plain=False):
+        classes = tuple(sorted(folders_in(folder / "train")))
+        foreign = next((name for name in classes if not _WNID.fullmatch(name)), None)
         if foreign is not None:
             raise ValueError(f"{secret(foreign)} is none of its classes, which have names such as n01440764. {GUARDED}")
-    return replace(opened, name="imagenet", origin="data set")
+    return replace(open_folder(replace(request, classes=classes)), name="imagenet", origin="data set")
 
 
 def _listed(archive: Path, labelled: Iterable[tuple[int, Member]], classes: tuple[str, ...]) -> Listed:

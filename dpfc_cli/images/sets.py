@@ -129,8 +129,6 @@ class ImageSet:
     classes: tuple[str, ...]  # their names, in the order in which labels count them
     splits: dict[str, Split]  # 'train', and 'test' if the data set has one
     origin: Origin = "data set"  # who states that the classes are public
-    renumbered: bool = False
-    """The classes were asserted, and labels count them in another order than inferred classes would have."""
     remarks: tuple[str, ...] = ()  # what the user should know of how the source was read, in sentences
     noticed: Callable[[], str | None] = lambda: None
     """The rule that would bring together pictures that seem to be of one person; None if none do. It may take long. It

@@ -29,7 +29,7 @@ from dpfc_cli.images.sets import (
     unread,
     unreadable,
 )
-from dpfc_cli.sources.classes import Given, Origin, labelled
+from dpfc_cli.sources.classes import Given, Origin, labelled, stated
 from dpfc_cli.sources.digests import Kind, digest_of, digests_of_pixels
 from dpfc_cli.sources.groups import NO_PERSON, keys_of
 
@@ -119,18 +119,20 @@ def image_set(
         name: of the data set.
         found: by the source's name of the split.
         request: what the data set is opened with.
-        classes: the classes that the data set defines; None: they are asserted, or inferred from the labels.
+        classes: the classes that the data set defines; None: the operator must assert them.
         also: names of classes that the source has even where no picture is of them.
         remarks: as in `ImageSet`.
         noticed: as in `ImageSet`.
 
     Raises:
-        UserError: there is no labelled picture to train on, labels do not fit the classes or the pictures, a picture
-            has no person, the splits differ in size, or the size is needed and no picture can be decoded.
+        UserError: nobody states the classes, there is no labelled picture to train on, labels do not fit the classes or
+            the pictures, a picture has no person, the splits differ in size, or the size is needed and no picture can
+            be decoded.
 
     """
     labels = {split: each.labels for split, each in found.items()}
-    known = labelled(labels, classes or request.classes, also, lambda split, i: _name(found[split].pictures, i))
+    names = stated(classes or request.classes)
+    known = labelled(labels, names, also, lambda split, i: _name(found[split].pictures, i))
     splits = {
         role: _split(known.labels[split].astype(np.int32), found[split], request) for role, split in known.used.items()
     }
@@ -140,8 +142,8 @@ def image_set(
             "Fetch all files from the same source, or give a size that all images are resized and cropped to: "
             f"{parameter('image_size')}.",
         )
-    origin: Origin = "data set" if classes else known.origin
-    return ImageSet(name, known.classes, splits, origin, known.renumbered, remarks, noticed)
+    origin: Origin = "data set" if classes else "asserted"
+    return ImageSet(name, names, splits, origin, remarks, noticed)
 
 
 def _name(pictures: Encoded | Pixels, i: int) -> str:

@@ -2,7 +2,7 @@
 
 A column is a struct of `bytes` and perhaps `path`. Another one has the labels: integers, or names of classes. What the
 integers mean says the `ClassLabel` in the schema's `huggingface` metadata. If there is none, the operator asserts the
-classes, or they are inferred.
+classes.
 
 `Dataset.to_parquet` writes local pictures as paths without bytes. If the first row of a parquet file is such a one, all
 rows must be so. The file must lie in the folder of the parquet file, or below it. A table may come from somebody else,

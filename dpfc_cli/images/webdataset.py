@@ -2,7 +2,7 @@
 
 The class is an integer, written as text. Or it stands in the record's `.json`, as an integer or a name, under a usual
 name or the one that the operator gives (img2dataset writes such files). The format has no list of classes: the operator
-asserts them, or they are inferred. Other parts of a record (`.txt`) are ignored, and so is what systems leave behind.
+asserts them. Other parts of a record (`.txt`) are ignored, and so is what systems leave behind.
 """
 
 from collections.abc import Iterable, Iterator

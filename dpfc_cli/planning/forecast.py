@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import backbones, rounding
-from dpfc_cli.errors import GUARDED, UserError, conflict, counted, parameter, quoted
+from dpfc_cli.errors import UserError, conflict, counted, parameter, quoted
 from dpfc_cli.ledger.caps import allowed
 from dpfc_cli.ledger.facts import Cap
 from dpfc_cli.methods import method_named
@@ -30,7 +30,7 @@ from dpfc_cli.options import Option, takes
 from dpfc_cli.planning.request import MOST, Forecasting
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.show.document import Told
-from dpfc_cli.sources.classes import Origin, class_names
+from dpfc_cli.sources.classes import class_names
 from dpfc_cli.training.calibrate import FITTED, HIDES, POOR, Calibrated, calibrate, kept, warnings_of_width
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.trust.statement import meaning
@@ -82,7 +82,6 @@ class Forecast(Told):
     Attributes:
         facts: the public facts.
         sites: how many have equal parts of the records. ε and δ are those of each of them.
-        origin: who states the classes. If they were inferred, `facts` depends on the records, and so does all else.
         method: the name of the method.
         delta: δ.
         outlooks: by ε, the smallest first.
@@ -95,7 +94,6 @@ class Forecast(Told):
 
     facts: Facts
     sites: int
-    origin: Origin
     method: str
     delta: float
     outlooks: tuple[Outlook, ...]
@@ -158,13 +156,6 @@ def forecast(wanted: Forecasting) -> Forecast:
     if cap is not None:
         room = allowed(Cap(by="-", population=None, unit="record", epsilon=cap, delta=first.delta))
     said = warnings_of_width(facts.d)
-    # Facts that are given without a set are asserted.
-    origin: Origin = "asserted" if features is None else features.manifest.origin
-    if origin == "inferred":
-        said.append(
-            "The classes, or how many labels a record has, were inferred from the private records. So all that is "
-            f"said here depends on the records. State both when the set is made. {GUARDED}"
-        )
     standing: StandIn | None = None
     scores: Sequence[Sequence[float]] = [()] * len(calibrations)
     if on is not None:
@@ -192,7 +183,6 @@ def forecast(wanted: Forecasting) -> Forecast:
     return Forecast(
         facts=facts,
         sites=wanted.sites,
-        origin=origin,
         method=chosen.name,
         delta=first.delta,
         outlooks=outlooks,

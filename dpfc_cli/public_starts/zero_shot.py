@@ -96,11 +96,6 @@ def zero_shot(wanted: ClassVectors) -> ZeroShot:
     outputs.check(path, (".safetensors",))
     own = tuple(names)
     warnings = [] if on is None else _check_scoring(on, split, features)
-    if features is not None and features.manifest.origin == "inferred":
-        warnings.append(
-            f"the classes of '{features.folder}' were inferred from its records. So the file depends on them: it says "
-            f"which classes there are. If the list of classes is public, assert it when the set is made."
-        )
     if source == "text":
         vectors, origin, notes = _of_text(network, names, wanted.prompts)
         known = own

@@ -1,11 +1,12 @@
-"""The classes of a source: who states them, and what they are if nobody does.
+"""The classes of a source, and who states them.
 
-The list of classes is a public fact. The data set defines it, or the operator asserts it. If neither does, it is
-inferred from the labels. Inferred classes depend on the records, so every card says that they were inferred.
+The list of classes is a public fact, because every head has it. The data set defines it, or the operator asserts it. It
+never follows from the records: a class may be there because of one person, or be called as one.
 """
 
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,11 +18,8 @@ from dpfc_cli.files import json_of
 from dpfc_cli.reading import lines_in
 from dpfc_cli.sources.split_files import splits_by_role
 
-Origin = Literal["data set", "asserted", "inferred"]
-"""Who states the classes: the data set's own definition, the operator, or nobody (then the labels imply them)."""
-
-MOST_INFERRED = 100_000
-"""The most classes that are inferred. Otherwise one damaged label could make dpfc allocate any amount of memory."""
+Origin = Literal["data set", "asserted"]
+"""Who states the classes: the data set's own definition, or the operator."""
 MOST_ASSERTED = 9_999_999
 """The most classes. It keeps a mistyped number from taking all memory."""
 _NAMES = (
@@ -29,66 +27,50 @@ _NAMES = (
 )
 
 
-def inferred_classes(largest_label: int) -> tuple[str, ...]:
-    """The classes that labels imply when nobody states them: '0', '1' and so on, up to the largest label. Raises
-    UserError if there would be more than `MOST_INFERRED` (code "bad-record").
+def stated(classes: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The classes. UserError if nobody states them (code "conflict"), if there are fewer than two, because a classifier
+    could not tell anything apart, and for names that are no text.
+
+    The names of arguments are bytes to the system. Those that are not UTF-8 reach Python as surrogates, which no
+    manifest and no head can hold.
     """
-    _check_inferred(largest_label + 1)
-    return tuple(map(str, range(largest_label + 1)))
-
-
-def _check_inferred(count: int) -> None:
-    if count > MOST_INFERRED:
-        raise bad_record(
-            f"The labels seem to name {count:,} classes. {GUARDED}",
-            f"Say which classes there are: {parameter('classes')}.",
+    if classes is None:
+        raise conflict(
+            "Nobody says which classes there are. Each head names them, so they are public. They do not follow from "
+            "folders or labels: one may be there because of one person, or be called as one.",
+            _NAMES,
+            parameter="classes",
         )
+    foreign = next((name for name in classes if name.encode("utf-8", "replace").decode() != name), None)
+    if foreign is not None:
+        raise UserError(
+            f"The name of the class {foreign!a} is not UTF-8.",
+            "Rename it. If it is a folder, rename the folder (convmv converts whole trees of names).",
+            parameter="classes",
+        )
+    if len(classes) < 2:
+        raise UserError("There is one class only: nothing to tell apart.", "Add another class.")
+    return classes
 
 
-def numbers_of_names(found: Sequence[str], classes: tuple[str, ...] | None) -> dict[str, int]:
+def numbers_of_names(found: Sequence[str], classes: tuple[str, ...]) -> dict[str, int]:
     """The numbers of the classes by name, where labels are names.
 
     Args:
         found: the names that occur as labels, sorted. UserError if one is not among the classes (code "conflict").
-        classes: the classes that the operator asserts, in their order. None: the names that occur. UserError if these
-            are more than `MOST_INFERRED` (code "bad-record").
+        classes: the classes, in their order.
 
     """
-    if classes is None:
-        _check_inferred(len(found))
-    number = {name: i for i, name in enumerate(classes or found)}
+    number = {name: i for i, name in enumerate(classes)}
     unknown = [name for name in found if name not in number]
     if unknown:
         raise conflict(
             f"{counted(len(unknown), 'label')} {'is' if len(unknown) == 1 else 'are'} not among the "
             f"{counted(len(number), 'class')} of {parameter('classes')}: {secret(*unknown)}. {GUARDED}",
-            "The labels are names. Give the names of all classes: there may be more classes than labels. Or take other "
-            f"labels: {parameter('label_column')}.",
+            "The labels are names. Give the names of all classes: there may be more classes than labels. If these are "
+            f"no classes, but persons: take other labels ({parameter('label_column')}), or folders CLASS/PERSON.",
         )
     return number
-
-
-def check_classes(classes: tuple[str, ...], inferred: bool) -> None:
-    """Raise UserError for fewer than two classes, because a classifier could not tell anything apart, and for names
-    that are no text. inferred: from the records, so the message says something about them.
-
-    The names of folders and of arguments are bytes to the system. Those that are not UTF-8 reach Python as surrogates,
-    which no manifest and no head can hold.
-    """
-    foreign = next((name for name in classes if name.encode("utf-8", "replace").decode() != name), None)
-    if foreign is not None:
-        raise UserError(
-            f"The name of the class {secret(ascii(foreign))} is not UTF-8.{f' {GUARDED}' if inferred else ''}",
-            "Rename it. If it is a folder, rename the folder (convmv converts whole trees of names).",
-            parameter="classes",
-        )
-    if len(classes) < 2:
-        raise UserError(
-            f"There is one class only: nothing to tell apart.{f' {GUARDED}' if inferred else ''}",
-            f"If there are classes without records, name all classes: {parameter('classes')}."
-            if inferred
-            else "Add another class.",
-        )
 
 
 def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | None:
@@ -153,18 +135,15 @@ Given = Sequence[int | str | None] | NDArray[np.int64]
 
 
 class Labelled(NamedTuple):
-    """What labels mean. classes, origin, renumbered: as in `ImageSet`."""
+    """What labels mean."""
 
-    classes: tuple[str, ...]
-    origin: Origin
     used: dict[str, str]  # the source's name of the splits 'train' and, if there is one, 'test'
     labels: dict[str, NDArray[np.int64]]  # the numbers of the classes, by the source's name of the split
-    renumbered: bool = False
 
 
 def labelled(
     labels: Mapping[str, Given],
-    classes: tuple[str, ...] | None,
+    classes: tuple[str, ...],
     names: Iterable[str] = (),
     called: Callable[[str, int], str] = lambda split, i: f"{split} {i}",
 ) -> Labelled:
@@ -173,13 +152,13 @@ def labelled(
     Args:
         labels: the labels of each split, by the source's name of the split. A split without any label is ignored:
             published test sets have none.
-        classes: the classes that the operator asserts, or None.
+        classes: their names.
         names: of classes that the source has even where no picture is of them.
         called: called(split, i) is what the source calls picture i.
 
     Raises:
         UserError: no training picture has a label (code "missing"), a label is out of range (code "bad-record"), or it
-            is not among the asserted names (code "conflict").
+            is not among the names (code "conflict").
 
     """
     known = {split: given for split, given in labels.items() if _has_labels(given)}
@@ -190,18 +169,18 @@ def labelled(
             "Give their files or their folder names that begin with 'train'.",
         )
     given = {split: known[split] for split in used.values()}
-    origin: Origin = "asserted" if classes else "inferred"
     if any(isinstance(label, str) for y in given.values() if not isinstance(y, np.ndarray) for label in y):
         for split, own in given.items():
             lacking = [i for i, label in enumerate(own) if not (isinstance(label, str) and label.strip())]
             _refuse(split, lacking, "no name of a class as label, and others have one", called)
-        return _labelled_by_names(given, classes, origin, used, names)
+        texts = {split: [composed(str(label)) for label in own] for split, own in given.items()}
+        number = numbers_of_names(sorted({*chain(*texts.values()), *map(composed, names)}), classes)
+        return Labelled(used, {split: np.array([number[label] for label in own]) for split, own in texts.items()})
     numbers = {split: _numbers(y) for split, y in given.items()}
-    found = classes or inferred_classes(max(int(y.max()) for y in numbers.values()))
     for split, y in numbers.items():
-        wrong = np.flatnonzero((y < 0) | (y >= len(found))).tolist()
-        _refuse(split, wrong, f"no label in 0..{len(found) - 1}", called)
-    return Labelled(found, origin, used, numbers)
+        wrong = np.flatnonzero((y < 0) | (y >= len(classes))).tolist()
+        _refuse(split, wrong, f"no label in 0..{len(classes) - 1}", called)
+    return Labelled(used, numbers)
 
 
 def _refuse(split: str, records: list[int], what: str, called: Callable[[str, int], str]) -> None:
@@ -226,18 +205,6 @@ def _numbers(given: Given) -> NDArray[np.int64]:
         return given
     # Numbers beyond int64 are beyond all classes.
     return np.array([-1 if y is None else max(-1, min(y, 2**62)) for y in given], np.int64)
-
-
-def _labelled_by_names(
-    labels: dict[str, Given], classes: tuple[str, ...] | None, origin: Origin, used: dict[str, str], also: Iterable[str]
-) -> Labelled:
-    """`labelled`, for labels that are names. Inferred classes are the names, sorted."""
-    texts = {split: [composed(str(label)) for label in given] for split, given in labels.items()}
-    found = sorted({*(name for own in texts.values() for name in own), *map(composed, also)})
-    number = numbers_of_names(found, classes)
-    numbers = {split: np.array([number[label] for label in own], np.int64) for split, own in texts.items()}
-    renumbered = [number[name] for name in found] != list(range(len(found)))
-    return Labelled(tuple(number), origin, used, numbers, renumbered)
 
 
 # What is known of them elsewhere

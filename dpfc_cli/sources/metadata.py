@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from dpfc_cli.errors import GUARDED, counted, missing, parameter, quoted, secret
+from dpfc_cli.errors import GUARDED, bad_record, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import json_of
 from dpfc_cli.reading import readable
 from dpfc_cli.sources.split_files import inside
@@ -35,8 +35,10 @@ class Metadata:
     """A table."""
 
     files: tuple[Path, ...]  # the picture of each row
+    lines: tuple[int, ...]  # where the row stands
     folder: Path  # where the names begin
     columns: dict[str, list[Value]]  # the values of all other columns, by name; None where a row has none
+    wrong: tuple[str, ...]  # what is wrong with lines that name no file of the folder, or one again: they are no rows
 
 
 def metadata_of(folder: Path) -> Path | None:
@@ -99,12 +101,12 @@ def read(
         also: other columns that a CSV must have.
 
     Raises:
-        UserError: it cannot be read, lacks a column, or has a row that names no file of its folder, or a file that
-            another row names.
+        UserError: it cannot be read, or lacks a column.
 
     """
     top = path.parent if folder is None else folder
-    files: dict[Path, None] = {}
+    files: dict[Path, int] = {}
+    wrong: list[str] = []
     columns: dict[str, list[Value]] = {}
     pictures = Needed(file_column, FILE_NAMES, "pictures", "file_column")
     with _readable(path, "picture"):
@@ -114,18 +116,25 @@ def read(
                 [called, *_] = columns_in(path, list(row), pictures, *(() if _of_lines(path) else also))
             name = row.pop(called, None)
             file = _file(top, name, endings)
-            if file is None:
-                raise ValueError(f"line {number} names no file of '{top}' under '{called}'")
-            if file in files:
-                raise ValueError(f"line {number} names a file again, which would count as two records. {GUARDED}")
+            if file is None or file in files:
+                why = f"no file of '{top}' under '{called}'"
+                wrong.append(f"line {number} names {'a file again: two records' if file else why}")
+                continue
             for column, value in row.items():
                 values = columns.setdefault(column, [])
                 values.extend([None] * (len(files) - len(values)))
                 values.append(value)
-            files[file] = None
+            files[file] = number
     for values in columns.values():
         values.extend([None] * (len(files) - len(values)))
-    return Metadata(files=tuple(files), folder=top, columns=columns)
+    return Metadata(files=tuple(files), lines=tuple(files.values()), folder=top, columns=columns, wrong=tuple(wrong))
+
+
+def refuse_lines(path: Path, wrong: Sequence[str]) -> None:
+    """UserError if something is wrong with lines of a table, for all of them at once."""
+    if wrong:
+        others = f"; and {len(wrong) - 1:,} more: {secret(*wrong[1:])}" if wrong[1:] else ""
+        raise bad_record(f"In {quoted(path)} {wrong[0]}{others}. {GUARDED}", "Correct these lines, or take them out.")
 
 
 def _file(top: Path, name: Value, endings: Collection[str]) -> Path | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, conflict, parameter, quoted, sentence, unsupported
+from dpfc_cli.errors import UserError, parameter, sentence, unsupported
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger import caps
@@ -68,15 +68,13 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     may have changed meanwhile.
 
     Raises:
-        UserError: classes that nobody stated, features that are damaged, a place that cannot be written, a ledger that
+        UserError: features that are damaged, a place that cannot be written, a ledger that
             cannot be read, a cap that does not allow it, too little memory, or devices that do not compute exactly.
 
     """
     features = request.features
     if calibrated.facts != request.facts:
         raise ValueError("the training was calibrated for other records than these")
-    if request.privacy.claim == "private" and not request.infer_classes:
-        check_classes(request.features, f" Or, if everybody may know these names: {parameter('infer_classes')}.")
     book = read(ledger_path(features.folder))
     known_set(book, features)
     # Which training it is, and whether it was charged, is only clear when it was tuned.
@@ -149,22 +147,6 @@ def _place(
             return folder / found.charge.head, found.charge, found
     path = path_of(calibrated, request.features, out, request.folder)
     return path, charge(path.name), None
-
-
-def check_classes(features: FeatureSet, insist: str = "") -> None:
-    """UserError where the classes follow from the private records alone. insist: how they can be had all the same."""
-    manifest = features.manifest
-    if manifest.origin != "inferred":
-        return
-    several = f" and {parameter('labels_per_record')}" if manifest.labels_per_record > 1 else ""
-    raise conflict(
-        f"Nobody stated the classes of {quoted(features.folder)}. They were inferred from the private records: "
-        f"its manifest names them. Each head holds their names, and no noise hides them. A class may be there "
-        f"because of one person, or be called as one. {GUARDED}",
-        f"State them: repeat 'dpfc extract' or 'dpfc import' with {parameter('classes')}{several}. In this order "
-        f"nothing is computed anew.{insist}",
-        parameter="infer_classes",
-    )
 
 
 class _Rehearsal(Oracle):

@@ -287,12 +287,6 @@ def _before(head: Head, private: FeatureSet, book: Ledger, digest: str) -> Mappi
                 f"It is a private head, and '{book.path}' has no charge of its training on this set. What it cost "
                 "would not be in the claim of the new one.",
             )
-        if head.card["facts"]["origin"] == "inferred" != private.manifest.origin:
-            raise _private(
-                head.path.name,
-                "Its classes were inferred from the private records. The claim of the new head would cover classes "
-                "that are stated.",
-            )
         return head.card
     seen = any(was_on(book, each, private, SPLIT) for each in book.written(digest))
     if seen or (said["name"], n) == (private.name, private.split(SPLIT).n):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dpfc_cli.errors import conflict, parameter
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.options import METHOD, MethodName, MethodOptions, option, said
-from dpfc_cli.privacy.accounting import Claim
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, Claim
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.schema import LARGEST
 from dpfc_cli.training.observer import Observer
@@ -83,7 +83,7 @@ class Training(Noisy):
         "File of the head; its ending may be left out. Default: a name of its own in the folder for heads."
     )
     epsilon: float | None = option(
-        "ε to spend, 1e-4 to 100: the smaller, the more private.", PRIVACY, low=0.0, open=True
+        "ε to spend, 1e-4 to 100: the smaller, the more private.", PRIVACY, low=LEAST_EPSILON, high=LARGEST_EPSILON
     )
     noise_multiplier: float | None = option(
         "Instead of ε: the standard deviation of the noise, divided by the most that one record (or person) can change "
@@ -93,12 +93,6 @@ class Training(Noisy):
     )
     non_private: bool = option("Train without noise, for comparison: ε = ∞.", PRIVACY, default=False)
     allow_large_delta: bool = option("Accept a δ above 1/n, which is refused otherwise.", PRIVACY, default=False)
-    infer_classes: bool = option(
-        "Train privately although nobody stated the classes. Their names, which follow from the records, are then in "
-        "the head. Better: repeat extract or import with ‹classes›.",
-        PRIVACY,
-        default=False,
-    )
     public_features: "FeatureSet | None" = option(
         "Feature set of other pictures, which nobody needs to protect, from the same backbone. Their mean makes the "
         "released one more accurate, at no cost in privacy. This helps where epsilon is small and records and classes "

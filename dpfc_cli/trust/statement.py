@@ -130,7 +130,7 @@ def trained(card: Mapping[str, Any], sha256: str) -> Section:
         said = f"{source['package']}, not of dpfc; SHA-256 of its source {source['sha256']}"
         rows.append(("code of the method", said))
     counts = f"{counted(facts['m'], 'class')}, {counted(facts['k'], 'label')} per record"
-    rows.append(("public facts", f"{counts}: {_origin(facts['origin'], card['claim'] == 'private')}"))
+    rows.append(("public facts", f"{counts}: {facts['origin']}"))
     if "public_features" in card:
         known = card["public_features"]
         said = f"{known['name']}: the mean of {known['rows']:,} records"
@@ -403,13 +403,6 @@ def _value(value: object) -> str:
 
 def _figure(spent: float | None) -> str:
     return f"more than {LARGEST_EPSILON:g}" if spent is None or spent > LARGEST_EPSILON else epsilon(spent)
-
-
-def _origin(origin: str, private: bool) -> str:
-    if origin != "inferred":
-        return origin
-    unless = "; the guarantee does not cover them unless the operator asserts the classes and the labels per record"
-    return f"inferred from the private records{unless if private else ''}"
 
 
 def terms(plan: Sequence[Mapping[str, Any]], unit: str) -> list[str]:

@@ -1,5 +1,6 @@
 """What `extract` and `import` ask of a newcomer, so that no name and no person's pictures go out without a decision."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,7 @@ import pytest
 from PIL import Image
 
 from dpfc_cli.features.manifest import load
-from dpfc_cli.ledger.file import read
-from tests.cli.conftest import SCATTER, Dpfc, heads, one_line
+from tests.cli.conftest import SCATTER, Dpfc, one_line
 
 CANARY = "MUELLER_P0003"
 PATIENTS = ("MUELLER, P0000", "OKAFOR, P0001", "SILVA, P0002")
@@ -55,30 +55,16 @@ def test_a_path_that_is_called_after_a_patient_is_in_nothing_that_is_handed_over
             assert CANARY not in str(path) + path.read_bytes().decode("latin-1"), path
 
 
-def test_names_of_inferred_classes_are_in_the_manifest_and_in_no_private_head(dpfc: Dpfc, named: None) -> None:
-    made = dpfc("import", "named.npz", ends=0)
-    (manifest,) = Path("features").glob("*/manifest.json")
-    assert PATIENTS[0] in manifest.read_text()
-    assert manifest.stat().st_mode & 0o077 == 0
-    assert "do not publish" in one_line(made.stderr)
-    assert "--classes" in one_line(made.stderr)
-    assert PATIENTS[0] not in made.stderr + dpfc("import", "named.npz", "--json").stderr
-    for more in ((), ("--dry-run",), ("--json",)):
-        refused = dpfc("train", "--epsilon", "1", "--method", "dp-ls", *more)
-        said = one_line(refused.stderr)
-        assert refused.exit_code == 2
-        assert refused.stdout == ""
-        assert PATIENTS[0] not in said
-        assert "--classes" in said
-        assert "--infer-classes" in said
-    assert not Path("heads").exists()
-    assert read(Path("features/ledger.sqlite")).charges == ()
-    # Both ways out are those that it names.
-    assert dpfc("train", "--epsilon", "1", "--method", "dp-ls", "--infer-classes").exit_code == 0
+def test_classes_that_nobody_states_are_refused_and_no_file_and_no_message_names_them(dpfc: Dpfc, named: None) -> None:
+    """A class may be a folder of one patient, or a label that one has."""
+    Path("folders", PATIENTS[0]).mkdir(parents=True)
+    Path("folders", PATIENTS[1]).mkdir()
+    for line in (("import", "named.npz"), ("extract", "imagefolder:folders")):
+        refused = json.loads(dpfc(*line, "--json", ends=2).stderr)["error"]
+        assert not any(name in str(refused) for name in PATIENTS)
+    assert not [path for path in Path().rglob("*") if path.is_file() and path.suffix != ".npz"]
     Path("classes.txt").write_text("\n".join(PATIENTS))
-    assert dpfc("import", "named.npz", "--classes", "classes.txt").exit_code == 0
-    assert dpfc("train", "--epsilon", "2", "--method", "dp-ls").exit_code == 0
-    assert len(heads()) == 2
+    dpfc("import", "named.npz", "--classes", "classes.txt", ends=0)
 
 
 def test_without_a_terminal_both_lines_to_type_are_named_and_work(dpfc: Dpfc, scans: None) -> None:

@@ -53,16 +53,12 @@ def test_facts_alone_give_a_table_without_an_accuracy(dpfc: Dpfc) -> None:
     assert list(Path().iterdir()) == []
 
 
-def test_where_classes_were_inferred_text_and_json_say_so(dpfc: Dpfc, arrays: Path) -> None:
-    for name, classes, warned in (("inferred", (), 1), ("stated", ("--classes", "3"), 0)):
-        assert dpfc("import", str(arrays), "--out", name, *classes).exit_code == 0
-        line = ("forecast", "--features", name, "--epsilon", "8")
-        shown, found = dpfc(*line), json.loads(dpfc(*line, "--json").stdout)
-        assert "inferred from the private records" in shown.stdout if warned else "inferred" not in shown.output
-        assert (found["origin"], shown.stderr.count("Warning:")) == ("inferred" if warned else "asserted", warned)
-    # Without a word about the records it is the newest set.
+def test_without_a_word_about_the_records_it_is_of_the_newest_set(dpfc: Dpfc, arrays: Path) -> None:
+    for name in ("older", "newer"):
+        dpfc("import", str(arrays), "--out", name, "--classes", "3", ends=0)
+    shown = dpfc("forecast", "--features", "newer", "--epsilon", "8", ends=0)
     newest = dpfc("forecast", "--epsilon", "8", ends=0)
-    assert (newest.stdout, "stated (the newest of 2 sets" in newest.stderr) == (shown.stdout, True)
+    assert (newest.stdout, "newer (the newest of 2 sets" in newest.stderr) == (shown.stdout, True)
 
 
 def test_a_stand_in_gives_an_accuracy_its_interval_and_what_it_is_worth(

@@ -69,7 +69,7 @@ def hospital(tmp_path: Path) -> Path:
 def test_a_hospitals_folder_from_extract_to_statement(dpfc: Dpfc, hospital: Path) -> None:
     line = ["extract", f"imagefolder:{hospital}", "--pool", "mean"]
     for more, says in (
-        ([], "say which classes there are: --classes."),
+        ([], "Nobody says which classes there are."),
         (["--classes", "flu,cold"], "1 label is not among the 2 classes of --classes: '…'."),
         (["--classes", "flu,cold,rare,never", "--on-error", "null"], "Give --image-size"),
         (["--classes", "flu,cold,rare,never", "--image-size", "24"], "To protect persons: --group-by folder:1."),

@@ -104,7 +104,7 @@ def _made(text: str, file: str) -> None:
     length = int.from_bytes(data[:8], "little")
     metadata = json.loads(data[8 : 8 + length])["__metadata__"]
     card = json.loads(metadata["card"])
-    kept = ("claim", "adjacency", "unit", "plan", "facts", "method", "options", "ledger")
+    kept = ("claim", "adjacency", "unit", "plan", "facts", "method", "options", "ledger", "date")
     hostile = {name: card[name] if name in kept else worst(card[name], text, closed=True) for name in card}
     hostile["features"]["backbone"] = worst(card["features"]["backbone"], text)
     hostile["classes"] = stored["classes"]
@@ -154,7 +154,7 @@ def lines(text: str, file: str) -> list[list[str]]:
     argument = text.replace("\ud800", "")
     words = argument.replace("\udcff\udc80", "")
     train = ["train", "--epsilon", "1", "--features", file]
-    extract = ["extract", "--image-size", "8", f"imagefolder:pictures{file}"]
+    extract = ["extract", "--image-size", "8", "--classes", "a,b", f"imagefolder:pictures{file}"]
     zero_shot = ["zero-shot", "--from", "classifier", "--features", file, "--model", "vit-g14", "--weights"]
     zero_shot += [f"{file}weights.safetensors", "--rows", f"{file}rows.json"]
     digits, weights = ["extract", "digits"], ["extract", "digits", "--model", "vit-b16", "--weights"]
@@ -232,8 +232,10 @@ def test_no_name_commands_a_terminal(monkeypatch: pytest.MonkeyPatch, terminal: 
 def test_json_is_visible_ascii_and_gives_the_names_as_they_are() -> None:
     head, card = f"heads/{FILE}.safetensors", f"heads/card{FILE}.safetensors"
     for words in (["list"], ["budget"], ["statement", card], ["evaluate", head, "--features", FILE]):
-        said = ran(*words, "--json").stdout.removesuffix("\n")
+        ended = ran(*words, "--json")
+        said = ended.stdout.removesuffix("\n")
         assert re.fullmatch("[ -~]*", said)
+        assert said, ended.stderr
         found = json.loads(said)
         if words[0] == "statement":
             assert found["card"]["classes"] == [NAME + str(i) for i in range(3)]

@@ -34,8 +34,8 @@ def test_a_missing_file_is_said_to_be_missing_wherever_it_would_lie(dpfc: Dpfc) 
 
 def test_mistakes_are_named(dpfc: Dpfc, texts: Path) -> None:
     for line, expected in {
-        "nowhere.parquet": "missing nowhere.parquet", "texts --column vector": "missing column",
-        "texts --label-column text": "bad-value classes", "texts --classes 2": "bad-record classes",
+        "nowhere.parquet": "missing nowhere.parquet", "texts --classes 3 --column vector": "missing column",
+        "texts": "conflict classes", "texts --classes 2": "bad-record classes",
         "texts --classes ²": "missing classes", "texts --out ledger.sqlite": "bad-value out",
         "texts --out a/b.partial": "bad-value out", "texts --population dataset:digits": "bad-value population",
     }.items():  # fmt: skip
@@ -76,7 +76,7 @@ def test_classes_are_typed_as_a_number_as_names_or_as_a_file_of_names(dpfc: Dpfc
 
 
 def test_without_a_test_split_it_says_what_to_do(dpfc: Dpfc, arrays: Path) -> None:
-    assert "no test split" not in dpfc("import", str(arrays), "--out", "both").stderr
+    assert "no test split" not in dpfc("import", str(arrays), "--classes", "3", "--out", "both").stderr
     for name in "xy":
         (arrays / f"test_{name}.npy").unlink()
     made = dpfc("import", str(arrays), "--out", "one", "--classes", "3", ends=0)

@@ -82,7 +82,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "train --features persons --epsilon 1 --method dp-ls --out heads/p.safetensors",
         "evaluate p --features persons --split train --epsilon 1 --markdown",
     ),
-    "a rehearsal": (f"{PRIVATE} --infer-classes --dry-run", f"{PRIVATE} --method dp-ls --dry-run --json"),
+    "a rehearsal": (f"{PRIVATE} --dry-run", f"{PRIVATE} --method dp-ls --dry-run --json"),
     "refusals": (
         f"{PRIVATE} --delta 0.5",
         f"{PRIVATE} --memory 1KB",

@@ -179,16 +179,14 @@ def test_the_names_are_for_the_owner_alone_and_command_no_terminal(dpfc: Dpfc, p
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_what_tells_of_a_record_goes_to_that_file_alone(dpfc: Dpfc, pictures: Path, more: list[str]) -> None:
-    """A picture without a person, a folder that may be one, a label, a row of a table without a header."""
+    """A picture without a person, a label, a row of a table without a header."""
     table = Path("kopflos.csv")
     table.write_text("c0/000.png,Kleinöttinger\nc1/001.png,Altbrüllmann\n")
-    Path("pictures/train/c0/Zwiebelhuber").mkdir()
     Path("metadata.csv").write_text("file_name,label\n" + "pictures/train/c0/000.png,Quittenbaum\n" * 2)
     for line, named in (
         ([*LINE, "--group-by", "name:(nobody)"], "000.png"),
-        ([*LINE[:4], "--out", "set"], "Zwiebelhuber"),
         ([*LINE, "--table", str(table), "--file-column", "Datei"], "Kleinöttinger"),
-        (["extract", "imagefolder:.", *LINE[2:], "--table", "metadata.csv"], "000.png"),
+        (["extract", "imagefolder:.", *LINE[2:], "--table", "metadata.csv"], "Quittenbaum"),
         ([*LINE[:-3], "c0,c1", "--out", "set"], "c2"),
     ):
         LIST.unlink(missing_ok=True)

@@ -166,22 +166,20 @@ def test_the_fingerprint_names_the_preparation_and_not_the_records(pictures: Pat
 
 def test_warnings_are_pythons_unless_somebody_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in "ab":
+    for name in ("c0", "c1"):
         Path("dark", name).mkdir(parents=True)
         Image.fromarray(np.full((8, 8), 300, np.uint16)).save(f"dark/{name}/1.png")
     taken: list[str] = []
     with pytest.warns(ExtractionWarning, match=r"less than a quarter.*window 0,4095.*do not publish"):
         extraction.extract("imagefolder:dark", **SCATTER, out="one")
-    extraction.extract("imagefolder:dark", **SCATTER, out="two", classes=["a", "b"], warn=taken.append)
+    extraction.extract("imagefolder:dark", **SCATTER, out="two", warn=taken.append)
     assert len(taken) == 1
     # With a window nothing is wrong with them.
-    extraction.extract(
-        "imagefolder:dark", **SCATTER, out="three", classes=["a", "b"], window=(0, 4095), warn=taken.append
-    )
+    extraction.extract("imagefolder:dark", **SCATTER, out="three", window=(0, 4095), warn=taken.append)
     assert len(taken) == 1
 
 
-SCATTER: dict[str, Any] = {"model": "scattering", "pool": "mean", "image_size": 8}
+SCATTER: dict[str, Any] = {"model": "scattering", "pool": "mean", "image_size": 8, "classes": ["c0", "c1", "c2"]}
 
 
 def test_extract_makes_a_set_finds_it_again_and_goes_on(

@@ -14,9 +14,7 @@ import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.extraction.request import ExtractionWarning
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.sources import classes
 from dpfc_cli.sources.person_hints import PersonsNoticedError
 from tests.features.formats import Arrays, Write, hdf5, npy, npz, parquet, safetensors
 from tests.support import refuses, stored
@@ -74,14 +72,14 @@ def numbers(features: FeatureSet, split: str) -> list[int]:
 # What is asserted, and what the set is called
 
 
-def test_classes_are_asserted_or_inferred_and_can_be_asserted_later(tmp_path: Path, single: Arrays) -> None:
+def test_classes_are_stated_and_a_set_of_others_is_kept(tmp_path: Path, single: Arrays) -> None:
     source = npz(tmp_path, single)
-    with pytest.warns(ExtractionWarning):
-        first, made_now = import_features(source, tmp_path / "set")
-    assert (made_now, first.manifest.origin, first.classes) == (True, "inferred", ("0", "1", "2"))
+    with refuses("conflict", parameter="classes"):
+        import_features(source, tmp_path / "set")
+    first, made_now = import_features(source, tmp_path / "set", classes=["x", "y", "z", "never seen"])
+    assert (made_now, first.manifest.origin, len(first.classes)) == (True, "asserted", 4)
     again, made_now = import_features(str(source), str(tmp_path / "set"), classes=["x", "y", "z", "never seen"])
-    assert (made_now, again.manifest.origin, len(again.classes)) == (False, "asserted", 4)
-    assert (again.folder, again.manifest.id) == (tmp_path / "set", first.manifest.id)
+    assert (made_now, again.folder, again.manifest.id) == (False, tmp_path / "set", first.manifest.id)
     before = stored(tmp_path / "set")
     with refuses("exists"):
         import_features(source, tmp_path / "set", classes=7)
@@ -89,18 +87,7 @@ def test_classes_are_asserted_or_inferred_and_can_be_asserted_later(tmp_path: Pa
     with pytest.raises(UserError, match=r"out of range.*do not publish"):
         import_features(source, tmp_path / "few", classes=("a", "b"))
     texts = npz(tmp_path, single | {"train_y": np.array(["x", "y ", " x"])[single["train_y"]]})
-    assert import_features(texts, tmp_path / "texts", warn=print).features.classes == ("x", "y")
-
-
-def test_what_seems_to_be_no_list_of_classes_asks_for_the_fact(
-    tmp_path: Path, single: Arrays, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(classes, "MOST_INFERRED", 50)
-    patients = np.array([f"patient {i}" for i in range(N)])
-    for i, (labels, says) in enumerate(((patients, "seem to name 60 classes"), (np.arange(N), "60 classes"))):
-        with pytest.raises(UserError, match=says) as refused:
-            import_features(npz(tmp_path, single | {"train_y": labels}), tmp_path / f"{i}")
-        assert "patient" not in str(refused.value)
+    import_features(texts, tmp_path / "texts", classes=("x", "y"))
 
 
 def test_splits_that_do_not_fit_together_are_refused(tmp_path: Path, single: Arrays) -> None:
@@ -108,7 +95,7 @@ def test_splits_that_do_not_fit_together_are_refused(tmp_path: Path, single: Arr
     narrow = {"test_x": single["train_x"][:, :3], "test_y": single["train_y"]}
     for test, says in ((narrow, "width"), ({"test_x": single["train_x"], "test_y": names}, "of one split are texts")):
         with refuses("conflict", match=says):
-            import_features(npz(tmp_path, single | test), tmp_path / "set")
+            made(npz(tmp_path, single | test), tmp_path / "set")
 
 
 def test_values_that_make_no_sense_are_refused_before_the_source_is_read(tmp_path: Path) -> None:
@@ -152,7 +139,7 @@ def test_a_stopped_import_goes_on_in_the_middle(tmp_path: Path, single: Arrays) 
 
 def test_a_changed_source_is_refused_rather_than_mixed(tmp_path: Path, single: Arrays) -> None:
     made(npz(tmp_path, single), tmp_path / "set")
-    assert not import_features(npz(tmp_path, single), tmp_path / "set").made
+    assert not import_features(npz(tmp_path, single), tmp_path / "set", classes=3).made
     single["train_x"][0, 1] += 1
     groups = {"train_groups": np.arange(N) // 2}
     for changed in (single, single | groups):
@@ -195,7 +182,7 @@ def test_a_set_that_the_disk_cannot_hold_is_refused_before_it_is_begun(
         file.create_dataset("features", (10**6, 100), "f4", chunks=(1024, 100))
         file["labels"] = np.arange(10**6) % 2
     with refuses("unwritable", match=r"holds 1,000,000 records. They take 0.4 GB, and 0.1 GB are free"):
-        import_features(tmp_path / "a.h5", tmp_path / "new" / "set")
+        import_features(tmp_path / "a.h5", tmp_path / "new" / "set", classes=2)
     assert not (tmp_path / "new").exists()
 
 

@@ -78,7 +78,7 @@ def listing(found: FeatureSet) -> object:
 
 def made(write: Write, place: Path, data: Arrays, **options: Any) -> FeatureSet:
     place.mkdir(parents=True, exist_ok=True)
-    return import_features(write(place, data), place / "set", **{"shards": 3, **options}).features
+    return import_features(write(place, data), place / "set", **{"shards": 3, "classes": 3, **options}).features
 
 
 def a_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_every_format_makes_the_same_set(tmp_path: Path, data: Arrays, monkeypat
     a_few_rows(monkeypatch)
     plain = without(data, "groups")
     first = made(npy, tmp_path / "first", plain)
-    assert (first.manifest.origin, first.classes, first.manifest.dtype) == ("inferred", ("0", "1", "2"), "float32")
+    assert (first.manifest.origin, first.classes, first.manifest.dtype) == ("asserted", ("0", "1", "2"), "float32")
     for split in N:
         np.testing.assert_array_equal(first.arrays(split)[0], data[f"{split}_x"])
         np.testing.assert_array_equal(first.arrays(split)[1][:, 0], data[f"{split}_y"])
@@ -191,7 +191,7 @@ def test_groups_that_do_not_fit_are_refused_and_leave_no_set(tmp_path: Path, dat
         del file["train_groups"]
         file["train_groups"] = texts(data["train_groups"])
     with pytest.raises(UserError, match="dtype object beside"):
-        import_features(source, tmp_path / "set")
+        import_features(source, tmp_path / "set", classes=3)
     assert {path.name for path in tmp_path.rglob("set*")} == {"set.broken.txt"}
 
 
@@ -199,13 +199,14 @@ def test_a_column_of_another_name_is_named(tmp_path: Path, data: Arrays) -> None
     """Parquet has two columns of integers, and neither is called 'label'. The one that is left is the label."""
     renamed = {name.replace("groups", "patient"): array for name, array in data.items()}
     source = parquet(label="diagnosis")(tmp_path, renamed)
-    found = import_features(source, tmp_path / "set", group_column="patient").features
+    found = import_features(source, tmp_path / "set", group_column="patient", classes=3).features
     assert found.manifest.grouped_by == {"by": "column", "column": "patient"}
     assert found.split("train").groups == 23
-    plain = import_features(source, tmp_path / "plain", label_column="diagnosis", each_record_is_a_person=True).features
+    single: dict[str, Any] = {"label_column": "diagnosis", "each_record_is_a_person": True, "classes": 3}
+    plain = import_features(source, tmp_path / "plain", **single).features
     assert plain.manifest.grouped_by is None
     with pytest.raises(UserError, match="has 2 columns of labels"):
-        import_features(source, tmp_path / "other")
+        import_features(source, tmp_path / "other", classes=3)
     for write in (npz, parquet()):
         with pytest.raises(UserError, match=r"no (column )?'nobody'"):
             made(write, tmp_path / write.__name__, data, group_column="nobody")
@@ -327,8 +328,7 @@ def test_labels_may_be_names(tmp_path: Path) -> None:
         stated = import_features(source, place / "stated", classes=["wolf", "elk", "ox", "cat"]).features
         assert (stated.classes, stated.manifest.origin) == (("wolf", "elk", "ox", "cat"), "asserted")
         np.testing.assert_array_equal(stated.arrays("train")[1][:, 0], np.array([0, 3, 1])[Y])
-        found = import_features(source, place / "found").features
-        assert (found.classes, found.manifest.origin) == (("cat", "elk", "wolf"), "inferred")
+        found = import_features(source, place / "found", classes=["cat", "elk", "wolf"]).features
         np.testing.assert_array_equal(found.arrays("train")[1][:, 0], np.array([2, 0, 1])[Y])
         # The ledger knows the records by their listing, whatever the order of the classes.
         listings |= {str(listing(each)) for each in (stated, found)}
@@ -339,7 +339,7 @@ def test_labels_may_be_names(tmp_path: Path) -> None:
         labels = NAMES[Y]
         labels[7] = ""
         with pytest.raises(UserError, match="Some train records are without a label"):
-            import_features(write(place / "empty", labels), place / "set")
+            import_features(write(place / "empty", labels), place / "set", classes=["cat", "elk", "wolf"])
     assert len(listings) == 1
 
 
@@ -358,28 +358,27 @@ def test_labels_of_any_width_and_order_of_bytes_are_read(tmp_path: Path) -> None
             folder_of(tmp_path / f"order {order}", train_x=x.astype(f"{order}f4"), train_y=y.astype(f"{order}i4"))
         )
     for i, source in enumerate(sources):
-        found = import_features(source, tmp_path / f"set {i}", classes=("a", "b")).features
+        found = import_features(source, tmp_path / f"set {i}", classes=("a", "b"), labels_per_record=1).features
         np.testing.assert_array_equal(found.arrays("train")[0], x)
         assert found.arrays("train")[1][:, 0].tolist() == y.tolist()
 
 
-def test_label_sets_are_stored_padded_and_how_many_there_are_is_inferred_until_it_is_asserted(tmp_path: Path) -> None:
+def test_label_sets_are_stored_padded_and_how_many_there_are_is_stated(tmp_path: Path) -> None:
     """Ragged lists: k would else tell whether some record has two labels, under the name of an asserted fact."""
     for longest in (1, 2):
         lists = pa.array([[0]] * 7 + [[0, 1][:longest]], pa.list_(pa.int64()))
         pq.write_table(pa.table({"e": vectors(np.ones((8, 2))), "labels": lists}), tmp_path / f"{longest}.parquet")
-        for given, origin in (({}, "inferred"), ({"labels_per_record": 3}, "asserted")):
-            out = tmp_path / f"{longest} {origin}"
-            found = import_features(tmp_path / f"{longest}.parquet", out, classes=("a", "b"), **given).features  # type: ignore[arg-type]
-            assert found.manifest.origin == origin
-            k = found.manifest.labels_per_record
-            assert k == given.get("labels_per_record", longest)
-            assert found.arrays("train")[1][-1].tolist() == [0, *([1] if longest > 1 else []), -1, -1][:k]
+        source, out = tmp_path / f"{longest}.parquet", tmp_path / f"{longest}"
+        with refuses("conflict", parameter="labels_per_record"):
+            import_features(source, out, classes=("a", "b"))
+        found = import_features(source, out, classes=("a", "b"), labels_per_record=3).features
+        assert found.manifest.labels_per_record == 3
+        assert found.arrays("train")[1][-1].tolist() == [0, *([1] if longest > 1 else []), -1, -1][:3]
     y = np.stack([np.arange(60) % 3, np.full(60, -1)], axis=1)
     found = import_features(as_npz(tmp_path, y), tmp_path / "array", classes=3, labels_per_record=3).features
     assert np.array_equal(found.arrays("train")[1], np.pad(y, ((0, 0), (0, 1)), constant_values=-1))
     with refuses("conflict", match="has 2 label columns", parameter="labels_per_record"):
-        import_features(tmp_path / "a.npz", tmp_path / "set", labels_per_record=1)
+        import_features(tmp_path / "a.npz", tmp_path / "set", labels_per_record=1, classes=3)
 
 
 # Parquet
@@ -396,8 +395,10 @@ def test_text_embeddings_with_the_hubs_class_names_need_no_assertion_and_columns
     with pytest.raises(UserError, match="2 columns of lists of floats") as caught:
         import_features(tmp_path / "a.parquet", tmp_path / "none")
     assert "embedding, title" in caught.value.remedy
-    chosen = import_features(tmp_path / "a.parquet", tmp_path / "two", column="title", label_column="stars").features
-    assert chosen.manifest.origin == "inferred"
+    columns: dict[str, Any] = {"column": "title", "label_column": "stars"}
+    with refuses("conflict", parameter="classes"):
+        import_features(tmp_path / "a.parquet", tmp_path / "two", **columns)
+    chosen = import_features(tmp_path / "a.parquet", tmp_path / "two", **columns, classes=3).features
     np.testing.assert_array_equal(chosen.arrays("train")[0], -X)
     np.testing.assert_array_equal(chosen.arrays("train")[1][:, 0], Y[::-1])
 
@@ -422,6 +423,7 @@ def test_a_csv_file_is_imported_as_the_same_columns_of_parquet_are(tmp_path: Pat
         held = dict(zip(names, x.T, strict=True)) | {"diagnosis": labels, "patient": np.arange(len(x)) // 2}
         pq.write_table(pa.table(held), tmp_path / "parquet" / "train.parquet")
         given: dict[str, Any] = {"label_column": "diagnosis", "group_column": "patient", "dtype": "float32"}
+        given["classes"] = 3 if labels == Y.tolist() else list(NAMES)
         expected = import_features(tmp_path / "parquet", tmp_path / f"parquet {labels[0]}", **given).features
         for separator, point, encoding in ((",", ".", "utf-8-sig"), (";", ",", "cp1252"), ("\t", ".", "utf-8")):
             rows = [["", *names, "diagnosis", "patient"]]
@@ -620,7 +622,6 @@ BAD: list[tuple[str, Callable[[Path], Path], str]] = [
     ("a label that is missing", of_columns(e=[[1.0, 2.0]] * 2, label=[0, None]), "bad-record"),
     ("a feature that is missing", of_columns(f0=[1.0, None], label=[0, 1]), "bad-record"),
     ("three labels", of_columns(e=[[1.0], [2.0]], labels=[[0], [0, 1, 2]]), "conflict"),
-    ("one class", of_arrays(labels=np.zeros(6, int)), "bad-value"),
     ("a class beyond all classes", of_arrays(labels=np.full(6, 30_000_000)), "bad-record"),
     ("a negative label", of_arrays(labels=np.full(6, -7)), "bad-record"),
     ("an infinity", lambda place: archive(place, train_x=npy_bytes(SIX * np.inf)), "bad-record"),
@@ -646,13 +647,12 @@ BAD: list[tuple[str, Callable[[Path], Path], str]] = [
 
 def test_what_cannot_be_taken_is_refused_and_leaves_no_set(tmp_path: Path) -> None:
     """What a refusal says of a record is marked: do not publish it."""
-    guarded = {"three labels", "one class"}
     for i, (name, make, code) in enumerate(BAD):
         (tmp_path / f"{i}").mkdir()
         with pytest.raises(UserError) as caught:
-            import_features(make(tmp_path / f"{i}"), tmp_path / "out" / "set", labels_per_record=2)
+            import_features(make(tmp_path / f"{i}"), tmp_path / "out" / "set", labels_per_record=2, classes=3)
         assert caught.value.code == code, name
-        assert (GUARDED in str(caught.value)) == (code == "bad-record" or name in guarded), name
+        assert (GUARDED in str(caught.value)) == (code == "bad-record" or name == "three labels"), name
         assert not (tmp_path / "out" / "set").exists()
 
 

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation import coordinator, messages
 from dpfc_cli.federation import site as sites
 from dpfc_cli.federation.messages import Door
-from dpfc_cli.federation.plan import check_policy, invitation, keys_of, load
+from dpfc_cli.federation.plan import check_policy, load
 from dpfc_cli.federation.site import ready, site_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
@@ -29,7 +28,7 @@ from dpfc_cli.privacy.parts import bytes_of, encoded, framed
 from dpfc_cli.privacy.queries import ClassSums, Gradient, Gram, Mean
 from dpfc_cli.training import run
 from dpfc_cli.training.observer import Observer
-from tests.federation.sites import JOINT, NAMES, PARTS, Serving, X, Y, agreed, made_set, said, say, trained, word
+from tests.federation.sites import JOINT, NAMES, PARTS, Serving, agreed, made_set, said, say, trained, word
 from tests.support import drawn_sigmas, refuses
 from tests.training.requests import charges, states
 from tests.training.stopped import Killed, Listener
@@ -265,24 +264,6 @@ def test_other_features_or_another_name_are_refused(sets: dict[str, FeatureSet])
     few = replace(plan, classes=("a", "b", "d"))
     with pytest.raises(UserError, match="class"):
         site_of(few, "north", sets["north"])
-
-
-def test_an_invitation_has_no_class_that_follows_from_private_records() -> None:
-    np.savez("inferred.npz", train_x=X, train_y=Y)
-    features = import_features("inferred.npz", Path("inferred", "set"), warn=print).features
-    with refuses("conflict"):
-        invitation(features, "north", 1.0)
-    assert not keys_of(features).exists()
-
-
-def test_a_site_whose_classes_follow_from_private_records_is_told_what_it_can_do(sets: dict[str, FeatureSet]) -> None:
-    """A command of a site does not insist on such classes."""
-    plan = agreed(sets)
-    np.savez("north.npz", train_x=X[PARTS["north"]], train_y=np.array(plan.classes)[Y[PARTS["north"]]])
-    inferred = import_features("north.npz", Path("north", "inferred")).features
-    with refuses("conflict") as error:
-        ready(site_of(plan, "north", inferred), Observer())
-    assert "infer_classes" not in error.value.remedy
 
 
 def test_only_the_own_user_reaches_a_socket_and_what_a_killed_site_left_is_replaced() -> None:

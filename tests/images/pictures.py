@@ -14,6 +14,8 @@ from PIL import Image
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.images import catalogue
 from dpfc_cli.images.sets import ImageSet, Preparation, Request, Split
+from dpfc_cli.sources.classes import composed
+from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, is_clutter
 
 SQUARE = Geometry(resize=8, crop=8)
 AS_SQUARE = Preparation(geometry=SQUARE)
@@ -24,7 +26,19 @@ def request(geometry: Geometry | None = None, window: Any = None, exif: bool = F
 
 
 def open_images(source: str, data_dir: Path | None = None, geometry: Geometry | None = None, **asked: Any) -> ImageSet:
+    """Open a data set. If the test names no classes of an image folder, they are its folders."""
+    kind, _, place = source.partition(":")
+    if kind == "imagefolder" and "label_column" not in asked:
+        asked.setdefault("classes", folders_in(Path(place)))
     return catalogue.open_images(source, data_dir, request(geometry, **asked))
+
+
+def folders_in(place: Path) -> tuple[str, ...]:
+    """The names of the class folders, sorted, and more if there are fewer than two."""
+    tops = [each for each in place.glob("*") if each.is_dir() and not is_clutter(each.name)]
+    inner = [each for top in tops if top.name in TRAIN_SPLITS + TEST_SPLITS for each in top.iterdir() if each.is_dir()]
+    names = sorted({composed(each.name) for each in inner or tops})
+    return (*names, "other", "more")[: max(2, len(names))]
 
 
 def png(value: int, size: tuple[int, int] = (6, 4)) -> bytes:

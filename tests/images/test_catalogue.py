@@ -104,7 +104,8 @@ def test_large_packages_are_imported_for_what_needs_them_alone(tmp_path: Path) -
     large = "{'PIL', 'jax', 'pyarrow', 'scipy', 'urllib.request', 'pydicom'} & set(sys.modules)"
     code = (
         f"import sys, dpfc_cli.images.catalogue as i; i.open_images('digits'); print({large}); "
-        f"i.open_images({files(tmp_path, 'a/1.png')!r}).splits['train'].pixels(0, 1); print({large})"
+        f"asked = i.Request(classes=('a', 'b')); "
+        f"i.open_images({files(tmp_path, 'a/1.png')!r}, None, asked).splits['train'].pixels(0, 1); print({large})"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "set()\n{'PIL'}\n"

@@ -21,10 +21,10 @@ from pydicom.uid import (
 from dpfc_cli import errors
 from dpfc_cli.errors import UserError
 from dpfc_cli.images import dicom
-from dpfc_cli.images.catalogue import open_images
 from dpfc_cli.images.decoding import decode
 from dpfc_cli.images.sets import Preparation, UnreadableError
 from tests.images.dicoms import written
+from tests.images.pictures import open_images
 
 PLAIN = Preparation()
 RAMP = np.arange(64, dtype=np.uint16).reshape(8, 8) * 65
@@ -124,7 +124,7 @@ def test_an_image_folder_may_hold_dicom_files(tmp_path: Path) -> None:
     for name, values in (("a/1.dcm", RAMP), ("b/IM1.DCM", RAMP[::-1])):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(written(values))
-    found = open_images(f"imagefolder:{tmp_path}").splits["train"]
+    found = open_images(f"imagefolder:{tmp_path}", classes=("a", "b")).splits["train"]
     np.testing.assert_array_equal(found.pixels(0, 2)[:, 0, 0, 0], [0, np.rint(RAMP[7, 0] / 4095 * 255)])
 
 
@@ -136,6 +136,6 @@ def test_without_pydicom_it_is_said_what_to_install_and_no_record_becomes_null(
     (tmp_path / name).write_bytes(written(RAMP))
     monkeypatch.setattr(errors, "find_spec", lambda name: None)
     with pytest.raises(UserError) as refused:
-        open_images(f"imagefolder:{tmp_path}")
+        open_images(f"imagefolder:{tmp_path}", classes=("a", "b"))
     assert (type(refused.value), refused.value.code) == (UserError, "unsupported")
     assert refused.value.fields == {"package": "pydicom", "extra": "dicom"}

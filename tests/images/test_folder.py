@@ -39,7 +39,7 @@ def test_train_and_test_folders_become_splits_in_sorted_order(tmp_path: Path) ->
     files(tmp_path, "train/cat/z.png", "train/dog/a.png", "train/dog/b.png", "test/dog/a.png")
     data = open_images(f"imagefolder:{tmp_path}")
     train, test = data.splits["train"], data.splits["test"]
-    assert (data.name, data.classes, data.origin) == ("imagefolder", ("cat", "dog"), "inferred")
+    assert (data.name, data.classes, data.origin) == ("imagefolder", ("cat", "dog"), "asserted")
     assert (train.image_shape, train.labels.dtype) == ((4, 6, 3), np.dtype(np.int32))
     assert (train.labels.tolist(), test.labels.tolist()) == ([0, 1, 1], [1])
     assert (values(train).tolist(), values(test).tolist()) == ([0, 1, 2], [3])
@@ -90,7 +90,7 @@ def test_a_picture_that_would_count_twice_is_refused(tmp_path: Path, kind: str) 
     options = {}
     if kind == "table":
         (tmp_path / "metadata.csv").write_text("file_name,label\ntrain/a/1.png,1\ntrain/b/1.png,0\n")
-        options = {"label_column": "label"}
+        options = {"label_column": "label", "classes": ("a", "b")}
     error = refused(tmp_path, "there twice", **options)
     assert (error.code, GUARDED in error.what) == ("conflict", True)
 
@@ -105,17 +105,13 @@ def test_classes_are_those_of_all_splits_and_may_be_empty(tmp_path: Path) -> Non
 
 def test_asserted_classes_give_the_labels_and_change_neither_records_nor_listing(tmp_path: Path) -> None:
     files(tmp_path, "train/b/1.png", "train/c/1.png", "test/a/1.png")
-    inferred = opened(tmp_path)
+    sorted_ = opened(tmp_path, classes=("a", "b", "c"))
     asserted = opened(tmp_path, classes=("c", "never seen", "a", "b"))
     assert (asserted.origin, asserted.classes) == ("asserted", ("c", "never seen", "a", "b"))
-    assert (asserted.renumbered, inferred.renumbered) == (True, False)
     assert [split.labels.tolist() for split in asserted.splits.values()] == [[3, 0], [2]]
-    np.testing.assert_array_equal(values(asserted.splits["train"]), values(inferred.splits["train"]))
+    np.testing.assert_array_equal(values(asserted.splits["train"]), values(sorted_.splits["train"]))
     # They are the same records, so the budget spent on them is the same too.
-    assert asserted.splits["train"].listing == inferred.splits["train"].listing
-    more = opened(tmp_path, classes=("a", "b", "c", "d"))
-    assert not more.renumbered
-    np.testing.assert_array_equal(more.splits["train"].labels, inferred.splits["train"].labels)
+    assert asserted.splits["train"].listing == sorted_.splits["train"].listing
     assert GUARDED in refused(tmp_path, "is not among the 2 classes of classes: '…'", classes=("a", "b")).what
 
 
@@ -142,7 +138,6 @@ def test_another_layout_is_an_error_that_names_the_right_ones_and_nothing_is_ign
     for place, says in (
         ("empty", "no class folders"),
         ("class", "no images"),
-        ("testing", "testing' .* holds a folder, '…'"),
         ("unsorted", r"no images in the class folders of .*val"),
     ):
         wrong = refused(tmp_path / place, says)
@@ -150,11 +145,11 @@ def test_another_layout_is_an_error_that_names_the_right_ones_and_nothing_is_ign
     assert refused(tmp_path / "nowhere", "nowhere").code == "missing"
 
 
-def test_class_folders_have_folders_of_their_own_if_the_classes_are_named(tmp_path: Path) -> None:
+def test_class_folders_may_have_folders_of_their_own(tmp_path: Path) -> None:
     """Then a wrong level cannot be taken for the classes."""
     names = ["flu/p1/0.png", "flu/p1/deep/1.png", "flu/2.png", "rare/p1/3.png"]
     files(tmp_path, *names)
-    assert GUARDED in refused(tmp_path, "holds a folder.* say which classes there are").what
+    assert refused(tmp_path, classes=None).fields["parameter"] == "classes"
     found = opened(tmp_path, classes=("flu", "rare")).splits["train"]
     assert [found.pixels.name(i) for i in range(found.n)] == ["flu/2.png", *names[:2], names[3]]
     assert (found.labels.tolist(), values(found).tolist()) == ([0, 0, 0, 1], [2, 0, 1, 3])
@@ -198,10 +193,10 @@ def test_names_that_are_not_utf8_are_those_of_files_and_of_no_class(tmp_path: Pa
         pytest.skip("this file system has no such names")
     assert values(opened(tmp_path / "good").splits["train"]).tolist() == [0, 1]
     # No manifest could hold it. The extraction ended with a defect, after all pictures.
-    with refuses("bad-value", match="'…' is not UTF-8") as error:
-        extract(f"imagefolder:{tmp_path / 'bad'}", image_size=8, out=tmp_path / "set")
+    with refuses("conflict", match="not among the 2 classes") as error:
+        extract(f"imagefolder:{tmp_path / 'bad'}", image_size=8, out=tmp_path / "set", classes=("a", "b"))
     str(error.value).encode()
-    assert "b\\udcff''" in (tmp_path / "set.broken.txt").read_text()
+    assert "b\\udcff'" in (tmp_path / "set.broken.txt").read_text()
 
 
 # Pictures
@@ -264,7 +259,7 @@ def test_folders_of_classes_come_before_a_table_unless_its_column_is_named(tmp_p
     (tmp_path / "metadata.csv").write_text("file_name,label\na/0.png,x\nb/1.png,y\n")
     found = opened(tmp_path)
     assert (found.classes, found.splits["train"].listing) == (("a", "b"), before)
-    assert opened(tmp_path, label_column="label").classes == ("x", "y")
+    assert opened(tmp_path, label_column="label", classes=("y", "x")).splits["train"].labels.tolist() == [1, 0]
     assert "label_column" in refused(tmp_path, "among the 2 classes", classes=("x", "y")).remedy
 
 
@@ -293,15 +288,17 @@ def test_folders_of_persons_above_those_of_classes_are_refused(tmp_path: Path) -
 
 
 def test_a_table_that_does_not_fit_its_pictures_is_refused(tmp_path: Path) -> None:
-    files(tmp_path, "0.png")
-    refused(tmp_path, "There is no metadata.csv or metadata.jsonl in", label_column="label")
+    files(tmp_path, "0.png", "3.png", "4.png")
+    given = {"label_column": "label", "classes": ("a", "b"), "group_by": rule_of("column:p")}
+    refused(tmp_path, "There is no metadata.csv or metadata.jsonl in", **given)
     for text, label_column, says in (
-        ("file_name,kind\n0.png,1\n", None, "no column of labels. By its first line it has 2 columns: '…'"),
-        ("file_name,kind\n0.png,1\n", "label", "no column 'label'. By its first line it has 2 columns: '…'"),
-        ("file_name,label\n0.png,1 \n1.png,0\n2.png,0\n", None, "names 2 files that cannot be found in '"),
+        ("file_name,kind,p\n0.png,1,1\n", None, "no column of labels. By its first line it has 3 columns: '…'"),
+        ("file_name,kind,p\n0.png,1,1\n", "label", "no column 'label'. By its first line it has 3 columns: '…'"),
+        # All that is wrong with lines is said at once.
+        ("file_name,label,p\n/1,1,1\n0.png,1,\n3.png,,1\n4.png,1,1\n4.png,1,1\n", None, "line 2 names .*; and 3 more"),
     ):
         (tmp_path / "metadata.csv").write_text(text)
-        refused(tmp_path, says, label_column=label_column)
+        refused(tmp_path, says, **{**given, "label_column": label_column})
     (tmp_path / "metadata.csv").write_text("Bild;Diagnose;Fall\n0.png;1;7\n")
     error = refused(
         tmp_path, "no column of pictures and no column of labels and no column 'who'", group_by=rule_of("column:who")
@@ -320,7 +317,7 @@ def test_a_table_may_lie_anywhere_and_have_names_without_endings(tmp_path: Path)
     )
     for place in (tmp_path / "elsewhere.CSV", tmp_path / "pictures" / "labels.csv"):
         place.write_text("\n".join(rows), encoding="utf-8-sig")
-        given = {"table": place, "label_column": "Diagnosis"}
+        given = {"table": place, "label_column": "Diagnosis", "classes": ("cold", "flu")}
         error = refused(tmp_path / "pictures", "no column of pictures. By its first line it has 3 columns", **given)
         assert (error.fields["parameter"], "Diagnosis;" in error.what) == ("file_column", False)
         for rule in ("column:who", f"table:{tmp_path / 'persons.csv'}"):

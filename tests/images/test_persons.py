@@ -98,8 +98,7 @@ FORMATS = (
 def opened(made: Made, grouped: bool = True) -> ImageSet:
     """The data set, with its persons or without."""
     source, rule = made
-    classes = CLASSES if source.startswith("imagefolder") else None
-    return open_images(source, None, SQUARE, classes=classes, group_by=rule_of(rule) if grouped else None)
+    return open_images(source, None, SQUARE, classes=CLASSES, group_by=rule_of(rule) if grouped else None)
 
 
 def who(split: Split) -> list[str]:
@@ -170,15 +169,6 @@ def test_a_person_is_one_person_however_archives_write_the_folder(tmp_path: Path
         keys = opened((f"webdataset:{tmp_path}", rule)).splits["train"].keys
         assert keys is not None
         assert [keys.names[code] for code in keys.codes] == ["p1", "p1", "p1", "p2"]
-
-
-def test_a_level_of_folders_says_where_the_classes_are(tmp_path: Path) -> None:
-    """Without it, and without names of classes, deeper folders are refused."""
-    source, rule = folders(tmp_path)
-    found = open_images(source, None, SQUARE, group_by=rule_of(rule))
-    assert (found.classes, found.origin) == (("a", "b"), "inferred")
-    with pytest.raises(UserError, match="holds a folder"):
-        open_images(source, None, SQUARE)
 
 
 def test_the_patient_of_a_dicom_file_is_read_only_if_the_user_names_the_element(tmp_path: Path) -> None:

@@ -102,17 +102,15 @@ def test_what_is_held_out_depends_on_names_that_never_change(kind: str, tmp_path
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_classes_that_no_file_names_are_inferred_or_asserted(kind: str, tmp_path: Path) -> None:
+def test_classes_that_no_file_names_are_asserted(kind: str, tmp_path: Path) -> None:
     bare = pa.struct([("bytes", pa.large_binary())])
     numbers = table([{"bytes": png(7)}, {"bytes": png(8)}], [1, 0], named=False, kind=bare, fine=[0, 3])
-    data = open_images(made(kind, tmp_path / "numbers", train=numbers), geometry=SQUARE)
-    assert (data.origin, data.classes) == ("inferred", ("0", "1"))
+    data = open_images(made(kind, tmp_path / "numbers", train=numbers), geometry=SQUARE, classes=("0", "1"))
     np.testing.assert_array_equal(values(data.splits["train"]), [7, 8])
     for i, names in enumerate((pa.array(list("babb")), pa.array(list("babb")).dictionary_encode())):
         source = made(kind, tmp_path / f"{i}", train=table([png(i) for i in range(4)], names, named=False))
-        found = open_images(source, geometry=SQUARE)
-        assert (found.classes, found.origin) == (("a", "b"), "inferred")
-        assert found.splits["train"].labels.tolist() == [1, 0, 1, 1]
+        with refuses("conflict", parameter="classes"):
+            open_images(source, geometry=SQUARE)
         stated = open_images(source, geometry=SQUARE, classes=("b", "a", "c"))
         assert (stated.origin, stated.splits["train"].labels.tolist()) == ("asserted", [0, 1, 0, 0])
 
@@ -121,17 +119,18 @@ def test_labels_are_read_however_parquet_stores_them_in_the_column_that_is_named
     names, path = table([png(i) for i in range(4)], list("babb"), named=False), tmp_path / "train.parquet"
 
     def labels(**options: Any) -> list[int]:
-        found: list[int] = open_images(f"parquet:{path}", geometry=SQUARE, **options).splits["train"].labels.tolist()
-        return found
+        found = open_images(f"parquet:{path}", geometry=SQUARE, **{"classes": tuple("01234"), **options})
+        return list(found.splits["train"].labels.tolist())
 
     for how in ("PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"):
         pq.write_table(names, path, use_dictionary=False, column_encoding={"label": how})
-        assert labels() == [1, 0, 1, 1]
+        assert labels(classes=("a", "b")) == [1, 0, 1, 1]
     for how in ("uint8", "int8", "uint16", "uint32", "uint64"):
         pq.write_table(table([png(0), png(1), png(2)], pa.array([2, 0, 1], how), named=False), path)
         assert labels() == [2, 0, 1]
     pq.write_table(table([png(0), png(1)], ["x", "y"], named=False, site=[4, 3], note=["b", "a"]), path)
-    assert (labels(), labels(label_column="site"), labels(label_column="note")) == ([0, 1], [4, 3], [1, 0])
+    assert (labels(classes=("x", "y")), labels(label_column="site")) == ([0, 1], [4, 3])
+    assert labels(label_column="note", classes=("a", "b")) == [1, 0]
     with refuses("missing", match="no column 'image' of integers or texts"):
         labels(label_column="image")
     # The column of persons is not taken for that of the labels.
@@ -142,7 +141,8 @@ def test_labels_are_read_however_parquet_stores_them_in_the_column_that_is_named
     # Metadata that name no classes are ignored.
     for features in (b"[" * 100_000, b'{"info": 1e400}', b'{"info": NaN}', b"\xff", b"[]"):
         pq.write_table(table([png(0), png(1)], [0, 1]).replace_schema_metadata({b"huggingface": features}), path)
-        assert open_images(f"parquet:{path}", geometry=SQUARE).classes == ("0", "1")
+        with refuses("conflict", parameter="classes"):
+            open_images(f"parquet:{path}", geometry=SQUARE)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -213,7 +213,11 @@ def test_a_class_that_is_no_text_is_refused_before_anything_is_computed(tmp_path
 def test_what_is_no_set_of_labelled_pictures_is_refused(kind: str, tmp_path: Path) -> None:
     for i, (bad, code, guarded) in enumerate(REFUSED):
         with pytest.raises(UserError) as refused:
-            open_images(made(kind, tmp_path / f"{i}", train=bad), geometry=SQUARE)
+            open_images(
+                made(kind, tmp_path / f"{i}", train=bad),
+                geometry=SQUARE,
+                classes=None if b"names" in str(bad.schema.metadata).encode() else ("a", "b"),
+            )
         assert (refused.value.code, GUARDED in str(refused.value)) == (code, guarded), i
 
 

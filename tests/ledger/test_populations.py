@@ -199,23 +199,26 @@ def test_a_finished_set_is_of_no_other_population_because_its_command_is_typed_a
         made_set(place / "first", range(10), population)
     refused("conflict", lambda: made_set(place / "first", range(10), "b"))
     assert kept(place) == before
-    # Classes that are stated at the same time are not written, either.
     np.savez(place / "raw.npz", train_x=np.eye(9), train_y=np.array(list("abc"))[np.arange(9) % 3])
     for name in "abc":
         (place / "pictures" / name).mkdir(parents=True)
         Image.fromarray(np.full((8, 8), ord(name), np.uint8)).save(place / "pictures" / name / "1.png")
     makers: list[Callable[..., Any]] = [
-        partial(import_features, place / "raw.npz", out=place / "imported", warn=print),
+        partial(import_features, place / "raw.npz", out=place / "imported", classes=[*"abc"]),
         partial(
-            extract, f"imagefolder:{place / 'pictures'}", out=place / "extracted", image_size=8, pool="mean", warn=print
+            extract,
+            f"imagefolder:{place / 'pictures'}",
+            out=place / "extracted",
+            image_size=8,
+            pool="mean",
+            classes=[*"abc"],
         ),
     ]
     for make in makers:
         make()
         before = kept(place)
-        refused("conflict", partial(make, classes=[*"abc"], population="b"))
+        refused("conflict", partial(make, population="b"))
         assert kept(place) == before
-        assert make(classes=[*"abc"]).features.manifest.origin == "asserted"
 
 
 def test_what_has_no_guarantee_is_moved_under_no_cap(place: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bench.federation import plan_of
-from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.errors import UserError
 from dpfc_cli.evaluation.evaluate import evaluate
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
@@ -41,17 +41,6 @@ QUICK: dict[str, Any] = {"method": "dp-fc", "steps": 3}
 
 
 FACTS: dict[str, Any] = {"records": 100, "classes": 3, "dimensions": 6}
-
-
-def test_classes_that_were_inferred_are_called_so(sets: dict[str, FeatureSet], tmp_path: Path) -> None:
-    """How many there are depends on the records then, and so does all that follows from it."""
-    raw = sets["private"].folder.parent / "private.npz"
-    inferred = forecast(import_features(raw, tmp_path / "inferred", warn=print).features, epsilons=[1.0])
-    stated = forecast(sets["private"], epsilons=[1.0])
-    assert (inferred.origin, stated.origin) == ("inferred", "asserted")
-    assert (inferred.facts, inferred.outlooks) == (stated.facts, stated.outlooks)
-    more = set(inferred.warnings) - set(stated.warnings)
-    assert [GUARDED in text for text in more] == [True]
 
 
 def test_a_forecast_for_sites_has_the_noise_of_their_plan() -> None:

@@ -90,8 +90,7 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         small: dict[str, Any] = {"width": 32, "depth": 2, "heads": 2, "patch": 4, "native": square}
         patch.setitem(MODELS, "vit-ti16", replace(MODELS["vit-ti16"], **small))
         options: dict[str, Any] = {"model": "vit-ti16", "weights": str(file), "preprocess": "native", "pool": "mean"}
-        made = extract(
-            f"imagefolder:{top}", out=top / "set", exif=True, dtype="float32", batch=7, warn=print, **options
-        ).features
+        options["classes"] = ["c0", "c1"]
+        made = extract(f"imagefolder:{top}", out=top / "set", exif=True, dtype="float32", batch=7, **options).features
         assert made is not None
         yield Scene(top / "photos", made, head_of(made), str(file))

@@ -194,19 +194,6 @@ def test_vectors_of_text_are_those_of_the_tower_in_the_order_of_the_classes(
     assert "the names of the classes are numbers" in numbers.warnings[1]
 
 
-def test_classes_that_were_inferred_depend_on_the_records_and_that_is_said(weights: str) -> None:
-    x, y = records(0)
-    np.savez("counted.npz", train_x=x, train_y=y, test_x=x, test_y=y)
-    features = import_features("counted.npz", "counted", warn=print).features
-    Path("rows.json").write_text(json.dumps({"0": [0, 4], "1": [1], "cat": [2], "dog": [3]}))
-    line: dict[str, Any] = {**MODEL, "weights": weights, "rows": "rows.json"}
-    assert any("were inferred from its records" in each for each in zero_shot(features, **line).warnings)
-    called = zero_shot(features, **line, classes=("cat", "dog", "deer", "fox"), out="called.safetensors")
-    assert any("were inferred from its records" in each for each in called.warnings)
-    stated = import_features("counted.npz", "stated", classes=4).features
-    assert zero_shot(stated, **line, out="stated.safetensors").warnings == ()
-
-
 # The file itself
 
 

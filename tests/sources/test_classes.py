@@ -1,4 +1,4 @@
-"""Classes that nobody states are counted from the labels, within a bound, and there must be two."""
+"""Classes are stated: their names, of which there must be two, and the numbers that labels have for them."""
 
 from pathlib import Path
 
@@ -6,47 +6,42 @@ import pytest
 
 from dpfc_cli import reading
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.sources.classes import MOST_INFERRED, check_classes, class_names, inferred_classes, labelled
+from dpfc_cli.sources.classes import class_names, labelled, stated
 from tests.support import refuses
 
 
-def test_inferred_classes_are_the_numbers_up_to_the_largest_label() -> None:
-    assert inferred_classes(0) == ("0",)
-    assert inferred_classes(2) == ("0", "1", "2")
-    assert len(inferred_classes(MOST_INFERRED - 1)) == MOST_INFERRED
-    with pytest.raises(UserError, match="100,001 classes") as caught:
-        inferred_classes(MOST_INFERRED)
-    assert GUARDED in caught.value.what
-    assert (caught.value.code, caught.value.fields) == ("bad-record", {"parameter": "classes"})
+def test_classes_are_stated_and_no_label_says_which_there_are() -> None:
+    with refuses("conflict", parameter="classes"):
+        stated(None)
+    with refuses("bad-value"):
+        stated(("a",))
+    with refuses("bad-value", parameter="classes"):
+        stated(("a", "\udcff"))
+    assert stated(("a", "b")) == ("a", "b")
 
 
 def test_a_label_beyond_all_integers_is_refused() -> None:
     for label in (2**64 - 1, 10**30, -(10**30)):
-        for asserted in (None, ("a", "b")):
-            with refuses("bad-record", match="do not publish"):
-                labelled({"train": [0, label, None]}, asserted)
+        with refuses("bad-record", match="do not publish"):
+            labelled({"train": [0, label, None]}, ("a", "b"))
 
 
 def test_names_of_classes_are_labels() -> None:
     """In every format: all give their labels to this function."""
     named: dict[str, list[int | str | None]]
     named = {"train": ["flu ", "rare", " flu", "cold"], "val": ["cold"], "test": [None]}
-    found = labelled(named, None)
-    assert (found.classes, found.origin, found.renumbered) == (("cold", "flu", "rare"), "inferred", False)
+    found = labelled(named, ("flu", "cold", "never seen", "rare"))
     # A published test split without labels is ignored.
     assert found.used == {"train": "train", "test": "val"}
-    assert {split: own.tolist() for split, own in found.labels.items()} == {"train": [1, 2, 1, 0], "val": [0]}
-    # The same classes, asserted in another order, are other numbers of the same records.
-    asserted = labelled(named, ("flu", "cold", "never seen", "rare"))
-    assert (asserted.origin, asserted.renumbered) == ("asserted", True)
-    assert asserted.labels["train"].tolist() == [0, 3, 0, 1]
-    cases: list[tuple[list[int | str | None], tuple[str, ...] | None, str]] = [
-        (named["train"], ("flu", "cold"), "1 label is not among the 2 classes of classes: '…'"),
+    assert {split: own.tolist() for split, own in found.labels.items()} == {"train": [0, 3, 0, 1], "val": [1]}
+    two = ("flu", "cold")
+    cases: list[tuple[list[int | str | None], tuple[str, ...], str]] = [
+        (named["train"], two, "1 label is not among the 2 classes of classes: '…'"),
         (named["train"], ("0", "1"), "The labels are names. Give the names of all classes"),
-        (["flu", " ", "cold"], None, "1 train image has no name of a class as label, and others have one: '…'"),
-        (["flu", 1], None, "and others have one"),
-        ([0, None, 1], None, "1 train image has no label in 0..1: '…'"),
-        (["", " ", None], None, "no labelled training images"),
+        (["flu", " ", "cold"], two, "1 train image has no name of a class as label, and others have one: '…'"),
+        (["flu", 1], two, "and others have one"),
+        ([0, None, 1], two, "1 train image has no label in 0..1: '…'"),
+        (["", " ", None], two, "no labelled training images"),
     ]
     for labels, asked, says in cases:
         with pytest.raises(UserError, match=says) as refused:
@@ -55,7 +50,7 @@ def test_names_of_classes_are_labels() -> None:
     # Which it is, is for whoever holds the pictures.
     assert refused.value.full is None
     with pytest.raises(UserError) as refused:
-        labelled({"train": ["flu", ""]}, None, called=lambda split, i: f"{i}.png")
+        labelled({"train": ["flu", ""]}, two, called=lambda split, i: f"{i}.png")
     assert "'1.png'" in str(refused.value.full)
 
 
@@ -70,11 +65,3 @@ def test_names_are_read_from_a_file_and_no_more_of_it_than_there_can_be_names(
     assert class_names(tmp_path / "enough.txt") == ("cat", "dog")
     with refuses("unreadable", parameter="classes"):
         class_names(Path("/dev/zero"))
-
-
-def test_one_class_is_refused_and_only_inferred_ones_are_private() -> None:
-    for inferred in (True, False):
-        check_classes(("a", "b"), inferred)
-        with pytest.raises(UserError, match="one class only") as caught:
-            check_classes(("a",), inferred)
-        assert (caught.value.code, GUARDED in caught.value.what) == ("bad-value", inferred)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.sources.metadata import metadata_of, read
+from dpfc_cli.sources.metadata import metadata_of, read, refuse_lines
 
 
 def written(folder: Path, text: str, name: str = "metadata.csv") -> Path:
@@ -44,7 +44,7 @@ def test_a_table_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         ("metadata.jsonl", "[" * 100_000, "nested too deeply"),
     ):
         with pytest.raises(UserError, match=says) as refused:
-            read(written(tmp_path, text, name))
+            refuse_lines(tmp_path / name, read(written(tmp_path, text, name)).wrong)
         assert str(tmp_path / name) in refused.value.what
 
 

@@ -79,7 +79,7 @@ def texts(**lines: str) -> Callable[[Path], object]:
 
 
 def a_set(arrays: dict[str, Any]) -> Callable[[Path], object]:
-    return lambda folder: import_features(formats.npz(folder, arrays), folder / "set", classes=3, warn=print)
+    return lambda folder: import_features(formats.npz(folder, arrays), folder / "set", classes=3)
 
 
 def read_set(folder: Path) -> None:
@@ -109,14 +109,14 @@ def imported(write: formats.Write, arrays: dict[str, Any] = ARRAYS) -> Target:
 
     def run(folder: Path) -> None:
         if (folder / "npy").exists():
-            import_features(folder / "npy", folder / "made", warn=print)
+            import_features(folder / "npy", folder / "made", classes=3)
             return
         with opened(source(folder)) as tables:
             for table in tables.splits.values():
                 for start in range(0, min(table.n, 10_000), 5_000):
                     table.rows(start, min(start + 5_000, table.n))
         if sum(source(folder).read_bytes()) % 16 == 0 if source(folder).is_file() else False:
-            import_features(source(folder), folder / "made", warn=print)
+            import_features(source(folder), folder / "made", classes=3)
 
     return Target(make=lambda folder: write(folder, arrays), read=run)
 
@@ -146,7 +146,7 @@ def read_slides(folder: Path) -> None:
             f"slides:{folder / 'slides'}", **given, warn=told.append, most_null=0.9 if on_error == "null" else None
         )
         with contextlib.suppress(UserError):
-            tables = slides.pooled(folder / "slides", wanted, None, folder / "made")
+            tables = slides.pooled(folder / "slides", wanted, ("x", "y"), folder / "made")
             rows = {name: (each.rows(0, each.n), each.y) for name, each in tables.splits.items()}
             if given["table"].read_bytes() == SLIDES.encode():
                 assert tables.splits["train"].n == (2 if by == "patient" else 3)
@@ -381,7 +381,10 @@ TARGETS = {
     "parquet": tables("parquet"),
     "arrow": tables("arrow"),
     "webdataset": Target(
-        make=make_archive, read=lambda folder: look(open_images(f"webdataset:{folder / 'train.tar'}", geometry=SQUARE))
+        make=make_archive,
+        read=lambda folder: look(
+            open_images(f"webdataset:{folder / 'train.tar'}", geometry=SQUARE, classes=tuple("abcd"))
+        ),
     ),
     "idx": Target(make=make_idx, read=lambda folder: look(open_images("mnist", folder))),
     "cifar": Target(make=make_cifar, read=lambda folder: look(open_images("cifar10", folder))),

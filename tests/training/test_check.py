@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import shards
 from dpfc_cli.features.manifest import Manifest
@@ -19,7 +19,6 @@ from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.methods import METHODS, dp_fc
 from dpfc_cli.methods.method import Method, Solution
-from dpfc_cli.planning.forecast import forecast
 from dpfc_cli.privacy import forms, sums
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Oracle
@@ -32,9 +31,8 @@ from dpfc_cli.training.machine import stack_bytes
 from dpfc_cli.training.observer import CHECKING, Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import run
-from dpfc_cli.training.train import train
 from tests.hostile import standing
-from tests.support import blobs, refuses, set_with
+from tests.support import refuses, set_with
 from tests.training.requests import charges, checked, ready, request
 from tests.training.stopped import Listener
 
@@ -252,38 +250,3 @@ def test_a_calibration_for_other_records_is_refused(features: FeatureSet) -> Non
     other = calibrate(METHODS["dp-fc"], replace(facts_of(features), n=60), {"steps": 3}, Privacy(epsilon=1.0))
     with pytest.raises(ValueError, match="calibrated for other records"):
         check(request(features), other, Observer())
-
-
-NAMES = ("MUELLER, P0001", "OKAFOR, P0002", "SILVA, P0003", "WANG, P0004", "ZHAO, P0005")
-
-
-@pytest.fixture
-def inferred(tmp_path: Path, heads: None) -> FeatureSet:
-    """120 records whose labels are names of patients."""
-    x, y = blobs(120, 5, len(NAMES))
-    np.savez(tmp_path / "raw.npz", train_x=x, train_y=np.array(NAMES)[y])
-    return import_features(tmp_path / "raw.npz", tmp_path / "set", warn=print).features
-
-
-def trained(features: FeatureSet, **options: Any) -> Any:
-    return train(features, method="dp-ls", observer=Listener(), **options)
-
-
-def test_names_that_nobody_stated_are_published_by_whoever_insists_alone(inferred: FeatureSet, tmp_path: Path) -> None:
-    for privacy in ({"epsilon": 1.0}, {"noise_multiplier": 9.0}):
-        with refuses("conflict", parameter="infer_classes") as refused:
-            trained(inferred, **privacy)
-        said = str(refused.value)
-        assert not any(name in said for name in NAMES)
-        assert GUARDED in said
-    assert charges(inferred) == ()
-    assert not list(tmp_path.rglob("*.safetensors"))
-    made = trained(inferred, epsilon=1.0, infer_classes=True)
-    assert made.head.classes == NAMES
-    assert "inferred from the private records" in made.head.statement()["public facts"]
-
-
-def test_what_claims_nothing_is_not_refused(inferred: FeatureSet) -> None:
-    assert trained(inferred, non_private=True).head.card["claim"] == "non-private"
-    assert trained(inferred, epsilon=1.0, seed=3).head.card["claim"] == "research"
-    forecast(records=inferred.split("train").n, classes=len(NAMES), dimensions=5)

@@ -389,16 +389,6 @@ def test_a_continued_head_says_on_which_condition_its_claim_holds(private: Featu
     assert card["epsilon"] > 2.0
 
 
-def test_stated_classes_do_not_cover_a_head_whose_classes_were_inferred(tmp_path: Path, private: FeatureSet) -> None:
-    """The classes of the first head would be seen in the card of the new one, and no guarantee would cover them."""
-    inferred = import_features(tmp_path / "private.npz", tmp_path / "features" / "inferred", warn=print).features
-    first = head_of(inferred, epsilon=1.0, infer_classes=True)
-    read(inferred, first.path)
-    inferred.manifest = replace(inferred.manifest, origin="asserted")
-    with refuses("private-records", match="inferred from the private records"):
-        read(inferred, first.path)
-
-
 def test_what_earlier_heads_took_for_public_is_named_by_later_ones(tmp_path: Path, private: FeatureSet) -> None:
     path = head_of(
         private, epsilon=1.0, public_head=npz(tmp_path / "v.npz"), public_features=made(tmp_path, "b", 1)

@@ -162,12 +162,7 @@ def test_without_a_guarantee_none_is_claimed_anywhere(claim: Claim) -> None:
     assert statement.meaning(made) is None
 
 
-def test_inferred_facts_are_called_inferred_and_not_covered() -> None:
-    said = said_of(make_card("private", "inferred"))["public facts"]
-    assert said.startswith("2 classes, 1 label per record: inferred from the private records; the guarantee does not")
-    assert "unless the operator asserts the classes and the labels per record" in said
-    assert "--" not in said
-    assert "asserted public" not in said
+def test_who_states_the_public_facts_is_said() -> None:
     for origin in ("asserted", "data set"):
         assert said_of(make_card("private", origin))["public facts"] == f"2 classes, 1 label per record: {origin}"
 
