@@ -217,9 +217,9 @@ def _refuse_common(after: Ledger, of: str, files: Mapping[str, Path]) -> None:
         kept = after.path.parent / LEDGER_DIGESTS / each
         return kept if kept.exists() else files.get(each, kept)
 
-    mine = after.populations_of(of)
+    mine = after.said_of(of)
     for other in after.sets if mine else ():
-        theirs = after.populations_of(other)
+        theirs = after.said_of(other)
         if mine and theirs and not mine & theirs and (count := digests.common(place(of), place(other))):
             name, its = (after.sets[each][0].name for each in (of, other))
             what = (

@@ -28,7 +28,8 @@ mu_for = functools.cache(mu_for)
 
 
 def a_set(population: str | None = None, **changed: Any) -> Set:
-    said: dict[str, Any] = {"set": new_id(), "name": "digits", "records": DIGEST, "listing": {"train": "l"}}
+    of = changed.get("set") or new_id()
+    said: dict[str, Any] = {"set": of, "name": "digits", "records": of * 2, "listing": {"train": of}}
     return Set(**{"by": "Ada", **said, "population": population, **changed})
 
 
