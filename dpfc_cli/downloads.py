@@ -38,7 +38,6 @@ class Remote(NamedTuple):
 
     @property
     def place(self) -> Path:
-        """Where it lies."""
         return cache_folder() / self.name
 
 

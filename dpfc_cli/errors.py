@@ -94,14 +94,13 @@ class UserError(Exception):
         named = {"parameter": _PARAMETER.search(f"{what} {remedy}"), "path": _QUOTED.search(f"{what} {remedy}")}
         what, self.remedy = (_QUOTED.sub(r"'\1'", text) for text in (what, remedy))
         self.what = _SECRET.sub("'…'", what)
-        self.full = _SECRET.sub(_in_full, what) if self.what != what else None
+        self.full = _SECRET.sub(r"\1", what) if self.what != what else None
         self.code = code
         self.fields: dict[str, object] = {name: found[1] for name, found in named.items() if found} | fields
         super().__init__(self.what, self.remedy)
 
     @property
     def exit_code(self) -> int:
-        """How the command line ends: one of `ENDINGS`."""
         return _ENDINGS.get(self.code, 2)
 
     def __str__(self) -> str:
@@ -178,12 +177,8 @@ def secret(*texts: object) -> str:
 
     In `full` each of several texts has a line of its own.
     """
-    return '\0"' + "\n".join(printable(str(text).replace("\0", "")) for text in texts) + '"\0'
-
-
-def _in_full(found: re.Match[str]) -> str:
-    lines = "\n".join(f"'{line}'" for line in found[1].split("\n"))
-    return f"\n{lines}\n" if "\n" in lines else lines
+    lines = "\n".join("'" + printable(str(text).replace("\0", "")) + "'" for text in texts)
+    return f'\0"{lines}"\0' if len(texts) == 1 else f'\0"\n{lines}\n"\0'
 
 
 def spelled(text: str, spell: Callable[[str], str]) -> str:
@@ -243,6 +238,5 @@ def counted(n: int, noun: str) -> str:
 
 
 def sentence(error: Exception) -> str:
-    """An error's text as a sentence."""
     text = str(error).rstrip(".")
     return text[:1].upper() + text[1:] + "."

@@ -113,8 +113,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         head_: the head, a `dpfc_cli.Head`. Its classes have the order of `classes`. They are numbers where the labels
             were not asserted.
         privacy_: ε, δ and μ of the fit, the unit, and what all fits with this ledger have spent together for one
-            `spent_unit`: a record, if they do not all protect the same persons. `unprotected`: how many of the `fits`
-            had no guarantee. They are in no sum. None: this fit has no guarantee.
+            `spent_unit`: a record, if they do not all protect the same persons. `unprotected`: how many of the
+            `charges` had no guarantee. They are in no sum. None: this fit has no guarantee.
         statement_: what is claimed of the head, as `dpfc statement` says it.
 
     """
@@ -142,14 +142,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             _Observer().warn(COPIED)
         found: Self = super().__sklearn_clone__()
         return found
-
-    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        shown = str(super().__repr__(N_CHAR_MAX))
-        if "epsilon=" in shown:
-            return shown
-        # scikit-learn leaves out what has its default.
-        name, _, rest = shown.partition("(")
-        return f"{name}(epsilon={self.epsilon!r}{'' if rest == ')' else ', '}{rest}"
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train on private records, and charge it to the ledger.
@@ -410,7 +402,7 @@ def _privacy(trained: Trained) -> Values:
     found |= {
         "spent": None if claimed is None else spent.epsilon(claimed.delta),
         "spent_unit": spent.unit,
-        "fits": len(spent.charges),
+        "charges": len(spent.charges),
         "unprotected": spent.unprotected,
         "classes": card["facts"]["origin"],
         "ledger": str(spent.ledger),

@@ -59,12 +59,13 @@ class ListedHead:
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
     """All feature sets of one folder and all heads of another. unreadable: files among them that are neither, and why
-    not.
+    not. failed: why a ledger cannot be read, if one cannot: nobody knows what was spent.
     """
 
     sets: tuple[ListedSet, ...]
     heads: tuple[ListedHead, ...]
     unreadable: tuple[tuple[str, str], ...]
+    failed: UserError | None = None
 
 
 def inventory(features: Path, heads: Path) -> Inventory:
@@ -73,6 +74,7 @@ def inventory(features: Path, heads: Path) -> Inventory:
     found: list[ListedHead] = []
     unreadable: list[tuple[str, str]] = []
     cards: list[tuple[Path, Mapping[str, Any]]] = []
+    failed = None
     for path in sorted(heads.glob("*.safetensors")):
         try:
             card = Head.load(path).card
@@ -92,10 +94,12 @@ def inventory(features: Path, heads: Path) -> Inventory:
             book = read(place)
             known_set(book, known)
         except UserError as error:
+            # A ledger that only lacks the set could be read.
+            failed = failed or (error if book is None else None)
             book = None
             unreadable.append((str(error.fields.get("path", place)), _what(error)))
         sets.append(_listed(known, book, cards))
-    return Inventory(sets=tuple(sets), heads=tuple(found), unreadable=tuple(dict.fromkeys(unreadable)))
+    return Inventory(sets=tuple(sets), heads=tuple(found), unreadable=tuple(dict.fromkeys(unreadable)), failed=failed)
 
 
 def _listed(known: FeatureSet, book: Ledger | None, cards: Iterable[tuple[Path, Mapping[str, Any]]]) -> ListedSet:

@@ -154,7 +154,6 @@ def floats(values: Any) -> tuple[float, ...]:
 
 
 def option(help: str, group: str = "", *, default: Any = None, **more: Any) -> Any:
-    """A field that is an option."""
     return field(default=default, metadata={"option": Option(help, group, **more)})
 
 

@@ -24,7 +24,6 @@ def sigma(value: float) -> str:
 
 
 def delta(value: float) -> str:
-    """δ: rounded up to three digits."""
     return rounded_up(value, 3)
 
 

@@ -23,7 +23,6 @@ def fault(value: Any, check: Check) -> str | None:
 
 
 def test(holds: Callable[[Any], bool]) -> Check:
-    """A check of one value."""
     return lambda value: None if holds(value) else ""
 
 
@@ -44,7 +43,6 @@ def number(low: float, high: float, beyond: bool = False) -> Check:
 
 
 def among(names: Collection[str]) -> Check:
-    """One of some words."""
     return test(lambda value: type(value) is str and value in names)
 
 
@@ -63,8 +61,6 @@ def either(*checks: Check) -> Check:
 
 
 def each(item: Check, least: int = 0) -> Check:
-    """A list of at least so many items."""
-
     def check(value: Any) -> str | None:
         if type(value) is not list or len(value) < least:
             return ""

@@ -69,7 +69,6 @@ class Signals:
 
     @property
     def sampled(self) -> bool:
-        """Whether a unit may be left out."""
         return any(q < 1 for _, q in self.each)
 
     def named(self, mu: float) -> "Signals":

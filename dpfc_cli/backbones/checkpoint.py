@@ -105,7 +105,6 @@ class Checkpoint:
     heads: int | None
 
     def need(self, name: str) -> np.ndarray:
-        """A tensor. Raises UserError if it is missing."""
         if name not in self.arrays:
             raise incomplete(self.source, f"lacks the tensor '{name}' of a {self.kind}, in the names of dpfc")
         return self.arrays[name]
@@ -118,7 +117,6 @@ class Checkpoint:
             raise _foreign(self.source, self.names.get(name, name), self.dialect, self.kind)
 
     def under(self, *numbers: int) -> Arrays:
-        """The tensors of a block, without its number."""
         ahead = "".join(f"{number}." for number in numbers)
         return {name.removeprefix(ahead): array for name, array in self.arrays.items() if name.startswith(ahead)}
 
@@ -278,13 +276,11 @@ def _numbers(array: Array, file: Path, name: str) -> np.ndarray:
 
 
 def check_shape(source: str, name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
-    """Raise UserError if a tensor has another shape than it must have."""
     if array.shape != expected:
         raise incomplete(source, f"has the tensor '{name}' with the shape {array.shape} instead of {expected}")
 
 
 def misshapen(source: str, name: str, shape: tuple[int, ...]) -> UserError:
-    """The error for a tensor with a shape that cannot be."""
     return incomplete(source, f"has the tensor '{name}' with the shape {shape}, which makes no sense there")
 
 

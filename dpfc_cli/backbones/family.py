@@ -176,7 +176,6 @@ class Family(ABC):
             hub.check(wanted.weights)
 
     def poolings_of(self, wanted: Wanted) -> tuple[str, ...]:
-        """Those of the poolings that a model has."""
         return self.poolings
 
     @abstractmethod

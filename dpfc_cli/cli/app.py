@@ -1,7 +1,6 @@
 """`dpfc`: the commands and how they end.
 
-The exit codes are `errors.ENDINGS`. With --json, stderr has the warnings that the object lacks, or the
-error as one JSON object with them.
+The exit codes are `errors.ENDINGS`. With --json the object has the warnings. An error is one on stderr, with them.
 
 `display` is imported inside functions: it looks at the output streams, and `main` may have to repair them first.
 """
@@ -95,8 +94,8 @@ def command(
             from dpfc_cli.cli import display
 
             common = {each: _before.get(each, False) or words.get(each, False) for each in COMMON}
-            display.quiet, stop.stands = common["quiet"] or common["as_json"], when_stopped
-            display.held = [] if common["as_json"] else None
+            stop.stands = when_stopped
+            display.begin(common["as_json"], common["quiet"])
             if "as_json" in words:
                 words["as_json"] = common["as_json"]
             try:
@@ -105,11 +104,11 @@ def command(
                 raise
             except (Exception, KeyboardInterrupt) as error:
                 found = _error_of(error)
+                progress.close()
                 if common["verbose"] and found.code == "defect":
                     _show_traceback(error)
                 said = [] if isinstance(error, KeyboardInterrupt) else notes(error)
                 raise typer.Exit(display.fail(found, said, spell, common["as_json"])) from None
-            display.tell_held()
 
         shown: Any = guarded
         parameters = [each.parameter(spell) for each in options.values()]
@@ -158,7 +157,6 @@ def _show_traceback(error: BaseException) -> None:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """A warning of Python, as the libraries issue them."""
     from dpfc_cli.cli import display
 
     display.warn(f"{category.__name__}: {message}")
@@ -211,7 +209,6 @@ def main() -> None:
     try:
         stop.listen()
         warnings.showwarning = _show_warning
-        progress.wanted = False
         code = _run(sys.argv[1:])
         stop.finish()
     except KeyboardInterrupt:
@@ -243,26 +240,12 @@ def _run(words: list[str]) -> Any:
         importlib.import_module(f"dpfc_cli.cli.{module}")
     group: Any = typer.main.get_command(app)
     try:
-        if not _helped(group, words):
-            if name in COMPUTING:
-                keep_compiled()
-            group()
+        if name in COMPUTING:
+            keep_compiled()
+        group(prog_name="dpfc")
     except SystemExit as end:
         return end.code
     return 0
-
-
-def _helped(group: Any, words: list[str]) -> bool:
-    """Show a command's help, if the line asks for nothing else: whether it did.
-
-    Typer would import pydantic to parse the line, which takes a third of the time that such a line takes.
-    """
-    if len(words) != 2 or words[1] not in ("-h", "--help") or words[0] not in group.commands:
-        return False
-    command = group.commands[words[0]]
-    outer = group.context_class(group, info_name="dpfc", **group.context_settings)
-    print(command.get_help(command.context_class(command, info_name=words[0], parent=outer)))  # noqa: T201
-    return True
 
 
 # What JAX compiles

@@ -26,9 +26,8 @@ def audit(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
 
     found: list[Audit] = []
     try:
-        with display.stages("Attacking", "pairs") as progress:
-            for each in audits(Auditing(**asked, progress=progress)):
-                found.append(each)
+        for each in audits(Auditing(**asked)):
+            found.append(each)
     except KeyboardInterrupt:
         if found and not as_json:
             _show(found, asked["confidence"])

@@ -17,6 +17,7 @@ from dpfc_cli.errors import conflict, missing, parameter
 from dpfc_cli.evaluation.request import PRIVATE, PrivateScoring
 from dpfc_cli.folders import features_folder
 from dpfc_cli.options import Option
+from dpfc_cli.progress import show
 
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.exact import Evaluation
@@ -64,7 +65,6 @@ def evaluate(
         ),
     ] = None,
     full: Full = False,
-    calibration: Annotated[bool, Option("Show whether the probabilities are right, too.", OUTPUT)] = False,
     as_json: Annotated[
         bool, Option("Print one JSON object, with all figures in full.", OUTPUT, flags=("--json",))
     ] = False,
@@ -107,24 +107,23 @@ def evaluate(
             cost = question(ready.charge, found.name, book.with_facts(ready.charge).account_of(found.manifest.id))
             if refused is not None and not display.confirmed(f"{refused.what} Charge {cost}?"):
                 raise refused
-            ready = replace(ready, again=refused is not None)
-    with display.stages("Evaluating", "records") as progress:
-        if len(loaded) > 1:
-            compared = evaluation.compare(loaded, **scored, progress=progress)
-            document = evaluated.several(paths, cards, found, compared)
-            names, groups = evaluated.heads_named(paths), evaluated.but_for_the_seed(cards)
-            draw = partial(_drawn_several, cards, names, groups, found, compared.evaluations)
-        elif ready is None:
-            exact = evaluation.evaluate(loaded[0], **scored, progress=progress)
-            document = evaluated.one(paths[0], cards[0], found, exact, calibration)
-            draw = partial(_drawn_one, paths[0], found, exact)
-        else:
-            # It loads JAX, and nothing else here needs that.
-            from dpfc_cli.evaluation import private
+            ready = replace(ready, wanted=replace(ready.wanted, again=refused is not None))
+    if len(loaded) > 1:
+        compared = evaluation.compare(loaded, **scored)
+        document = evaluated.several(paths, cards, found, compared)
+        names, groups = evaluated.heads_named(paths), evaluated.but_for_the_seed(cards)
+        draw = partial(_drawn_several, cards, names, groups, found, compared.evaluations)
+    elif ready is None:
+        exact = evaluation.evaluate(loaded[0], **scored)
+        document = evaluated.one(paths[0], cards[0], found, exact)
+        draw = partial(_drawn_one, paths[0], found, exact)
+    else:
+        # It loads JAX, and nothing else here needs that.
+        from dpfc_cli.evaluation import private
 
-            noisy = private.release(ready, progress)
-            stop.stands = f"The evaluation was charged to '{ledger_path(found.folder)}' and stays charged."
-            document = evaluated.private(paths[0], cards[0], found, noisy)
+        noisy = private.release(ready, show)
+        stop.stands = f"The evaluation was charged to '{ledger_path(found.folder)}' and stays charged."
+        document = evaluated.private(paths[0], cards[0], found, noisy)
     if as_csv:
         for warning in document.values["warnings"]:
             display.warn(warning)

@@ -25,8 +25,7 @@ def export(
     from dpfc_cli.heads.head import Head, shown
 
     loaded = Head.load(head_or_newest(head))
-    with display.stages("Exporting", "B") as progress:
-        made = write(loaded, **asked, progress=progress)
+    made = write(loaded, **asked)
     name = shown(loaded.file)
     if as_json:
         display.as_json(

@@ -35,7 +35,6 @@ def extract(
     An interrupted run leaves the shards that it finished. The same command makes the others.
     """
     from dpfc_cli.extraction import extract as extraction
-    from dpfc_cli.images import catalogue
 
     wanted = source_named(source, dataset)
     if wanted is None:
@@ -46,15 +45,12 @@ def extract(
 
         show_needed(extraction.checked(Extraction(wanted, **asked)).needs, as_json)
         return
-    units = {extraction.OPENING: "B" if catalogue.small(wanted) else "files", extraction.LOADING: "B"}
-    units[extraction.EXTRACTING] = units[extraction.LOOKING] = "images"
 
     def warn(said: str) -> None:
         display.warn(spelled(said, flag_named))
 
     def make(**more: bool) -> extraction.Extracted:
-        with display.stages(extraction.OPENING, lambda stage: units[stage.partition(":")[0]]) as progress:
-            return extraction.extract(wanted, **asked | more, progress=progress, warn=warn)
+        return extraction.extract(wanted, **asked | more, warn=warn)
 
     made = _unless_persons(make)
     _remark(made)
@@ -67,23 +63,19 @@ def import_(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
     from dpfc_cli.extraction.importing import Imported, import_features
 
     def make(**more: bool) -> Imported:
-        with display.stages("Opening", "records") as progress:
-            return import_features(**asked | more, progress=progress, warn=display.warn)
+        return import_features(**asked | more, warn=display.warn)
 
     features, made = _unless_persons(make)
     _report(features.folder, features, made=made, as_json=as_json)
 
 
 def _remark(made: "Extracted") -> None:
-    """What an extraction did, on stderr."""
     if made.was_complete:
         return
     if made.resumed is not None:
         display.say(f"Went on with '{made.folder}': {counted(made.resumed, 'shard')} were still to be made.")
     rate = made.images / max(made.seconds, 1e-9)
     display.say(f"{counted(made.images, 'image')} in {made.seconds:,.1f} s ({rate:,.0f} images/s).")
-    if made.null is not None:
-        display.warn(made.null)
     if made.features is None:
         display.say("This part is done. The other parts are not: the last to end completes the set.")
 
@@ -105,16 +97,15 @@ def _unless_persons(make: Callable[..., Made]) -> Made:
 
 def _report(folder: Path, features: "FeatureSet | None", *, made: bool, as_json: bool) -> None:
     """What a feature set is. features: None if other processes still make it. made: whether it was made now."""
+    if features is not None:
+        if not made:
+            said = "is complete already by its manifest: its shards were not read"
+            display.say(f"'{folder}' {said}. Delete it to make it anew.")
+        if not as_json:
+            _show(features)
+        _advise(features)
     if as_json:
         display.as_json(_json(folder, features, made))
-    if features is None:
-        return
-    if not made:
-        said = "is complete already by its manifest: its shards were not read"
-        display.say(f"'{folder}' {said}. Delete it to make it anew.")
-    if not as_json:
-        _show(features)
-    _advise(features)
 
 
 def _json(folder: Path, features: "FeatureSet | None", made: bool) -> dict[str, Any]:

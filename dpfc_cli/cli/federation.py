@@ -1,6 +1,5 @@
 """`dpfc site-…` and `dpfc federation-…`: several sites train one head."""
 
-import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -104,8 +103,7 @@ def new(
     outputs.check(out, (".json",))
     made = plans.agreed(invitations, method, MethodOptions(**asked).options, delta, adjacency, colluding, public_head)
     outputs.write(out, made.data)
-    with contextlib.ExitStack() as stack:
-        _warn(made, Shown(stack))
+    _warn(made, Shown())
     if as_json:
         display.as_json({"file": str(out), "digest": made.digest, "plan": json.loads(made.data)})
         return
@@ -120,11 +118,10 @@ def check(
     from dpfc_cli.federation.site import ready
     from dpfc_cli.report import account as shown
 
-    with contextlib.ExitStack() as stack:
-        observer = Shown(stack)
-        site = _site(plan, features, name, policy, observer)
-        checked = ready(site, observer)
-        _warn(site.plan, observer)
+    observer = Shown()
+    site = _site(plan, features, name, policy, observer)
+    checked = ready(site, observer)
+    _warn(site.plan, observer)
     claimed, after = checked.calibrated.worth, checked.after
     cost = rounding.cost(claimed.epsilon, claimed.delta)
     rows = [
@@ -164,16 +161,15 @@ def serve(
     from dpfc_cli.federation.site import serve as answer
     from dpfc_cli.training.run import Trained
 
-    with contextlib.ExitStack() as stack:
-        observer = Shown(stack)
-        site = _site(plan, features, name, policy, observer)
-        if site.plan.digest != "".join(digest.lower().split()):
-            raise conflict(
-                f"{quoted(plan)} is not the plan of {parameter('digest')}.",
-                "Compare the digest with the other operators again. If they have another one, ask for their plan.",
-            )
-        stop.stands = "'dpfc budget' says whether the plan is charged. The same command goes on."
-        made = answer(site, socket, observer, answer_every)
+    observer = Shown()
+    site = _site(plan, features, name, policy, observer)
+    if site.plan.digest != "".join(digest.lower().split()):
+        raise conflict(
+            f"{quoted(plan)} is not the plan of {parameter('digest')}.",
+            "Compare the digest with the other operators again. If they have another one, ask for their plan.",
+        )
+    stop.stands = "'dpfc budget' says whether the plan is charged. The same command goes on."
+    made = answer(site, socket, observer, answer_every)
     # Of one that was written before, the ledger has the name.
     head = str(made.path if isinstance(made, Trained) else made.head)
     if as_json:
@@ -199,9 +195,7 @@ def run(
     from dpfc_cli.federation.plan import load
     from dpfc_cli.trust import statement
 
-    with contextlib.ExitStack() as stack:
-        observer = Shown(stack)
-        head = train(load(plan), sockets, out, observer, patience, public_head)
+    head = train(load(plan), sockets, out, Shown(), patience, public_head)
     digest = head.statement()["SHA-256 of the file"]
     if as_json:
         display.as_json({"head": str(head.file), "sha256": digest, "card": head.card})

@@ -9,6 +9,7 @@ from dpfc_cli.cli.typed import JSON, source_named
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.request import SOURCES, Extraction
 from dpfc_cli.options import Option, declared
+from dpfc_cli.progress import show
 from dpfc_cli.show.document import Block, Document, Facts, Section
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ def fetch(
         raise UserError("Weights alone do not say which model they are of.", "Name it: --model.", code="missing")
     needs = fetching.needed(wanted, None, model, weights, text=True)
     if not dry_run:
-        with display.stages("Fetching", "B") as progress:
-            fetching.fetch(needs, progress)
+        fetching.fetch(needs, show)
     show_needed(needs, as_json)
 
 

@@ -47,8 +47,7 @@ def forecast(
                 "Name a public feature set of the same backbone.",
             )
         canvas.check(plot)
-    with display.stages("Calibrating the noise", "trainings") as progress:
-        found = forecasts.forecast(**asked, progress=progress)
+    found = forecasts.forecast(**asked)
     for text in found.warnings:
         display.warn(text)
     if as_json:

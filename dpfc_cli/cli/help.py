@@ -164,8 +164,6 @@ def _refused(error: Any, words: Sequence[str]) -> UserError:
             others = [p for p in _options(ctx.command, ctx) if p.required and p is not error.param]
             names = ", ".join(f"'{p.opts[0]}'" for p in others if given.isdisjoint(p.opts))
             said, about = (f"{said}, and {names}", "") if names else (said, f"{error.param.help} ")
-        if command := re.match("No such command '(help|version)'", said):
-            return UserError(f"There is no command '{command[1]}'.", f"Write 'dpfc --{command[1]}'.")
         if said.startswith("Got unexpected extra") and any("--features" in p.opts for p in _options(ctx.command, ctx)):
             about = "A feature set is named with '--features'. "
         # Many write 0,5 where they live.

@@ -1,7 +1,6 @@
 """`dpfc list`: the feature sets, the heads, and what they cost."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from dpfc_cli import rounding
@@ -9,7 +8,6 @@ from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import JSON
-from dpfc_cli.errors import UserError
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.show.document import Document, Section, Table, Words
 
@@ -29,33 +27,17 @@ def list_(
     from dpfc_cli.inventory import inventory
 
     found = inventory(features_folder(), heads_folder())
-    failed = _unread_ledger(found)
-    document = _document(found, failed)
+    document = _document(found)
     if as_json:
         display.as_json(document.values)
     else:
         display.show(document, full)
-    if failed is not None:
-        raise failed
+    if found.failed is not None:
+        raise found.failed
 
 
-def _unread_ledger(found: "Inventory") -> UserError | None:
-    """Why the ledger of a set cannot be read, if one cannot: nobody knows what was spent."""
-    from dpfc_cli.ledger.file import ledger_path, read
-
-    try:
-        for each in found.sets:
-            if each.charges is None:
-                read(ledger_path(Path(each.path)))
-    except UserError as error:
-        return error
-    return None
-
-
-def _document(found: "Inventory", failed: UserError | None) -> Document:
-    """Both tables, and what is wrong. The short form has what a command names, and its cost. failed: what is said
-    after it.
-    """
+def _document(found: "Inventory") -> Document:
+    """Both tables, and what is wrong. The short form has what a command names, and its cost."""
     from dpfc_cli.trust.statement import SEEDED, claimed
 
     sets = [
@@ -91,8 +73,8 @@ def _document(found: "Inventory", failed: UserError | None) -> Document:
         none = "There is none yet. Train one: dpfc train --epsilon 1" if known else "There is none here."
     no_heads = Words(none)
     seeded = [Words(SEEDED)] if any(each.seeded for each in found.heads) else []
-    said = [(path, why) for path, why in found.unreadable if failed is None or why != failed.what]
-    warnings = [why if path in why else f"{path}: {why}" for path, why in said]
+    last = None if found.failed is None else found.failed.what
+    warnings = [why if path in why else f"{path}: {why}" for path, why in found.unreadable if why != last]
     warnings += dict.fromkeys(each.warning for each in found.sets if each.warning is not None)
     if names := ", ".join(each.name for each in found.sets if each.unprotected):
         warnings.append(
@@ -109,5 +91,8 @@ def _document(found: "Inventory", failed: UserError | None) -> Document:
             Section(f"Heads in {heads_folder()}", [*of_heads, *seeded]),
             Section("", [Words(warning, strong=True) for warning in warnings]),
         ],
-        values=asdict(found),
+        values={
+            **{name: [asdict(each) for each in getattr(found, name)] for name in ("sets", "heads")},
+            "unreadable": found.unreadable,
+        },
     )

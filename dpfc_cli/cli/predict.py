@@ -64,15 +64,11 @@ def predict(
     from dpfc_cli.features.lookup import set_at
     from dpfc_cli.prediction import predict as prediction
 
-    unit = ["pictures"]
-    units = {prediction.LOADING: "B"}
     named = head_or_newest(head, set_at(source) if head is None else None)
     asked = with_sets(asked, Predicting)
-    with display.stages(prediction.LOADING, lambda stage: units.get(stage.partition(":")[0], unit[0])) as progress:
-        found = prediction.predict(named, source, **asked, progress=progress)
-        unit[0] = f"{found.noun}s"
-        _remark(found)
-        saved = _print(found, kind) if out is None else found.save(out, form)
+    found = prediction.predict(named, source, **asked)
+    _remark(found)
+    saved = _print(found, kind) if out is None else found.save(out, form)
     if as_json:
         display.as_json(_json(found, saved))
     _told(found, saved)
@@ -86,7 +82,6 @@ def _json(found: "Predictions", saved: "Saved") -> dict[str, Any]:
         "errors": saved.errors,
         "resumed": saved.resumed,
         "temperature": None if fitted is None else fitted.temperature,
-        "warnings": list(found.warnings),
     }
 
 
@@ -108,7 +103,6 @@ def _print(found: "Predictions", kind: str) -> "Saved":
 
 
 def _remark(found: "Predictions") -> None:
-    """What to know of the source and of the probabilities."""
     for remark in found.remarks:
         display.say(remark)
     for warning in found.warnings:

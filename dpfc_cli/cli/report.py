@@ -20,8 +20,7 @@ def report(head: Annotated[Path | None, NEWEST] = None, as_json: Annotated[bool,
     from dpfc_cli.report.write import write_report
 
     found = head_or_newest(head)
-    with display.stages("Evaluating", "records") as progress:
-        path = write_report(found, **asked, progress=progress)
+    path = write_report(found, **asked)
     if as_json:
         display.as_json({"report": str(path), "internal": asked["internal"], "sha256": sha256_of(path)})
         return

@@ -14,9 +14,8 @@ from dpfc_cli.cli.typed import feature_set, head_named, with_sets
 from dpfc_cli.errors import UserError, conflict, counted, parameter
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.options import Option
-from dpfc_cli.progress import Progress
 from dpfc_cli.show.document import Document, Facts, Section
-from dpfc_cli.training.observer import CHECKING, MATRICES, SOLVING, TUNING, Observer
+from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import RUN, Request
 
 if TYPE_CHECKING:
@@ -66,12 +65,11 @@ def train(
 
     found = feature_set(features)
     sets = len(finished(features_folder())) if features is None else 1
-    with contextlib.ExitStack() as stack:
-        processes = stack.enter_context(_processes(distributed))
+    with _processes(distributed) as processes:
         if processes is not None and processes.number:
             serve(processes, found)
             return
-        observer = _Observer(stack, sets, yes)
+        observer = _Observer(sets, yes)
         # The other processes wait already: what cannot be opened ends them, too.
         request = Request(
             found,
@@ -90,7 +88,7 @@ def train(
     if dry_run:
         if (refused := refused_again(checked)) is not None:
             observer.warn(f"{refused.what} That needs --again.")
-        _show_plan(checked, as_json, full, observer.warnings)
+        _show_plan(checked, as_json, full)
         return
     _show_head(trained, as_json, full, features)
 
@@ -123,24 +121,13 @@ def _processes(distributed: bool) -> Iterator["Processes | None"]:
 
 
 class Shown(Observer):
-    """Shows on stderr what a training says, until the stack is closed."""
-
-    def __init__(self, stack: contextlib.ExitStack) -> None:
-        self._stack = stack
-        self._advance: Progress | None = None
-        self.warnings: list[str] = []
+    """Shows on stderr what a training says."""
 
     def warn(self, text: str) -> None:
-        self.warnings.append(text)
         display.warn(text)
 
     def say(self, text: str) -> None:
         display.say(text)
-
-    def progress(self, stage: str, done: int, total: int | None) -> None:
-        if self._advance is None:
-            self._advance = self._stack.enter_context(display.stages(stage, _unit_of))
-        self._advance(stage, done, total)
 
 
 class _Observer(Shown):
@@ -148,8 +135,7 @@ class _Observer(Shown):
     the charge ends a total for persons (loses).
     """
 
-    def __init__(self, stack: contextlib.ExitStack, sets: int, yes: bool) -> None:
-        super().__init__(stack)
+    def __init__(self, sets: int, yes: bool) -> None:
         self._sets, self._yes, self.loses = sets, yes, False
 
     def confirm(self, charge: str, refused: UserError | None) -> bool:
@@ -168,21 +154,11 @@ class _Observer(Shown):
             raise conflict(
                 f"Nothing was charged. {why[0][0]}", f"{why[0][1]} Or give --yes, to charge it all the same."
             )
-        self._stack.close()
-        self._advance = None
         said = [] if refused is None else [refused.what]
         return display.confirmed(" ".join([*said, f"Charge {charge}?", *(each for each, _ in why)]))
 
 
-def _unit_of(stage: str) -> str:
-    if stage == CHECKING:
-        return "files"
-    if stage in (MATRICES, SOLVING):
-        return "classes"
-    return "trainings" if stage.startswith(TUNING) else "records"
-
-
-def _show_plan(checked: "Checked", as_json: bool, full: bool, warnings: list[str]) -> None:
+def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     from dpfc_cli.ledger import caps
     from dpfc_cli.report import account as shown
     from dpfc_cli.trust import statement
@@ -207,7 +183,6 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool, warnings: list[str
                 "spent": checked.account.epsilon(claimed.delta) if claimed else None,
                 "spent_with_this": after.epsilon(claimed.delta) if claimed else None,
                 "left_after": None if left is None else left[0],
-                "warnings": warnings,
             }
         )
         return

@@ -201,50 +201,39 @@ def typed_classes(text: str | None) -> int | tuple[str, ...] | Path | None:
     return tuple(name.strip() for name in text.split(","))
 
 
-def _numbers(name: str, text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise _unread(name, text, "a list of numbers", "Write it like 0.15,0.85.") from None
+def _reader(read: Callable[[str], Any], what: str, remedy: str) -> Callable[[str, str], Any]:
+    """What reads a value, by the name of its option and its text. read: ValueError if the text is not `what`."""
+
+    def value(name: str, text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError:
+            raise UserError(f"{parameter(name)} '{text}' is not {what}.", remedy) from None
+
+    return value
 
 
-def _window(name: str, text: str) -> tuple[float, float]:
-    try:
-        low, high = map(float, text.split(","))
-    except ValueError:
-        remedy = f"Give the grey values that are black and white, such as {parameter(name)} 0,4095."
-        raise _unread(name, text, "LOW,HIGH", remedy) from None
-    return low, high
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(",") if part.strip())
 
 
-def _part(name: str, text: str) -> tuple[int, int]:
-    i, _, count = text.partition("/")
-    if not (i.isdecimal() and count.isdecimal()):
-        remedy = "Give for instance 1/4, 2/4, 3/4 and 4/4 to four processes."
-        raise _unread(name, text, "i/N with i from 1 to N", remedy)
-    return int(i), int(count)
-
-
-def _bytes(name: str, text: str) -> float:
+def _bytes(text: str) -> float:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) *([A-Za-z]+)", text.strip())
     if match is None or match[2].upper() not in UNITS:
-        raise _unread(name, text, "a size", "Write it like 8GB or 512MiB.")
+        raise ValueError
     return float(match[1]) * UNITS[match[2].upper()]
 
 
-def _unread(name: str, text: str, what: str, remedy: str) -> UserError:
-    return UserError(f"{parameter(name)} '{text}' is not {what}.", remedy)
-
-
+_LIST = _reader(_numbers, "a list of numbers", "Write it like 0.15,0.85.")
 READERS: dict[str, Callable[[str, str], Any]] = {
     "CLASSES": lambda _, text: typed_classes(text),
     "NAMES": lambda _, text: typed_classes(text),
     "FILE": lambda _, text: Path(text),
-    "FRACTIONS": _numbers,
-    "LIST": _numbers,
-    "LOW,HIGH": _window,
-    "I/N": _part,
-    "SIZE": _bytes,
+    "FRACTIONS": _LIST,
+    "LIST": _LIST,
+    "LOW,HIGH": _reader(_numbers, "LOW,HIGH", "Give the grey values that are black and white, such as 0,4095."),
+    "I/N": _reader(lambda text: tuple(map(int, text.split("/"))), "i/N", "Give for instance 1/4 to one of four."),
+    "SIZE": _reader(_bytes, "a size", "Write it like 8GB or 512MiB."),
 }
 """How a value is typed, by what stands for it."""
 

@@ -29,9 +29,7 @@ def zero_shot(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
     if asked["features"] is None and asked["model"] is None:
         asked["features"] = feature_set(None)
     found, scored = asked["features"], asked["on"]
-    units = {"Reading the records": "records", "Evaluating": "records", "texts": "texts"}
-    with display.stages("Reading the weights", lambda stage: units.get(stage, "B")) as progress:
-        made = make(**asked, progress=progress)
+    made = make(**asked)
     for warning in made.warnings:
         display.warn(warning)
     if as_json:
@@ -68,7 +66,6 @@ def _json(made: "ZeroShot", on: "FeatureSet | None") -> dict[str, Any]:
         "without": list(made.without),
         "dim": made.vectors.shape[1],
         "origin": made.origin,
-        "warnings": list(made.warnings),
         "score": score,
     }
 

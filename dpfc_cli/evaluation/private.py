@@ -48,7 +48,6 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.memory import free_memory
 from dpfc_cli.privacy import forms, queries
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON
 from dpfc_cli.privacy.curator import Curator, lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import LONGEST
@@ -124,7 +123,6 @@ class PrivateEvaluation(Told):
 
     @property
     def sha256(self) -> str:
-        """The digest of the figures, which the ledger has."""
         return hashlib.sha256(json.dumps(self.figures, sort_keys=True).encode()).hexdigest()
 
 
@@ -132,19 +130,14 @@ class PrivateEvaluation(Told):
 class Ready:
     """An evaluation that nothing stands against: what is left is to charge it and to read the records.
 
-    account: what was spent before. again: whether the same may have been charged before. warnings: for whoever reads
-    the figures.
+    account: what was spent before. warnings: for whoever reads the figures.
     """
 
-    head: Head
-    digest: str
-    features: FeatureSet
-    split: str
+    wanted: PrivateScoring
     planned: Planned
     queries: tuple[Outcomes, ...]
     charge: Charge
     account: Account
-    again: bool
     warnings: tuple[str, ...]
 
 
@@ -181,14 +174,10 @@ def prepare(
     check_devices()
     account, sigma = book.account_of(features.manifest.id), max(plan.noise.sigmas)
     if _says_nothing(plan):
-        more = wanted.epsilon
-        while _says_nothing(plan) and (more := 2 * more) <= LARGEST_EPSILON:
-            plan = _planned(head, facts, Privacy(epsilon=more, delta=delta))[1]
-        enough = f", such as {more:g}" if more <= LARGEST_EPSILON else ""
         raise UserError(
             f"With this noise the interval of an accuracy of one half is 0 to 100 %: {facts.n:,} {facts.unit}s are too "
             f"few for this {parameter('epsilon')}.",
-            f"Give a larger one{enough}, or a split with more of them. Nothing was charged.",
+            "Give a larger one, or a split with more of them. Nothing was charged.",
             parameter="epsilon",
         )
     for lost in (without_charge(cards(heads_folder()), book), loses(account, charge)):
@@ -199,18 +188,7 @@ def prepare(
             f"with this epsilon the noise alone moves the accuracy by about {noise(sigma / facts.n)}, which is more "
             f"than the choice of {facts.n:,} {facts.unit}s does."
         )
-    return Ready(
-        head=head,
-        digest=digest,
-        features=features,
-        split=split,
-        planned=plan,
-        queries=asked,
-        charge=charge,
-        account=account,
-        again=wanted.again,
-        warnings=warnings,
-    )
+    return Ready(wanted=wanted, planned=plan, queries=asked, charge=charge, account=account, warnings=warnings)
 
 
 def release(ready: Ready, progress: Progress | None = None) -> PrivateEvaluation:
@@ -224,7 +202,7 @@ def release(ready: Ready, progress: Progress | None = None) -> PrivateEvaluation
     note = "It was stopped during the charge: 'dpfc budget' says whether it is charged. No figure was released."
     paid = found = None
     try:
-        paid = pay(ready.planned, ready.features, ready.charge, ready.again)
+        paid = pay(ready.planned, ready.wanted.features, ready.charge, ready.wanted.again)
         note = f"The evaluation was charged to '{paid.receipt.ledger.path}' and stays charged. No figure was released."
         found = _figures(ready, _answers(paid, ready.queries, progress), spent_now(paid.receipt))
         note = f"The evaluation was charged to '{paid.receipt.ledger.path}' and stays charged."
@@ -346,13 +324,13 @@ def _figures(ready: Ready, answers: list[np.ndarray], spent: Account) -> Private
         # Counts and noise; right and wrong; classes.
         each = answers[1].reshape(2, 2, facts.m)
         per_class = tuple(
-            _of_class(name, each[0, :, j], float(each[1, 0, j]), n) for j, name in enumerate(ready.head.classes)
+            _of_class(name, each[0, :, j], float(each[1, 0, j]), n) for j, name in enumerate(ready.wanted.head.classes)
         )
     return PrivateEvaluation(
-        head=ready.head.file.name,
-        head_sha256=ready.digest,
-        features=ready.features.name,
-        split=ready.split,
+        head=ready.charge.head,
+        head_sha256=ready.charge.digest,
+        features=ready.wanted.features.name,
+        split=ready.charge.split,
         unit=facts.unit,
         epsilon=guarantee.epsilon,
         delta=guarantee.delta,

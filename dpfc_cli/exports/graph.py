@@ -59,7 +59,6 @@ class Graph:
         return made
 
     def name(self, value: str, as_: str) -> None:
-        """Make a value an output of the graph, under that name."""
         from onnx import helper
 
         self._nodes.append(helper.make_node("Identity", [value], [as_]))

@@ -57,8 +57,7 @@ class Extracted:
     folder: where the feature set is, or will be. features: the set; None if other processes still make shards of it.
     was_complete: whether it was complete before, so that nothing was computed. images, seconds: how many pictures this
     call computed, and how long that took. resumed: how many shards were still to be made when this call continued an
-    earlier one; None if it began the set. null: how many pictures became null records, for whoever holds the records;
-    None if none did, or this call did not complete the set.
+    earlier one; None if it began the set.
     """
 
     folder: Path
@@ -67,7 +66,6 @@ class Extracted:
     images: int = 0
     seconds: float = 0.0
     resumed: int | None = None
-    null: str | None = None
 
 
 @takes(Extraction)
@@ -133,7 +131,7 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
     first = next(iter(pictures.splits.values()))
     tell(LOADING, 0, None)
     backbone = backbones.load(
-        replace(network, image_shape=first.image_shape, prepared=first.prepared, progress=_within(LOADING, tell))
+        replace(network, image_shape=first.pixels.shape, prepared=first.prepared, progress=_within(LOADING, tell))
     )
     # The listing is that of the source. So the ledger knows the pictures, with persons and without.
     who = {name: grouping.digest for name, grouping in groupings.items()} or None
@@ -174,7 +172,9 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
         seconds = time.monotonic() - started
         finished = writer.finish(broken.approve, partial(register, population=whose))
     made = None if finished is None else FeatureSet(folder)
-    return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left, null=broken.said)
+    if made is not None and broken.said is not None:
+        wanted.warned(broken.said)
+    return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left)
 
 
 class Extractable(NamedTuple):

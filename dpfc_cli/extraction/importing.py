@@ -170,9 +170,9 @@ def import_features(wanted: Import) -> Imported:
                     # Once the source is corrected, it is another one.
                     writer.discard()
                 raise
+    assert finished is not None, "a writer that works alone finishes the set"
     if nulls.said is not None:
         wanted.warned(nulls.said)
-    assert finished is not None, "a writer that works alone finishes the set"
     return Imported(FeatureSet(out), made=True)
 
 

@@ -103,12 +103,10 @@ class Making(Options):
 
     @property
     def warned(self) -> Callable[[str], None]:
-        """What is told what will go badly."""
         return self.warn or _warn
 
     @property
     def tolerant(self) -> bool:
-        """Whether what cannot be read becomes null records."""
         return self.on_error == "null"
 
     @property
@@ -214,9 +212,9 @@ class Extraction(Making):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.task is not None and not 1 <= self.task[0] <= self.task[1]:
+        if self.task is not None and not (len(self.task) == 2 and 1 <= self.task[0] <= self.task[1]):
             raise UserError(
-                f"{parameter('task')} '{self.task[0]}/{self.task[1]}' is not i/N with i from 1 to N.",
+                f"{parameter('task')} '{'/'.join(map(str, self.task))}' is not i/N with i from 1 to N.",
                 "Give for instance 1/4, 2/4, 3/4 and 4/4 to four processes.",
             )
 

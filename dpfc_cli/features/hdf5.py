@@ -148,7 +148,10 @@ def _failed(path: Path, error: Exception, why: str) -> UserError:
     return broken(path, why) if number is None else unread(path, OSError(code := int(number[1]), os.strerror(code)))
 
 
-_REMEDY = "Make the file again with the program that made it."
+_REMEDY = (
+    "Make the file again with the program that made it. 'dpfc extract' and 'dpfc import' do so once the folder of the "
+    "set is deleted."
+)
 
 
 def broken(path: Path, why: str) -> UserError:

@@ -91,7 +91,6 @@ def newest(folder: Path) -> FeatureSet:
 
 
 def begun(folder: Path) -> list[Path]:
-    """The folders of feature sets in `folder` that are not complete yet."""
     return sorted(folder.glob(f"*{PARTIAL}"))
 
 

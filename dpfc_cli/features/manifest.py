@@ -97,7 +97,6 @@ class Manifest:
 
     @property
     def grouped(self) -> bool:
-        """Whether the records belong to groups."""
         return self.grouped_by is not None
 
     @property
@@ -198,7 +197,7 @@ def load(folder: Path) -> Manifest:
     except OSError as error:
         raise unread(path, error, wrong="unreadable") from error
     except ValueError as error:
-        raise damaged(f"{quoted(path)} cannot be read as a manifest: {error}.", made_again(folder)) from error
+        raise damaged(f"{quoted(path)} cannot be read as a manifest: {error}.", _made_again(folder)) from error
     splits = {
         name: SplitFacts(
             n=split["n"],
@@ -210,17 +209,16 @@ def load(folder: Path) -> Manifest:
     manifest = Manifest(**{**raw, "splits": splits, "classes": tuple(raw["classes"])})
     wrong = next(_contradictions(manifest), None)
     if wrong is not None:
-        raise damaged(f"{quoted(path)} contradicts itself: {wrong}.", made_again(folder))
+        raise damaged(f"{quoted(path)} contradicts itself: {wrong}.", _made_again(folder))
     return manifest
 
 
-def made_again(folder: Path, command: str = "'dpfc extract' or 'dpfc import'") -> str:
+def _made_again(folder: Path) -> str:
     """The remedy for a set that is damaged. Its command makes nothing anew while the folder is there."""
-    return f"Delete '{folder}', and type the command again that made it: {command}."
+    return f"Delete '{folder}', and type the command again that made it: 'dpfc extract' or 'dpfc import'."
 
 
 def _contradictions(manifest: Manifest) -> Iterator[str]:
-    """In what a manifest contradicts itself."""
     splits, identity = manifest.splits, manifest.source["identity"]
     for name, split in splits.items():
         if sum(s.rows for s in split.shards) != split.n:

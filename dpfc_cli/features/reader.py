@@ -4,7 +4,6 @@ import copy
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import numpy as np
 
 from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, printable, quoted
 from dpfc_cli.features.hdf5 import broken, opened_hdf5, plain_dataset, readable, rows_of
-from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load, made_again
+from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
 from dpfc_cli.files import sha256_of
 from dpfc_cli.reading import unread
 from dpfc_cli.show.document import Told
@@ -147,17 +146,16 @@ class FeatureSet(Told):
         """
         facts = self.split(split)
         shards = _starts(facts, records)
-        with self._shards():
-            for i, (shard, *_) in enumerate(self._opened(facts, shards), 1):
-                path = self.folder / shard.file
-                try:
-                    found = sha256_of(path)
-                except OSError as error:
-                    raise unread(path, error) from error
-                if found != shard.sha256:
-                    raise broken(path, "its contents are not those of the manifest (truncated, damaged or replaced)")
-                if progress:
-                    progress(i, len(shards))
+        for i, (shard, *_) in enumerate(self._opened(facts, shards), 1):
+            path = self.folder / shard.file
+            try:
+                found = sha256_of(path)
+            except OSError as error:
+                raise unread(path, error) from error
+            if found != shard.sha256:
+                raise broken(path, "its contents are not those of the manifest (truncated, damaged or replaced)")
+            if progress:
+                progress(i, len(shards))
 
     def watched(self, stream: Callable[[int], Iterator[tuple[Any, ...]]]) -> Callable[[int], Iterator[tuple[Any, ...]]]:
         """A stream of this set that ends with a UserError where another set has taken its place.
@@ -220,27 +218,15 @@ class FeatureSet(Told):
 
     def _pieces(self, facts: SplitFacts, rows: int, begin: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Features and labels, and groups if there are any, in the order of the records, from `begin` on."""
-        with self._shards():
-            for shard, start, columns in self._opened(facts, _starts(facts, range(begin, facts.n))):
-                for at in range(max(0, begin - start), shard.rows, rows):
-                    x, y, *groups = (rows_of(column, self.folder / shard.file, at, rows) for column in columns)
-                    y = y.reshape(len(x), -1)
-                    if self._numbers is not None:
-                        # −1 stays −1, and what was no class stays none.
-                        last = len(self._numbers) - 2
-                        y = self._numbers[np.where((y >= -1) & (y < last), y, last)]
-                    yield x, y, *groups
-
-    @contextmanager
-    def _shards(self) -> Iterator[None]:
-        """Say of a shard that is missing or damaged how its set is made again: what is there is not made anew."""
-        try:
-            yield
-        except UserError as error:
-            if error.code in ("missing", "damaged"):
-                command = "import" if self.manifest.backbone.get("name") == "imported" else "extract"
-                error.remedy = made_again(self.folder, f"'dpfc {command}'")
-            raise
+        for shard, start, columns in self._opened(facts, _starts(facts, range(begin, facts.n))):
+            for at in range(max(0, begin - start), shard.rows, rows):
+                x, y, *groups = (rows_of(column, self.folder / shard.file, at, rows) for column in columns)
+                y = y.reshape(len(x), -1)
+                if self._numbers is not None:
+                    # −1 stays −1, and what was no class stays none.
+                    last = len(self._numbers) - 2
+                    y = self._numbers[np.where((y >= -1) & (y < last), y, last)]
+                yield x, y, *groups
 
     def _opened(
         self, facts: SplitFacts, shards: list[tuple[Shard, int]]

@@ -90,14 +90,12 @@ class _Reordered:
         self._start, self._held = 0, np.empty((0, table.d), table.dtype)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """The rows [start, stop) of the new order."""
         if not self._start <= start <= stop <= self._start + len(self._held):
             most = min(max(LEAST_HELD, free_memory() / 4) / (self.table.d * self.table.dtype.itemsize), self.table.n)
             self._fill(start, min(start + max(int(most), stop - start), len(self.order)))
         return self._held[start - self._start : stop - self._start]
 
     def _fill(self, start: int, stop: int) -> None:
-        """Read the rows [start, stop) of the new order."""
         wanted = self.order[start:stop]
         places = np.argsort(wanted)
         records = wanted[places]

@@ -125,13 +125,11 @@ def _first(file: Path) -> Array:
 
 
 def _usual(split: str, labels: bool) -> list[str]:
-    """The usual names of the features, or of the labels, of a split."""
     bare = dict.fromkeys(BARE.values() if labels else BARE)
     return [each.format(split) for each in (LABELS if labels else FEATURES)] + (list(bare) if split == "train" else [])
 
 
 def _beside(path: Path, arrays: Arrays) -> str:
-    """The labels that lie beside one .npy of features."""
     own = {"train_x": "train_y", "X_train": "y_train", "x_train": "y_train", **BARE}
     names = [name for name in (own.get(path.stem), "y", "labels") if name is not None]
     found = next((name for name in names if name in arrays and name != path.stem), None)
@@ -148,7 +146,6 @@ def _named(
     label_column: str | None,
     group_column: str | None,
 ) -> dict[str, Table]:
-    """The splits among the arrays of one source, by their names."""
     tables = {}
     for split in splits:
         x = _found(path, arrays, split, _usual(split, labels=False), "column", column)

@@ -376,7 +376,6 @@ def _release(claims: dict[str, int]) -> None:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what only an unfinished set needs."""
     with suppress(OSError):
         for left in (*folder.glob(f"*.h5{digests.NOTE}"), *folder.glob(f"*{files.TEMPORARY}"), folder / SETTINGS):
             left.unlink(missing_ok=True)

@@ -129,7 +129,6 @@ def check(path: Path | None = None) -> None:
 
 
 def draw(*panels: Panel, title: str) -> Drawing:
-    """Draw panels side by side, in this order, under a title."""
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 

@@ -406,7 +406,6 @@ def _numbers(file: Any, name: str, axes: int) -> np.ndarray:
 
 
 def check_heads(*heads: object) -> None:
-    """UserError where one of these is no `Head`."""
     for head in heads:
         if not isinstance(head, Head):
             what = f"{parameter('head')} is a {type(head).__name__}, not a Head."

@@ -35,7 +35,6 @@ class Signed:
 
 
 def beside(head: Path) -> Path:
-    """Where the signature of a head lies, if none is named."""
     return head.with_name(head.name + SUFFIX)
 
 

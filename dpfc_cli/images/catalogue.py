@@ -2,7 +2,6 @@
 
 import math
 import os
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,7 +68,7 @@ def check(dataset: str, data_dir: Path | None = None, asked: Request | None = No
         )
     if window is not None and not (len(window) == 2 and all(map(math.isfinite, window)) and window[0] < window[1]):
         raise UserError(
-            f"{parameter('window')} {','.join(f'{value:g}' for value in window)} is not LOW,HIGH with LOW below HIGH.",
+            f"{parameter('window')} '{','.join(f'{value:g}' for value in window)}' is not LOW,HIGH, the lower first.",
             "Give the grey values that are black and white, such as 0,4095 for values of 12 bits.",
         )
 
@@ -125,25 +124,10 @@ def _entry(dataset: str) -> tuple[DataSet, str]:
     name, colon, path = dataset.partition(":")
     entry = CATALOGUE.get(name)
     if entry is None or (colon and entry.location != "path"):
-        raise _unknown(dataset)
+        error = unknown("data set", dataset, DATASETS)
+        error.remedy += " The format of the files at a path stands before it, as in imagefolder:photos."
+        raise error
     return entry, path
-
-
-def _unknown(dataset: str) -> UserError:
-    """The error for a name that is not in the table. A user who typed a path reads how to write it."""
-    path = _expanded(dataset)
-    suggested = [f"{entry.name}:{dataset}" for entry in CATALOGUE.values() if dataset and entry.resembles(path)]
-    if not suggested:
-        return unknown("data set", dataset, DATASETS)
-    return UserError(
-        f"'{dataset}' is a path. dpfc must also know the format of the files there.",
-        f"Write {' or '.join(map(shlex.quote, suggested))}.",
-        code="unknown-name",
-        parameter="source",
-        name=dataset,
-        known=list(DATASETS),
-        suggested=suggested,
-    )
 
 
 def _expanded(path: str | Path) -> Path:

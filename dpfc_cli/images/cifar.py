@@ -6,7 +6,7 @@ subset in the official layout is a data set too. CIFAR-100 is read with its 100 
 the files' bytes, so it is the same packed and unpacked.
 
 **The files are pickles, and are not trusted.** A pickle is a program: it may name any importable function and call it.
-Here it may name five things only, those that integer arrays need, and gets none of them. In the place of each stands an
+Here it may name three things only, which integer arrays need, and gets none of them. In the place of each stands an
 inert class of ours, which keeps what it is given. NumPy sees only bytes, with a type of integers and a shape. So there
 are no object arrays, where the pickle would supply pointers, and no other tricks with dtypes. A hostile pickle can
 still waste memory and time. It cannot run code.
@@ -234,22 +234,11 @@ class _Array(_Inert):
     """Of NumPy's `_reconstruct`. state: (version, shape, dtype, whether in Fortran's order, bytes)."""
 
 
-class _Scalar(_Inert):
-    """Of NumPy's `scalar`. given: (dtype, bytes)."""
-
-
-class _Latin1(_Inert):
-    """Of `_codecs.encode`, with which Python 3 writes bytes in protocol 2. given: (text, codec)."""
-
-
 _ADMITTED = {
     ("numpy", "ndarray"): _Inert,
     ("numpy", "dtype"): _Inert,
     ("numpy.core.multiarray", "_reconstruct"): _Array,
     ("numpy._core.multiarray", "_reconstruct"): _Array,
-    ("numpy.core.multiarray", "scalar"): _Scalar,
-    ("numpy._core.multiarray", "scalar"): _Scalar,
-    ("_codecs", "encode"): _Latin1,
 }
 _INTEGERS = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")
 _ORDERS = {"<": "<", ">": ">", "=": "=", "|": "="}
@@ -270,29 +259,16 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _plain(item: Any) -> Any:
-    """An array, a number or bytes in the place of what stands for them, also in a list."""
-    if type(item) is list:
-        return [_plain(part) if isinstance(part, _Inert) else part for part in item]
-    if isinstance(item, _Array):
-        _, shape, dtype, fortran, data = item.state
-        return _integers(dtype, data).reshape(shape, order="F" if fortran else "C")
-    if isinstance(item, _Scalar):
-        dtype, data = item.given
-        return int(_integers(dtype, data).reshape(()))
-    if isinstance(item, _Latin1):
-        text, codec = item.given
-        if _text(codec) != "latin1":
-            raise ValueError(f"the codec {codec!r}")
-        return text.encode("latin1")
-    return item
-
-
-def _integers(dtype: Any, data: Any) -> NDArray[np.integer]:
+    """An array in the place of what stands for it."""
+    if not isinstance(item, _Array):
+        return item
+    _, shape, dtype, fortran, data = item.state
     code, order = _text(dtype.given[0]), _ORDERS[_text(dtype.state[1])]
     if code not in _INTEGERS:
         raise ValueError(f"values of type '{code}'")
     # It has no parts, sub-arrays or pointers, whatever else the pickle says of it.
-    return np.frombuffer(_plain(data), np.dtype(order + code))
+    values = np.frombuffer(data, np.dtype(order + code))
+    return values.reshape(shape, order="F" if fortran else "C")
 
 
 def _text(value: object) -> str:

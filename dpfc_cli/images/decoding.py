@@ -171,7 +171,6 @@ def _number(data: bytes, field: bytes, width: int, order: _Order) -> int:
 
 
 def _canvas(data: bytes) -> int:
-    """The pixels of a WebP's canvas."""
     kind = data[12:16]
     if kind == b"VP8X":
         width, height = int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
@@ -300,7 +299,6 @@ def _decoded_dicom(data: bytes, preparation: Preparation, within: Within) -> Pix
 
 
 def _levels_of(values: Any, found: Stored, preparation: Preparation) -> Pixels:
-    """The grey values of a DICOM file as levels."""
     count = 1 << found.bits
     if preparation.window is not None and found.bits > 8:
         shown = levels(values, preparation.window, found.slope, found.intercept)

@@ -62,7 +62,6 @@ def is_dicom(data: bytes) -> bool:
 
 
 def check_installed() -> None:
-    """Raise UserError if pydicom is missing."""
     errors.check_installed("pydicom", "dicom", "To read DICOM files")
 
 

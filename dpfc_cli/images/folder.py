@@ -271,7 +271,6 @@ def _in_table(path: Path | None, folder: Path, labels: Needed, rule: Rule | None
 
 
 def _person(rule: Rule) -> Needed:
-    """The column of persons."""
     form = "column:" if rule.table is None else f"table:{rule.table}:"
     return Needed(rule.column, PERSONS, "persons", "group_by", form)
 
@@ -345,5 +344,4 @@ IMAGEFOLDER = DataSet(
     open=open_folder,
     location="path",
     groups=("folder", "name", "column", "table"),
-    resembles=os.path.isdir,
 )

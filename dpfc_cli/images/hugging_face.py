@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfc_cli.files import json_in
-from dpfc_cli.images.sets import DataSet, ImageSet, Request, has_files
+from dpfc_cli.images.sets import DataSet, ImageSet, Request
 from dpfc_cli.reading import readable
 from dpfc_cli.schema import each, fault, record, text
 from dpfc_cli.sources.split_files import files_by_split, refuse_twice
@@ -23,7 +23,6 @@ _STATE = record({"_data_files": each(record({"filename": text}), least=1)})
 
 
 def is_saved(folder: Path) -> bool:
-    """Whether `save_to_disk` wrote this folder."""
     # Unlike pathlib, os.path does not fail at a name that is too long to be one.
     return any(os.path.isfile(folder / name) for name in (DICT, STATE))
 
@@ -81,11 +80,5 @@ def _open_arrow(request: Request) -> ImageSet:
     return open_tables("arrow", files_of(request.place), request)
 
 
-PARQUET = DataSet(
-    name="parquet",
-    open=_open_parquet,
-    location="path",
-    groups=("column",),
-    resembles=has_files(SUFFIX),
-)
-ARROW = DataSet(name="arrow", open=_open_arrow, location="path", groups=("column",), resembles=is_saved)
+PARQUET = DataSet(name="parquet", open=_open_parquet, location="path", groups=("column",))
+ARROW = DataSet(name="arrow", open=_open_arrow, location="path", groups=("column",))

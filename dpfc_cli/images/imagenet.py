@@ -106,7 +106,6 @@ def _validation(folder: Path, classes: tuple[str, ...]) -> list[tuple[int, Membe
 
 
 def _kit(folder: Path) -> tuple[bytes, bytes]:
-    """The ground truth and `meta.mat` of the development kit, packed or unpacked."""
     packed = folder / f"{KIT}.tar.gz"
     for place in (folder / KIT, folder):
         if (place / TRUTH).is_file() and (place / META).is_file():

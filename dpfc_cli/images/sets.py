@@ -11,8 +11,6 @@ Nothing else that depends on the pictures leaves this room, except in errors. Th
 published.
 """
 
-import glob
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -76,9 +74,7 @@ class Decode(Protocol):
         """Decode the pictures start to stop - 1: (stop - start, H, W, C). UnreadableError if one cannot be decoded."""
         ...
 
-    def only(self, records: Records) -> "Decode":
-        """These records alone."""
-        ...
+    def only(self, records: Records) -> "Decode": ...
 
     def name(self, i: int) -> str:
         """What the source calls picture i, wherever it is stored; or its number if it has no name."""
@@ -101,13 +97,7 @@ class Split:
 
     @property
     def n(self) -> int:
-        """The number of records."""
         return len(self.labels)
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(H, W, C) of the pictures."""
-        return self.pixels.shape
 
     def spread(self, n: int) -> "Split":
         """Take n records from all over the listing, or all records if there are no more than n."""
@@ -186,7 +176,6 @@ class DataSet:
     groups: tuple[By, ...] = ()  # the rules by which it finds the person of a picture
     remotes: tuple[Remote, ...] = ()  # the files to download if the user names no folder, if that is possible
     obtain: str = ""  # where the user gets files that cannot be downloaded, a sentence for messages
-    resembles: Callable[[Path], bool] = lambda path: False  # whether a path that was typed alone is of this format
 
     @property
     def asserted(self) -> bool:
@@ -212,11 +201,6 @@ def missing(dataset: str, what: str, folder: Path) -> UserError:
 def mirrored(dataset: str, folders: tuple[str, ...], *, name: str, size: int, sha256: str) -> Remote:
     """The file of that name of a data set, which all these addresses of folders serve."""
     return Remote(f"{dataset}/{name}", size, sha256, tuple(f"{folder}/{name}" for folder in folders))
-
-
-def has_files(suffix: str) -> Callable[[Path], bool]:
-    """A `DataSet.resembles`: whether a path ends in `suffix`, or is a folder in which a file does."""
-    return lambda path: path.suffix == suffix or (os.path.isdir(path) and bool(glob.glob(f"*{suffix}", root_dir=path)))
 
 
 # Parts of a data set
@@ -263,7 +247,6 @@ def spread(n: int, total: int) -> Records:
 
 
 def unreadable(title: str, reason: str) -> UnreadableError:
-    """The error for a picture that cannot be decoded."""
     return UnreadableError(
         f"{secret(title)} cannot be decoded: {reason}. {GUARDED}",
         "Remove it, replace it by an 8-bit PNG or JPEG, or keep it as a record without content: "

@@ -54,9 +54,7 @@ class Encoded(Protocol):
         """
         ...
 
-    def only(self, records: Records) -> "Encoded":
-        """These pictures alone."""
-        ...
+    def only(self, records: Records) -> "Encoded": ...
 
 
 def read_file(path: Path) -> bytes:
@@ -136,7 +134,7 @@ def image_set(
     splits = {
         role: _split(known.labels[split].astype(np.int32), found[split], request) for role, split in known.used.items()
     }
-    if len({split.image_shape for split in splits.values()}) > 1:
+    if len({split.pixels.shape for split in splits.values()}) > 1:
         raise conflict(
             f"The training and the test images in {quoted(request.place)} differ in size.",
             "Fetch all files from the same source, or give a size that all images are resized and cropped to: "
@@ -178,7 +176,6 @@ def listing_of(classes: tuple[str, ...], entries: Iterable[object]) -> str:
 
 
 def entry_of(name: str, data: bytes) -> Entry:
-    """The entry of a file with these bytes."""
     return Entry(name, len(data), hashlib.sha256(data).hexdigest())
 
 
@@ -237,7 +234,6 @@ class Decoder:
         return Decoder(self._pictures.only(records), self.shape, self._preparation, alone=self._alone)
 
     def _fitting(self, picture: Pixels, title: str) -> Pixels:
-        """The picture, if it has the size that all have."""
         (height, width, channels), (own_height, own_width, _) = self.shape, picture.shape
         if (height, width) != (own_height, own_width):
             if self._alone:

@@ -35,7 +35,6 @@ class Unlabelled:
 
     @property
     def n(self) -> int:
-        """How many there are."""
         return len(self.pictures)
 
     def listing(self) -> str:
@@ -120,7 +119,6 @@ def in_arrow(folder: Path) -> Unlabelled:
 
 
 def _of_archives(pictures: Encoded, name: Callable[[int], str], paths: list[Path], source: str) -> Unlabelled:
-    """The pictures in files of many."""
     if not len(pictures):
         raise _empty(source)
     return Unlabelled(pictures=pictures, name=name, entries=lambda: map(_entry, paths))

@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 from dpfc_cli.errors import GUARDED, UserError, bad_record, parameter, quoted, secret
 from dpfc_cli.files import json_of
-from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request, has_files
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
 from dpfc_cli.images.splits import Listed, image_set
 from dpfc_cli.images.tars import Member, members, ranges, reading
 from dpfc_cli.sources.classes import MOST_ASSERTED, USUAL_NAMES
@@ -98,15 +98,14 @@ def _records(paths: list[Path], request: Request) -> list[Record]:
                         "Pack the archive again. A member that 'tar' appends or updates does not replace the old one.",
                     )
                 keys.add(key)
-                found.append(_record([(_extension(member.name), member) for member in parts], file, path, key, request))
+                named = [(PurePosixPath(each.name).name.partition(".")[2].lower(), each) for each in parts]
+                found.append(_record(named, file, path, key, request))
         if request.progress is not None:
             request.progress("Listing", done, len(paths))
     return found
 
 
 def _record(parts: list[tuple[str, Member]], file: BinaryIO, path: Path, key: str, request: Request) -> Record:
-    """The record of some members, each with its extension."""
-
     def only(found: list[Member], what: str) -> Member:
         if len(found) != 1:
             raise _refused(
@@ -133,7 +132,6 @@ def _record(parts: list[tuple[str, Member]], file: BinaryIO, path: Path, key: st
 
 
 def _label(known: dict[str, object], path: Path, key: str, label_column: str | None) -> int | str:
-    """The label in the .json of a record."""
     name = label_column or next((usual for usual in USUAL_NAMES if usual in known), None)
     value = known.get(name) if name is not None else None
     if (type(value) is int and 0 <= value < MOST_ASSERTED) or (type(value) is str and value):
@@ -185,14 +183,9 @@ def _key(name: str) -> str:
     return str(path.with_name(path.name.partition(".")[0] or path.name))
 
 
-def _extension(name: str) -> str:
-    return PurePosixPath(name).name.partition(".")[2].lower()
-
-
 WEBDATASET = DataSet(
     name="webdataset",
     open=open_webdataset,
     location="path",
     groups=("folder", "name", "column"),
-    resembles=has_files(SUFFIX),
 )

@@ -48,12 +48,10 @@ class Option(options.Option):
 
 
 def default(value: Any, **more: Any) -> Any:
-    """A field with a constant for its default."""
     return field(default=value, metadata=more)
 
 
 def computed(**more: Any) -> Any:
-    """A field whose default the method computes."""
     return field(metadata=more)
 
 

@@ -205,7 +205,6 @@ def features_at(given: str, head: Head) -> Source | None:
 
 @contextmanager
 def _fitting(path: Path, head: Head) -> Iterator[Array]:
-    """The one array of a file that the head takes."""
     with ExitStack() as stack:
         found = arrays_in(path, stack, ARRAYS)
         fitting = [

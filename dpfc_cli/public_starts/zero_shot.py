@@ -163,7 +163,6 @@ def _network(features: FeatureSet | None, model: str | None, weights: str | None
 
 
 def _names(features: FeatureSet | None, classes: int | Sequence[str] | Path | None) -> dict[str, str]:
-    """For each class what it is called."""
     called = class_names(classes)
     if features is None:
         return {name: name for name in called or ()}
@@ -246,7 +245,6 @@ def _of_classifier(
 
 
 def _told(chosen: Chosen) -> list[str]:
-    """What whoever uses these rows must know."""
     said = []
     if chosen.several:
         shown = "; ".join(f"{name} ({' / '.join(each)})" for name, each in list(chosen.several.items())[:5])

@@ -154,7 +154,6 @@ def _minute(fact: Fact) -> str:
 
 
 def _sets(account: Account, ledger: Ledger) -> Table:
-    """Whose records the sets have, as somebody said."""
     rows = [
         (each.name, each.population or "nothing is said", each.by, each.at[:10])
         for of, facts in ledger.sets.items()
@@ -201,7 +200,6 @@ def _changes(account: Account, ledger: Ledger) -> list[Cap]:
 
 
 def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[str, Any]:
-    """An account for programs."""
     named = {of: facts[-1].name for of, facts in ledger.sets.items()}
     shown = ("id", "at", "by", "purpose", "split", "method", "claim", "epsilon", "delta", "adjacency", "unit", "head")
     said = ("id", "at", "by", "note", "population", "unit", "epsilon", "delta")

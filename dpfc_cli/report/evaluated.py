@@ -20,7 +20,6 @@ from dpfc_cli.reading import readable
 from dpfc_cli.schema import Check, among, either, fault, null, number, record, text, whole
 from dpfc_cli.schema import each as listed
 from dpfc_cli.show.document import Block, Document, Facts, Section, Table, Words
-from dpfc_cli.show.terminal import bar, between
 from dpfc_cli.trust.statement import SEEDED, brief, claimed
 
 if TYPE_CHECKING:
@@ -59,17 +58,14 @@ _NO_CLASSES = (
 )
 
 
-def one(
-    path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "Evaluation", calibration: bool = False
-) -> Document:
-    """The figures of one head. calibration: whether a short rendering says how good its probabilities are."""
+def one(path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "Evaluation") -> Document:
     claim, *more = brief(card)
     rest = Facts([("method", str(card["method"])), *more], full=True)
     sections = [Section("", [*warned(result.warnings), *exact(result, features, [claim]), rest])]
     if result.confusions is not None:
         sections.append(Section("", [_confusions(result)], full=True))
     if result.calibration is not None:
-        sections.append(Section("", _reliability(result), full=not calibration))
+        sections.append(Section("", _reliability(result), full=True))
     values = {"head": str(path), "features": str(features.folder), **cost_of(card), **figures_json(result)}
     [name] = heads_named([path])
     return Document(
@@ -81,7 +77,6 @@ def several(
     paths: Sequence[Path], cards: Sequence[Mapping[str, Any]], features: "FeatureSet", found: "Comparison"
 ) -> Document:
     names, results = heads_named(paths), found.evaluations
-    ends = min(each.interval[0] for each in results), max(each.interval[1] for each in results)
     ranked, n = results[0].mean_average_precision is not None, results[0].n
     rows, values = [], []
     for name, path, card, each, gain in zip(names, paths, cards, results, (None, *found.differences), strict=True):
@@ -91,10 +86,6 @@ def several(
             rows[-1].append(rounding.percentage(each.mean_average_precision, each.n))
         difference = {"difference": None if gain is None else asdict(gain)}
         values.append({"head": str(path), **cost_of(card), **figures_json(each), **difference})
-
-    def range_of(i: int, width: int) -> str:
-        return between(results[i].interval, results[i].top1, ends, width)
-
     columns = ["head", "method", "delta", "epsilon", "top-1", "95 % interval", *(["mean AP"] if ranked else [])]
     pairs = [
         (name, *rounding.points(gain.gain, gain.interval, n), f"{gain.only_this:,}", f"{gain.only_other:,}")
@@ -117,7 +108,7 @@ def several(
     blocks = [
         *warned(warnings),
         *([Table(SEEDS, means, title="Heads that differ in their seed alone")] if means else []),
-        Table(columns, rows, left=3, bar=range_of, title="Each head" if means else ""),
+        Table(columns, rows, left=3, title="Each head" if means else ""),
         *([Words(SEEDED)] if any("seeded" in card for card in cards) else []),
         Table(
             *(beside, pairs),
@@ -173,7 +164,6 @@ def exact(result: "Evaluation", features: "FeatureSet", more: Sequence[tuple[str
 
 
 def warned(warnings: Sequence[str]) -> list[Block]:
-    """What stands in the way of believing the figures."""
     return [Words(warning, strong=True) for warning in warnings]
 
 
@@ -240,7 +230,6 @@ def _by_class(
         left=1 if taken is None else 2,
         title=title,
         few=WORST,
-        bar=lambda i, width: bar(rows[i][2] or 0.0, width),
     )
 
 
@@ -251,7 +240,6 @@ def heads_named(paths: Sequence[Path]) -> list[str]:
 
 
 def _records(result: "Evaluation", features: "FeatureSet") -> list[tuple[str, str]]:
-    """How many records the figures are of, and what is missing."""
     n = features.split(result.split).n
     said = f"{result.n:,}" if n == result.n else f"{result.n:,} of {n:,}; the others have no label"
     if features.manifest.grouped_by is not None:
@@ -275,17 +263,16 @@ def _reliability(result: "Evaluation") -> list[Block]:
     )
     bins = f"expected calibration error in {len(found.bins)} bins of one width {error}, by chance alone {chance}"
     facts = Facts([("probabilities", f"{mean} on average, where {right} are right; {bins}")])
-    rows, parts = [], []
+    rows = []
     for each in found.bins:
         if each.right is None or each.probability is None:
             continue
         name = f"{100 * each.low:.0f}–{100 * each.high:.0f} %"
         figures = rounding.accuracy(each.right, each.interval, each.n)
         rows.append((name, f"{each.n:,}", rounding.percentage(each.probability, 100), *figures))
-        parts.append(each.right)
     columns = ("probability", "records", "mean", "right", "95 % interval")
     title = "How often the best class is right, by its probability (softmax of the scores)"
-    table = Table(columns, rows, title=title, bar=lambda i, width: bar(parts[i], width))
+    table = Table(columns, rows, title=title)
     return [facts, table]
 
 

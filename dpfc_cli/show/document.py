@@ -1,7 +1,7 @@
 """A document as plain values."""
 
 import html
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,8 +42,7 @@ class Facts(Block):
 @dataclass(frozen=True)
 class Table(Block):
     """The first `left` columns are text, the others numbers. few: a short rendering has so many rows, and leaves out
-    the columns `more`. bar: what a terminal with room shows beside each row, by the number of the row and how many
-    columns there are for it. Cells without text are places to write in.
+    the columns `more`. Cells without text are places to write in.
     """
 
     columns: Sequence[str]
@@ -52,7 +51,6 @@ class Table(Block):
     title: str = ""
     few: int | None = None
     more: Sequence[str] = ()
-    bar: Callable[[int, int], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,6 @@ class Document:
 
     @property
     def internal(self) -> bool:
-        """Whether it is for the holder of the records only."""
         return any(section.internal for section in self.sections)
 
     @property

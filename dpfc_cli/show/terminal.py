@@ -18,8 +18,6 @@ GAP = 2
 """Spaces between columns."""
 NARROWEST = 16
 """A column of text is not made narrower than this."""
-BAR = range(8, 25)
-"""How many columns a bar may have."""
 
 
 def write(document: Document, console: Console, warn: Callable[[str], None]) -> None:
@@ -36,25 +34,6 @@ def write(document: Document, console: Console, warn: Callable[[str], None]) -> 
 def text(said: str, style: str = "") -> Text:
     """The text as it is: no markup, no emoji codes."""
     return Text(printable(said), style)
-
-
-def bar(part: float, width: int) -> str:
-    """A part of 1 as a bar."""
-    filled = round(min(max(part, 0.0), 1.0) * width)
-    return "█" * filled + "░" * (width - filled)
-
-
-def between(interval: tuple[float, float], value: float, ends: tuple[float, float], width: int) -> str:
-    """An interval and a value in it, on a scale that goes from one end to the other."""
-    size = (ends[1] - ends[0]) or 1.0
-    low, middle, high = (
-        min(max(round((each - ends[0]) / size * (width - 1)), 0), width - 1)
-        for each in (interval[0], value, interval[1])
-    )
-    cells = ["─" if low <= i <= high else "·" for i in range(width)]
-    cells[low], cells[high] = "├", "┤"
-    cells[middle] = "●"
-    return "".join(cells)
 
 
 def _title(title: str, console: Console) -> None:
@@ -126,17 +105,13 @@ def _table(table: Table, console: Console) -> None:
             console.print(text(first, "bold"), soft_wrap=True)
             console.print(text("; ".join(f"{name}: {said}" for name, said in zip(cells[0][1:], line, strict=True))))
         return
-    spare = min(room - GAP - sum(widths), BAR[-1])
     drawn = _drawn()
     for i, name, width in zip(kept, cells[0], widths, strict=True):
         drawn.add_column(
             text(name), justify="left" if i < left else "right", no_wrap=i >= left, width=width, overflow="fold"
         )
-    bars = table.bar if spare in BAR else None
-    if bars is not None:
-        drawn.add_column(no_wrap=True, style="dim")
-    for i, line in enumerate(cells[1:]):
-        drawn.add_row(*map(text, line), *([] if bars is None else [bars(i, spare)]))
+    for line in cells[1:]:
+        drawn.add_row(*map(text, line))
     console.print(drawn)
 
 

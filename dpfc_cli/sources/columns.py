@@ -104,7 +104,6 @@ def column_of(file: Any, path: Path, name: str) -> Iterator[Any]:
 
 
 def is_text(kind: Any) -> bool:
-    """Whether a column of this type holds texts."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 

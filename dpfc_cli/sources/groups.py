@@ -73,7 +73,6 @@ class Rule:
 
     @property
     def remedy(self) -> str:
-        """What to do about a picture without a person."""
         if self.by == "folder":
             return f"Each picture must lie {counted(self.level, 'folder')} deep or deeper, below its class."
         if self.by == "name":
@@ -143,7 +142,6 @@ class Grouping:
 
     @property
     def groups(self) -> int:
-        """The number of groups, P."""
         return int(self.ids[-1]) + 1
 
     @property

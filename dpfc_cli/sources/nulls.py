@@ -72,7 +72,6 @@ class Broken:
 
     @property
     def number(self) -> str:
-        """How many are known, in words."""
         return f"{'At least ' if self.full else ''}{counted(len(self._found), self._noun)} cannot be used"
 
     def add(self, split: str, start: int, reasons: Mapping[int, str]) -> None:
@@ -106,7 +105,6 @@ class Broken:
             )
 
     def refusal(self) -> UserError:
-        """The error that says where they are named."""
         what, remedy = self.number, "Correct them, or leave them out of the source."
         if self._share is None:
             remedy += f" Or keep them as records without content: {self._null}."

@@ -47,6 +47,7 @@ import numpy as np
 from dpfc_cli.errors import UserError, counted, damaged, quoted, unwritable
 from dpfc_cli.files import claimed, json_of, opened, read_at, sync, write_at
 from dpfc_cli.folders import LEDGER_ANSWERS
+from dpfc_cli.heads.head import cards
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.totals import Ledger
@@ -301,15 +302,15 @@ def refuse_old(ledger: Ledger) -> None:
 class Wanted:
     """What a command wants to train, and may go on with.
 
-    charge: what it would charge. named: the head's file, if it names one. plan: what is released. has_head: whether
-    there is a head of a charge, all the same. Then no answer is drawn anew. observer: told of trainings that do not go
-    on.
+    charge: what it would charge. named: the head's file, if it names one. plan: what is released. heads: the folder
+    where its head would be. Of a charge that has one, all the same, no answer is drawn anew. observer: told of
+    trainings that do not go on.
     """
 
     charge: Charge
     named: str | None
     plan: Plan
-    has_head: Callable[[str], bool]
+    heads: Path
     observer: Observer
 
     def unfinished(self, ledger: Ledger) -> Unfinished | None:
@@ -357,7 +358,8 @@ class Wanted:
             answers.find(self.plan)
             if last is not None and answers.answered < last.answers:
                 raise DamagedError(f"{last.answers} answers were kept, and {answers.answered} are there")
-            if answers.answered < ends[-1] and self.has_head(charge.id):
+            made = (card.get("ledger", {}).get("charge") for _, card in cards(self.heads))
+            if answers.answered < ends[-1] and charge.id in made:
                 raise DamagedError("its head was written, and some of its answers are gone")
         except OSError as error:
             raise _unwritable(answers.path, error, "type the same command again: nothing more was charged") from error

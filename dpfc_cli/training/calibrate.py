@@ -62,13 +62,11 @@ class Planned:
 
     @property
     def worth(self) -> Guarantee:
-        """The guarantee, where there is noise."""
         assert self.guarantee is not None
         return self.guarantee
 
     @property
     def noise(self) -> Mechanism:
-        """The mechanism, where there is noise."""
         assert self.mechanism is not None
         return self.mechanism
 
@@ -224,7 +222,6 @@ def check_delta(delta: float, facts: Facts, remedy: str) -> None:
 
 
 def _refuse_idle(method: AnyMethod, given: Mapping[str, Any], options: Any) -> None:
-    """UserError for an option that has no effect without noise."""
     idle = sorted(set(given) - set(method.in_force(options, private=False)))
     if idle:
         optimum = method.at_optimum(options)
@@ -244,7 +241,6 @@ def spent(plan: Plan, mu: float, delta: float, eta: float) -> float:
 
 
 def warnings_of_width(d: int) -> list[str]:
-    """What so many dimensions mean."""
     if d <= WIDE:
         return []
     return [

@@ -137,11 +137,7 @@ def _place(
 
     if look and calibrated.claim == "private":
         named = None if out is None else out.name
-
-        def has_head(charge: str) -> bool:
-            return any(card.get("ledger", {}).get("charge") == charge for _, card in heads.cards(folder))
-
-        wanted = Wanted(charge=charge("head"), named=named, plan=calibrated.plan, has_head=has_head, observer=observer)
+        wanted = Wanted(charge=charge("head"), named=named, plan=calibrated.plan, heads=folder, observer=observer)
         found = wanted.unfinished(book)
         if found is not None:
             return folder / found.charge.head, found.charge, found

@@ -62,12 +62,10 @@ def check_devices() -> None:
 
 
 def working_bytes(facts: Facts) -> int:
-    """The bytes that summing records takes, beside what is made of the sums."""
     return WORKING_BYTES + (PERSONS_BYTES if facts.rows is not None else 0)
 
 
 def training_bytes(method: AnyMethod, plan: Plan, facts: Facts) -> int:
-    """The bytes that a training needs at least."""
     large = max((8 * release.held for release in plan.releases if len(release.pieces) > 1), default=None)
     # One matrix may be larger than a piece of those that were measured. Four of them are in memory at most.
     pieces = 0 if large is None else PIECES_BYTES + 4 * max(0, large - forms.PIECE_BYTES)

@@ -3,14 +3,9 @@
 from dpfc_cli.errors import UserError, warned
 from dpfc_cli.progress import show
 
-CHECKING = "Checking the features"
-"""The stage that counts files."""
-TUNING = "Tuning on "
-"""The stage that counts trainings begins so."""
+CHECKING, TUNING = "Checking the features", "Tuning on "
 TRAINING, MATRICES, SOLVING = "Training", "Class matrices", "Solving"
-"""The stages of a training. Those that begin with the first word count records. The others count classes, whose
-matrices are made and then used.
-"""
+"""The stages of a training, or what they begin with."""
 
 
 class TrainingWarning(UserWarning):

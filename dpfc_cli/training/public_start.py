@@ -95,7 +95,6 @@ def check(calibrated: Calibrated) -> None:
 
 
 def warnings_of(calibrated: Calibrated) -> list[str]:
-    """What public facts say about a start."""
     known: PublicHead | None = calibrated.options.public_head
     if known is None:
         return []

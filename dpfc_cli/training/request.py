@@ -39,7 +39,6 @@ class Privacy:
 
     @property
     def claim(self) -> Claim:
-        """What may be claimed of the head."""
         if self.epsilon is None and self.noise_multiplier is None:
             return "non-private"
         return "private" if self.seed is None else "research"
@@ -146,12 +145,10 @@ class Training(Noisy):
 
     @property
     def privacy(self) -> Privacy:
-        """The privacy that is asked for."""
         return Privacy(**{each.name: getattr(self, each.name) for each in fields(Privacy)})
 
     @property
     def facts(self) -> Facts:
-        """The public facts of the records."""
         return facts_of(self.features, self.neighbours, not self.non_private)
 
     @property
@@ -162,7 +159,6 @@ class Training(Noisy):
 
     @property
     def whose(self) -> str:
-        """Whose training it is."""
         from dpfc_cli.ledger.facts import account_name
 
         return self.by or account_name()

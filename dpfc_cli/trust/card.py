@@ -155,7 +155,6 @@ class Finding:
 
 
 def contradictions(findings: Iterable[Finding]) -> list[str]:
-    """What contradicts, as texts."""
     return [f"{found.what}: {found.why}" for found in findings if found.result == "contradicts"]
 
 

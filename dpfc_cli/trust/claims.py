@@ -122,7 +122,6 @@ def large_delta(delta: float, n: int, unit: str) -> str | None:
 
 
 def is_sampled(plan: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a release sees a Poisson sample."""
     return any(release["rate"] < 1 for release in plan)
 
 
@@ -132,7 +131,6 @@ def mu_squared(releases: Iterable[Mapping[str, Any]]) -> float:
 
 
 def mu_of(releases: Iterable[Mapping[str, Any]]) -> float:
-    """The μ that names the noise of releases."""
     return math.sqrt(mu_squared(releases))
 
 

@@ -75,7 +75,7 @@ def test_with_nothing_charged_it_says_so_and_shows_no_figure(dpfc: Dpfc, feature
         assert (shown.exit_code, re.search(r"epsilon|\d\.\d", shown.stdout)) == (0, None)
         assert "nothing" in shown.stdout
     assert (told(dpfc)[0]["charges"], told(dpfc)[0]["epsilon"]) == ([], {"1e-05": 0.0})
-    assert list(json.loads(dpfc("budget", "--sigma", "1", "--json").stdout)) == ["conversion"]
+    assert list(json.loads(dpfc("budget", "--sigma", "1", "--json").stdout)) == ["conversion", "warnings"]
 
 
 def test_csv_has_a_row_for_each_charge_and_for_each_conversion(dpfc: Dpfc, features: Path) -> None:

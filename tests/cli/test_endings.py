@@ -132,7 +132,8 @@ def test_a_ctrl_c_that_python_drops_is_not_lost_and_shows_no_traceback(ctrl_c: N
     """JAX has a callback for the garbage collector, and Python drops exceptions that are raised in one."""
     program = f"""
 import gc, os, signal, sys
-from dpfc_cli.cli import budget, display
+from dpfc_cli import progress
+from dpfc_cli.cli import budget
 def collected(*_):
     gc.callbacks.remove(collected)
     os.kill(os.getpid(), signal.SIGINT)
@@ -140,8 +141,7 @@ def work(*_):
     gc.callbacks.append(collected)
     gc.collect()
     print("Python dropped it.", file=sys.stderr)
-    with display.stages("Working", "records") as progress:
-        progress("Working", 1, 2)
+    progress.show("Working", 1, 2)
     print("went on")
 budget._converted = work
 {MAIN}

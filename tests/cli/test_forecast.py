@@ -5,6 +5,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def trace(folder: Path) -> dict[str, str]:
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
 
 
-def full(path: Path, data: bytes) -> None:
+def full(*_: Any, **__: Any) -> None:
     """A disk without room."""
     raise OSError(errno.ENOSPC, "No space left on device")
 

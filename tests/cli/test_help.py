@@ -184,7 +184,6 @@ def test_what_is_typed_by_guess_is_told_how_it_is_written(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     for words, said in (
         ("help", "dpfc --help"),
-        ("version", "dpfc --version"),
         ("--install-completion zsh", "run it there"),
         ("train --epsilon -1", "between 0.0001 and 100"),
     ):
@@ -201,11 +200,9 @@ def test_no_help_loads_what_computes_or_is_large() -> None:
     program = f"""
 import sys
 from dpfc_cli.cli.app import _run
-for name in {COMMANDS!r}:
-    assert _run([name, "--help"]) == 0
-assert not {LARGE | {"pydantic"}!r} & set(sys.modules), sorted(sys.modules)
-sys.argv = ["dpfc", "--help"]
-assert _run(["--help"]) == 0
+for words in ([], *([name] for name in {COMMANDS!r})):
+    sys.argv = ["dpfc", *words, "--help"]
+    assert _run(sys.argv[1:]) == 0
 assert not {LARGE!r} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)

@@ -20,6 +20,7 @@ from rich.console import Console
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner, Result
 
+from dpfc_cli import progress
 from dpfc_cli.cli import app as application
 from dpfc_cli.cli import budget, display
 from dpfc_cli.errors import MOST_MARKS, Note, UserError, printable
@@ -253,13 +254,13 @@ def test_no_defect_warning_or_stage_commands_a_terminal(
 
     def broken(*_: object) -> None:
         application._show_warning(UserWarning(text), UserWarning)
-        with display.stages(text, "records") as advance:
-            for stage in (text, "another", text):
-                advance(stage, 1, 2)
+        for stage in (text, "another", text):
+            progress.show(stage, 1, 2)
         raise error
 
     monkeypatch.setattr(budget, "_converted", broken)
-    monkeypatch.setattr(display, "LINE_EVERY", 0)
+    monkeypatch.setattr(progress, "DELAY", 0)
+    monkeypatch.setattr(progress, "EVERY", 0)
     for error in (RuntimeError(text), UserError(text, text), KeyboardInterrupt()):
         error.add_note(Note(text))
         ended = ran("-v", "budget", "--sigma", "1")

@@ -193,7 +193,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "an exit code": ("code", after(command, "_show_head", lambda shown: sys.exit(3 if nulls() else 0))),
     "a refusal": ("code", before(check, "check_memory", refuse)),
     "an evaluation that looks at the training split": (
-        "evaluate --json: stderr",
+        "evaluate --json: stdout",
         before(evaluation, "_fitted", lambda: display.warn(f"{nulls()} records were empty")),
     ),
     "a count in a report": (".md", after(contents, "_trained_on", lambda rows: [*rows, ("null", str(nulls()))])),

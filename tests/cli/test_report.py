@@ -15,7 +15,7 @@ def test_a_report_says_for_whom_it_is_and_which_bytes_it_has(dpfc: Dpfc, feature
     assert hashlib.sha256(Path("shared.md").read_bytes()).hexdigest() in shown.stdout
     told = json.loads(dpfc("report", "a.safetensors", "--out", "own.md", "--internal", "--json").stdout)
     data = Path("own.md").read_bytes()
-    assert told == {"report": "own.md", "internal": True, "sha256": hashlib.sha256(data).hexdigest()}
+    assert told == {"report": "own.md", "internal": True, "sha256": hashlib.sha256(data).hexdigest(), "warnings": []}
     assert b"figure 3" in data
     assert b"figure 3" not in Path("shared.md").read_bytes()
     assert [Path(name).stat().st_mode & 0o077 for name in ("own.md", "shared.md")] == [0, 0o044]

@@ -23,7 +23,6 @@ import pytest
 from PIL import Image
 
 from dpfc_cli import files
-from dpfc_cli.cli import display
 from dpfc_cli.evaluation import private as private_evaluation
 from dpfc_cli.extraction import extract
 from dpfc_cli.extraction.importing import import_features
@@ -245,8 +244,8 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     asked = count()
     counted_up(patch, 10**6)
     # So long a time between two calls that each step of the progress is a line.
-    for place in (display, extract):
-        patch.setattr(place, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
+    patch.setattr("tqdm.std.time", lambda: 60.0 * next(asked))
+    patch.setattr(extract, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
     # The number of a file, which tells it from a copy, is of any length.
     patch.setattr(answers, "_header", lambda of, said, _: json.dumps({"charge": of, "training": said}).encode() + b"\n")
     with warnings.catch_warnings():

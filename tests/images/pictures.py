@@ -112,7 +112,7 @@ def cifar10(folder: Path, numbers: tuple[int, ...] = (1, 2), **changes: object) 
     held = {f"data_batch_{number}": contents(planes(3, number), [number % 10, 0, 9]) for number in numbers}
     held |= {"test_batch": contents(planes(2, 99), [3, 4]), "batches.meta": {b"label_names": CIFAR10_NAMES}}
     for name, value in (held | changes).items():
-        (place / name).write_bytes(pickle.dumps(value, protocol=2))
+        (place / name).write_bytes(pickle.dumps(value, protocol=3))
     return place
 
 

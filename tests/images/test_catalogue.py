@@ -1,6 +1,5 @@
 """All data sets are opened by their names, from one table. Nothing says what the pictures show."""
 
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -32,31 +31,11 @@ def test_an_unknown_data_set_is_an_error_with_the_nearest_name() -> None:
     assert refused("digits:here").code == "unknown-name"
 
 
-def test_a_path_without_its_format_is_an_error_that_says_how_to_write_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    Path("photos", "cat").mkdir(parents=True)
-    Path("data").mkdir()
-    Path("my photos").symlink_to("photos")
-    for name in ("one.tar", "data/a.parquet", "notes.txt"):
-        Path(name).touch()
-    for typed, suggested in {
-        **{typed: [f"imagefolder:{typed}"] for typed in ("./photos", "photos", "photos/", "~/photos", "my photos")},
-        **{typed: [f"webdataset:{typed}"] for typed in ("one.tar", "train-{000..100}.tar")},
-        "data/a.parquet": ["parquet:data/a.parquet"],
-        "data": ["imagefolder:data", "parquet:data"],
-    }.items():
+def test_a_path_without_its_format_is_an_error_that_says_how_to_write_it() -> None:
+    for typed in ("./photos", "one.tar", "train-{000..100}.tar", "", "a" * 5000, "nul\0"):
         error = refused(typed)
-        assert (error.code, error.fields["suggested"]) == ("unknown-name", suggested)
-        assert f"Write {' or '.join(map(shlex.quote, suggested))}." in error.remedy
-        for line in suggested:
-            check(line)
-    for typed in ("nowhere", "", "notes.txt", "~nobody-has-this-name/photos", "a" * 5000, "nul\0"):
-        error = refused(typed)
-        assert "suggested" not in error.fields
-        assert error.what == f"Unknown data set '{typed}'."
+        assert (error.code, error.what) == ("unknown-name", f"Unknown data set '{typed}'.")
+        assert "imagefolder:" in error.remedy
 
 
 def test_a_missing_folder_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_train_and_test_folders_become_splits_in_sorted_order(tmp_path: Path) ->
     data = open_images(f"imagefolder:{tmp_path}")
     train, test = data.splits["train"], data.splits["test"]
     assert (data.name, data.classes, data.origin) == ("imagefolder", ("cat", "dog"), "asserted")
-    assert (train.image_shape, train.labels.dtype) == ((4, 6, 3), np.dtype(np.int32))
+    assert (train.pixels.shape, train.labels.dtype) == ((4, 6, 3), np.dtype(np.int32))
     assert (train.labels.tolist(), test.labels.tolist()) == ([0, 1, 1], [1])
     assert (values(train).tolist(), values(test).tolist()) == ([0, 1, 2], [3])
     np.testing.assert_array_equal(train.pixels(1, 2)[:, 0, 0, 0], [1])

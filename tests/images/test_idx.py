@@ -30,7 +30,7 @@ def test_images_and_labels_are_those_of_the_files(tmp_path: Path) -> None:
     data = open_images("mnist", folder)
     assert (data.name, data.classes) == ("mnist", tuple("0123456789"))
     train, test = data.splits["train"], data.splits["test"]
-    assert (train.n, test.n, train.image_shape, train.labels.dtype) == (12, 5, (4, 4, 1), np.dtype(np.int32))
+    assert (train.n, test.n, train.pixels.shape, train.labels.dtype) == (12, 5, (4, 4, 1), np.dtype(np.int32))
     np.testing.assert_array_equal(train.labels, labels)
     np.testing.assert_array_equal(train.pixels(0, 12)[..., 0], images)
     np.testing.assert_array_equal(train.pixels(3, 5)[..., 0], images[3:5])
@@ -126,7 +126,7 @@ def test_the_digits_are_those_of_the_source_split_after_1400_without_a_connectio
     monkeypatch.setattr(socket, "socket", refuse)
     data = open_images("digits")
     assert {name: split.n for name, split in data.splits.items()} == {"train": 1400, "test": 397}
-    assert (data.classes, data.splits["train"].image_shape) == (tuple("0123456789"), (8, 8, 1))
+    assert (data.classes, data.splits["train"].pixels.shape) == (tuple("0123456789"), (8, 8, 1))
     pixels = np.concatenate([split.pixels(0, split.n) for split in data.splits.values()])
     np.testing.assert_array_equal(np.concatenate([split.labels for split in data.splits.values()]), source.target)
     np.testing.assert_array_equal(pixels[..., 0], np.rint(source.images * 255 / 16))

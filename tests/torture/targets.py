@@ -269,7 +269,7 @@ def make_cifar(folder: Path) -> None:
     pixels = np.arange(2 * 3072, dtype=np.int64).astype(np.uint8).reshape(2, 3072)
     batch = {b"data": pixels, b"labels": [1, 2], b"batch_label": b"a", b"filenames": [b"a.png", b"b.png"]}
     for name, value in (("batches.meta", {b"label_names": [b"c%d" % i for i in range(10)]}), ("data_batch_1", batch)):
-        (folder / "cifar-10-batches-py" / name).write_bytes(pickle.dumps(value, protocol=2))
+        (folder / "cifar-10-batches-py" / name).write_bytes(pickle.dumps(value, protocol=3))
 
 
 def make_cifar_archive(folder: Path) -> None:

@@ -29,7 +29,6 @@ KERNEL = 7
 
 
 def load(wanted: Wanted) -> "Network":
-    """As `Family.load`."""
     model = MODELS[wanted.name]
     located, digest = model.find(wanted.weights, wanted.progress, wanted.expected)
     parameters = read(located.files, located.id, model.depths, model.widths, DTYPES[wanted.precision])

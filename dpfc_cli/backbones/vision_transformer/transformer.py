@@ -36,7 +36,6 @@ _FEATURES = {
 
 
 def load(wanted: Wanted) -> "Transformer":
-    """As `Family.load`."""
     model = MODELS[wanted.name]
     located, digest = model.find(wanted.weights, wanted.progress, wanted.expected)
     parameters = checkpoint.read(located.files, located.id, DTYPES[wanted.precision])
