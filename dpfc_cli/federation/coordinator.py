@@ -292,8 +292,9 @@ def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer, star
             states[site.name] = site.say(asked)[0]
             observer.say(f"{site.name}: {states[site.name]}")
         except RefusedError as error:
-            if error.said == "refused":
-                states[site.name] = "not charged"
+            # After it was asked to charge, it may be charged all the same.
+            if error.said == "refused" and asked == "ready":
+                states[site.name] = "ready"
             # It is raised when all have ended, and others may be away.
             observer.say(error.what)
             raise
@@ -307,9 +308,10 @@ def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer, star
             _at_once(sites, partial(state, asked))
         solution = solver.method.solve(oracle, solver.facts, solver.options)
     except UserError as error:
-        of = {said: [name for name, each in states.items() if each == said] for said in ("charged", "not known")}
-        stands = [f"{said.capitalize()}: {', '.join(names)}." for said, names in of.items() if names]
-        error.add_note(Note(" ".join(stands) or "Nobody was charged."))
+        words = {"charged": "Charged", "not known": "Not known whether charged", "ready": "Not charged"}
+        of = {said: [name for name, each in states.items() if each == which] for which, said in words.items()}
+        stands = [f"{said}: {', '.join(names)}." for said, names in of.items() if names]
+        error.add_note(Note(" ".join(stands)))
         raise
     card = _card(plan, solver, solution)
     return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)

@@ -127,7 +127,11 @@ def ready(site: Site, observer: Observer) -> Checked:
     before = next((each.id for each in read(ledger).charges if each.purpose == site.purpose), None)
     if checked.unfinished is None and before is not None:
         held = is_held(ledger, before)
-        why = {True: "another process serves it", False: "dpfc is another version now", None: "its answers are gone"}
+        why = {
+            True: "another process serves it",
+            False: "its answers cannot be used here",
+            None: "its answers are gone",
+        }
         raise UserError(
             f"This plan was charged before: {why[held]}.",
             "A plan is charged once. If it can go on nowhere, ask for a new plan.",

@@ -114,7 +114,7 @@ def charged_again(ledger: Ledger, charge: Charge, name: str) -> UserError | None
     if ends:
         became = "ended" if ends[0].head is None else f"its head is '{ends[0].head}'"
     elif training:
-        became = "it runs" if runs else "was stopped, and does not go on"
+        became = "it runs" if runs else "was stopped"
     else:
         became = "has not ended: it runs, or it was stopped"
     cost = question(charge, name, ledger.with_facts(charge).account_of(charge.set))

@@ -26,7 +26,8 @@ _SEVERAL = {
 NOT_COVERED = (
     "the test split: an evaluation on it is private only if it was asked for with an epsilon",
     "other heads trained on the same records, and the choice of this head among them",
-    "the data that the backbone was trained on (the backbone is the network that computes the features)",
+    "the data that the backbone was trained on (the backbone is the network that computes the features), and what else "
+    "learned from the records before, such as a scaler: then this epsilon does not hold",
     "that the set could be made: all records could be read, or at most the allowed share (usually 5 %) could not",
     "running time, progress and memory use",
 )

@@ -149,7 +149,7 @@ def test_where_one_site_is_not_ready_none_is_charged() -> None:
     set_cap(sets["south"], 1.0, delta=1e-5)
     with pytest.raises(UserError, match="its own check says no") as refused:
         trained(plan)
-    assert notes(refused.value) == ["Nobody was charged."]
+    assert notes(refused.value) == [f"Not charged: {', '.join(NAMES)}."]
     assert not any(map(charges, sets.values()))
     set_cap(sets["south"], 3.0, delta=1e-5)
     trained(plan)
