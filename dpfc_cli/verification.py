@@ -16,10 +16,12 @@ from dpfc_cli.heads import signature as signatures
 from dpfc_cli.heads.signature import Checking, Signed
 from dpfc_cli.ledger.facts import Charge, Merge
 from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.populations import check_begin
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.options import takes
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.card import charged_standing
+from dpfc_cli.training.public import was_on
 from dpfc_cli.training.request import SPLIT, facts_of
 from dpfc_cli.trust.card import Finding, contradictions, refused, unproved
 from dpfc_cli.trust.card import findings as of_card
@@ -97,7 +99,8 @@ def verify(wanted: Checking) -> Verified:
     place = _place(wanted.ledger, known, card["ledger"]["charge"]) if "ledger" in card else None
     named, charged, account = False, False, None
     if place is None:
-        findings.append(Finding(what="ledger", result="unknown", why=_NO_LEDGER if "ledger" in card else _JOINT))
+        why = _gone(known) or _NO_LEDGER if "ledger" in card else _JOINT
+        findings.append(Finding(what="ledger", result="unknown", why=why))
     else:
         book = _ledger_in(place)
         row, *others = _of_ledger(card, digest, book, known)
@@ -123,7 +126,7 @@ def check_at_home(head: heads.Head) -> None:
     """UserError where the ledger that is here has the charge of a head, and says something else of it."""
     place = _place(None, None, head.card["ledger"]["charge"]) if "ledger" in head.card else None
     if place is not None:
-        wrong = contradictions(_of_ledger(head.card, sha256_of(head.file), read(place), None))
+        wrong = contradictions(_of_ledger(head.card, sha256_of(head.file), read(place), _set_at_hand(head.card)[0]))
         if wrong:
             raise refused(head.file, wrong)
 
@@ -180,6 +183,15 @@ def _place(ledger: Path | str | None, known: FeatureSet | None, charge: str) -> 
     return beside if beside.exists() else None
 
 
+def _gone(known: FeatureSet | None) -> str | None:
+    """What is said of the ledger here where it lacks a set, or is gone. None where nothing shows that."""
+    try:
+        check_begin(read(features_folder() / LEDGER if known is None else ledger_path(known.folder)))
+    except UserError as error:
+        return error.what.rstrip(".")
+    return None
+
+
 def _ledger_in(place: Path) -> Ledger:
     if not place.exists() or place.is_dir():
         raise missing(
@@ -195,7 +207,10 @@ def _of_ledger(card: Mapping[str, Any], digest: str, book: Ledger, known: Featur
     if not isinstance(charge, Charge):
         why = "the ledger does not have the charge that the card names"
         return [Finding(what="ledger", result="contradicts", why=why)]
-    wrong = _differ(card, charge, known)
+    wrong = _differ(card, charge)
+    # A set that was made again has another id, and the source of the first.
+    if known is not None and not was_on(book, charge, known, charge.split):
+        wrong.append("set")
     why = "the charge has the releases and the claim of the card"
     if wrong:
         why = f"the charge is of another training, or of another card: they differ in {', '.join(wrong)}"
@@ -207,7 +222,7 @@ def _of_ledger(card: Mapping[str, Any], digest: str, book: Ledger, known: Featur
     return findings
 
 
-def _differ(card: Mapping[str, Any], charge: Charge, known: FeatureSet | None) -> list[str]:
+def _differ(card: Mapping[str, Any], charge: Charge) -> list[str]:
     """The names of the values that a charge and a card do not share."""
     earlier = card.get("public_head", {}).get("releases", 0)
     own = card["plan"][earlier:]
@@ -217,8 +232,6 @@ def _differ(card: Mapping[str, Any], charge: Charge, known: FeatureSet | None) -
     wrong = [name for name, value in said.items() if getattr(charge, name) != value]
     if not _alike(own, charge.releases):
         wrong.append("releases")
-    if known is not None and charge.set != known.manifest.id:
-        wrong.append("set")
     return wrong
 
 
@@ -243,7 +256,8 @@ def _of_digest(digest: str, charge: Charge, book: Ledger) -> Finding:
     if book.written(digest) or (last is not None and last.state == "stopped"):
         why = "another charge ended with this file" if book.written(digest) else "the charge ended without a file"
         return Finding(what=what, result="contradicts", why=why)
-    return Finding(what=what, result="unknown", why="the ledger names no file of the charge")
+    why = "the ledger names no file of the charge: rows are missing, or dpfc was killed when it had written the head"
+    return Finding(what=what, result="unknown", why=why)
 
 
 def _of_start(card: Mapping[str, Any], before: Ledger, of: str) -> Finding:

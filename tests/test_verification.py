@@ -218,7 +218,7 @@ def test_a_head_of_persons_agrees_with_its_set_and_its_charge(tmp_path: Path, mo
     assert {each.result for each in verify(path).findings[1:]} == {"ok"}
     card: Card = json.loads(json.dumps(Head.load(path).card))
     (charge,) = requests.charges(persons)
-    assert checks._differ(card, replace(charge, unit="record"), persons) == ["unit"]
+    assert checks._differ(card, replace(charge, unit="record")) == ["unit"]
     card["facts"]["records"] = 121
     assert checks._set_at_hand(card)[1].why.endswith("other values: records")
     # Without noise each record stands for itself.
@@ -267,16 +267,35 @@ def test_what_was_checked_is_what_is_read(shelf: Made, tmp_path: Path, monkeypat
 
 def test_each_value_of_the_charge_is_that_of_the_card(shelf: Made) -> None:
     card, charge = shelf.card(), shelf.book.charges[0]
-    assert checks._differ(card, charge, shelf.features) == []
+    assert checks._differ(card, charge) == []
     others: dict[str, Any] = {
         **{"at": "2020-01-02T03:04:05+00:00", "n": 121, "split": "test", "method": "dp-fc", "claim": "research"},
         **{"epsilon": 1.1, "delta": 1e-6, "mu": 0.3, "eta": 0.5, "adjacency": "replace-one", "unit": "person"},
-        "set": "0" * 32,
     }
     for name, other in others.items():
-        assert checks._differ(card, replace(charge, **{name: other}), shelf.features) == [name]
+        assert checks._differ(card, replace(charge, **{name: other})) == [name]
     # The set is compared where it is at hand.
-    assert checks._differ(card, replace(charge, set="0" * 32), None) == []
+    other = with_charge(shelf.book, 1, set="0" * 32)
+    assert of_ledger(card, shelf, other)["ledger"].endswith("they differ in set")
+    assert checks._of_ledger(card, shelf.sha256(), other, None)[0].result == "ok"
+
+
+@pytest.mark.usefixtures("heads")
+def test_a_head_is_honest_after_its_set_was_made_again_of_the_same_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPFC_FEATURES", str(tmp_path / "features"))
+    features = made(tmp_path, "set", 0)
+    head = head_of(features, epsilon=1.0)
+    shutil.rmtree(features.folder)
+    assert made(tmp_path, "set", 0).manifest.id != features.manifest.id
+    assert {each.result for each in verify(head.path).findings[1:]} == {"ok"}
+    # Without the ledger nobody knows of others. Where the ledger is gone, that is said.
+    ledger_path(features.folder).unlink()
+    found = verify(head.path)
+    (gone,) = (each for each in found.findings if each.what == "ledger")
+    assert (gone.result, "it is gone" in gone.why, CHARGED in found.unproved) == ("unknown", True, True)
+    assert not [each for each in found.findings if "other trainings" in each.what]
 
 
 @pytest.mark.parametrize("name", ["kind", "shape", "sigma", "rate", "times"])

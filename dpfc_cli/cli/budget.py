@@ -121,6 +121,8 @@ def budget(
             set_cap(found, most, delta=delta[0] if delta else None, by=by, note=note)
         elif found is not None:
             set_population(found, population, adopt=adopt, by=by)
+            whose = "" if population is None else f": {found.name} is of population '{population}' from now on"
+            display.say(f"Written to the ledger{whose}.")
         stop.stands = f"The change was written to '{_ledger(found)}'."
     result: dict[str, Any] = {}
     sections: list[Section] = []

@@ -86,10 +86,12 @@ def brief(account: Account, ledger: Ledger, delta: float) -> list[Block]:
     sets, changes = _sets(account, ledger), _changes(account, ledger)
     if changes and not binding:
         rows.append(("cap", "none"))
-    earlier = [cap for cap in changes if cap.most is not None and cap not in binding]
+    # While there is no cap, that is no earlier one.
+    earlier = [cap for cap in changes if cap not in binding and (binding or cap.most is not None)]
     if earlier:
-        highest = max(earlier, key=lambda cap: cap.most or 0.0)
-        rows.append(("earlier caps", f"{len(earlier)}, the highest: {caps.said(highest)}"))
+        highest = max(earlier, key=lambda cap: math.inf if cap.most is None else cap.most)
+        most = "none" if highest.most is None else caps.said(highest)
+        rows.append(("earlier caps", f"{len(earlier)}, the highest: {most}"))
     rows.append(("sets", ", ".join(dict.fromkeys(row[0] for row in sets.rows))))
     said = whose(account)
     return [

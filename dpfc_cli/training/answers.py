@@ -269,8 +269,8 @@ def any_kept(ledger: Ledger) -> bool:
 
 
 def is_held(ledger: Path, charge: str) -> bool | None:
-    """Whether a process has the answers of a charge now: it trains. So may one whose files cannot be opened. None: there
-    are none.
+    """Whether a process has the answers of a charge now: it trains. So may one whose files cannot be opened here.
+    None: there are none.
     """
     while path := next((each for each in _files(ledger) if _named(each)[0] == charge), None):
         # With each answer it gets another name.

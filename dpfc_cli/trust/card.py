@@ -132,7 +132,7 @@ def check(card: Any) -> None:
 Result = Literal["ok", "contradicts", "unknown"]
 NOISE = "that the noise was really drawn, and as the card says"
 BELONGS = "that the card belongs to these weights: only a ledger with the digest of the file shows it"
-CHARGED = "that its training was charged to a ledger"
+CHARGED = "that its training was charged to a ledger, and how many others that ledger had"
 OWNER = "that this ledger is the newest and whole, and that nobody who can write to it changed it"
 TEXT = "that dates, names, other sites and the values of options that shape no release are true"
 
@@ -169,7 +169,7 @@ def refused(path: Path, wrong: list[str], remedy: str | None = None) -> UserErro
 
 def findings(card: Mapping[str, Any], chain: Chain | None = None) -> list[Finding]:
     """The checks of a card in which `check_form` finds no fault. chain: the head's preprocessing; None: not checked."""
-    facts, known = card["facts"], card.get("ledger")
+    facts = card["facts"]
     counts = f"{counted(facts['m'], 'class')}, {counted(facts['n'], card['unit'])}"
     found = [_found("counts", _counts_fault(card), counts), _releases(card, chain)]
     if contradictions(found) and is_sampled(card["plan"]):
@@ -181,9 +181,9 @@ def findings(card: Mapping[str, Any], chain: Chain | None = None) -> list[Findin
             at = f"epsilon = {card['epsilon']:.6g} at delta = {card['delta']:.3g}"
             cost = f"computed again, the releases cost {at}"
         found.append(_found("epsilon", figures_fault(card), cost))
-    if known is not None:
-        charges = f"{counted(known['private'] + known['unprotected'], 'charge')} when it was made, with this one"
-        found.append(_found("other trainings", _others_fault(card), charges))
+    if "ledger" in card and (wrong := _others_fault(card)) is not None:
+        # Where nothing contradicts, only the ledger shows it.
+        found.append(Finding(what="other trainings", result="contradicts", why=wrong))
     return found
 
 

@@ -237,6 +237,8 @@ def test_a_cap_is_set_shown_and_changed_and_every_change_stays(dpfc: Dpfc, featu
     assert re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d", shown)
     assert all(note in one_line(shown) for note in ("section 4 of the plan", "the study has ended"))
     assert dpfc(*LS, "8").exit_code == 0
+    # That there was none for a while is the highest of all.
+    assert re.search("earlier caps +4, the highest: none", dpfc(*SET, "--cap", "20", ends=0).stdout)
 
 
 def test_a_cap_that_binds_a_set_is_shown_whatever_population_the_set_is_given_to(dpfc: Dpfc, features: Path) -> None:
