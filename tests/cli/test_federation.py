@@ -55,7 +55,7 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
     assert dpfc(*line, "nowhere").exit_code == 2
     away = dpfc(*line, ".", "--patience", "0.01", ends=4)
     assert away.stderr.count("Waiting for north at") == 1
-    assert "not known: north, south" in away.stderr.lower()
+    assert "charged: north, south" in away.stderr.lower()
 
     serving = Serving(load(Path("plan.json")), sets, ("north",))
     other = threading.Thread(target=trained, args=(load(Path("plan.json")),), daemon=True)
