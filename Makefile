@@ -81,7 +81,8 @@ package: ## Build the wheel and the source archive into dist/, and try the wheel
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[plot]'
 	@touch $@
 
-reproduce: .venv/.bench ## The paper's tables on FEATURES="SET…" (hours; goes on where it stopped; WORKERS=2)
+reproduce: ## The paper's tables on FEATURES="SET…", into bench-results (hours; goes on where it stopped; WORKERS=2)
+	@$(MAKE) --no-print-directory .venv/.bench
 	$(BIN)/python -m bench.reproduction $(or $(FEATURES),$(error Name feature sets: make reproduce FEATURES="features/…")) --workers $(or $(WORKERS),2)
 
 costs: .venv/.run ## Seconds and memory of every method on made-up features (SHAPE=50000x768x100)

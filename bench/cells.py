@@ -1,7 +1,7 @@
 """Runs trainings as cells of a table. Each cell is computed once and its result is appended to a file.
 
-A cell has everything that its result depends on, except the code and the data. An experiment that is stopped loses only
-the cells that were running. The next call computes the missing cells.
+A cell has everything that its result depends on, except the code and the data; the file has the digest of each set. An
+experiment that is stopped loses only the cells that were running. The next call computes the missing cells.
 """
 
 import functools
@@ -195,8 +195,11 @@ def top1(cell: Cell) -> float:
 
 def run(cells: Iterable[Cell], results: Path, workers: int, work: Callable[[Cell], float] = top1) -> dict[str, float]:
     """Results by `Cell.key`. Those that are not in the file are computed now, by `workers` processes."""
-    done = read(results)
-    missing = [cell for cell in dict.fromkeys(cells) if cell.key not in done]
+    wanted, done = list(dict.fromkeys(cells)), read(results)
+    for path in dict.fromkeys(path for cell in wanted for path in (cell.data, cell.public) if path):
+        know(path, results, done)
+    missing = [cell for cell in wanted if cell.key not in done]
+    print(f"{len(wanted) - len(missing)} results are kept in {results}, {len(missing)} are computed.", flush=True)
     if workers > 1:
         os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
     jobs = [(cell, work) for cell in missing]
@@ -208,6 +211,17 @@ def run(cells: Iterable[Cell], results: Path, workers: int, work: Callable[[Cell
             done[key] = value
             print(f"[{i + 1}/{len(missing)}] {value:.2f} {key}", flush=True)
     return done
+
+
+def know(path: str, results: Path, done: dict[str, Any]) -> None:
+    """Note in the file which set a name stands for. SystemExit if it has results of that name, of no or another set."""
+    name, digest = Path(path).name, load(path).digest
+    key = json.dumps({"set": name})
+    if key not in done and not any(json.loads(other).get("data") == name for other in done):
+        keep(results, key, digest)
+        done[key] = digest
+    if done.get(key) != digest:
+        raise SystemExit(f"{results} has results of another set {name}. Rename the folder, or name another file.")
 
 
 def gain(values: Sequence[float | None], others: Sequence[float | None]) -> str:

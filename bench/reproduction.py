@@ -1,21 +1,14 @@
-"""Makes docs/reproduction.md: the paper's Tables 3 to 5 and Figure 1 on other feature sets.
+"""Makes the paper's Tables 3 to 5 and Figure 1 on other feature sets. Every cell is a training of the product.
 
     python -m bench.reproduction SET…
+    python -m bench.reproduction SET… --results bench/results/cells.jsonl --out docs/reproduction.md
 
-Every cell is a training by the product's own curator and methods. Each set has four tables:
-
-- defaults;
-- hyperparameters that did best on the test labels in the method's grid, for each ε, as the paper chooses them;
-- defaults with the zCDP conversion from ρ to ε, which the product does not use;
-- the same with noise that all classes and steps share, as the paper's published code draws it. This is not private.
-
-The grid is run once, with its own seed. Its best point is then run with the seeds of the other cells, so that the
-figures are not the luckiest of the grid.
+The second line makes the project's own page.
 """
 
 import argparse
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,32 +71,25 @@ def variant(cell: Cell, phase: str) -> Cell:
 
 def table(data: str, phase: str, results: dict[str, float], count: int) -> Iterator[str]:
     """The table of a phase in Markdown: mean ± standard deviation, or – where runs are missing."""
-    yield "| method | epochs | NP | " + " | ".join(f"{e:g}" for e in paper.EPSILONS if e) + " |"
-    yield "| --- | --- |" + " --- |" * len(paper.EPSILONS)
-    for row in ROWS:
-        figures = []
-        for epsilon in paper.EPSILONS:
-            cell: Cell | None = base(data, row, epsilon)
-            assert cell is not None
-            tuned = phase == "tuned" and epsilon is not None
-            cell = picked(cell, results) if tuned else variant(cell, phase)
-            figures.append(_figure([] if cell is None else runs(cell, count), results))
-        yield f"| {row[0]} | {row[1]} | " + " | ".join(figures) + " |"
 
+    def figure(cell: Cell) -> str:
+        best = picked(cell, results) if phase == "tuned" and cell.epsilon is not None else variant(cell, phase)
+        values = [results.get(run.key) for run in runs(best, count)] if best else []
+        return cells.said([] if None in values else [value for value in values if value is not None])
 
-def _figure(wanted: list[Cell], results: dict[str, float]) -> str:
-    values = [results[c.key] for c in wanted if c.key in results]
-    if not wanted or len(values) < len(wanted):
-        return "–"
-    return cells.said(values)
+    return _table({row: [figure(base(data, row, epsilon)) for epsilon in paper.EPSILONS] for row in ROWS})
 
 
 def papers(name: str) -> Iterator[str]:
     """The paper's own table for a data set."""
+    return _table({row: ["≤ 20" if f is None else f"{f}" for f in found] for row, found in paper.TABLES[name].items()})
+
+
+def _table(rows: dict[Row, list[str]]) -> Iterator[str]:
     yield "| method | epochs | NP | " + " | ".join(f"{e:g}" for e in paper.EPSILONS if e) + " |"
     yield "| --- | --- |" + " --- |" * len(paper.EPSILONS)
-    for (method, epochs), figures in paper.TABLES[name].items():
-        yield f"| {method} | {epochs} | " + " | ".join("≤ 20" if f is None else f"{f}" for f in figures) + " |"
+    for (method, epochs), figures in rows.items():
+        yield f"| {method} | {epochs} | {' | '.join(figures)} |"
 
 
 def report(sets: list[str], results: dict[str, float], count: int, out: Path) -> None:
@@ -111,17 +97,16 @@ def report(sets: list[str], results: dict[str, float], count: int, out: Path) ->
     said = [
         "# Reproduction of the paper's tables",
         "",
-        '`make reproduce FEATURES="SET…"` makes this page. [Another page](conclusions.md) says what it means. All are',
-        f"top-1 test accuracies in percent: mean ± standard deviation of {count} runs. The columns are ε, at δ = 1e-5.",
-        "NP is without privacy; nothing is random there, so it is one run. It has the epochs of its row, as with",
-        "`--steps 10 --non-private`: without `--steps` it would run to the optimum. Every figure is a training by the",
-        "product's own curator and methods, with noise from a seed. An epoch is one step: a full pass over the",
-        "records.",
+        '`make reproduce FEATURES="SET…"` makes such a page of other sets. [Another page](conclusions.md) says what',
+        f"this says. All are top-1 test accuracies in percent: mean ± standard deviation of {count} runs. The columns",
+        "are ε, at δ = min(1e-5, 1/n). NP is without privacy; nothing is random there, so it is one run. It has the",
+        "epochs of its row, as with `--steps 10 --non-private`: without `--steps` it would run to the optimum. Every",
+        "figure is a training by the product's own curator and methods, with noise from a seed. An epoch is one step:",
+        "a full pass over the records.",
         "",
         "The methods differ from the paper's [in a few points](heads.md#methods-and-options). One of them is left out",
-        "here, as in the paper: the eigenvalues of DP-FC's Gram matrix are not shrunk (`edge=0` in `bench/cells.py`).",
-        "`dpfc train` shrinks them ([what that gives](accuracy.md)). Of CIFAR-100 this is half: 250 records of each",
-        "class for training, and 50 for the test.",
+        "here, as in the paper: the eigenvalues of DP-FC's Gram matrix are not shrunk. `dpfc train` shrinks them",
+        "([what that gives](accuracy.md)).",
         "",
         "The second table of each set has hyperparameters from a grid. In factors of the defaults the grid is: "
         + "; ".join(
@@ -130,7 +115,7 @@ def report(sets: list[str], results: dict[str, float], count: int, out: Path) ->
         )
         + ".",
         "The grid is run once with another seed, and its best point is chosen **on the test labels**. Nobody with",
-        "private data can do that. The best point is then run with the same seeds as the other cells.",
+        "private data can do that. Then it is run with the seeds of the other cells. NP, not tuned, may be lower.",
         "",
     ]
     for data in sets:
@@ -138,21 +123,17 @@ def report(sets: list[str], results: dict[str, float], count: int, out: Path) ->
         said += [
             f"## {name}: {len(d.x):,} × {d.x.shape[1]}, {d.m} classes",
             "",
-            f"![DP-FC against ε]({_plot_of(name)})",
+            f"![DP-FC against ε](figure-1-{name}.svg)",
         ]
         for phase, title in PHASES.items():
             said += ["", f"### {title}", "", *table(data, phase, results, count)]
         known = next((known for known in ("cifar100", "cifar10", "imagenet") if name.startswith(known)), None)
         if known:
-            title = "The paper's figures (ViT-B/16, pre-trained on ImageNet-21k, all training records)"
-            said += ["", f"### {title}", "", *papers(known)]
+            title = "### The paper's figures (ViT-B/16, pre-trained on ImageNet-21k, all training records)"
+            said += ["", title, "", *papers(known)]
         said.append("")
-        plot(data, known, results, count, out.parent / _plot_of(name))
-    out.write_text("\n".join(said))
-
-
-def _plot_of(name: str) -> str:
-    return f"figure-1-{name}.svg"
+        plot(data, known, results, count, out.parent / f"figure-1-{name}.svg")
+    out.write_text("\n".join(said), "utf-8")
 
 
 def plot(data: str, known: str | None, results: dict[str, float], count: int, out: Path) -> None:
@@ -183,26 +164,24 @@ def plot(data: str, known: str | None, results: dict[str, float], count: int, ou
     canvas.draw(panel, title=f"{Path(data).name}, 10 steps").save(out)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="+", help="folders of feature sets")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--phases", default=",".join(PHASES))
     parser.add_argument("--rows", default=",".join(f"{m}:{e}" for m, e in ROWS), help="METHOD:EPOCHS,…")
-    parser.add_argument("--results", type=Path, default=cells.RESULTS)
-    parser.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
-    args = parser.parse_args()
+    parser.add_argument("--results", type=Path, default=Path("bench-results/reproduction.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("bench-results/reproduction.md"))
+    args = parser.parse_args(arguments)
     rows = [row for row in ROWS if f"{row[0]}:{row[1]}" in args.rows.split(",")]
     each = [base(data, row, e) for row in rows for data in args.sets for e in paper.EPSILONS]
     private = [cell for cell in each if cell.epsilon is not None]
-    results = cells.read(args.results)
     for phase in args.phases.split(","):
         if phase == "tuned":
             wanted = [point for cell in private for point in grid(cell)]
             results = cells.run(wanted, args.results, args.workers)
-            best = [cell for cell in (picked(cell, results) for cell in private) if cell]
-            wanted = [run for cell in best for run in runs(cell, args.runs)]
+            wanted = [run for cell in private if (best := picked(cell, results)) for run in runs(best, args.runs)]
         else:
             wanted = [run for cell in each for run in runs(variant(cell, phase), args.runs)]
         results = cells.run(wanted, args.results, args.workers)

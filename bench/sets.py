@@ -1,11 +1,13 @@
 """Feature sets for experiments: arrays in a folder, a feature set of dpfc, or made up."""
 
+import hashlib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy.facts import Facts
 
@@ -31,11 +33,19 @@ class Data:
             return Facts(n=n, m=self.m, d=d)
         return Facts(n=int(self.persons[-1]) + 1, rows=n, unit="person", m=self.m, d=d)
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that a result depends on; the same for arrays and for the feature set that is made of them."""
+        made = hashlib.sha256(f"{self.x.shape} {self.m}".encode())
+        for part in (self.x, self.y, self.test_x, self.test_y, self.persons):
+            made.update(b"" if part is None else np.ascontiguousarray(part, np.float32).tobytes())
+        return made.hexdigest()
+
 
 @cache
 def load(path: str) -> Data:
     """Load a folder with `{train,test}_{x,y}.npy` (and `train_groups.npy` for persons), or a feature set that
-    `dpfc extract` or `dpfc import` made.
+    `dpfc extract` or `dpfc import` made. SystemExit with what is wrong if it is neither.
     """
     folder = Path(path)
     if (folder / "train_x.npy").exists():
@@ -43,8 +53,11 @@ def load(path: str) -> Data:
         groups = folder / "train_groups.npy"
         persons = np.load(groups) if groups.exists() else None
         return Data(x, y.astype(np.int32), test_x, test_y.astype(np.int32), int(y.max()) + 1, persons)
-    features = FeatureSet(folder)
-    train, test = (_whole(features, split) for split in ("train", "test"))
+    try:
+        features = FeatureSet(folder)
+        train, test = (_whole(features, split) for split in ("train", "test"))
+    except UserError as error:
+        raise SystemExit(str(error)) from None
     persons = train[2] if len(train) > 2 else None
     return Data(train[0], train[1][:, 0], test[0], test[1][:, 0], len(features.manifest.classes), persons)
 
