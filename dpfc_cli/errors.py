@@ -220,12 +220,12 @@ def installing(extra: str) -> str:
 
 
 def check_new_name(name: str) -> None:
-    """Refuse the name of a file or folder that is to be made, if a listing or a log could not show it. UserError: it
-    has characters that are not `printable`.
+    """Refuse the name of a file or folder that is to be made, if a listing or a log could not show it, or no command
+    could take it. UserError: it has characters that are not `printable`, or begins as an option does.
     """
-    if printable(name) != name:
+    if printable(name) != name or name.startswith("-"):
         raise UserError(
-            f"'{name}' has characters that cannot be seen, or that a terminal obeys.",
+            f"'{name}' begins with '-', or has characters that cannot be seen, or that a terminal obeys.",
             f"Give it another name: {parameter('out')}.",
             name=name,
         )

@@ -36,6 +36,6 @@ def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, fails: str, monkeypatc
 def test_a_name_must_be_seen_and_end_as_its_format_does() -> None:
     outputs.check(Path("a.NPZ"), (".npz",))
     ending, unseen = ("a.pt", r"must end in \.npz or \.html"), ("a\x1b.npz", "cannot be seen")
-    for name, said in (ending, unseen, ("none/a.npz", "There is no folder 'none'")):
+    for name, said in (ending, unseen, ("-.npz", "begins with '-'"), ("none/a.npz", "There is no folder 'none'")):
         with pytest.raises(UserError, match=said):
             outputs.check(Path(name), (".npz", ".html"))
