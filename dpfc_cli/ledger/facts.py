@@ -80,11 +80,6 @@ class Set(Fact):
     population: str | None = None
     adopted: bool = False
 
-    @property
-    def digests(self) -> tuple[str, ...]:
-        """What names its records."""
-        return (self.records, *self.listing.values())
-
 
 @dataclass(frozen=True, kw_only=True)
 class Charge(Fact):

@@ -217,13 +217,19 @@ def _refuse_common(after: Ledger, of: str, files: Mapping[str, Path]) -> None:
         kept = after.path.parent / LEDGER_DIGESTS / each
         return kept if kept.exists() else files.get(each, kept)
 
-    mine = after.said_of(of)
+    mine = after.populations_of(of)
     for other in after.sets if mine else ():
-        theirs = after.said_of(other)
-        if mine and theirs and not mine & theirs and (count := digests.common(place(of), place(other))):
+        theirs = after.populations_of(other)
+        if not (mine and theirs and not mine & theirs):
+            continue
+        count = digests.common(place(of), place(other))
+        # The rows tell it of equal sets, whatever became of the digests.
+        equal = {each.records for each in after.sets[of]} & {each.records for each in after.sets[other]}
+        if count or equal:
             name, its = (after.sets[each][0].name for each in (of, other))
             what = (
-                f"{counted(count, 'record')} of {name} {'is' if count == 1 else 'are'} in the population "
+                f"{'All records' if equal else counted(count, 'record')} of {name} "
+                f"{'is' if count == 1 and not equal else 'are'} in the population "
                 f"'{min(theirs)}', too ({its}). Nobody may be in two populations. {GUARDED}"
             )
             remedy = f"Give both the same {parameter('population')}, or leave it out: then both are added up."

@@ -1,8 +1,8 @@
 """What all facts of a ledger say together: which sets are whose, what was spent, and which caps hold.
 
 A population is the people (or the things) whose records some sets hold (`populations`). A set of which nothing is said
-may hold anybody, so its charges count in every population. Sets of one source, or with equal records, are of the same
-people, whatever these are called. **The total of a population** is for one record, or for one person:
+may hold anybody, so its charges count in every population. **The total of a population** is for one record, or for one
+person:
 
 - A record lies in one split of a set, and a person does so with all records. So of each set the split counts on which
   most was spent. (A picture that lies in a set twice is two records.)
@@ -221,28 +221,10 @@ class Ledger:
             found.setdefault(each.set, []).append(each)
         return found
 
-    def said_of(self, of: str) -> set[str] | None:
-        """The populations that a set is said to be of; None: nothing is said."""
-        known = self.sets.get(of, [])
-        return self.names(known) if known and all(each.population is not None for each in known) else None
-
     def populations_of(self, of: str) -> frozenset[str] | None:
-        """The populations in which a set counts; None: in all of them. Sets that have a digest in common are of the
-        same people, whatever these are called.
-        """
-        said = self.said_of(of)
-        if said is None:
-            return None
-        return frozenset(said.union(*(self._whose[digest] for each in self.sets[of] for digest in each.digests)))
-
-    @cached_property
-    def _whose(self) -> dict[str, set[str]]:
-        """The populations that sets with a digest are said to be of."""
-        found: dict[str, set[str]] = {}
-        for each in self.holding(Set):
-            for digest in each.digests:
-                found.setdefault(digest, set()).update(self.names([each]))
-        return found
+        """The populations in which a set counts; None: in all of them."""
+        names = {self.named(each.population) for each in self.sets.get(of, [])}
+        return None if None in names or not names else frozenset(name for name in names if name is not None)
 
     def names(self, facts: Iterable[Set | Cap]) -> set[str]:
         """The names of the populations that facts are about."""

@@ -118,15 +118,9 @@ def test_digests_that_are_damaged_or_closed_stop_what_needs_them(place: Path) ->
     with closed(path.parent, mode=0o500):
         refused("unwritable", lambda: made_set(place / "second", range(20, 30), "b"))
     assert names(place) == ["a"]
-    # Whoever deletes digests is not told. Sets of the same records count together all the same, and caps of both hold.
+    # Whoever deletes digests is told of equal sets alone.
     path.unlink()
-    first, third = FeatureSet(place / "first").manifest.id, made_set(place / "third", range(10), "b")
-    for cap in ("a", "b"):
-        ledger = written(place / LEDGER, a_cap(3.0, cap), a_charge(first, 0.5))
-    assert [ledger.populations_of(of) for of in (first, third.manifest.id)] == [frozenset("ab")] * 2
-    account = ledger.account_of(third.manifest.id)
-    assert [len(each.charges) for each in account.meant] == [2, 2]
-    assert {cap.population for each in account.meant for cap in each.caps} == {"a", "b"}
+    refused("conflict", lambda: made_set(place / "second", range(10), "b"))
 
 
 # Names
