@@ -69,7 +69,7 @@ def train(
         if processes is not None and processes.number:
             serve(processes, found)
             return
-        observer = _Observer(sets, yes)
+        observer = Shown(sets, yes)
         # The other processes wait already: what cannot be opened ends them, too.
         request = Request(
             found,
@@ -121,22 +121,20 @@ def _processes(distributed: bool) -> Iterator["Processes | None"]:
 
 
 class Shown(Observer):
-    """Shows on stderr what a training says."""
+    """Shows on stderr what a training says. It asks before the charge where the same was charged before, where the set
+    was chosen for the user out of several, and where the charge ends a total for persons (loses).
+    """
+
+    loses = False
+
+    def __init__(self, sets: int = 1, yes: bool = False) -> None:
+        self._sets, self._yes = sets, yes
 
     def warn(self, text: str) -> None:
         display.warn(text)
 
     def say(self, text: str) -> None:
         display.say(text)
-
-
-class _Observer(Shown):
-    """Asks before the charge, too: where the same was charged before, where the set was chosen for the user, and where
-    the charge ends a total for persons (loses).
-    """
-
-    def __init__(self, sets: int, yes: bool) -> None:
-        self._sets, self._yes, self.loses = sets, yes, False
 
     def confirm(self, charge: str, refused: UserError | None) -> bool:
         """Ask where there is a reason. UserError if nobody can be asked."""

@@ -173,7 +173,7 @@ def prepare(
         )
     check_devices()
     account, sigma = book.account_of(features.manifest.id), max(plan.noise.sigmas)
-    if _says_nothing(plan):
+    if fraction(facts.n / 2, facts.n / 2, sigma, sigma, facts.n)[1] == (0.0, 1.0):
         raise UserError(
             f"With this noise the interval of an accuracy of one half is 0 to 100 %: {facts.n:,} {facts.unit}s are too "
             f"few for this {parameter('epsilon')}.",
@@ -256,12 +256,6 @@ def _planned(head: Head, facts: Facts, privacy: Privacy) -> tuple[tuple[Outcomes
     plan = Plan(tuple(planned(query, facts, 1.0) for query in asked))
     guarantee, mechanism = noised(plan, facts, privacy)
     return asked, Planned(facts=facts, privacy=privacy, plan=plan, mechanism=mechanism, guarantee=guarantee)
-
-
-def _says_nothing(plan: Planned) -> bool:
-    """Whether an accuracy of one half could be any."""
-    n, sigma = plan.facts.n, max(plan.noise.sigmas)
-    return fraction(n / 2, n / 2, sigma, sigma, n)[1] == (0.0, 1.0)
 
 
 def _pays(sigma: float, n: float) -> bool:

@@ -281,10 +281,8 @@ class _Scattering:
     def halved(self, parts: Parts, sides: tuple[int, int]) -> Parts:
         """Subsample both images by two: aliases add up."""
         m, n = sides[0] // 2, sides[1] // 2
-        real, imaginary = (
-            self.g("Sum", *(self.g("Slice", x, *_corner(i * m, j * n, m, n)) for i in (0, 1) for j in (0, 1)))
-            for x in parts
-        )
+        corners = [(whole(i, j), whole(i + m, j + n), whole(-2, -1)) for i in (0, m) for j in (0, n)]
+        real, imaginary = (self.g("Sum", *(self.g("Slice", x, *corner) for corner in corners)) for x in parts)
         return real, imaginary
 
     def modulus(self, parts: Parts, rows: np.ndarray, columns: np.ndarray) -> str:
@@ -299,7 +297,3 @@ class _Scattering:
 
     def mean(self, maps: str) -> str:
         return self.g("ReduceMean", maps, axes=[1, 2, 3, 4], keepdims=1)
-
-
-def _corner(top: int, left: int, height: int, width: int) -> tuple[np.ndarray, ...]:
-    return np.array([top, left]), np.array([top + height, left + width]), np.array([-2, -1])

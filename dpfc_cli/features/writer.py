@@ -99,7 +99,8 @@ class FeatureWriter:
         self._task, self._tolerant = task, tolerant
         self._partial = folder.with_name(folder.name + PARTIAL)
         self._claims: dict[str, int] = {}
-        self._release = weakref.finalize(self, _release, self._claims)
+        claims = self._claims
+        self._release = weakref.finalize(self, lambda: files.let_go(*claims.values()))
         self._unlock: Callable[[], object] = lambda: None
         width = manifest.dim * np.dtype(manifest.dtype).itemsize
         counts = numbers_of_shards(rows, width, shards, 1 if task is None else task[1])
@@ -369,10 +370,6 @@ class FeatureWriter:
             # Another process may take it before we do.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return begins
-
-
-def _release(claims: dict[str, int]) -> None:
-    files.let_go(*claims.values())
 
 
 def _tidy(folder: Path) -> None:

@@ -292,20 +292,15 @@ def save(data: bytes, path: Path) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_synced(temporary, data)
-        return _publish(temporary, path)
+        suffix, named = ending(path.name), path
+        while not publish(temporary, named):
+            named = free_name(path.parent, path.name.removesuffix(suffix), suffix)
+        return named
     except OSError as error:
         raise unwritable(path, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink()
-
-
-def _publish(temporary: Path, path: Path) -> Path:
-    suffix = ending(path.name)
-    stem = path.name.removesuffix(suffix)
-    while not publish(temporary, path):
-        path = free_name(path.parent, stem, suffix)
-    return path
 
 
 def check_card(card: Mapping[str, Any]) -> None:

@@ -92,7 +92,8 @@ def files_of(dataset: str, data_dir: Path | None) -> tuple[Path | None, tuple[Re
     if entry.location == "included":
         return None, ()
     if data_dir is not None or entry.location == "path":
-        return _expanded(path if data_dir is None else data_dir), ()
+        # The shell replaces '~' at the start of a word only, and here it may follow a colon.
+        return Path(os.path.expanduser(path if data_dir is None else data_dir)), ()
     return cache_folder() / entry.name, entry.remotes
 
 
@@ -128,8 +129,3 @@ def _entry(dataset: str) -> tuple[DataSet, str]:
         error.remedy += " The format of the files at a path stands before it, as in imagefolder:photos."
         raise error
     return entry, path
-
-
-def _expanded(path: str | Path) -> Path:
-    """The path with '~' replaced. The shell does so at the start of a word only, and here it may follow a colon."""
-    return Path(os.path.expanduser(path))

@@ -7,6 +7,7 @@ PATH/state.json, PATH/data-00000-of-00001.arrow       (a Dataset: training pictu
 
 import os
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,18 +68,14 @@ def _json(path: Path, check: Any) -> Any:
     return found
 
 
-def _open_parquet(request: Request) -> ImageSet:
+def _opened(kind: str, request: Request) -> ImageSet:
     # PyArrow takes longer to import than everything else here.
     from dpfc_cli.images.tables import open_tables
 
-    return open_tables("parquet", files_by_split(str(request.place), SUFFIX), request)
+    place = request.place
+    found = files_by_split(str(place), SUFFIX) if kind == "parquet" else files_of(place)
+    return open_tables(kind, found, request)
 
 
-def _open_arrow(request: Request) -> ImageSet:
-    from dpfc_cli.images.tables import open_tables
-
-    return open_tables("arrow", files_of(request.place), request)
-
-
-PARQUET = DataSet(name="parquet", open=_open_parquet, location="path", groups=("column",))
-ARROW = DataSet(name="arrow", open=_open_arrow, location="path", groups=("column",))
+PARQUET = DataSet(name="parquet", open=partial(_opened, "parquet"), location="path", groups=("column",))
+ARROW = DataSet(name="arrow", open=partial(_opened, "arrow"), location="path", groups=("column",))

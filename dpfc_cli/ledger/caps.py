@@ -109,13 +109,16 @@ def set_cap(
 
     def for_each(ledger: Ledger) -> list[Cap]:
         known_set(ledger, features)
-        where = ledger.populations_of(features.manifest.id)
-        caps = [_replacing(ledger, replace(cap, id=new_id(), population=name)) for name in where or (None,)]
-        found = [each for each in caps if each.epsilon is not None or each.replaces]
+        found = []
+        for name in ledger.populations_of(features.manifest.id) or (None,):
+            before = [each.id for each in ledger.caps if (each.unit, ledger.named(each.population)) == (unit, name)]
+            if cap.epsilon is not None:
+                _check_new(ledger.accounts(None if name is None else [name]), cap)
+            if cap.epsilon is not None or before:
+                found.append(replace(cap, id=new_id(), population=name, replaces=tuple(before)))
         if not found:
-            raise refused(
-                "cap", "There is no such cap.", "Name a set of the population that it was set for.", "missing"
-            )
+            remedy = "Name a set of the population that it was set for."
+            raise refused("cap", "There is no such cap.", remedy, "missing")
         return found
 
     return append(ledger_path(features.folder), for_each, "The cap").account_of(features.manifest.id)
@@ -130,15 +133,6 @@ def allowed(cap: Cap, n: int = 1) -> float:
     except ValueError as error:
         remedy = f"Give {parameter('cap')} such as 3, and {parameter('delta')} such as 1e-5."
         raise refused("cap", sentence(error), remedy, "bad-value") from error
-
-
-def _replacing(ledger: Ledger, cap: Cap) -> Cap:
-    """A cap that replaces those before it. UserError where it may not be set."""
-    kind = (cap.unit, cap.population)
-    before = tuple(each.id for each in ledger.caps if (each.unit, ledger.named(each.population)) == kind)
-    if cap.epsilon is not None:
-        _check_new(ledger.accounts(None if cap.population is None else [cap.population]), cap)
-    return replace(cap, replaces=before)
 
 
 def _check_new(accounts: list[Account], cap: Cap) -> None:

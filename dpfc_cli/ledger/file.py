@@ -81,8 +81,12 @@ def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> L
                     path.chmod(0o600)
                     connection.execute(TABLE)
                 before = _facts_in(connection, path)
-                new = make(before)
-                _insert(connection, len(before.facts), new)
+                new, count = make(before), len(before.facts)
+                (end,) = connection.execute("SELECT hash FROM facts WHERE n = ?", (count,)).fetchone() or ("",)
+                for n, fact in enumerate(new, start=count + 1):
+                    end = _hash(end, n, fact.id, fact.kind, fact.body)
+                    row = (n, fact.id, fact.kind, fact.body, end)
+                    connection.execute("INSERT INTO facts VALUES (?, ?, ?, ?, ?)", row)
                 if _facts_in(connection, path) != before.with_facts(*new):
                     raise _strange(path, "does not keep what was written")
                 made = new
@@ -105,15 +109,6 @@ def _stands(path: Path, made: Sequence[Fact]) -> str:
         if made[0].id in read(path).known:
             return f"was written to '{path}' all the same"
     return "may be written all the same: 'dpfc budget' says whether it is"
-
-
-def _insert(connection: sqlite3.Connection, count: int, made: Sequence[Fact]) -> None:
-    """Add facts to a table that has so many."""
-    (end,) = connection.execute("SELECT hash FROM facts WHERE n = ?", (count,)).fetchone() or ("",)
-    for n, fact in enumerate(made, start=count + 1):
-        end = _hash(end, n, fact.id, fact.kind, fact.body)
-        values = (n, fact.id, fact.kind, fact.body, end)
-        connection.execute("INSERT INTO facts (n, id, kind, body, hash) VALUES (?, ?, ?, ?, ?)", values)
 
 
 def _hash(before: str, n: int, fact: str, kind: str, body: str) -> str:

@@ -11,6 +11,7 @@ trained, evaluated or said of a head compares no records. A picture that was enc
 """
 
 import hashlib
+import itertools
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -198,8 +199,20 @@ def keep_digests(ledger: Ledger, new: Sequence[Fact], files: Mapping[str, Path])
     UserError where a set would have a record of another named population than its own, or nothing can be written.
     """
     after, folder = ledger.with_facts(*new), ledger.path.parent / LEDGER_DIGESTS
-    for of in files:
-        _refuse_common(after, of, files)
+    places = {of: folder / of if (folder / of).exists() else files.get(of, folder / of) for of in after.sets}
+    for of, other in itertools.product(files, after.sets):
+        mine, theirs = after.populations_of(of), after.populations_of(other)
+        if not (mine and theirs) or mine & theirs:
+            continue
+        count = digests.common(places[of], places[other])
+        # The rows tell it of equal sets, whatever became of the digests.
+        equal = {each.records for each in after.sets[of]} & {each.records for each in after.sets[other]}
+        if count or equal:
+            name, its = (after.sets[each][0].name for each in (of, other))
+            shared = f"{name} and {its} share {'all records' if equal else counted(count, 'record')}"
+            what = f"{shared}, and {its} is of the population '{min(theirs)}'. Nobody may be in two. {GUARDED}"
+            remedy = f"Give both the same {parameter('population')}, or leave it out: then both are added up."
+            raise refused("population", what, remedy, count=count)
     try:
         for of, source in files.items():
             if source.exists() and not (folder / of).exists():
@@ -208,29 +221,3 @@ def keep_digests(ledger: Ledger, new: Sequence[Fact], files: Mapping[str, Path])
     except OSError as error:
         what = f"{quoted(folder)} cannot be written: {error.strerror or error}."
         raise refused("out", what, "Make it writable, with room left.", "unwritable") from error
-
-
-def _refuse_common(after: Ledger, of: str, files: Mapping[str, Path]) -> None:
-    """UserError where a set has a record of another named population than its own."""
-
-    def place(each: str) -> Path:
-        kept = after.path.parent / LEDGER_DIGESTS / each
-        return kept if kept.exists() else files.get(each, kept)
-
-    mine = after.populations_of(of)
-    for other in after.sets if mine else ():
-        theirs = after.populations_of(other)
-        if not (mine and theirs and not mine & theirs):
-            continue
-        count = digests.common(place(of), place(other))
-        # The rows tell it of equal sets, whatever became of the digests.
-        equal = {each.records for each in after.sets[of]} & {each.records for each in after.sets[other]}
-        if count or equal:
-            name, its = (after.sets[each][0].name for each in (of, other))
-            what = (
-                f"{'All records' if equal else counted(count, 'record')} of {name} "
-                f"{'is' if count == 1 and not equal else 'are'} in the population "
-                f"'{min(theirs)}', too ({its}). Nobody may be in two populations. {GUARDED}"
-            )
-            remedy = f"Give both the same {parameter('population')}, or leave it out: then both are added up."
-            raise refused("population", what, remedy, count=count)

@@ -178,18 +178,13 @@ def _of_text(
     network: Wanted, names: Mapping[str, str], prompts: Sequence[str] | Path | None
 ) -> tuple[np.ndarray, dict[str, Any], tuple[str, ...]]:
     """The vectors of names, how they were made, and what to know of them."""
-    found = text.class_vectors(network, list(names.values()), text.PROMPTS if prompts is None else _prompts(prompts))
+    if isinstance(prompts, str | Path):
+        prompts = tuple(filter(str.strip, lines_in(Path(prompts), "prompts")))
+    found = text.class_vectors(network, list(names.values()), text.PROMPTS if prompts is None else tuple(prompts))
     notes = found.notes
     if all(name.isdecimal() for name in names.values()):
         notes += ("the names of the classes are numbers. They say nothing of the pictures: name the classes in words.",)
     return found.vectors, found.origin, notes
-
-
-def _prompts(given: Sequence[str] | Path) -> tuple[str, ...]:
-    """Sentences, or those of a file, without its empty lines."""
-    if isinstance(given, str | Path):
-        return tuple(filter(str.strip, lines_in(Path(given), "prompts")))
-    return tuple(given)
 
 
 def _of_classifier(

@@ -30,7 +30,7 @@ _PLACES = Table(
     [(role, "", "", "") for role in ("Controller and purpose", "Trained by", "Checked by", "Approved by")],
     left=4,
 )
-_ALONE = Finding(what="ledger", result="unknown", why="this report says what the head's file shows, and nothing more")
+_ALONE = Finding(what="ledger", result="unknown", why="no ledger is asked for this report")
 _COMPARED = Finding(what="figures", result="ok", why="the ledger has these figures")
 _NOT_COMPARED = Finding(what="figures", result="unknown", why="not compared with a ledger")
 _SHOWN = {"ok": "ok", "contradicts": "contradicts", "unknown": "cannot be known"}

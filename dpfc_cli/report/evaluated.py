@@ -205,32 +205,21 @@ def _by_class(
 ) -> Table:
     """A table of (name, records, figure, interval) per class, the worst first. taken: what each is taken for."""
     # Of two that are equally bad the larger one hurts more.
-    rows, title = (
-        sorted(found, key=lambda row: (row[2] or 0.0, -row[1])),
-        f"{figure.capitalize()} per class, the worst first",
-    )
+    rows = sorted(found, key=lambda row: (row[2] or 0.0, -row[1]))
+    title = f"{figure.capitalize()} per class, the worst first"
     if len(rows) > MOST_CLASSES:
-        rows, title = (
-            rows[:10] + rows[-10:],
-            f"{figure.capitalize()} per class: the ten worst and the ten best of {len(rows):,}",
-        )
-    with_ends = figure == "top-1"
-    columns = ["class", *(["mostly taken for"] if taken is not None else []), counted_as, figure]
+        title = f"{figure.capitalize()} per class: the ten worst and the ten best of {len(rows):,}"
+        rows = rows[:10] + rows[-10:]
+    ends_of = ["95 % interval"] if figure == "top-1" else []
+    columns = ["class", *([] if taken is None else ["mostly taken for"]), counted_as, figure, *ends_of]
     shown = []
     for name, n, value, ends in rows:
-        said = (
-            rounding.accuracy(value, ends, n)
-            if with_ends
-            else ("–" if value is None else rounding.percentage(value, n),)
-        )
-        shown.append((name, *([taken.get(name, "–")] if taken is not None else []), f"{n:,}", *said))
-    return Table(
-        [*columns, *(["95 % interval"] if with_ends else [])],
-        shown,
-        left=1 if taken is None else 2,
-        title=title,
-        few=WORST,
-    )
+        if ends_of:
+            figures = [*rounding.accuracy(value, ends, n)]
+        else:
+            figures = ["–" if value is None else rounding.percentage(value, n)]
+        shown.append((name, *([] if taken is None else [taken.get(name, "–")]), f"{n:,}", *figures))
+    return Table(columns, shown, left=1 if taken is None else 2, title=title, few=WORST)
 
 
 def heads_named(paths: Sequence[Path]) -> list[str]:

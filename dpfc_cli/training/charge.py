@@ -111,12 +111,7 @@ def charged_again(ledger: Ledger, charge: Charge, name: str) -> UserError | None
         return None
     training = charge.method != EVALUATION
     runs = not ends and (not training or any(is_held(ledger.path, each.id) for each in same))
-    if ends:
-        became = "ended" if ends[0].head is None else f"its head is '{ends[0].head}'"
-    elif training:
-        became = "it runs" if runs else "was stopped"
-    else:
-        became = "has not ended: it runs, or it was stopped"
+    became = "has not ended" if not ends else f"its head is '{ends[0].head}'" if ends[0].head else "has ended"
     cost = question(charge, name, ledger.with_facts(charge).account_of(charge.set))
     cost += "" if charge.private else ", for the same head to the bit"
     return UserError(

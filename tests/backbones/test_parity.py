@@ -6,12 +6,10 @@
 import os
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
 from dpfc_cli import backbones
-from dpfc_cli.backbones.vision_transformer import vit
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from tests.backbones.tiny import build, pictures, random_weights, references, write
 
@@ -42,18 +40,6 @@ def test_the_feature_is_the_librarys_at_its_own_and_at_other_resolutions(name: s
     file = write(random_weights(case["shapes"]), tmp_path, case["kind"], case["config"])
     pool, expected = next(iter(case["features"][size].items()))
     assert relative(build(file, int(size), pool)(pictures(int(size))), np.array(expected)) < 1e-5
-
-
-def test_so_many_tokens_that_pictures_go_one_by_one_give_the_same_feature(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = REFERENCES["timm-vit"]
-    file = write(random_weights(case["shapes"]), tmp_path, case["kind"], case["config"])
-    pool, expected = next(iter(case["features"]["16"].items()))
-    monkeypatch.setattr(vit, "FUSED", 4)
-    jax.clear_caches()  # type: ignore[no-untyped-call]
-    assert relative(build(file, 16, pool)(pictures(16)), np.array(expected)) < 1e-5
-    jax.clear_caches()  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("name", ["timm-vit-reg-scale", "transformers-5-deit-distilled", "openai-clip"])

@@ -3,7 +3,7 @@
 import importlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,26 @@ def refusal(ended: Result) -> str:
     error = error_of(ended)
     found = (error["fields"].get(each) for each in ("parameter", "path", "name"))
     return " ".join((error["code"], *filter(None, found)))
+
+
+def snapshot() -> dict[str, bytes]:
+    """What lies in the working folder, but for the names of records that cannot be used, which '…' stands for."""
+    found = (path for path in sorted(Path().rglob("*")) if path.is_file() and not path.name.endswith(".broken.txt"))
+    return {str(path): path.read_bytes() for path in found}
+
+
+def each_is_refused(dpfc: Dpfc, lines: Mapping[str, str], *command: str) -> None:
+    """Each line ends with an error that has its code and names its thing, in two lines of text, and changes nothing.
+    lines: with the code, and a parameter, or else a file or a name. command: what each line begins with.
+    """
+    before = snapshot()
+    for line, expected in lines.items():
+        ended, told = (dpfc(*command, *line.split(), *more) for more in ((), ("--json",)))
+        assert ended.exit_code == told.exit_code in (2, 5, 6), (line, ended.output)
+        assert refusal(told).startswith(expected), (line, told.stderr)
+        assert len(ended.stderr.strip().splitlines()) >= 2, line
+        assert "Traceback" not in ended.output, line
+        assert snapshot() == before, line
 
 
 def one_line(text: str) -> str:

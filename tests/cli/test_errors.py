@@ -14,7 +14,7 @@ from dpfc_cli.cli import budget
 from dpfc_cli.errors import Note, UserError
 from dpfc_cli.privacy import curator
 from dpfc_cli.training import train as trainings
-from tests.cli.conftest import Dpfc, charges, error_of, refusal
+from tests.cli.conftest import Dpfc, charges, each_is_refused, error_of, snapshot
 
 TRAIN = ["train", "--epsilon", "1"]
 
@@ -34,10 +34,6 @@ def test_what_the_system_refuses_is_no_defect(dpfc: Dpfc, monkeypatch: pytest.Mo
         "The training was charged.",
         "Look at the disk and the rights.",
     ]
-
-
-def snapshot() -> dict[str, bytes]:
-    return {str(p): p.read_bytes() for p in sorted(Path().rglob("*")) if p.is_file()}
 
 
 MISTAKES = {
@@ -63,19 +59,10 @@ MISTAKES = {
     "import nowhere": "missing nowhere", "import arrays --classes 3 --out arrays/train_x.npy/x": "unwritable out",
     "budget --features nowhere": "missing nowhere", "budget --features arrays": "missing arrays",
 }  # fmt: skip
-"""Lines, with the code of their error and what it names: a parameter, or else a file or a name."""
 
 
 def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, features: Path) -> None:
-    before = snapshot()
-    for line, expected in MISTAKES.items():
-        ended = dpfc(*line.split())
-        told = dpfc("--json", *line.split())
-        assert ended.exit_code == told.exit_code in (2, 5, 6), (line, ended.output)
-        assert refusal(told).startswith(expected), (line, told.stderr)
-        assert len(ended.stderr.strip().splitlines()) >= 2, line
-        assert "Traceback" not in ended.output, line
-        assert snapshot() == before, line
+    each_is_refused(dpfc, MISTAKES)
 
 
 def failed(ended: Result) -> tuple[int, str]:

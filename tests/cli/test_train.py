@@ -290,13 +290,14 @@ def test_on_a_full_disk_nothing_is_charged_and_what_was_charged_before_it_filled
 def test_a_name_taken_meanwhile_gets_a_number(dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dpfc_cli.heads import head
 
-    real = head._publish
+    real = files.publish
 
-    def late(temporary: Path, path: Path) -> Path:
-        path.write_bytes(b"somebody else's head")
+    def late(temporary: Path, path: Path) -> bool:
+        if path.name == "blobs-dp-whitened-eps1.safetensors":
+            path.write_bytes(b"somebody else's head")
         return real(temporary, path)
 
-    monkeypatch.setattr(head, "_publish", late)
+    monkeypatch.setattr(head, "publish", late)
     trained = dpfc("train", "--epsilon", "1")
     assert heads() == ["blobs-dp-whitened-eps1-2.safetensors", "blobs-dp-whitened-eps1.safetensors"]
     assert "blobs-dp-whitened-eps1-2.safetensors" in trained.stdout

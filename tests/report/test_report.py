@@ -49,12 +49,8 @@ class Read(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.tags, self.attributes, self.texts, self.open = (
-            set[str](),
-            list[tuple[str, str]](),
-            list[str](),
-            list[str](),
-        )
+        self.tags, self.attributes = set[str](), list[tuple[str, str]]()
+        self.texts, self.open = list[str](), list[str]()
         self.feed(page)
         self.close()
         assert not self.open

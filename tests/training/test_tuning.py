@@ -286,13 +286,6 @@ def test_trials_have_noise_of_seeds_that_no_training_is_given(sets: PAIR, monkey
     assert seeds == [2**40, 2**40, 2**40 + 1]
 
 
-def test_noise_per_record_is_that_of_the_training_whatever_its_budget(sets: PAIR) -> None:
-    trials = trials_of(sets)
-    few = replace(trials.facts, n=30)
-    assert trials.mu(few) == trials._mu * 3
-    assert trials.mu(few, 2.0) == 6.0
-
-
 def test_a_stand_in_with_less_than_half_of_the_records_is_said_to_be_small(sets: PAIR) -> None:
     """What counts is the largest draw."""
     trials = trials_of(sets)
@@ -334,15 +327,6 @@ def test_the_three_best_of_the_first_run_are_tried_again(sets: PAIR, monkeypatch
         ],
         "chosen": chosen,
     }
-
-
-def test_fewer_points_than_finalists_are_all_tried_again(sets: PAIR, monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = trials_of(sets)
-    del trials.points[2:]
-    monkeypatch.setattr(trials, "run", lambda point, seed: 1.0)
-    told: list[tuple[int, int]] = []
-    assert tuning.tune(of_pair(sets[0]), trials, lambda *each: told.append(each)).tuning is not None
-    assert told == [(done, 12) for done in range(1, 13)]
 
 
 def test_a_trial_is_known_by_all_that_its_score_depends_on(sets: PAIR, monkeypatch: pytest.MonkeyPatch) -> None:

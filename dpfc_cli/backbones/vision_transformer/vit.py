@@ -17,7 +17,6 @@ full float32 precision, also on devices that would round their factors by defaul
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -28,9 +27,6 @@ from dpfc_cli.backbones.batched import Group, dense, gelu, norm, product
 from dpfc_cli.backbones.checkpoint import Parameters
 from dpfc_cli.backbones.preprocess import antialiased, interpolated
 from dpfc_cli.backbones.vision_transformer.models import Activation
-
-FUSED = 256
-"""Tokens up to which all pictures at once are as fast on a processor (measured at 197, 256, 257, 577 and 1,370)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,16 +124,6 @@ def _attention(qkv: jax.Array, dtype: Any, a: Architecture) -> jax.Array:
 
 def _mix(q: jax.Array, k: jax.Array, v: jax.Array, dtype: Any, causal: bool = False) -> jax.Array:
     """Scaled dot-product attention on float32 (B, heads, N, D / heads), computed and returned as dtype."""
-    one = partial(_mix_one, dtype=dtype, causal=causal)
-    # On processors XLA fuses a softmax over more columns badly. Picture by picture is faster there, to the same bits.
-    if jax.default_backend() == "cpu" and k.shape[-2] > FUSED:
-        mixed: jax.Array = jax.lax.map(lambda each: one(*each), (q, k, v))
-        return mixed
-    return one(q, k, v)
-
-
-def _mix_one(q: jax.Array, k: jax.Array, v: jax.Array, *, dtype: Any, causal: bool) -> jax.Array:
-    """The same on (…, heads, N, D / heads)."""
     scores = product((q * q.shape[-1] ** -0.5).astype(dtype), k.swapaxes(-2, -1).astype(dtype))
     if causal:
         scores = jnp.where(np.tri(scores.shape[-1], dtype=bool), scores, -jnp.inf)
