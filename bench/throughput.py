@@ -24,8 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from tests.backbones.tiny import random_weights, write
-
 OURS = "dpfc"
 CONTENDERS = {
     "float32": (OURS, "timm", "timm compiled"),
@@ -37,20 +35,26 @@ MODELS = {"vit-ti16": "vit_tiny_patch16_224", "vit-b16": "vit_base_patch16_224",
 
 
 def made(model: str, size: int) -> Any:
-    """timm's model. Its weights are random, and its activations are near 1."""
+    """timm's model, with the weights that it begins with, but for those of ConvNeXt that make its blocks nothing."""
     import timm
     import torch
 
     sized = {} if model.startswith("convnext") else {"img_size": size}
+    torch.manual_seed(0)
     inner = timm.create_model(MODELS[model], pretrained=False, num_classes=0, **sized)
-    shapes = {name: tuple(tensor.shape) for name, tensor in inner.state_dict().items()}
-    inner.load_state_dict({name: torch.from_numpy(array) for name, array in random_weights(shapes).items()})
+    for name, value in inner.named_parameters():
+        if name.endswith("gamma"):
+            torch.nn.init.ones_(value)
     return inner
 
 
 def kept(model: str, size: int, folder: str) -> Path:
     """The weights of that model in a file, from which a process without PyTorch makes it."""
-    return write({name: tensor.numpy() for name, tensor in made(model, size).state_dict().items()}, Path(folder))
+    from safetensors.torch import save_file
+
+    file = Path(folder, "model.safetensors")
+    save_file(made(model, size).state_dict(), file)
+    return file
 
 
 def ours(model: str, size: int, batch: int, precision: str, weights: Path) -> Contender:
