@@ -74,8 +74,7 @@ def common(one: Path, other: Path) -> int:
     """How many different records two files of digests have in common; 0 where nothing can be told. UserError: a file
     cannot be read, or it is damaged.
     """
-    found = [read(path) for path in (one, other)]
-    (first, second) = found
+    first, second = read(one), read(other)
     if first is None or second is None or first[0] != second[0]:
         return 0
     both = np.intersect1d(first[1], second[1])

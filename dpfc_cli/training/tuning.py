@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import conflict, counted, parameter, quoted
-from dpfc_cli.features.reader import Blocks, FeatureSet, cut
+from dpfc_cli.features.reader import FeatureSet, cut
 from dpfc_cli.files import json_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import average_precisions, score
@@ -54,7 +54,6 @@ SUFFIX = ".tuning.jsonl"
 _TRIAL = record({"trial": text, "score": number(0, LARGEST)})
 """A score is a number of hits, or a mean average precision."""
 Point = Mapping[str, float]
-Pieces = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -317,15 +316,9 @@ def _stream(known: FeatureSet, split: str, rows: np.ndarray, table: np.ndarray, 
             labels = table[_valid(y[here], known)]
             yield x[here], np.pad(labels, ((0, 0), (0, k - labels.shape[1])), constant_values=-1)
 
-    read: Pieces = pieces
-    if len(rows) * known.manifest.dim * np.dtype(known.manifest.dtype).itemsize <= IN_MEMORY:
-        held = list(pieces())
-        read = lambda: iter(held)  # noqa: E731
-
-    def blocks(rows: int) -> Blocks:
-        return cut(read(), rows)
-
-    return blocks
+    size = len(rows) * known.manifest.dim * np.dtype(known.manifest.dtype).itemsize
+    held = list(pieces()) if size <= IN_MEMORY else None
+    return lambda count: cut(pieces() if held is None else held, count)
 
 
 def labels_of(known: FeatureSet) -> list[np.ndarray]:
