@@ -5,11 +5,11 @@ again asks from the beginning, gets the same answers, and computes the same head
 by rounding, and so does what the answers are about.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from dpfc_cli.federation.messages import PATIENCE, SHORT, Refusal, ask
 from dpfc_cli.federation.plan import Federation
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
+from dpfc_cli.ledger.facts import now
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.privacy.chain import Linear, arrays, to_json
@@ -86,12 +87,7 @@ class Sums(Oracle):
         query, signs = _with_fixed_signs(query)
         # All sites have released it when this returns.
         first = signs * self._sum(number, 0, query, due)
-        return self._rest(number, query, due, first)
-
-    def _rest(self, number: int, query: Query, due: Release, first: np.ndarray) -> Iterator[np.ndarray]:
-        yield first
-        for part in range(1, len(due.pieces)):
-            yield self._sum(number, part, query, due)
+        return itertools.chain([first], (self._sum(number, part, query, due) for part in range(1, len(due.pieces))))
 
     def _sum(self, number: int, part: int, query: Query, due: Release) -> np.ndarray:
         asked = [self._threads.submit(site, number, part, query) for site in self._sites]
@@ -145,9 +141,10 @@ class Remote:
     def say(self, asked: str, body: bytes = b"", limit: int = SHORT, **said: Any) -> tuple[str, memoryview]:
         """The state in which the site is, and what it sends. RefusedError, or UserError where it is away."""
         message = framed({"ask": asked, "plan": self.digest, **said}, body)
+        away = partial(self.told, f"Waiting for {self.name} at '{self.socket}'.")
         try:
             for _ in range(STARTS):
-                reply, rest = ask(self.socket, message, limit, self.patience, self._away)
+                reply, rest = ask(self.socket, message, limit, self.patience, away)
                 if reply.get("error") != "not-charged" or asked == "charge":
                     break
                 # It was started again since. It finds its charge, and goes on.
@@ -163,9 +160,6 @@ class Remote:
         if "state" not in reply:
             raise RefusedError(self.name, str(reply.get("error")))
         return str(reply["state"]), rest
-
-    def _away(self) -> None:
-        self.told(f"Waiting for {self.name} at '{self.socket}'.")
 
     def give(self, head: Head) -> None:
         """Give it the head. It returns when the head is written there."""
@@ -284,17 +278,18 @@ def _at_once(sites: Sequence[Remote], work: Callable[[Remote], None]) -> None:
 
 def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer, start: PublicHead | None) -> Head:
     """Ask whether all are ready, then for all charges, then the queries. A note of an error says who is charged."""
-    states = dict.fromkeys((site.name for site in sites), "not known")
+    stands = dict.fromkeys((site.name for site in sites), "may be charged")
 
     def state(asked: str, site: Remote) -> None:
         try:
-            states[site.name] = "not known"
-            states[site.name] = site.say(asked)[0]
-            observer.say(f"{site.name}: {states[site.name]}")
+            stands[site.name] = "may be charged"
+            said = site.say(asked)[0]
+            stands[site.name] = "charged" if said == "charged" else "not charged"
+            observer.say(f"{site.name}: {said}")
         except RefusedError as error:
             # After it was asked to charge, it may be charged all the same.
             if error.said == "refused" and asked == "ready":
-                states[site.name] = "ready"
+                stands[site.name] = "not charged"
             # It is raised when all have ended, and others may be away.
             observer.say(error.what)
             raise
@@ -308,10 +303,7 @@ def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer, star
             _at_once(sites, partial(state, asked))
         solution = solver.method.solve(oracle, solver.facts, solver.options)
     except UserError as error:
-        words = {"charged": "Charged", "not known": "Not known whether charged", "ready": "Not charged"}
-        of = {said: [name for name, each in states.items() if each == which] for which, said in words.items()}
-        stands = [f"{said}: {', '.join(names)}." for said, names in of.items() if names]
-        error.add_note(Note(" ".join(stands)))
+        error.add_note(Note(f"What the ledgers have: {', '.join(f'{name} {said}' for name, said in stands.items())}."))
         raise
     card = _card(plan, solver, solution)
     return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
@@ -325,5 +317,4 @@ def _card(plan: Federation, solver: Calibrated, solution: Solution) -> dict[str,
     whole = replace(solver, facts=facts, mechanism=noise, federation=plan.described())
     known = {name: plan.features[name] for name in ("backbone", "preparation", "dtype")}
     known |= {"name": "federation", "fingerprint": plan.fingerprint, "hold_out": 0.0}
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    return card_with(whole, known, plan.classes, "asserted", at, solution, None)
+    return card_with(whole, known, plan.classes, "asserted", now(), solution, None)

@@ -7,6 +7,7 @@ as they are (`examples/hospitals`).
 
 import contextlib
 import errno
+import select
 import socket
 import stat
 import time
@@ -22,9 +23,7 @@ Refusal = Literal["unreadable", "other-plan", "refused", "not-charged", "out-of-
 """All that a site says of what is wrong. Texts could tell what is inside."""
 _LENGTH, _AT_ONCE = 8, 2**20
 PATIENCE = 600.0
-"""Seconds that a whole reply of a site may take at least: a pass over its records, and what `left` adds."""
-STALLED = 60.0
-"""Seconds after which a site no longer waits for the rest of a message."""
+"""Seconds that a whole message or reply may take at least: a pass over the records of a site, and what `left` adds."""
 PAUSE = 0.2
 """Seconds until somebody who was not there is asked again."""
 SHORT = LARGEST_SAID + 8
@@ -48,12 +47,13 @@ def left(every: float, took: float) -> float:
 class Exchange:
     """A message that has come to a site, and the way of its reply.
 
-    said: the values of the message. body: the bytes behind them. every: see `left`.
+    said: the values of the message. body: the bytes behind them. door: where others wait. every: see `left`.
     """
 
     said: dict[str, Any]
     body: memoryview
     connection: socket.socket
+    door: socket.socket
     every: float
     _came: float = field(default_factory=time.monotonic, init=False)
 
@@ -62,7 +62,7 @@ class Exchange:
         data = framed(said, body)
         time.sleep(left(self.every, time.monotonic() - self._came))
         with contextlib.suppress(OSError), self.connection:
-            _send(self.connection, data)
+            _send(self.connection, data, self.door)
 
     def refuse(self, code: Refusal) -> None:
         """Reply that it cannot be, with a fixed word."""
@@ -70,7 +70,8 @@ class Exchange:
 
 
 class Door:
-    """The socket of a site, for one message at a time. Only the own user can reach it.
+    """The socket of a site, for one message at a time. Only the own user can reach it. Who neither sends nor takes
+    anything while somebody else waits is let go, and can come again.
 
     path: of the socket. limit: the most bytes of a message. every: see `left`.
     """
@@ -108,16 +109,15 @@ class Door:
         """Messages as they come. What is none is refused, and not seen here."""
         while True:
             connection, _ = self._socket.accept()
+            connection.setblocking(False)
             try:
-                message = _receive(connection, self._limit, STALLED)
+                message = _receive(connection, self._limit, PATIENCE, self._socket)
             except ValueError:
                 message = b""
             except OSError:
                 connection.close()
                 continue
-            # The reply has time of its own.
-            connection.settimeout(STALLED)
-            found = Exchange({}, memoryview(b""), connection, self._every)
+            found = Exchange({}, memoryview(b""), connection, self._socket, self._every)
             try:
                 found.said, found.body = unframed(message)
             except ValueError:
@@ -166,20 +166,24 @@ def _answers(path: Path) -> bool:
         return tried.connect_ex(str(path)) == 0
 
 
-def _send(connection: socket.socket, data: bytes) -> None:
-    connection.sendall(len(data).to_bytes(_LENGTH, "big") + data)
+def _send(connection: socket.socket, data: bytes, *door: socket.socket) -> None:
+    """door: see `_receive`. OSError: whoever listens has gone, or takes nothing."""
+    rest = memoryview(len(data).to_bytes(_LENGTH, "big") + data)
+    while rest:
+        if connection not in select.select(door, [connection], [], PATIENCE)[1]:
+            raise TimeoutError("nobody takes it")
+        rest = rest[connection.send(rest) :]
 
 
-def _receive(connection: socket.socket, limit: int, seconds: float) -> bytes:
-    """The next message. ValueError: it would be longer than `limit`. OSError: it ends early, or takes longer than so
-    many seconds as a whole.
+def _receive(connection: socket.socket, limit: int, seconds: float, *door: socket.socket) -> bytes:
+    """The next message. ValueError: it would be longer than `limit`. OSError: it ends early, takes longer than so many
+    seconds as a whole, or nothing comes of it while somebody waits at a door.
     """
     end, data, due = time.monotonic() + seconds, bytearray(), _LENGTH
     while len(data) < due:
         rest = end - time.monotonic()
-        if rest <= 0:
+        if rest <= 0 or connection not in select.select([connection, *door], [], [], rest)[0]:
             raise TimeoutError("it takes too long")
-        connection.settimeout(rest)
         more = connection.recv(min(due - len(data), _AT_ONCE))
         if not more:
             raise ConnectionError("the connection has ended")

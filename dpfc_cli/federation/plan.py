@@ -97,6 +97,7 @@ _POLICY = closed(
     epsilon=EPSILON,
     delta=number(LEAST_DELTA, 1),
     adjacency=each(among(get_args(Adjacency))),
+    colluding=each(either(whole(1), among(["all"]))),
     methods=each(among(FEDERATED)),
     sites=each(_NAME),
 )
@@ -203,10 +204,8 @@ class Federation:
     @cached_property
     def weights(self) -> tuple[float, ...]:
         """What the answers of each site are multiplied by; the largest is 1."""
-        raw = [
-            1.0 if self.masked else each.n * claim.noise.mu**2
-            for each, claim in zip(self.sites, self.claims, strict=True)
-        ]
+        both = zip(self.sites, self.claims, strict=True)
+        raw = [1.0 if self.masked else each.n * claim.noise.mu**2 for each, claim in both]
         return tuple(each / max(raw) for each in raw)
 
     @cached_property
@@ -284,7 +283,8 @@ def load(path: Path) -> Federation:
 def check_policy(plan: Federation, name: str, path: Path) -> None:
     """Compare a plan with what a site agrees to at most. Unit and backbone are those of its own set (`site_of`).
 
-    path: a JSON file with some of `epsilon`, `delta`, `adjacency`, `methods`, and `sites`: names of the others.
+    path: a JSON file with some of `epsilon`, `delta`, `adjacency`, `methods`, `sites` (the others), and `colluding`
+    ("all": without masks).
     UserError: it cannot be read or has no limit, or the plan has something that it does not allow.
     """
     allowed, others = _read(path, _POLICY, "a policy"), {each.name for each in plan.sites} - {name}
@@ -293,13 +293,14 @@ def check_policy(plan: Federation, name: str, path: Path) -> None:
     has: dict[str, Any] = {
         **{"epsilon": plan.part(name).epsilon, "delta": plan.delta},
         **{"adjacency": {plan.adjacency}, "methods": {plan.method}, "sites": others},
+        "colluding": {plan.colluding if plan.masked else "all"},
     }
     broken = []
     for key, limit in allowed.items():
         if type(limit) is not list and has[key] > limit:
             broken.append(f"{key} {has[key]} for this site, more than {limit}")
         elif type(limit) is list and (strange := has[key] - set(limit)):
-            broken.append(f"{key} {', '.join(sorted(strange))}")
+            broken.append(f"{key} {', '.join(sorted(map(str, strange)))}")
     if broken:
         raise conflict(
             f"The policy {quoted(path)} does not allow what the plan has: {'; '.join(broken)}.",

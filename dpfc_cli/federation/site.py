@@ -27,7 +27,7 @@ from dpfc_cli.federation.masks import Masks, forget
 from dpfc_cli.federation.messages import Door, Exchange, query_bytes
 from dpfc_cli.federation.plan import Federation, keys_of, offered
 from dpfc_cli.folders import heads_folder
-from dpfc_cli.ledger.facts import Outcome
+from dpfc_cli.ledger.facts import Outcome, now
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import chain as chains
@@ -127,11 +127,7 @@ def ready(site: Site, observer: Observer) -> Checked:
     before = next((each.id for each in read(ledger).charges if each.purpose == site.purpose), None)
     if checked.unfinished is None and before is not None:
         held = is_held(ledger, before)
-        why = {
-            True: "another process serves it",
-            False: "its answers cannot be used here",
-            None: "its answers are gone",
-        }
+        why = {True: "another process serves it", False: "its answers cannot be used", None: "its answers are gone"}
         raise UserError(
             f"This plan was charged before: {why[held]}.",
             "A plan is charged once. If it can go on nowhere, ask for a new plan.",
@@ -156,12 +152,13 @@ def serve(site: Site, socket: Path, observer: Observer, every: float = 0.0) -> T
     checked = ready(site, observer)
     with Door(socket, query_bytes(site.features.dim, len(site.plan.classes)), every) as door:
         stands = "nothing is charged yet" if checked.unfinished is None else "it was charged before, and goes on"
-        observer.say(f"Waits for the coordinator at {socket}: {stands}.")
+        _log(observer, f"Waits at {socket} for the coordinator of the plan {site.plan.digest}: {stands}.")
         charged = _charged(site, checked, door, observer)
         answering = Answering(site, charged, door, observer)
         try:
-            calibrated = checked.calibrated
-            calibrated = replace(calibrated, method=replace(calibrated.method, solve=answering.solve))
+            checked = charged.checked
+            method = replace(checked.calibrated.method, solve=answering.solve)
+            calibrated = replace(checked.calibrated, method=method)
             trained = run(replace(charged, checked=replace(checked, calibrated=calibrated)), observer)
         except BaseException:
             if answering.last is not None:
@@ -171,8 +168,14 @@ def serve(site: Site, socket: Path, observer: Observer, every: float = 0.0) -> T
             let_go(charged)
         assert answering.last is not None
         answering.last.reply({"state": "ended"})
+        _log(observer, f"Ended with the head {trained.path.name}.")
         _forget(site)
         return trained
+
+
+def _log(observer: Observer, text: str) -> None:
+    """A line of public facts. It is said when the reply has left, so its time tells no more than the reply does."""
+    observer.say(f"{now()} {text}")
 
 
 def _forget(site: Site) -> None:
@@ -191,7 +194,7 @@ def _charged(site: Site, checked: Checked, door: Door, observer: Observer) -> Ch
                     check_charge(read(checked.account.ledger), site.features, checked.charge)
                 if asked == "ready":
                     each.reply({"state": "ready" if checked.unfinished is None else "charged"})
-                    observer.say("The coordinator asked whether this site is ready. It is.")
+                    _log(observer, "The coordinator asked whether this site is ready. It is.")
                     continue
                 charged = charge(checked)
             except UserError as error:
@@ -203,8 +206,8 @@ def _charged(site: Site, checked: Checked, door: Door, observer: Observer) -> Ch
             except BaseException:
                 each.refuse("failed")
                 raise
-            observer.say(f"Charged: {charged.receipt.charge.id}. The coordinator may ask now.")
             each.reply({"state": "charged"})
+            _log(observer, f"Charged: {charged.receipt.charge.id}. The coordinator may ask now.")
             return charged
         each.refuse("not-charged" if asked in ("release", "head") else "unreadable")
     raise AssertionError("a door has no end")
@@ -230,8 +233,7 @@ class Answering:
         self._site, self._answers, self._door, self._observer = site, charged.answers, door, observer
         self.last: Exchange | None = None
         self._plan, self._facts = charged.checked.calibrated.plan, charged.checked.calibrated.facts
-        ends = itertools.accumulate(len(release.parts) for release in self._plan.releases)
-        self._starts = [0, *ends]
+        self._starts = [0, *itertools.accumulate(len(release.parts) for release in self._plan.releases)]
         self._masks = masks_of(site)
         self._begun = 0
 
@@ -272,11 +274,11 @@ class Answering:
         except ValueError:
             each.refuse("unreadable")
             return
+        new = number == self._begun
         try:
-            if number == self._begun:
+            if new:
                 self._begun += 1
                 oracle.pieces(query)
-                self._observer.say(f"Answered release {self._begun} of {len(self._plan.releases)}.")
             # The first part of an answer in pieces says which query it is of.
             at = part + (len(release.parts) > len(release.pieces))
             answer = self._kept(self._starts[number] + at, release.parts[at])
@@ -286,6 +288,8 @@ class Answering:
             each.refuse("failed")
             raise
         each.reply({"state": "answered"}, bytes_of(answer))
+        if new:
+            _log(self._observer, f"Answered release {self._begun} of {len(self._plan.releases)}: {query.kind}.")
 
     def _kept(self, number: int, shape: tuple[int, ...]) -> np.ndarray:
         found = self._answers.recall(number, shape)

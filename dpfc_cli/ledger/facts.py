@@ -43,12 +43,17 @@ def new_id() -> str:
     return secrets.token_hex(16)
 
 
+def now() -> str:
+    """What is written as the time of a fact, and of a head: UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fact:
     """What all facts have. id: see `new_id`. at: UTC. by: who says so. replaces: ids of facts that hold no longer."""
 
     id: str = field(default_factory=new_id)
-    at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    at: str = field(default_factory=now)
     by: str
     replaces: tuple[str, ...] = ()
 

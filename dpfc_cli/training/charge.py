@@ -1,6 +1,6 @@
 """The charge: the one step after which the privacy is spent."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -9,7 +9,7 @@ from dpfc_cli.errors import UserError, missing, parameter, quoted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger import caps
-from dpfc_cli.ledger.facts import EVALUATION, Charge, Outcome, State, new_id
+from dpfc_cli.ledger.facts import EVALUATION, Charge, Outcome, State, new_id, now
 from dpfc_cli.ledger.file import append, ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.privacy.curator import Records
@@ -124,7 +124,8 @@ def charged_again(ledger: Ledger, charge: Charge, name: str) -> UserError | None
 def pay(planned: Planned, features: FeatureSet, charge: Charge, again: bool) -> Paid:
     """Charge a plan to the ledger of a feature set, durably. From here on its privacy is spent, whatever happens.
 
-    Whether it may be charged is looked at again, while nobody else can charge anything.
+    Whether it may be charged is looked at again, while nobody else can charge anything. It is dated then: a cap
+    may have been set meanwhile.
 
     again: whether the same may have been charged before (`charged_again`).
 
@@ -133,6 +134,7 @@ def pay(planned: Planned, features: FeatureSet, charge: Charge, again: bool) -> 
             says that it may be.
 
     """
+    made: list[Charge] = []
 
     def allowed(ledger: Ledger) -> list[Charge]:
         # The charge is for the records that were checked.
@@ -140,10 +142,11 @@ def pay(planned: Planned, features: FeatureSet, charge: Charge, again: bool) -> 
         check_charge(ledger, features, charge)
         if not again and (refused := charged_again(ledger, charge, features.name)) is not None:
             raise refused
-        return [charge]
+        made.append(replace(charge, at=now()))
+        return made
 
     ledger = append(ledger_path(features.folder), allowed, "The charge")
-    return Paid(planned=planned, features=features, split=charge.split, receipt=Receipt(charge=charge, ledger=ledger))
+    return Paid(planned=planned, features=features, split=charge.split, receipt=Receipt(charge=made[0], ledger=ledger))
 
 
 def charge(checked: Checked) -> Charged:
@@ -174,7 +177,7 @@ def charge(checked: Checked) -> Charged:
             # If it was not charged, the file is dead, and the next training removes it.
             answers.close()
         raise
-    return Charged(checked=checked, paid=paid, answers=answers)
+    return Charged(checked=replace(checked, charge=paid.receipt.charge), paid=paid, answers=answers)
 
 
 def _resumed(charge: Charge, answers: Answers, path: Path) -> Receipt:

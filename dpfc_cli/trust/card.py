@@ -36,7 +36,7 @@ from dpfc_cli.schema import (
 )
 from dpfc_cli.sources.classes import Origin
 from dpfc_cli.sources.groups import By
-from dpfc_cli.trust.claims import EPSILON, TIME, claim_fault, figures_fault, is_sampled, mu_of, same_epsilon
+from dpfc_cli.trust.claims import COMPUTED, EPSILON, TIME, claim_fault, figures_fault, is_sampled, mu_of, same_epsilon
 from dpfc_cli.version import __version__
 
 _UNIT = among(["record", "person"])
@@ -141,8 +141,8 @@ def unproved(card: Mapping[str, Any], *, named: bool = False, charged: bool = Fa
     """What the file of a head cannot prove. named: whether a ledger names the digest of the file. charged: whether it
     has the charge.
     """
-    private = [NOISE] if card["claim"] == "private" else []
-    return [*private, *([] if named else [BELONGS, TEXT]), OWNER if charged else CHARGED]
+    begin = [*[NOISE] * (card["claim"] == "private"), *[COMPUTED] * ("federation" in card)]
+    return [*begin, *([] if named else [BELONGS, TEXT]), OWNER if charged else CHARGED]
 
 
 @dataclass(frozen=True, kw_only=True)

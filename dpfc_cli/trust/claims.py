@@ -17,6 +17,8 @@ from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.schema import Check, among, closed, each, fault, null, number, record, test, whole
 
+COMPUTED = "that the coordinator computed this head as the plan says: a site cannot check it"
+
 _LEAST, _LARGEST = 1e-100, 1e100
 """No training has a σ or a μ beyond them. The sums of their squares are numbers of float64."""
 _SAMPLED = 32

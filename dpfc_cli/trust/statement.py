@@ -16,7 +16,7 @@ from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.rounding import at_most, cost, delta, epsilon, rounded_down
 from dpfc_cli.show.document import Curve, Document, Facts, Points, Section, Table, Words
-from dpfc_cli.trust.claims import is_sampled, large_delta, masked_epsilon
+from dpfc_cli.trust.claims import COMPUTED, is_sampled, large_delta, masked_epsilon
 
 _SEVERAL = {
     "record": "several pictures of one person together: the guarantee is for one record",
@@ -173,7 +173,7 @@ def others(card: Mapping[str, Any]) -> Section:
     """What the claim says nothing of."""
     missing = ["anything: this head has no guarantee"]
     if card["claim"] == "private":
-        missing = [NOT_COVERED[0], _SEVERAL[card["unit"]], *NOT_COVERED[1:]]
+        missing = [NOT_COVERED[0], _SEVERAL[card["unit"]], *NOT_COVERED[1:], *[COMPUTED] * ("federation" in card)]
     rows = [("other heads", _others(card)), ("not covered", "; ".join(missing))]
     return Section("What is not covered", [Facts(rows)], full=True)
 

@@ -1,6 +1,5 @@
 """The relay of examples/hospitals carries what coordinator and sites say. Flower is played by a few names."""
 
-import socket
 import stat
 import sys
 import threading
@@ -96,11 +95,6 @@ def test_a_head_is_trained_over_the_relay(relay: Any, lost: int) -> None:
     threading.Thread(target=serve, daemon=True).start()
     (nobody,) = grid.pull_messages([message(relay.content(b"ready"), 0)])
     assert relay.data_of(nobody) == b"", "the coordinator asks again"
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind("silent.sock")
-        silent.listen()
-        node = SimpleNamespace(node_config={"socket": "silent.sock", "patience": 0.05})
-        assert relay.data_of(relay.ask(message(relay.content(b"ready")), node)) == b"", "nobody waits for ever"
     serving = Serving(plan, sets)
     joint = trained(plan, sockets="link")
     for each in serving.heads().values():

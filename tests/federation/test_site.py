@@ -1,5 +1,6 @@
 """A site answers the queries of its plan, each with one answer, whatever else it is asked."""
 
+import contextlib
 import json
 import socket
 import time
@@ -280,6 +281,28 @@ def test_only_the_own_user_reaches_a_socket_and_what_a_killed_site_left_is_repla
     assert Path("door.sock").read_text() == "a file"
 
 
+def test_who_says_nothing_or_takes_no_reply_keeps_nobody_out(sets: dict[str, FeatureSet]) -> None:
+    plan = agreed(sets, method="dp-fc", options={"steps": 1})
+    Serving(plan, sets, ("north",))
+    with contextlib.ExitStack() as stack:
+        for begun in (b"", bytes(7), (100).to_bytes(8, "big") + b"{") * 4:
+            silent = stack.enter_context(socket.socket(socket.AF_UNIX))
+            silent.connect("north.sock")
+            silent.sendall(begun)
+        assert say("north", plan, "ready") == "ready"
+        door = stack.enter_context(Door(Path("door.sock"), 100))
+        both = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in NAMES]
+        for name, each in zip(NAMES, both, strict=True):
+            each.connect("door.sock")
+            message = framed({"ask": name}, b"")
+            each.sendall(len(message).to_bytes(8, "big") + message)
+        asked = door.exchanges()
+        next(asked).reply({}, bytes(2**24))
+        second = next(asked)
+        second.refuse("failed")
+        assert second.said["ask"] == NAMES[1]
+
+
 def test_replies_leave_at_times_that_do_not_depend_on_how_long_a_pass_takes() -> None:
     for took, wait in ((0.0, 60.0), (59.5, 0.5), (60.0, 60.0), (61.0, 59.0)):
         assert messages.left(60.0, took) == wait
@@ -316,10 +339,15 @@ def test_a_plan_that_says_something_else_than_the_invitation_is_refused(sets: di
 def test_a_policy_refuses_what_it_does_not_allow_and_nothing_else(sets: dict[str, FeatureSet]) -> None:
     plan, path = agreed(sets), Path("policy.json")
     just = {"epsilon": 2, "delta": 1e-5, "adjacency": ["zero-out"], "methods": ["dp-whitened"], "sites": ["north"]}
+    just["colluding"] = ["all"]
+    west = replace(plan.sites[0], name="west")
+    path.write_text('{"colluding": [1]}')
+    check_policy(replace(plan, sites=(*plan.sites, west)), "south", path)
     for allowed in (just, {"sites": ["west", "north"]}):
         path.write_text(json.dumps(allowed))
         check_policy(plan, "south", path)
     limits: list[tuple[str, Any]] = [("epsilon", 1.9), ("delta", 1e-6), ("methods", ["dp-fc"]), ("methods", [])]
+    limits.append(("colluding", [1]))
     for limit, value in [*limits, ("adjacency", ["replace-one"]), ("sites", ["west"])]:
         path.write_text(json.dumps({limit: value}))
         with pytest.raises(UserError, match=limit):

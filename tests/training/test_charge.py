@@ -1,10 +1,13 @@
 """A training is one value that grows: no step can be left out, and one charge pays for one curator."""
 
+import itertools
 import re
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger import facts
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.privacy.curator import Curator, NonPrivate
 from dpfc_cli.privacy.noise import SeededBits
@@ -99,6 +103,17 @@ def test_a_cap_that_was_set_after_the_check_refuses_the_charge(features: Feature
     with refuses("over-cap"):
         charge(ready)
     assert ledger(features).charges == ()
+
+
+def test_a_charge_is_dated_when_it_is_charged(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cap that was set since the training was checked was set before the charge."""
+    ready, hours = checked(features), itertools.count(1)
+    later = SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(hours=next(hours)))
+    monkeypatch.setattr(facts, "datetime", later)
+    (cap,) = dpfc_cli.set_cap(features, 10.0).caps
+    charged = charge(ready)
+    (row,) = charges(features)
+    assert row.at == charged.receipt.charge.at > cap.at
 
 
 RACE = """

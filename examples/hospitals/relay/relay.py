@@ -37,10 +37,9 @@ def received(connection: socket.socket) -> bytes:
 
 @client.query()
 def ask(message: Message, context: Context) -> Message:
-    """In a SuperNode: what the site replies. One that is silent for too long is away."""
+    """In a SuperNode: what the site replies. It waits while the site is connected."""
     reply = b""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as site:
-        site.settimeout(float(context.node_config.get("patience", 600)))
         site.connect(str(context.node_config["socket"]))
         site.sendall(data_of(message))
         site.shutdown(socket.SHUT_WR)
