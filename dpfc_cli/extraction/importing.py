@@ -75,13 +75,13 @@ def import_features(wanted: Import) -> Imported:
     out = new_folder(default if wanted.out is None else wanted.out)
     check_name(wanted.population)
     check_begin(read(ledger_path(out)))
-    asserted_names = class_names(wanted.classes)
+    names = stated(class_names(wanted.classes))
     with naming(out) as broken, ExitStack() as stack:
         if folder is None:
             slides.refuse(wanted)
             source = stack.enter_context(opened(path, wanted.column, wanted.label_column, group_column))
         else:
-            source = slides.pooled(folder, wanted, stated(asserted_names), broken)
+            source = slides.pooled(folder, wanted, names, broken)
         raw = source.splits
         persons = any(table.keys is not None for table in raw.values())
         refuse_both(single, persons, "group_column")
@@ -89,8 +89,7 @@ def import_features(wanted: Import) -> Imported:
             seems = source.noticed()
             if seems is not None:
                 raise persons_noticed(str(path), "group_column", seems)
-        names = stated(asserted_names or source.classes)
-        tables = _by_names(raw, names)
+        tables = _by_names(raw, source.classes, names)
         width = max(table.y.shape[1] for table in tables.values())
         by_list = any(table.counted for table in tables.values())
         _check_labels(tables, len(names))
@@ -139,7 +138,7 @@ def import_features(wanted: Import) -> Imported:
             dim=tables["train"].d,
             dtype=dtype,
             labels_per_record=k,
-            origin="asserted" if asserted_names else "data set",
+            origin="asserted",
             splits={},
             backbone={"name": "imported", **facts},
             source={"dataset": path.stem if path.is_file() else path.name, "identity": identity},
@@ -166,8 +165,8 @@ def import_features(wanted: Import) -> Imported:
                 _write(writer, tables, k, progress)
                 finished = writer.finish(nulls.approve, partial(register, population=wanted.population))
             except UserError as error:
-                if error.code == "bad-record":
-                    # Once the source is corrected, it is another one.
+                if error.code in ("bad-record", "conflict"):
+                    # What was refused is another import once it is corrected.
                     writer.discard()
                 raise
     assert finished is not None, "a writer that works alone finishes the set"
@@ -183,11 +182,12 @@ def _held_out(tables: dict[str, Table], fraction: float, source: str) -> dict[st
     return {split: reordered(train, records, _rows_of(train)) for split, records in parts.items()}
 
 
-def _by_names(tables: dict[str, Table], classes: tuple[str, ...]) -> dict[str, Table]:
+def _by_names(tables: dict[str, Table], called: tuple[str, ...] | None, classes: tuple[str, ...]) -> dict[str, Table]:
     """The tables with numbers of classes where their labels are texts. UserError: some splits have texts and others
-    numbers, or a text is not among the classes.
+    numbers, or a text is not among the classes. called: the texts that numbers stand for, if they do.
     """
-    texts = [table.names for table in tables.values() if table.names is not None]
+    own = {split: called if table.names is None else table.names for split, table in tables.items()}
+    texts = [names for names in own.values() if names is not None]
     if not texts:
         return tables
     if len(texts) < len(tables):
@@ -199,8 +199,9 @@ def _by_names(tables: dict[str, Table], classes: tuple[str, ...]) -> dict[str, T
     number = numbers_of_names(found, classes)
     made = {}
     for split, table in tables.items():
-        codes = np.array([*(number[name] for name in table.names or ()), -1], np.int64)
-        made[split] = replace(table, y=codes[table.y], names=None)
+        # Numbers without a name become the number of no class.
+        codes = np.array([*(number[name] for name in own[split] or ()), len(classes), -1], np.int64)
+        made[split] = replace(table, y=codes[table.y.clip(-2, len(codes) - 2)], names=None)
     return made
 
 

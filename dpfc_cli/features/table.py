@@ -50,9 +50,9 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """What a source holds: its splits by name, and the names of the classes, if it has them. person: the column of
-    persons of a table beside the files. noticed: the name of what seems to name persons, though the user did not say
-    so, or None. It may take long.
+    """What a source holds: its splits by name, and the names that numbers as labels stand for, if it has them. person:
+    the column of persons of a table beside the files. noticed: the name of what seems to name persons, though the user
+    did not say so, or None. It may take long.
     """
 
     splits: dict[str, Table]

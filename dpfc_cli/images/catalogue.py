@@ -10,6 +10,7 @@ from dpfc_cli.errors import UserError, conflict, missing, parameter, unknown
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.images import cifar, folder, hugging_face, idx, imagenet, webdataset
 from dpfc_cli.images.sets import DataSet, ImageSet, Request
+from dpfc_cli.sources.classes import stated
 from dpfc_cli.sources.groups import RULES
 
 _ALL: tuple[DataSet, ...] = (
@@ -35,7 +36,8 @@ def check(dataset: str, data_dir: Path | None = None, asked: Request | None = No
 
     Raises:
         UserError: the name is unknown (code "unknown-name"), its path or its folder is not given (code "missing"), the
-            data set does not take one of the others (code "conflict"), or the window is none (code "bad-value").
+            data set does not take one of the others, or nobody states the classes (code "conflict"), or the window is
+            none (code "bad-value").
 
     """
     asked = asked or Request()
@@ -52,7 +54,7 @@ def check(dataset: str, data_dir: Path | None = None, asked: Request | None = No
     for name, given, taken, why in (
         ("data_dir", data_dir, entry.location == "data_dir", "its name says where its files are"),
         ("classes", asked.classes, entry.asserted, "it names its classes itself"),
-        ("label_column", asked.label_column, entry.asserted, "it has labels of its own"),
+        ("label_column", asked.label_column, entry.location == "path", "it has labels of its own"),
         ("table", asked.table, "table" in entry.groups, "its labels stand elsewhere"),
         ("file_column", asked.file_column, "table" in entry.groups, "its labels stand elsewhere"),
         ("group_by", rule, known, "it does not say which pictures are of one person"),
@@ -71,6 +73,8 @@ def check(dataset: str, data_dir: Path | None = None, asked: Request | None = No
             f"{parameter('window')} '{','.join(f'{value:g}' for value in window)}' is not LOW,HIGH, the lower first.",
             "Give the grey values that are black and white, such as 0,4095 for values of 12 bits.",
         )
+    if entry.asserted:
+        stated(asked.classes)
 
 
 def small(dataset: str) -> bool:

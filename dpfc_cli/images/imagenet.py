@@ -3,21 +3,20 @@
     DIR/train/n01440764/*.JPEG and DIR/val/n01440764/*.JPEG
     DIR/ILSVRC2012_img_train.tar, and DIR/ILSVRC2012_img_val.tar with DIR/ILSVRC2012_devkit_t12.tar.gz (or unpacked)
 
-The archives are read in place. The classes are the sorted WordNet ids, which is the usual order. The development kit
-numbers the classes in another order, which its `meta.mat` states. Both layouts give the same records in the same order,
-and the same listing. The validation images are the test split.
+The archives are read in place. Labels are WordNet ids, and the operator asserts which there are: a folder of pictures
+may be anybody's. The development kit numbers them in an order that its `meta.mat` states. Both layouts give the same
+records in the same order, and the same listing. The validation images are the test split.
 """
 
 import gzip
 import io
-import re
 import tarfile
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, missing, parameter, quoted, secret
-from dpfc_cli.images.folder import folders_in, open_folder
+from dpfc_cli.errors import missing, parameter, quoted, secret
+from dpfc_cli.images.folder import open_folder
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
 from dpfc_cli.images.splits import Listed, image_set, read_file
 from dpfc_cli.images.tars import UNPACKING, Header, Member, members, nested, ranges
@@ -33,18 +32,17 @@ EXPANDED = 16
 """How many times as much memory as its own bytes the table of the kit may take."""
 AGAIN = "Fetch it again from image-net.org."
 OBTAIN = "Get ImageNet from image-net.org, where you need an account."
-_WNID = re.compile(r"n\d{8}")
 
 
 def open_imagenet(request: Request) -> ImageSet:
-    """Open ImageNet from class folders or archives. Raises UserError if there are neither, or they are damaged, or not
-    those of ImageNet.
+    """Open ImageNet from class folders or archives. Raises UserError if there are neither, they are damaged, or a class
+    is none that is asserted.
     """
     folder = request.place
     archive = folder / TRAIN
     if not archive.is_file():
         if (folder / "train").is_dir():
-            return _folders(request)
+            return replace(open_folder(request), name="imagenet")
         raise missing(
             f"{quoted(folder)} holds neither '{TRAIN}' nor 'train/' with a folder for each class.",
             f"{OBTAIN} Then name the folder that holds it: {parameter('data_dir')}.",
@@ -53,8 +51,8 @@ def open_imagenet(request: Request) -> ImageSet:
     with readable(archive, "the archive of ImageNet", AGAIN):
         for name, pictures in nested(archive):
             wnid = name.removesuffix(".tar")
-            if not _WNID.fullmatch(wnid) or wnid in found:
-                raise ValueError(f"it holds {secret(name)}, which is not the archive of a class, or comes twice")
+            if wnid in found:
+                raise ValueError(f"it holds {secret(name)} twice")
             found[wnid] = pictures
             if request.progress is not None:
                 request.progress("Listing", len(found), None)
@@ -66,24 +64,13 @@ def open_imagenet(request: Request) -> ImageSet:
     if (folder / VAL).is_file():
         with readable(folder, "the validation images of ImageNet", AGAIN, *UNPACKING, plain=False):
             splits["test"] = _listed(folder / VAL, _validation(folder, classes), classes)
-    return image_set("imagenet", splits, request, classes=classes)
-
-
-def _folders(request: Request) -> ImageSet:
-    """The class folders. ImageNet defines their names."""
-    folder = request.place
-    with readable(folder, "ImageNet", "For classes of your own, name the data set imagefolder:PATH.", plain=False):
-        classes = tuple(sorted(folders_in(folder / "train")))
-        foreign = next((name for name in classes if not _WNID.fullmatch(name)), None)
-        if foreign is not None:
-            raise ValueError(f"{secret(foreign)} is none of its classes, which have names such as n01440764. {GUARDED}")
-    return replace(open_folder(replace(request, classes=classes)), name="imagenet", origin="data set")
+    return image_set("imagenet", splits, request, also=classes)
 
 
 def _listed(archive: Path, labelled: Iterable[tuple[int, Member]], classes: tuple[str, ...]) -> Listed:
     ordered = sorted(labelled, key=lambda found: (found[0], found[1].name))
     return Listed(
-        labels=[label for label, _ in ordered],
+        labels=[classes[label] for label, _ in ordered],
         pictures=ranges(ordered, tuple((archive, f"{wnid}/") for wnid in classes)),
         entries=(Entry(f"{classes[label]}/{member.name}", member.size, "") for label, member in ordered),
         classes=classes,

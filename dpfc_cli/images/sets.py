@@ -179,8 +179,8 @@ class DataSet:
 
     @property
     def asserted(self) -> bool:
-        """Whether the operator may state the classes. A data set with a place of its own defines them."""
-        return self.location == "path"
+        """Whether the operator states the classes. A data set whose own files dpfc knows defines them."""
+        return self.location == "path" or not (self.remotes or self.location == "included")
 
     @property
     def usage(self) -> str:

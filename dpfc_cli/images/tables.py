@@ -1,8 +1,8 @@
 """Sets of pictures in tables, parquet or Arrow, as the Hugging Face hub lays them out, read with PyArrow.
 
 A column is a struct of `bytes` and perhaps `path`. Another one has the labels: integers, or names of classes. What the
-integers mean says the `ClassLabel` in the schema's `huggingface` metadata. If there is none, the operator asserts the
-classes.
+integers mean says the `ClassLabel` in the schema's `huggingface` metadata, if there is one. It may be made of the names
+of folders, so it says nothing of which classes there are: the operator asserts them.
 
 `Dataset.to_parquet` writes local pictures as paths without bytes. If the first row of a parquet file is such a one, all
 rows must be so. The file must lie in the folder of the parquet file, or below it. A table may come from somebody else,
@@ -27,8 +27,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, conflict, counted, missing, parameter, quoted, secret, unsupported
+from dpfc_cli.errors import GUARDED, UserError, counted, missing, quoted, secret, unsupported
 from dpfc_cli.images.prefetch import PIECE
 from dpfc_cli.images.sets import Entry, ImageSet, Records, Request, check_size
 from dpfc_cli.images.splits import Listed, image_set, read_file
@@ -386,7 +387,7 @@ _KINDS: dict[str, Callable[[Path], AbstractContextManager[Parquet | Arrow]]] = {
 
 def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) -> ImageSet:
     """The set of pictures in tables, "parquet" or "arrow". found: the files of each split. UserError if one is damaged,
-    differs from the others, or has no such columns; or both the files and the operator name the classes.
+    differs from the others, or has no such columns.
     """
     source, opened = str(request.place), _KINDS[kind]
     person = None if request.group_by is None else request.group_by.column
@@ -397,10 +398,6 @@ def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) ->
         columns.chosen(schema, person, columns.is_key, "integers or texts", "group_by", source)
     label = columns.label_column(schema, request.label_column, columns.is_key, "integers or texts", source, person)
     names = hub_class_names(schema.metadata, label)
-    if names and request.classes:
-        raise conflict(
-            f"The files of {quoted(source)} name their classes themselves.", f"Leave out {parameter('classes')}."
-        )
 
     def values(name: str, *splits: str) -> Iterator[object]:
         for split in splits:
@@ -435,13 +432,15 @@ def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) ->
         refuse_twice(named)
         numbers = [part for part in labels if isinstance(part, np.ndarray)]
         listed[split] = Listed(
-            labels=np.concatenate(numbers) if len(numbers) == len(labels) else [y for part in labels for y in part],
+            labels=_named(np.concatenate(numbers), names)
+            if len(numbers) == len(labels)
+            else [y for part in labels for y in part],
             pictures=Pictures(groups),
             entries=entries,
             classes=names or (),
             persons=None if person is None else values(person, split),
         )
-    return image_set(kind, listed, request, classes=names, noticed=noticed)
+    return image_set(kind, listed, request, also=names or (), noticed=noticed)
 
 
 def pictures_in(kind: str, paths: list[Path], source: str) -> Pictures:
@@ -464,6 +463,14 @@ def _labels(file: Parquet | Arrow, label: str, path: Path) -> Given:
     # A number beyond int64 becomes a negative one, which no class has.
     numbers = [columns.integers(part, safe=False) for part in file.column(label)]
     return np.concatenate([np.zeros(0, np.int64), *numbers])
+
+
+def _named(labels: NDArray[np.int64], names: tuple[str, ...] | None) -> Given:
+    """Labels as the names that the files have for numbers, if they have some. The operator may count otherwise."""
+    if names is None:
+        return labels
+    called = dict(enumerate(names))
+    return [None if y < 0 else called.get(y, str(y)) for y in labels.tolist()]
 
 
 def image_column(schema: Any, source: str) -> str:

@@ -1,7 +1,7 @@
 """The classes of a source, and who states them.
 
-The list of classes is a public fact, because every head has it. The data set defines it, or the operator asserts it. It
-never follows from the records: a class may be there because of one person, or be called as one.
+The list of classes is a public fact, because every head has it. A public data set that dpfc knows defines it, or the
+operator asserts it. It never follows from the records: a class may be there because of one person, or be called as one.
 """
 
 import unicodedata
@@ -214,12 +214,15 @@ USUAL_NAMES = ("label", "labels", "fine_label", "class", "target")
 
 
 def hub_class_names(metadata: Mapping[bytes, bytes] | None, label: str) -> tuple[str, ...] | None:
-    """The class names that the Hugging Face hub writes into a parquet schema, in the order in which labels count them;
-    None if the schema has no usable names. metadata: of the schema. label: the name of the label's column.
+    """What the numbers in a column of labels mean, as the Hugging Face hub writes it into a parquet schema; None if it
+    has no usable names. They are labels: who made them of folders made classes of whatever folders there were.
+
+    metadata: of the schema. label: the name of the column.
     """
     try:
         names = json_of((metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
     except (TypeError, KeyError, ValueError):
         return None
-    known = isinstance(names, list) and all(isinstance(n, str) for n in names) and len(set(names)) == len(names)
-    return tuple(names) if known and names else None
+    known = isinstance(names, list) and all(isinstance(n, str) for n in names)
+    found = tuple(map(composed, names)) if known else ()
+    return found if found and len(set(found)) == len(found) else None

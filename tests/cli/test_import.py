@@ -34,7 +34,7 @@ def test_a_missing_file_is_said_to_be_missing_wherever_it_would_lie(dpfc: Dpfc) 
 
 def test_mistakes_are_named(dpfc: Dpfc, texts: Path) -> None:
     mistakes = {
-        "nowhere.parquet": "missing nowhere.parquet", "texts --classes 3 --column vector": "missing column",
+        "nowhere.parquet --classes 3": "missing nowhere.parquet", "texts --classes 3 --column vector": "missing column",
         "texts": "conflict classes", "texts --classes 2": "bad-record classes",
         "texts --classes ²": "missing classes", "texts --out ledger.sqlite": "bad-value out",
         "texts --out a/b.partial": "bad-value out", "texts --population dataset:digits": "bad-value population",

@@ -76,6 +76,8 @@ def test_classes_are_stated_and_a_set_of_others_is_kept(tmp_path: Path, single: 
     source = npz(tmp_path, single)
     with refuses("conflict", parameter="classes"):
         import_features(source, tmp_path / "set")
+    with refuses("bad-value", parameter="classes"):
+        import_features(source, tmp_path / "set", classes=["x", "y", "\ud800"])
     first, made_now = import_features(source, tmp_path / "set", classes=["x", "y", "z", "never seen"])
     assert (made_now, first.manifest.origin, len(first.classes)) == (True, "asserted", 4)
     again, made_now = import_features(str(source), str(tmp_path / "set"), classes=["x", "y", "z", "never seen"])

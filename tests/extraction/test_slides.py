@@ -316,7 +316,7 @@ def test_what_is_for_slides_is_refused_elsewhere_and_slides_need_a_table(tmp_pat
     null = {"most_null": 0.1, "on_error": "null"}
     for option in ({"table": "t.csv"}, {"pool_by": "slide"}, {"on_error": "null"}, null):
         with pytest.raises(UserError, match=f"{next(iter(option))} is for slides"):
-            import_features(tmp_path / "a.npz", tmp_path / "set", **option)
+            import_features(tmp_path / "a.npz", tmp_path / "set", classes=2, **option)
     with pytest.raises(UserError, match="Nothing says which slides there are"):
         import_features(f"slides:{tmp_path}", tmp_path / "set", classes=2)
 

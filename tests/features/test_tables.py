@@ -256,7 +256,7 @@ def test_an_array_that_is_named_is_the_one_that_is_imported_with_the_labels_besi
     for name in ("X", "y", "other"):
         folder_of(tmp_path / name, **{name: X})
         with refuses("missing", match="There are no labels beside"):
-            import_features(tmp_path / name / f"{name}.npy", tmp_path / "set")
+            import_features(tmp_path / name / f"{name}.npy", tmp_path / "set", classes=3)
 
 
 def test_arrays_are_known_by_the_names_of_scikit_learn_and_by_any_that_is_given(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_arrays_are_known_by_the_names_of_scikit_learn_and_by_any_that_is_given(
     folder = folder_of(tmp_path / "mine", train_emb=X, train_target=Y, test_emb=TEST_X, test_target=TEST_Y, train_who=Y)
     assert import_features(folder, tmp_path / "set", classes=3, **own).features.splits == {"train": 60, "test": 30}
     with pytest.raises(UserError, match="no groups for its test records"):
-        import_features(folder, tmp_path / "other", group_column="who", **own)
+        import_features(folder, tmp_path / "other", group_column="who", classes=3, **own)
 
 
 def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path, data: Arrays) -> None:
@@ -384,16 +384,26 @@ def test_label_sets_are_stored_padded_and_how_many_there_are_is_stated(tmp_path:
 # Parquet
 
 
-def test_text_embeddings_with_the_hubs_class_names_need_no_assertion_and_columns_are_chosen(tmp_path: Path) -> None:
+def test_the_hubs_class_names_are_labels_and_state_no_classes_and_columns_are_chosen(tmp_path: Path) -> None:
     said = json.dumps({"info": {"features": {"label": {"names": ["pos", "neg", "so-so"]}}}})
     held = pa.table({"text": ["a text"] * 60, "embedding": vectors(X), "label": Y})
     pq.write_table(held.replace_schema_metadata({"huggingface": said}), tmp_path / "texts.parquet")
-    found = import_features(tmp_path / "texts.parquet", tmp_path / "set").features
-    assert (found.classes, found.manifest.origin) == (("pos", "neg", "so-so"), "data set")
+    for classes in (None, 3, ["pos", "neg"]):
+        with refuses("conflict", parameter="classes"):
+            import_features(tmp_path / "texts.parquet", tmp_path / "set", classes=classes)
+    stated = ["never seen", "so-so", "neg", "pos"]
+    found = import_features(tmp_path / "texts.parquet", tmp_path / "set", classes=stated).features
+    assert (found.classes, found.manifest.origin) == (tuple(stated), "asserted")
+    np.testing.assert_array_equal(found.arrays("train")[1][:, 0], 3 - Y)
+    for wrong in (-2, 3):
+        numbers = held.set_column(2, "label", pa.array(np.append(Y[1:], wrong)))
+        pq.write_table(numbers.replace_schema_metadata({"huggingface": said}), tmp_path / "wrong.parquet")
+        with refuses("bad-record"):
+            import_features(tmp_path / "wrong.parquet", tmp_path / "set of wrong", classes=stated)
     more = held.append_column("title", vectors(-X)).append_column("stars", pa.array(Y[::-1].copy()))
     pq.write_table(more.replace_schema_metadata({"huggingface": said}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match="2 columns of lists of floats") as caught:
-        import_features(tmp_path / "a.parquet", tmp_path / "none")
+        import_features(tmp_path / "a.parquet", tmp_path / "none", classes=3)
     assert "embedding, title" in caught.value.remedy
     columns: dict[str, Any] = {"column": "title", "label_column": "stars"}
     with refuses("conflict", parameter="classes"):
@@ -409,7 +419,7 @@ def test_a_column_for_each_feature_in_the_order_of_the_file(tmp_path: Path) -> N
         made = import_features(source, tmp_path / f"{len(given)}", classes=3, **given).features  # type: ignore[arg-type]
         np.testing.assert_array_equal(made.arrays("train")[0], found)
     with pytest.raises(UserError, match=r"no column of floats named 'g\*'") as refused:
-        import_features(source, tmp_path / "none", column="g*")
+        import_features(source, tmp_path / "none", column="g*", classes=3)
     assert refused.value.fields["parameter"] == "column"
 
 
@@ -683,7 +693,7 @@ def test_odd_types_and_shapes_are_refused(tmp_path: Path) -> None:
                 file.create_dataset("features", (6, 2), kind)
     for path in sorted(tmp_path.iterdir()):
         with refuses("damaged", match="has shape", path=str(path)):
-            import_features(path, tmp_path / "set")
+            import_features(path, tmp_path / "set", classes=2)
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
@@ -692,7 +702,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         os.mkfifo(tmp_path / name)
         source = tmp_path / name
         with pytest.raises(UserError, match=r"regular file|no file"):
-            import_features(source.parent if source.suffix == ".npy" else source, tmp_path / "set")
+            import_features(source.parent if source.suffix == ".npy" else source, tmp_path / "set", classes=2)
 
 
 # Bombs: the declared size is known before a byte is expanded

@@ -18,6 +18,8 @@ from dpfc_cli.sources.classes import composed
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, is_clutter
 
 SQUARE = Geometry(resize=8, crop=8)
+CLASSES = ("flu", "cold", "rare")
+"""Those that tables name."""
 AS_SQUARE = Preparation(geometry=SQUARE)
 
 
@@ -26,10 +28,12 @@ def request(geometry: Geometry | None = None, window: Any = None, exif: bool = F
 
 
 def open_images(source: str, data_dir: Path | None = None, geometry: Geometry | None = None, **asked: Any) -> ImageSet:
-    """Open a data set. If the test names no classes of an image folder, they are its folders."""
+    """Open a data set. If the test names no classes, they are the folders, or those that tables of tests have."""
     kind, _, place = source.partition(":")
     if kind == "imagefolder" and "label_column" not in asked:
         asked.setdefault("classes", folders_in(Path(place)))
+    elif kind in ("parquet", "arrow"):
+        asked.setdefault("classes", CLASSES)
     return catalogue.open_images(source, data_dir, request(geometry, **asked))
 
 

@@ -59,7 +59,9 @@ def test_an_option_that_would_have_no_effect_is_an_error_before_any_file_is_open
         assert (error.code, error.fields["parameter"]) == ("conflict", name)
     cases: list[tuple[str, dict[str, Any], str, str]] = [
         ("imagenet", {}, "missing", "data_dir"),
-        ("imagenet", {"data_dir": place, "classes": ("a", "b")}, "conflict", "classes"),
+        ("imagenet", {"data_dir": place, "label_column": "x"}, "conflict", "label_column"),
+        *((source, {"classes": None}, "conflict", "classes") for source in ("parquet:x", "arrow:x", "webdataset:x")),
+        ("imagenet", {"data_dir": place}, "conflict", "classes"),
         ("imagefolder", {}, "missing", "source"),
         ("imagefolder:", {}, "missing", "source"),
         ("imagefolder:somewhere", {"data_dir": place}, "conflict", "data_dir"),

@@ -66,14 +66,14 @@ def imagenet(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.mark.parametrize("layout", ["folders", "packed", "unpacked"])
 def test_imagenet_is_the_same_from_folders_and_from_its_archives(imagenet: Callable[[str], Path], layout: str) -> None:
-    data = open_images("imagenet", imagenet(layout), SQUARE)
+    data = open_images("imagenet", imagenet(layout), SQUARE, classes=WNIDS)
     train, test = data.splits["train"], data.splits["test"]
-    assert (data.name, data.classes, data.origin) == ("imagenet", WNIDS, "data set")
+    assert (data.name, data.classes, data.origin) == ("imagenet", WNIDS, "asserted")
     np.testing.assert_array_equal(train.labels, np.repeat([0, 1, 2], 4))
     np.testing.assert_array_equal(values(train), [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23])
     np.testing.assert_array_equal(test.labels, [0, 0, 1, 1, 2, 2])
     np.testing.assert_array_equal(values(test), [101, 104, 102, 103, 100, 105])
-    reference = open_images("imagenet", imagenet("folders"), SQUARE)
+    reference = open_images("imagenet", imagenet("folders"), SQUARE, classes=WNIDS)
     assert train.listing == reference.splits["train"].listing
     assert test.listing == reference.splits["test"].listing
 
@@ -84,12 +84,12 @@ def test_imagenet_without_its_kit_has_no_validation_labels_and_says_so(imagenet:
     data = kit.read_bytes()
     kit.write_bytes(data[:100])
     with pytest.raises(UserError, match="kit"):
-        open_images("imagenet", folder, SQUARE)
+        open_images("imagenet", folder, SQUARE, classes=WNIDS)
     kit.unlink()
     with pytest.raises(UserError, match=r"devkit_t12\.tar\.gz"):
-        open_images("imagenet", folder, SQUARE)
+        open_images("imagenet", folder, SQUARE, classes=WNIDS)
     (folder / "ILSVRC2012_img_val.tar").unlink()
-    assert set(open_images("imagenet", folder, SQUARE).splits) == {"train"}
+    assert set(open_images("imagenet", folder, SQUARE, classes=WNIDS).splits) == {"train"}
 
 
 @pytest.mark.parametrize(
@@ -105,23 +105,28 @@ def test_a_kit_that_does_not_fit_is_refused(imagenet: Callable[[str], Path], nam
     folder = imagenet("unpacked")
     (folder / "ILSVRC2012_devkit_t12" / "data" / name).write_bytes(data)
     with pytest.raises(UserError):
-        open_images("imagenet", folder, SQUARE)
+        open_images("imagenet", folder, SQUARE, classes=WNIDS)
 
 
 def test_imagenet_that_is_not_there_says_where_to_get_it(tmp_path: Path) -> None:
     for folder in (None, tmp_path):
         with pytest.raises(UserError) as caught:
-            open_images("imagenet", folder, SQUARE)
+            open_images("imagenet", folder, SQUARE, classes=WNIDS)
         assert "image-net.org" in caught.value.remedy
         assert (caught.value.code, caught.value.fields["parameter"]) == ("missing", "data_dir")
 
 
-def test_classes_that_imagenet_does_not_define_are_refused(imagenet: Callable[[str], Path], tmp_path: Path) -> None:
-    assert open_images("imagenet", imagenet("folders"), SQUARE).origin == "data set"
-    (tmp_path / "folders" / "train" / "n01440764").rename(tmp_path / "folders" / "train" / "rare disease")
-    with pytest.raises(UserError, match=r"'…' is none.*do not publish") as caught:
-        open_images("imagenet", tmp_path / "folders", SQUARE)
-    assert "imagefolder:PATH" in caught.value.remedy
+@pytest.mark.parametrize("layout", ["folders", "unpacked"])
+def test_folders_and_archives_state_no_classes(imagenet: Callable[[str], Path], layout: str) -> None:
+    """They may be pictures of other people, and be called as one of them."""
+    folder = imagenet(layout)
+    for classes in (None, WNIDS[1:]):
+        with refuses("conflict", parameter="classes"):
+            open_images("imagenet", folder, SQUARE, classes=classes)
+    found = open_images("imagenet", folder, SQUARE, classes=("rare", *WNIDS[::-1]))
+    assert found.classes == ("rare", *WNIDS[::-1])
+    assert found.splits["train"].labels.tolist() == [3] * 4 + [2] * 4 + [1] * 4
+    assert found.splits["test"].labels.tolist() == [3, 3, 2, 2, 1, 1]
 
 
 def test_a_kit_that_declares_too_much_is_damaged_and_a_lack_of_memory_says_nothing(
@@ -137,13 +142,13 @@ def test_a_kit_that_declares_too_much_is_damaged_and_a_lack_of_memory_says_nothi
 
     monkeypatch.setattr("scipy.io.loadmat", fail(MemoryError()))
     with refuses("damaged", match="kit: MemoryError"):
-        open_images("imagenet", folder, SQUARE)
+        open_images("imagenet", folder, SQUARE, classes=WNIDS)
     with monkeypatch.context() as patch:
         patch.setattr("dpfc_cli.memory.mmap.mmap", fail(OSError(errno.ENOMEM, "Cannot allocate memory")))
         with pytest.raises(MemoryError, match="does not give"):
-            open_images("imagenet", folder, SQUARE)
+            open_images("imagenet", folder, SQUARE, classes=WNIDS)
     # A kit of a terabyte is refused unread.
     with (folder / "ILSVRC2012_devkit_t12" / "data" / "ILSVRC2012_validation_ground_truth.txt").open("r+b") as file:
         file.truncate(2**40)
     with pytest.raises(UserError, match="more than"):
-        open_images("imagenet", folder, SQUARE)
+        open_images("imagenet", folder, SQUARE, classes=WNIDS)

@@ -13,13 +13,14 @@ from dpfc_cli.extraction.extract import extract
 from dpfc_cli.sources.person_hints import PersonsNoticedError
 from tests.images import test_persons as persons
 from tests.images.dicoms import written
+from tests.images.pictures import CLASSES as NAMED
 from tests.images.pictures import SQUARE, files, open_images, png, tar
 from tests.images.test_tables import save, table
 
 CLASSES = ("a", "b")
 
 
-def noticed(source: str, classes: tuple[str, ...] | None = CLASSES) -> str | None:
+def noticed(source: str, classes: tuple[str, ...] = CLASSES) -> str | None:
     return open_images(source, geometry=SQUARE, classes=classes).noticed()
 
 
@@ -79,8 +80,8 @@ def test_persons_in_arrow_are_noticed(tmp_path: Path) -> None:
     pictures, labels = [png(i) for i in range(4)], [0, 1, 2, 0]
     once = save(tmp_path / "once", table(pictures, labels, subject_id=list("abcd"), id=[0, 1, 2, 3]))
     twice = save(tmp_path / "twice", table(pictures, labels, who=list("aabb"), subject_id=pa.array([7.0, 8, 7, None])))
-    assert noticed(f"arrow:{once}", None) is None
-    assert noticed(f"arrow:{twice}", None) == "column:subject_id"
+    assert noticed(f"arrow:{once}", NAMED) is None
+    assert noticed(f"arrow:{twice}", NAMED) == "column:subject_id"
 
 
 def test_folders_and_keys_in_archives_are_noticed(tmp_path: Path) -> None:

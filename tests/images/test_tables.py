@@ -17,17 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.extraction.extract import extract
 from dpfc_cli.images import prefetch, tables
 from dpfc_cli.images.sets import UnreadableError, by_person
 from dpfc_cli.images.tables import pictures_in
 from dpfc_cli.images.unlabelled import in_arrow, in_parquet
 from dpfc_cli.sources.groups import rule_of
-from tests.images.pictures import SQUARE, files, open_images, png, values
+from tests.images.pictures import CLASSES, SQUARE, files, open_images, png, values
 from tests.support import refuses
 
 KIND = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-CLASSES = ("flu", "cold", "rare")
 KINDS = ("parquet", "arrow")
 
 
@@ -80,14 +78,19 @@ def whole(kind: str, place: Path) -> str:
 def test_splits_pictures_labels_and_names_of_classes_are_those_of_the_files(kind: str, tmp_path: Path) -> None:
     data = open_images(whole(kind, tmp_path / "x"), geometry=SQUARE)
     train, test = data.splits["train"], data.splits["test"]
-    assert (data.classes, data.origin) == (CLASSES, "data set")
+    assert (data.classes, data.origin) == (CLASSES, "asserted")
     assert (train.labels.tolist(), test.labels.tolist()) == ([0, 1, 2, 0, 1, 2, 2], [1, 0])
     np.testing.assert_array_equal(values(train), np.arange(7))
     np.testing.assert_array_equal(values(test), [50, 51])
     assert [train.pixels(i, i + 1)[0, 0, 0, 0] for i in (6, 0, 3, 4, 5, 1)] == [6, 0, 3, 4, 5, 1]
     np.testing.assert_array_equal(values(train.spread(3)), train.spread(3).pixels(0, 3)[:, 0, 0, 0])
-    with pytest.raises(UserError, match="name their classes themselves"):
-        open_images(f"{kind}:{tmp_path / 'x'}", geometry=SQUARE, classes=CLASSES)
+    # Names in the files say what numbers mean, in whatever order the classes are stated. They state no classes.
+    for classes in (None, ("0", "1", "2"), CLASSES[:2]):
+        with refuses("conflict", parameter="classes"):
+            open_images(f"{kind}:{tmp_path / 'x'}", geometry=SQUARE, classes=classes)
+    other = open_images(f"{kind}:{tmp_path / 'x'}", geometry=SQUARE, classes=("more", *CLASSES[::-1]))
+    assert other.splits["train"].labels.tolist() == [3, 2, 1, 3, 2, 1, 1]
+    assert other.splits["train"].listing == train.listing
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,7 +113,7 @@ def test_classes_that_no_file_names_are_asserted(kind: str, tmp_path: Path) -> N
     for i, names in enumerate((pa.array(list("babb")), pa.array(list("babb")).dictionary_encode())):
         source = made(kind, tmp_path / f"{i}", train=table([png(i) for i in range(4)], names, named=False))
         with refuses("conflict", parameter="classes"):
-            open_images(source, geometry=SQUARE)
+            open_images(source, geometry=SQUARE, classes=None)
         stated = open_images(source, geometry=SQUARE, classes=("b", "a", "c"))
         assert (stated.origin, stated.splits["train"].labels.tolist()) == ("asserted", [0, 1, 0, 0])
 
@@ -138,11 +141,11 @@ def test_labels_are_read_however_parquet_stores_them_in_the_column_that_is_named
     assert labels(group_by=rule_of("column:mrn")) == [0, 1]
     with pytest.raises(UserError, match="has 2 columns of labels"):
         labels()
-    # Metadata that name no classes are ignored.
-    for features in (b"[" * 100_000, b'{"info": 1e400}', b'{"info": NaN}', b"\xff", b"[]"):
+    # Metadata that name no classes, or no text, are ignored.
+    odd = b'{"info": {"features": {"label": {"names": [0, 1]}}}}'
+    for features in (b"[" * 100_000, b'{"info": 1e400}', b'{"info": NaN}', b"\xff", b"[]", odd):
         pq.write_table(table([png(0), png(1)], [0, 1]).replace_schema_metadata({b"huggingface": features}), path)
-        with refuses("conflict", parameter="classes"):
-            open_images(f"parquet:{path}", geometry=SQUARE)
+        assert labels() == [0, 1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -188,7 +191,7 @@ def test_pictures_without_labels_are_called_by_their_place(kind: str, opened: An
 
 REFUSED: list[tuple[pa.Table, str, bool]] = [
     (table([png(0), png(1)], pa.array([0, None], pa.int64())), "bad-record", True),
-    (table([png(0), png(1)], [0, 3]), "bad-record", True),
+    (table([png(0), png(1)], [0, 3]), "conflict", True),
     (table([png(0), png(1)], [0, -1]), "bad-record", True),
     (table([png(0), png(1)], pa.array([0, 2**64 - 1], pa.uint64()), named=False), "bad-record", True),
     (table([png(0), png(1)], [-1, -1]), "missing", True),
@@ -201,14 +204,6 @@ REFUSED: list[tuple[pa.Table, str, bool]] = [
 ]
 
 
-def test_a_class_that_is_no_text_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
-    features = b'{"info": {"features": {"label": {"names": ["a", "\\ud800"]}}}}'
-    path = tmp_path / "a.parquet"
-    pq.write_table(table([png(0), png(1)], [0, 1]).replace_schema_metadata({b"huggingface": features}), path)
-    with pytest.raises(UserError, match="not UTF-8"):
-        extract(f"parquet:{path}", image_size=8, out=tmp_path / "set")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_set_of_labelled_pictures_is_refused(kind: str, tmp_path: Path) -> None:
     for i, (bad, code, guarded) in enumerate(REFUSED):
@@ -216,7 +211,7 @@ def test_what_is_no_set_of_labelled_pictures_is_refused(kind: str, tmp_path: Pat
             open_images(
                 made(kind, tmp_path / f"{i}", train=bad),
                 geometry=SQUARE,
-                classes=None if b"names" in str(bad.schema.metadata).encode() else ("a", "b"),
+                classes=CLASSES if b"names" in (bad.schema.metadata or {}).get(b"huggingface", b"") else ("a", "b"),
             )
         assert (refused.value.code, GUARDED in str(refused.value)) == (code, guarded), i
 

@@ -91,7 +91,7 @@ def test_a_disk_that_fails_in_the_middle_of_an_import_is_told(tmp_path: Path, mo
 
     monkeypatch.setattr(_Whole, "readinto", failing)
     with refuses("unreadable", match=os.strerror(errno.EIO)):
-        import_features(path, tmp_path / "set")
+        import_features(path, tmp_path / "set", classes=2)
 
 
 def test_a_chunk_that_fails_to_expand_is_damaged_only_if_the_system_would_give_the_memory(
