@@ -227,9 +227,9 @@ class FeatureWriter:
         return replace(self._manifest, splits=splits, id=known)
 
     def discard(self) -> None:
-        """Remove the finished shards, which nothing could use."""
-        for planned in self._all:
-            (self._partial / planned.file).unlink(missing_ok=True)
+        """Remove what was made. `close` then leaves nothing."""
+        for name in (*(planned.file for planned in self._all), digests.FILE, MANIFEST):
+            (self._partial / name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Release all locks. Finished shards stay; if there is none, nothing stays."""
