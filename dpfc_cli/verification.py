@@ -250,14 +250,15 @@ def _of_digest(digest: str, charge: Charge, book: Ledger) -> Finding:
     what, last = "SHA-256", book.outcome(charge.id)
     if charge in book.written(digest):
         return Finding(what=what, result="ok", why="the charge ended with this file")
+    why = "the ledger names no file of the charge: rows are missing, or dpfc was killed when it had written the head. "
+    why += "Then the same command completes the ledger"
     if last is not None and last.sha256 is not None:
         why = f"the charge ended with another file ({last.sha256[:12]}…), and this is {digest[:12]}…"
-        return Finding(what=what, result="contradicts", why=why)
-    if book.written(digest) or (last is not None and last.state == "stopped"):
-        why = "another charge ended with this file" if book.written(digest) else "the charge ended without a file"
-        return Finding(what=what, result="contradicts", why=why)
-    why = "the ledger names no file of the charge: rows are missing, or dpfc was killed when it had written the head"
-    return Finding(what=what, result="unknown", why=why)
+    elif book.written(digest):
+        why = "another charge ended with this file"
+    elif last is not None and last.state == "stopped":
+        why = "the charge ended without a file"
+    return Finding(what=what, result="contradicts", why=why)
 
 
 def _of_start(card: Mapping[str, Any], before: Ledger, of: str) -> Finding:

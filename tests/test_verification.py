@@ -327,7 +327,7 @@ def test_the_digest_of_the_charge_is_that_of_the_file(shelf: Made) -> None:
     said = {
         "ok: the charge ended with this file": shelf.book,
         "contradicts: the charge ended with another file (000000000000": with_charge(shelf.book, 1, sha256="0" * 64),
-        "unknown: the ledger names no file of the charge": without_outcome(shelf.book, 1),
+        "contradicts: the ledger names no file of the charge": without_outcome(shelf.book, 1),
         "contradicts: the charge ended without a file": stopped,
         "contradicts: another charge ended with this file": with_charge(stopped, 2, sha256=shelf.sha256()),
     }
