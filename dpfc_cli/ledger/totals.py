@@ -117,7 +117,8 @@ class Account(Told):
         return f"{least}{cost(self.epsilon(delta), delta)}{bound} for one {self.unit}{why}{none}"
 
     def told(self) -> dict[str, str]:
-        return {"population": printable(self.population or "unsaid"), "spent": self.summed(1e-5)}
+        named = " or ".join(printable(each.population or "unsaid") for each in self.meant)
+        return {"population": named, "spent": self.summed(1e-5)}
 
     @property
     def eta(self) -> float:
@@ -285,7 +286,11 @@ class Ledger:
         return [self.account(name) for name in names]
 
     def account_of(self, of: str) -> Account:
-        """What counts for a set: for the population on which most was spent, where it may be of several (`also`)."""
-        accounts = self.accounts(self.populations_of(of))
+        """What counts for a set: for the population on which most was spent, where it may be of several (`also`). Where
+        nothing is said, it may be of any, or of none that has a name.
+        """
+        where = self.populations_of(of)
+        accounts = self.accounts(where)
+        accounts += [self.account(None)] if where is None and self.populations else []
         found = max(accounts, key=lambda each: (each.epsilon(1e-5, "record"), len(each.charges)))
         return replace(found, also=tuple(each for each in accounts if each is not found))

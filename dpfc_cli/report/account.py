@@ -53,7 +53,8 @@ def spent(features: "FeatureSet") -> Account:
 
 
 def whose(account: Account) -> str:
-    return "sets of which nothing is said" if account.population is None else f"population {account.population}"
+    names = [each.population for each in account.meant]
+    return " or ".join("sets of which nothing is said" if name is None else f"population {name}" for name in names)
 
 
 def left(account: Account, delta: float, of: Charge | None = None) -> str | None:
@@ -214,7 +215,7 @@ def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[st
 
     return {
         "ledger": str(account.ledger),
-        "population": account.population,
+        "population": account.told()["population"] if account.also else account.population,
         "adjacency": "zero-out",
         "unit": account.unit,
         "exact": account.exact,

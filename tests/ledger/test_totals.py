@@ -145,7 +145,7 @@ def test_a_total_is_for_persons_only_where_all_charges_with_a_guarantee_protect_
     either = ledger_of(A, B, UNSAID, a_charge(A, 2.5, unit="person"), a_charge(B, 2.6), a_charge(UNSAID, unit="person"))
     assert either.account("a").unit == "person"
     of_both = either.account_of(UNSAID.set)
-    assert of_both.unit == "record"
+    assert (of_both.unit, {each.population for each in of_both.meant}) == ("record", {"a", "b", None})
     assert of_both.epsilon(DELTA) >= max(either.account(name).epsilon(DELTA, "record") for name in "ab")
 
 
