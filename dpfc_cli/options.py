@@ -19,13 +19,15 @@ import textwrap
 import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from importlib.metadata import EntryPoint, entry_points
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from dpfc_cli.errors import UserError, near, parameter, spelled, unknown
 from dpfc_cli.progress import show
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 SMALLEST, LARGEST = 1e-12, 1e12
 """Numbers outside these bounds would overflow during a training, after the budget is spent."""
@@ -299,8 +301,10 @@ def of_type(said: Option, hint: Any) -> Option:
 
 
 @functools.cache
-def added_methods() -> dict[str, EntryPoint]:
+def added_methods() -> "dict[str, EntryPoint]":
     """The methods of other packages (the group `dpfc.methods`), by name. None is imported."""
+    from importlib.metadata import entry_points
+
     own = get_args(MethodName)
     return {each.name: each for each in entry_points(group="dpfc.methods") if each.name not in own}
 

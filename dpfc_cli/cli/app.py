@@ -44,12 +44,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start with: dpfc extract digits; dpfc train --epsilon 1; dpfc evaluate",
+    epilog="Start with: dpfc extract digits; dpfc train --epsilon 1; dpfc evaluate. Options: dpfc train --help",
 )
 COMMON: dict[str, Any] = {
-    "quiet": typer.Option("--quiet", "-q", help="Show no remarks and no progress, only results, warnings and errors."),
+    "quiet": typer.Option("--quiet", "-q", help="Show only results, warnings and errors."),
     "verbose": typer.Option("--verbose", "-v", help="Show the traceback of a defect."),
-    "as_json": typer.Option("--json", help="Print one JSON object. An error is one, too, on stderr."),
+    "as_json": typer.Option("--json", help="Print one JSON object, also of an error."),
 }
 """Options that may stand before the command or after it."""
 _before: dict[str, bool] = {}
@@ -107,7 +107,7 @@ def command(
                 progress.close()
                 if common["verbose"] and found.code == "defect":
                     _show_traceback(error)
-                said = [] if isinstance(error, KeyboardInterrupt) else notes(error)
+                said = [] if found.code in ("stopped", "terminated") else notes(error)
                 raise typer.Exit(display.fail(found, said, spell, common["as_json"])) from None
 
         shown: Any = guarded
@@ -130,11 +130,12 @@ def _hidden(name: str) -> inspect.Parameter:
 
 
 def _error_of(error: BaseException) -> UserError:
-    if isinstance(error, UserError):
-        return error
-    if isinstance(error, KeyboardInterrupt):
+    # Others, of libraries too, may come of a KeyboardInterrupt.
+    if isinstance(error, KeyboardInterrupt) or stop.pressed:
         code: Code = "terminated" if stop.code == 143 else "stopped"
         return UserError("Stopped.", " ".join(notes(error) or [stop.stands]), code=code)
+    if isinstance(error, UserError):
+        return error
     if isinstance(error, MemoryError):
         remedy = "Free some, or use fewer features (--pool mean) or classes."
         return UserError("The machine's memory ran out.", remedy, code="memory")
@@ -210,11 +211,11 @@ def main() -> None:
         stop.listen()
         warnings.showwarning = _show_warning
         code = _run(sys.argv[1:])
-        stop.finish()
+        stop.finish(said=bool(code))
     except KeyboardInterrupt:
-        stop.finish()
+        stop.finish(said=True)
         # No command has begun, or it has ended.
-        sys.stderr.write(stop.STOPPED)
+        sys.stderr.write(stop.stopped(stop.code))
         code = stop.code
     sys.stdout.flush()
     # Remarks that could not be written are not mentioned: there is no place left to do it.
@@ -234,9 +235,11 @@ def main() -> None:
 
 
 def _run(words: list[str]) -> Any:
-    # A module registers its command when it is imported. A line that names a command needs only that one.
+    # A module registers its command when it is imported. A line that names a command needs only that one, and one
+    # without any word, such as 'dpfc --help', needs none. A shell that completes a line does not give it here.
     name = next((word for word in words if not word.startswith("-")), "")
-    for module in [COMMANDS[name]] if name in COMMANDS else COMMANDS.values():
+    every = COMMANDS.values() if name or "_DPFC_COMPLETE" in os.environ else ()
+    for module in [COMMANDS[name]] if name in COMMANDS else every:
         importlib.import_module(f"dpfc_cli.cli.{module}")
     group: Any = typer.main.get_command(app)
     try:

@@ -12,35 +12,36 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dpfc_cli.cli import stop
-from dpfc_cli.errors import ENDINGS, UserError, near
+from dpfc_cli.errors import UserError, near
 from dpfc_cli.options import Option
 
 Full = Annotated[bool, Option("Show all, and not the short form.")]
 """The option of commands that show a document."""
-COMMANDS = {
-    "fetch": "fetch",
-    "extract": "extract",
-    "import": "extract",
-    "zero-shot": "zero_shot",
-    "forecast": "forecast",
-    "train": "train",
-    "evaluate": "evaluate",
-    "predict": "predict",
-    "statement": "statement",
-    "report": "report",
-    "verify": "verify",
-    "export": "export",
-    "push": "push",
-    "list": "list_",
-    "budget": "budget",
-    "audit": "audit",
-    "site-invite": "federation",
-    "federation-new": "federation",
-    "site-check": "federation",
-    "site-serve": "federation",
-    "federation-run": "federation",
-}
-"""The commands in the order in which they are used, each with its module in `dpfc_cli.cli`."""
+_LISTED = (
+    ("fetch", "fetch", "Download what a data set and a model need."),
+    ("extract", "extract", "Make a feature set of pictures."),
+    ("import", "extract", "Make a feature set of features from elsewhere."),
+    ("zero-shot", "zero_shot", "Make class vectors of public facts, to start from."),
+    ("forecast", "forecast", "Say which accuracy to expect at which ε."),
+    ("train", "train", "Train a classifier with differential privacy."),
+    ("evaluate", "evaluate", "Say how good heads are, and what they cost."),
+    ("predict", "predict", "Name the classes of new pictures."),
+    ("statement", "statement", "Show what is claimed of a head."),
+    ("report", "report", "Write a report on a head, for whoever must file it."),
+    ("verify", "verify", "Check whether a head can be what its card says."),
+    ("export", "export", "Write a head in the format of another program."),
+    ("push", "push", "Send a head to the Hugging Face hub."),
+    ("list", "list_", "Show the feature sets and the heads."),
+    ("budget", "budget", "Show what was spent, set a cap, convert σ and ε."),
+    ("audit", "audit", "Attack trainings, to check the proofs."),
+    ("site-invite", "federation", "Write what this site would bring to a federation."),
+    ("federation-new", "federation", "Make the plan of a federation."),
+    ("site-check", "federation", "Say what this site would agree to."),
+    ("site-serve", "federation", "Take part in the training of a federation."),
+    ("federation-run", "federation", "Train the head of a federation with all its sites."),
+)
+"""The commands in the order in which they are used, each with its module in `dpfc_cli.cli`, and what it does."""
+COMMANDS = {name: module for name, module, _ in _LISTED}
 
 
 _LineError: Any = typer.BadParameter.__mro__[1]
@@ -106,7 +107,7 @@ class Command(_Ours, TyperCommand):
 
 
 class Group(_Ours, TyperGroup):
-    """`dpfc` itself: help lists its options and, each with its first paragraph, its commands.
+    """`dpfc` itself: help lists its options and its commands, of which no module is imported.
 
     A wrong line ends as other errors do. (Typer would write words of the line to the terminal as they are.)
     """
@@ -137,7 +138,7 @@ class Group(_Ours, TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            sys.stderr.write(stop.STOPPED)
+            sys.stderr.write(stop.stopped(stop.code))
             raise typer.Exit(stop.code) from None
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -145,9 +146,7 @@ class Group(_Ours, TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write(formatter, "Options", [_record(option) for option in _options(self, ctx)])
-        commands = [self.commands[name] for name in self.list_commands(ctx)]
-        _write(formatter, "Commands", [(str(c.name), str(c.help).split("\n\n")[0]) for c in commands if not c.hidden])
-        _write(formatter, "Exit codes", [(str(code), said) for code, said in ENDINGS.items()])
+        _write(formatter, "Commands", [(name, said) for name, _, said in _LISTED])
 
 
 def _refused(error: Any, words: Sequence[str]) -> UserError:

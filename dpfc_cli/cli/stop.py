@@ -5,14 +5,13 @@ such as JAX has one, Python drops exceptions: the program would go on. So Ctrl-C
 where work makes progress.
 """
 
+import json
 import os
 import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
 
-STOPPED = "Error: Stopped.\n"
-"""What is said of Ctrl-C before a command has begun."""
 pressed = False
 code = 130
 """How the process ends then."""
@@ -20,6 +19,15 @@ stands = ""
 """What a command says after Ctrl-C, unless the KeyboardInterrupt has a `Note`. It changes while the command works."""
 at_once = False
 """Whether the process must end without waiting for what it has started."""
+
+
+def stopped(number: int) -> str:
+    """What is said of Ctrl-C before a command has begun, or when it has ended. number: the exit code."""
+    if "--json" not in sys.argv:
+        return "Error: Stopped.\n"
+    name = "terminated" if number == 143 else "stopped"
+    error = {"code": name, "exit_code": number, "message": "Stopped.", "notes": [], "remedy": "", "fields": {}}
+    return f"{json.dumps({'error': error, 'warnings': []})}\n"
 
 
 def end_at_once() -> None:
@@ -35,9 +43,12 @@ def listen() -> None:
     sys.unraisablehook = _dropped
 
 
-def finish() -> None:
-    """Ctrl-C ends the process at once from now on, unless it was started to ignore it: only the ending is left."""
-    _on_signals(lambda number, frame: os._exit(128 + number))
+def finish(said: bool) -> None:
+    """Ctrl-C ends the process at once from now on, unless it was started to ignore it: only the ending is left.
+
+    said: an error was said already. There is one.
+    """
+    _on_signals((lambda number, frame: os._exit(128 + number)) if said else _end)
 
 
 def check() -> None:
@@ -53,7 +64,7 @@ def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    os.write(2, STOPPED.encode())
+    os.write(2, stopped(128 + number).encode())
     os._exit(128 + number)
 
 

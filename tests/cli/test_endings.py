@@ -27,6 +27,15 @@ def ended(*arguments: str, program: str = MAIN, out: str = "/dev/null") -> "subp
         )
 
 
+def stopped(program: str) -> None:
+    """A program that gets Ctrl-C says so in one line, or as one object."""
+    result = ended(*SIGMA, program=program)
+    assert (result.returncode, result.stderr) == (130, "Error: Stopped.\n")
+    result = ended(*SIGMA, "--json", program=program)
+    error = json.loads(result.stderr)["error"]
+    assert (result.returncode, error["exit_code"], error["code"]) == (130, 130, "stopped")
+
+
 @full
 def test_a_full_disk_is_named_as_such_whatever_was_to_be_said() -> None:
     for arguments in (("train", "--help"), SIGMA):
@@ -111,6 +120,31 @@ import atexit; atexit.register(stop)
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize("error", ["OSError('h5py')", "errors.damaged('It ends early.', 'Make it again.')"])
+def test_ctrl_c_that_became_another_error_is_said_as_ctrl_c(error: str) -> None:
+    program = f"""
+import os, signal
+from dpfc_cli import errors
+from dpfc_cli.cli import budget
+def read(*_):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        raise {error}
+budget._converted = read
+{MAIN}
+"""
+    result = ended(*SIGMA, "--json", program=program)
+    said = json.loads(result.stderr)["error"]
+    assert (result.returncode, said["exit_code"], said["code"]) == (130, 130, "stopped")
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_after_the_last_line_is_said() -> None:
+    stopped(f"import atexit, os, signal; atexit.register(os.kill, os.getpid(), signal.SIGINT); {MAIN}")
+
+
 def test_a_process_that_was_started_to_ignore_ctrl_c_goes_on() -> None:
     """As `nohup dpfc … &` starts it."""
     program = f"""
@@ -192,8 +226,7 @@ from dpfc_cli.__main__ import main
 sys.meta_path.insert(0, Finder())
 main()
 """
-    result = ended(*SIGMA, program=program)
-    assert (result.returncode, result.stderr) == (130, "Error: Stopped.\n")
+    stopped(program)
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -204,8 +237,7 @@ from dpfc_cli.cli import budget, help
 help.Command.parse_args = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 {MAIN}
 """
-    result = ended(*SIGMA, program=program)
-    assert (result.returncode, result.stderr) == (130, "Error: Stopped.\n")
+    stopped(program)
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -222,8 +254,7 @@ def late():
 stop.finish = late
 {MAIN}
 """
-    result = ended(*SIGMA, program=program)
-    assert (result.returncode, result.stderr) == (130, "Error: Stopped.\n")
+    stopped(program)
 
 
 def test_the_console_script_is_the_module_that_imports_least() -> None:
