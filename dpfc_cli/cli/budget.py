@@ -83,7 +83,7 @@ def budget(
         Option("With --merge: the name here, and the name there, of one population.", _CHANGES, metavar="NAME=OTHER"),
     ] = None,
     by: Annotated[str | None, Option("Who says so. Default: your account.", _CHANGES)] = None,
-    note: Annotated[str | None, Option("Why the cap is set.", _CHANGES)] = None,
+    note: Annotated[str | None, Option("Why the cap is set. One that is raised or removed needs it.", _CHANGES)] = None,
     full: Full = False,
     as_json: Annotated[bool, JSON] = False,
     as_csv: Annotated[

@@ -84,14 +84,15 @@ def set_cap(
         epsilon: ε of the cap, 1e-4 to 100. None: there is no cap any more.
         delta: δ of the cap. Default: min(1e-5, 1/n).
         by: who sets it. Default: the name of the account that runs the program.
-        note: why.
+        note: why. One that is raised or removed needs it.
 
     Returns:
         What is spent by the population, and its caps.
 
     Raises:
-        UserError: a value is out of range, more than that is spent already, there is no cap to remove, a set was
-            adopted, or the ledger cannot be written. It says whether the cap was written all the same.
+        UserError: a value is out of range, more than that is spent already, there is no cap to remove, a cap would be
+            raised or removed without a note, a set was adopted, or the ledger cannot be written. It says whether the
+            cap was written all the same.
 
     Examples:
         dpfc.set_cap(dpfc.open_features("digits-scattering"), 3.0, delta=1e-5, by="the privacy officer")
@@ -111,11 +112,13 @@ def set_cap(
         known_set(ledger, features)
         found = []
         for name in ledger.populations_of(features.manifest.id) or (None,):
-            before = [each.id for each in ledger.caps if (each.unit, ledger.named(each.population)) == (unit, name)]
+            before = [each for each in ledger.caps if (each.unit, ledger.named(each.population)) == (unit, name)]
+            _check_noted(cap, before)
             if cap.epsilon is not None:
                 _check_new(ledger.accounts(None if name is None else [name]), cap)
             if cap.epsilon is not None or before:
-                found.append(replace(cap, id=new_id(), population=name, replaces=tuple(before)))
+                replaces = tuple(each.id for each in before)
+                found.append(replace(cap, id=new_id(), population=name, replaces=replaces))
         if not found:
             remedy = "Name a set of the population that it was set for."
             raise refused("cap", "There is no such cap.", remedy, "missing")
@@ -133,6 +136,14 @@ def allowed(cap: Cap, n: int = 1) -> float:
     except ValueError as error:
         remedy = f"Give {parameter('cap')} such as 3, and {parameter('delta')} such as 1e-5."
         raise refused("cap", sentence(error), remedy, "bad-value") from error
+
+
+def _check_noted(cap: Cap, before: list[Cap]) -> None:
+    """Refuse a cap that allows more than those before it and does not say why."""
+    if cap.note is None and any(cap.most is None or cap.most > (each.most or 0.0) for each in before):
+        now = "no cap" if cap.epsilon is None else f"epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g}"
+        what = f"That would be more than the cap allows: {now} in place of {said(before[0])}."
+        raise refused("note", what, f"Say why: {parameter('note')}. It stays in the ledger.")
 
 
 def _check_new(accounts: list[Account], cap: Cap) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dpfc_cli import rounding
 from dpfc_cli.errors import counted
 from dpfc_cli.ledger import caps
-from dpfc_cli.ledger.facts import Cap, Charge, Fact, Unit
+from dpfc_cli.ledger.facts import Cap, Charge, Fact
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import known_set
 from dpfc_cli.ledger.totals import Account, Ledger
@@ -169,13 +169,10 @@ def _sets(account: Account, ledger: Ledger) -> Table:
 def _totals(account: Account, deltas: Sequence[float]) -> list[Block]:
     if not account.private:
         return []
-    bound = "exact" if account.exact else "an upper bound"
-    units: tuple[Unit, ...] = ("record", "person") if account.unit == "person" else ("record",)
-    rows = []
-    for unit in units:
-        said = f"{unit} ({bound if unit == account.unit else 'an upper bound'})"
-        rows += [(rounding.delta(delta), said, rounding.epsilon(account.epsilon(delta, unit))) for delta in deltas]
-    mixed = any(charge.weight("record") > 1 for charge in account.private)
+    whom = "person, with all records" if account.unit == "person" else "record"
+    said = f"{whom} ({'exact' if account.exact else 'an upper bound'})"
+    rows = [(rounding.delta(delta), said, rounding.epsilon(account.epsilon(delta))) for delta in deltas]
+    mixed = any(charge.weight(account.unit) > 1 for charge in account.private)
     words = "A training that protects persons counts twice for a record: its noise is for a change of a person's sum."
     title = f"Spent by these together: {'at least, ' if account.at_least else ''}under zero-out adjacency"
     return [

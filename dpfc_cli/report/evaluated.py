@@ -150,12 +150,12 @@ def released(figures: Mapping[str, Any], more: Sequence[tuple[str, str]] = ()) -
     rows = [("top-1", rounding.with_interval(figures["top1"], figures["interval"], n))]
     if figures["top5_interval"] is not None:
         rows.append(("top-5", rounding.with_interval(figures["top5"], figures["top5_interval"], n)))
-    rows.append((f"{unit}s (noisy)", f"{n:,}"))
+    rows.append((f"{unit}s, about", f"{n:,}"))
     rows.append(("this cost", f"{rounding.cost(figures['epsilon'], figures['delta'])} for one {unit} of that split"))
     if classes is None:
         return [Facts([*rows, *more]), Words(_NO_CLASSES)]
     shown = [(c["class"], c["n"], c["top1"], c["interval"]) for c in classes]
-    return [Facts([*rows, *more]), _by_class(shown, "top-1", f"{unit}s (noisy)")]
+    return [Facts([*rows, *more]), _by_class(shown, "top-1", f"{unit}s, about")]
 
 
 def exact(result: "Evaluation", features: "FeatureSet", more: Sequence[tuple[str, str]] = ()) -> list[Block]:

@@ -219,7 +219,10 @@ def test_a_cap_is_set_shown_and_changed_and_every_change_stays(dpfc: Dpfc, featu
     assert [(each["population"], each["left"]["1e-05"]) for each in told(dpfc)] == [("ward", 3.0)]
     assert dpfc(*LS, "1").exit_code == 0
     # Without a name it is the newest set.
-    assert dpfc("budget", "--cap", "4", "--delta", "1e-6").exit_code == 0
+    more, before = ("budget", "--cap", "4", "--delta", "1e-6"), BOOK.read_bytes()
+    assert [dpfc(*line).exit_code for line in (more, (*SET, "--cap", "none"))] == [2, 2]
+    assert BOOK.read_bytes() == before
+    assert dpfc(*more, "--note", "the board").exit_code == 0
     for change in (("2",), ("none", "--note", "the study has ended")):
         assert dpfc(*SET, "--cap", *change).exit_code == 0
     (account,) = told(dpfc)

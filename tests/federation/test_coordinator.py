@@ -154,7 +154,7 @@ def test_where_one_site_is_not_ready_none_is_charged() -> None:
     (note,) = notes(refused.value)
     assert note.count("not charged") == len(NAMES)
     assert not any(map(charges, sets.values()))
-    set_cap(sets["south"], 3.0, delta=1e-5)
+    set_cap(sets["south"], 3.0, delta=1e-5, note="agreed")
     trained(plan)
     serving.heads()
     assert all(states(each) == ["written"] for each in sets.values())

@@ -244,16 +244,21 @@ def test_a_cap_is_set_replaced_and_removed_and_every_change_stays(tmp_path: Path
         with pytest.raises(UserError):
             dpfc_cli.set_cap(ward, 1.0, delta=delta)
     assert kept(tmp_path) == before
+    # What was typed by mistake takes no cap away.
+    for more in (None, 2.1):
+        with refuses("conflict", parameter="note"):
+            dpfc_cli.set_cap(ward, more)
+    assert kept(tmp_path) == before
     for each in (ward, unsaid, grouped):
-        dpfc_cli.set_cap(each, None)
+        dpfc_cli.set_cap(each, None, note="the end")
     assert held() == []
     with refuses("missing"):
-        dpfc_cli.set_cap(ward, None)
+        dpfc_cli.set_cap(ward, None, note="the end")
     assert len(read(path).all(Cap)) == 7
     # A set that was renamed has one of its earlier name alone.
     dpfc_cli.set_cap(ward, 2.0)
     dpfc_cli.set_population(ward, "renamed")
-    assert dpfc_cli.set_cap(ward, None).caps == ()
+    assert dpfc_cli.set_cap(ward, None, note="the end").caps == ()
     # One person of four is half of the records of one of eight: δ may be as large.
     dpfc_cli.set_cap(grouped, 7.0, delta=0.25)
 
@@ -279,7 +284,7 @@ def test_a_cap_that_would_be_false_from_the_start_is_refused_and_the_least_true_
         digits = math.ceil(least * 10_000 * (1 + 1e-9)) / 10_000
         assert dpfc_cli.set_cap(ward, digits, delta=DELTA).passed == []
         assert not allowed(read(path), a_charge(ward.manifest.id, 0.2))
-        dpfc_cli.set_cap(ward, None)
+        dpfc_cli.set_cap(ward, None, note="the end")
     dpfc_cli.set_population(grouped, "ward7")
     written(path, a_set("ward7", adopted=True))
     with refuses("over-cap"):
