@@ -145,6 +145,17 @@ def write_at(file: int, data: bytes | memoryview, at: int) -> None:
         at, rest = at + written, rest[written:]
 
 
+def fill(file: int, size: int) -> None:
+    """Give a file so many bytes of the disk. One that is only long takes no room."""
+    if hasattr(os, "posix_fallocate"):
+        if size:
+            os.posix_fallocate(file, 0, size)
+        return
+    zeros = memoryview(bytes(2**20))
+    for at in range(0, size, len(zeros)):
+        write_at(file, zeros[: size - at], at)
+
+
 def read_at(file: int, buffer: bytearray | memoryview, at: int) -> bool:
     """Fill a buffer from a place in a file. False if the file ends before. Raises OSError."""
     rest = memoryview(buffer)

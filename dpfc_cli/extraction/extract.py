@@ -201,13 +201,15 @@ def checked(wanted: Extraction) -> Extractable:
     backbones.check(network)
     data_dir = None if wanted.data_dir is None else Path(wanted.data_dir)
     refuse_both(wanted.each_record_is_a_person, wanted.group_by is not None, "group_by")
+    rule = None if wanted.group_by is None else rule_of(wanted.group_by)
+    wanted.check_there(group_by=None if rule is None else rule.table)
     asked = sets.Request(
         preparation=sets.Preparation(window=wanted.window, exif=wanted.exif),
         classes=class_names(wanted.classes),
         label_column=wanted.label_column,
         table=None if wanted.table is None else Path(wanted.table).expanduser(),
         file_column=wanted.file_column,
-        group_by=None if wanted.group_by is None else rule_of(wanted.group_by),
+        group_by=rule,
     )
     catalogue.check(source, data_dir, asked)
     whose = _population_of(wanted.population, catalogue.catalogued(source, data_dir))

@@ -1,12 +1,13 @@
 """What is wanted of an extraction or an import, before a byte is read."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS
-from dpfc_cli.errors import UserError, conflict, parameter, spelled, warned
+from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted, spelled, warned
 from dpfc_cli.options import Classes, Options, listed, option, progress_option, said
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.nulls import MOST_NULL
@@ -113,6 +114,18 @@ class Making(Options):
     def share(self) -> float | None:
         """The largest share of a split's records that may become null records; None: none may."""
         return (MOST_NULL if self.most_null is None else self.most_null) if self.tolerant else None
+
+    def check_there(self, **more: Path | None) -> None:
+        """UserError that names all files of options that are not there. more: of further options."""
+        named = {"classes": self.classes, "table": self.table, **more}
+        gone = [
+            f"{parameter(name)} {quoted(each)}"
+            for name, each in named.items()
+            if isinstance(each, str | Path) and not os.path.exists(os.path.expanduser(each))
+        ]
+        if gone:
+            remedy = f"Name files that are there. Names of {parameter('classes')} stand between commas."
+            raise missing(f"There is no file of this name: {', '.join(gone)}.", remedy)
 
     def __post_init__(self) -> None:
         super().__post_init__()

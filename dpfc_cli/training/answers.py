@@ -45,7 +45,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, counted, damaged, quoted, unwritable
-from dpfc_cli.files import claimed, json_of, opened, read_at, sync, write_at
+from dpfc_cli.files import claimed, fill, json_of, opened, read_at, sync, write_at
 from dpfc_cli.folders import LEDGER_ANSWERS
 from dpfc_cli.heads.head import cards
 from dpfc_cli.ledger.facts import Charge
@@ -117,7 +117,7 @@ class Answers:
 
         """
         assert self._file is not None
-        lengths = [8 * math.prod(shape) for release in plan.releases for shape in release.parts]
+        lengths = _lengths(plan)
         for number, length in enumerate(lengths[: self.answered]):
             if not self._is_whole(length):
                 raise DamagedError(f"answer {number} has changed")
@@ -186,6 +186,11 @@ class Answers:
                 os.close(file)
 
 
+def _lengths(plan: Plan) -> list[int]:
+    """The bytes of each answer, or part of one."""
+    return [8 * math.prod(shape) for release in plan.releases for shape in release.parts]
+
+
 def _path_of(folder: Path, charge: str, answers: int) -> Path:
     return folder / f"{charge}.{answers}"
 
@@ -213,14 +218,16 @@ def _read(file: int, at: int, length: int) -> bytearray:
     return found
 
 
-def begun(charge: Charge, ledger: Path) -> Answers:
-    """A new file for the answers of a training that is about to be charged. UserError: none can be kept there."""
+def begun(charge: Charge, plan: Plan, ledger: Path) -> Answers:
+    """A new file for the answers of a training that is about to be charged. UserError: there is no room for all."""
     path, file = _path_of(ledger.parent / LEDGER_ANSWERS, charge.id, 0), None
     try:
         path.parent.mkdir(exist_ok=True)
         file = claimed(path)
         if file is None:
             raise OSError("another process has it")
+        fill(file, sum(_DIGEST + length for length in _lengths(plan)))
+        os.ftruncate(file, 0)
         write_at(file, _header(charge.id, training_of(charge), file), 0)
         os.fsync(file)
         sync(path.parent)

@@ -166,7 +166,7 @@ def charge(checked: Checked) -> Charged:
     try:
         if found is None:
             if calibrated.claim == "private" and checked.request.keep:
-                answers = begun(checked.charge, ledger_path(features.folder))
+                answers = begun(checked.charge, calibrated.plan, ledger_path(features.folder))
             paid = pay(calibrated, features, checked.charge, checked.request.again)
         else:
             answers = reopened(found, calibrated.plan)

@@ -9,7 +9,6 @@ ends. What the sums share has its room on the disk from the first block on, as f
 is a number of public facts. How much of it is used depends on which records are null, and on how many labels they have.
 """
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter, quoted, sentence, unsupported, unwritable
-from dpfc_cli.files import read_at, write_at
+from dpfc_cli.files import fill, read_at, write_at
 from dpfc_cli.kernels import products
 from dpfc_cli.memory import free_memory
 from dpfc_cli.methods import AnyMethod
@@ -37,8 +36,6 @@ DISK_LEFT = 0.5
 """The part of the free disk that is left to others."""
 MEMORY_LEFT = 0.5
 """The part of the free memory that is left to others, if nobody said how much a training may take."""
-FILLED = 2**20
-"""Bytes that are written at once where the system cannot allocate."""
 WORKING_BYTES = 600 * 2**20
 """Beside a method's state: the blocks that are worked on, the compiled kernels and the interpreter."""
 PERSONS_BYTES = 300 * 2**20
@@ -109,7 +106,7 @@ class InFile:
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
-                _fill(self._file.fileno(), self._room)
+                fill(self._file.fileno(), self._room)
             for array in block:
                 write_at(self._file.fileno(), _bytes_of(np.ascontiguousarray(array)), end)
                 end += array.nbytes
@@ -145,17 +142,6 @@ class InFile:
 
 def _bytes_of(array: np.ndarray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
-
-
-def _fill(file: int, size: int) -> None:
-    """Give a file so many bytes of the disk. One that is only long takes no room."""
-    if hasattr(os, "posix_fallocate"):
-        if size:
-            os.posix_fallocate(file, 0, size)
-        return
-    zeros = memoryview(bytes(FILLED))
-    for at in range(0, size, FILLED):
-        write_at(file, zeros[: size - at], at)
 
 
 class Stack(InFile):

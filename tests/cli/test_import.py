@@ -32,6 +32,17 @@ def test_a_missing_file_is_said_to_be_missing_wherever_it_would_lie(dpfc: Dpfc) 
         assert error_of(refused)["code"] == "missing", path
 
 
+def test_all_files_of_options_that_are_missing_are_said_at_once(dpfc: Dpfc) -> None:
+    Path("photos").mkdir()
+    for line in (
+        "import slides:photos --table a.csv --classes b.txt",
+        "extract imagefolder:photos --table a.csv --classes b.txt --group-by table:c.csv --dry-run",
+    ):
+        refused = error_of(dpfc("--json", *line.split(), ends=2))
+        named = [path for path in ("a.csv", "b.txt", "c.csv") if path in refused["message"]]
+        assert (refused["code"], named) == ("missing", [path for path in ("a.csv", "b.txt", "c.csv") if path in line])
+
+
 def test_mistakes_are_named(dpfc: Dpfc, texts: Path) -> None:
     mistakes = {
         "nowhere.parquet --classes 3": "missing nowhere.parquet", "texts --classes 3 --column vector": "missing column",

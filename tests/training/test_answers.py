@@ -671,7 +671,7 @@ CHARGE: Any = SimpleNamespace(id="0" * 32, digest="")
 @pytest.fixture
 def filled(tmp_path: Path) -> tuple[Path, list[int]]:
     """A file with all answers. Where it ended before the first one, and after each."""
-    answers = begun(CHARGE, tmp_path / LEDGER)
+    answers = begun(CHARGE, PLAN, tmp_path / LEDGER)
     ends = [answers.path.stat().st_size]
     for number, answer in enumerate(ANSWERS):
         answers.keep(number, answer)
@@ -692,7 +692,7 @@ def opened(path: Path) -> Iterator[Answers]:
 def test_a_file_that_is_cut_while_it_is_made_keeps_no_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers_module, "sync", lambda folder: [os.truncate(path, 9) for path in folder.iterdir()])
     with refuses("unwritable"):
-        begun(CHARGE, tmp_path / LEDGER)
+        begun(CHARGE, PLAN, tmp_path / LEDGER)
     assert not list((tmp_path / LEDGER_ANSWERS).iterdir())
 
 
@@ -789,14 +789,19 @@ def test_a_training_whose_answer_cannot_be_kept_stops_before_it_is_seen_and_goes
 
 
 @pytest.mark.parametrize(
-    ("call", "does"),
-    [("claimed", failing), ("claimed", lambda path: None), ("sync", failing)],
-    ids=["no place", "in use", "no disk"],
+    ("place", "call", "does"),
+    [
+        (answers_module, "claimed", failing),
+        (answers_module, "claimed", lambda path: None),
+        (answers_module, "sync", failing),
+        (os, "posix_fallocate", failing),
+    ],
+    ids=["no place", "in use", "no disk", "no room"],
 )
 def test_where_no_answers_can_be_kept_nothing_is_charged(
-    call: str, does: Any, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+    place: Any, call: str, does: Any, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers_module, call, does)
+    monkeypatch.setattr(place, call, does, raising=False)
     with refuses("unwritable"):
         train(features)
     assert (kept(), states(features)) == ([], [])
