@@ -115,7 +115,7 @@ def _said(found: "Forecast") -> list[tuple[str, str]]:
     guessed = f"how often an attacker guesses right whether a {unit} was used, at most (50 % is chance)"
     rows.append(("guessed", guessed))
     if found.cap is not None:
-        fit = f"such trainings under a cap of epsilon = {found.cap:g}, if nothing was spent before ('dpfc budget')"
+        fit = f"such trainings under a cap of epsilon = {found.cap:g}, beside what its ledger has"
         rows.append((f"fit under {found.cap:g}", fit))
     if found.records_per_person is not None:
         together = "epsilon for all these records of one person together; –: above 100, or not known"

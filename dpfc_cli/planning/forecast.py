@@ -25,6 +25,7 @@ from dpfc_cli import backbones, rounding
 from dpfc_cli.errors import UserError, conflict, counted, parameter, quoted
 from dpfc_cli.ledger.caps import allowed
 from dpfc_cli.ledger.facts import Cap
+from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.methods import method_named
 from dpfc_cli.options import Option, takes
 from dpfc_cli.planning.request import MOST, Forecasting
@@ -32,10 +33,11 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.show.document import Told
 from dpfc_cli.sources.classes import class_names
 from dpfc_cli.training.calibrate import FITTED, HIDES, POOR, Calibrated, calibrate, kept, warnings_of_width
-from dpfc_cli.training.request import Privacy, facts_of
+from dpfc_cli.training.request import SPLIT, Privacy, facts_of
 from dpfc_cli.trust.statement import meaning
 
 if TYPE_CHECKING:
+    from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.planning.stand_in import StandIn
 
 MEASURED = (
@@ -58,7 +60,7 @@ class Outlook:
         scores: of each training.
         guess: how often the best attacker guesses right, at most, whether a record (or person) was used.
         found: how many of those used the attacker finds, at most, at 5 % false alarms.
-        fitting: how many such trainings fit under the cap, if nothing was spent before; None without a cap.
+        fitting: how many such trainings fit under the cap beside what the ledger of the set has; None without a cap.
         for_person: ε for all records of one person together; None where it was not asked for or is beyond 100.
 
     """
@@ -154,7 +156,8 @@ def forecast(wanted: Forecasting) -> Forecast:
     first = claims[0].worth
     room = None
     if cap is not None:
-        room = allowed(Cap(by="-", population=None, unit="record", epsilon=cap, delta=first.delta))
+        limit = Cap(by="-", population=None, unit=facts.unit, epsilon=cap, delta=first.delta)
+        room = min([allowed(limit), *_left(features, limit)])
     said = warnings_of_width(facts.d)
     standing: StandIn | None = None
     scores: Sequence[Sequence[float]] = [()] * len(calibrations)
@@ -191,6 +194,14 @@ def forecast(wanted: Forecasting) -> Forecast:
         cap=cap,
         warnings=tuple(said),
     )
+
+
+def _left(features: "FeatureSet | None", cap: Cap) -> list[float]:
+    """The μ² that a cap would leave, as the ledger of a set says. Nothing where it does not know the set."""
+    if features is None:
+        return []
+    book, of = read(ledger_path(features.folder)), features.manifest.id
+    return [max(each.room(cap, (of, SPLIT)), 0.0) for each in book.account_of(of).meant] if of in book.sets else []
 
 
 def _of_site(facts: Facts, sites: int, method: str) -> Facts:

@@ -55,7 +55,9 @@ class Forecasting(Noisy):
         "The ε to look at.", PRIVACY, metavar="LIST", flags=("--epsilon",), default=(0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
     )
     cap: float | None = option(
-        "Say how many such trainings fit under this cap, at the same δ.", PRIVACY, metavar="EPSILON"
+        "Say how many such trainings fit under this cap, at the same δ, beside what is spent.",
+        PRIVACY,
+        metavar="EPSILON",
     )
     records_per_person: int | None = option(
         "Say what ε is for a person with so many records, if records are protected.", PRIVACY, low=1, high=MOST

@@ -18,7 +18,7 @@ from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.caps import check as check_caps
 from dpfc_cli.ledger.facts import Cap, new_id
-from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.file import append, ledger_path, read
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.methods import METHODS
 from dpfc_cli.options import MethodName
@@ -163,7 +163,7 @@ def test_no_private_record_is_read_and_nothing_is_charged(sets: dict[str, Featur
 
 @pytest.mark.parametrize(("method", "epsilon"), [("dp-whitened", 0.1), ("dp-ls", 1.0), ("dp-ls", 3.0)])
 def test_as_many_trainings_fit_as_the_cap_then_allows(
-    sets: dict[str, FeatureSet], method: MethodName, epsilon: float
+    sets: dict[str, FeatureSet], method: MethodName, epsilon: float, tmp_path: Path
 ) -> None:
     [each] = forecast(sets["private"], epsilons=[epsilon], cap=3.0, method=method).outlooks
     assert each.fitting is not None
@@ -180,6 +180,11 @@ def test_as_many_trainings_fit_as_the_cap_then_allows(
     check_caps(after(each.fitting - 1), row)
     with refuses("over-cap"):
         check_caps(after(each.fitting), row)
+    # What is spent already takes its part.
+    copy = shutil.copytree(features.folder.parent, tmp_path / "sets") / features.folder.name
+    append(ledger_path(copy), lambda _: [row], "The charge")
+    [then] = forecast(FeatureSet(copy), epsilons=[epsilon], cap=3.0, method=method).outlooks
+    assert then.fitting == each.fitting - 1
 
 
 def test_without_a_stand_in_no_accuracy_is_invented() -> None:
