@@ -8,7 +8,7 @@ from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
-from dpfc_cli.errors import missing, parameter
+from dpfc_cli.errors import counted, missing, parameter
 from dpfc_cli.heads.signature import Checking
 from dpfc_cli.options import Option
 from dpfc_cli.show.document import Facts, page
@@ -58,10 +58,11 @@ def verify(
         )
     else:
         rows = [(each.what, f"{SHOWN[each.result]}: {each.why}") for each in found.findings]
-        # Who signed is what a signature is asked for.
-        good = [each for each in found.findings if each.result == "ok" and each.what != "signature"]
-        short = [row for row, each in zip(rows, found.findings, strict=True) if each not in good]
-        short += [("ok", ", ".join(each.what for each in good))] if good else []
+        # Who signed is what a signature is asked for. That none was checked is in the title.
+        plain = [(each.result == "ok") != (each.what == "signature") for each in found.findings]
+        short = [row for row, left_out in zip(rows, plain, strict=True) if not left_out]
+        good = sum(each.result == "ok" for each in found.findings)
+        short.append(("ok", f"{good} of {counted(len(rows), 'check')}: --full shows them"))
         outcome = "Something contradicts" if wrong else "Nothing contradicts"
         claimed = ("claimed", "; ".join(said for _, said in brief(found.card)))
         digest, limits = ("SHA-256 of the file", found.sha256), ("cannot be proved", "; ".join(found.unproved))

@@ -130,10 +130,10 @@ def check(card: Any) -> None:
 
 
 Result = Literal["ok", "contradicts", "unknown"]
-NOISE = "that the noise was really drawn, and as the card says"
+NOISE = "that the noise was really drawn"
 BELONGS = "that the card belongs to these weights: only a ledger with the digest of the file shows it"
 CHARGED = "that its training was charged to a ledger, and how many others that ledger had"
-OWNER = "that this ledger is the newest and whole, and that nobody who can write to it changed it"
+OWNER = "that this ledger is the newest, whole and unchanged"
 TEXT = "that dates, names, other sites and the values of options that shape no release are true"
 
 

@@ -143,12 +143,15 @@ def test_a_shell_completes_commands_options_and_names(tmp_path: Path, monkeypatc
         ("dpfc z", ["zero-shot"]),
         ("dpfc extract --hold", ["--hold-out"]),
         ("dpfc train --method dp-n", ["dp-newton"]),
+        ("dpfc train --method=dp-n", ["dp-newton"]),
+        ("dpfc export --to=", ["npz", "onnx", "sklearn", "torch"]),
         ("dpfc extract --model vit-b3", ["vit-b32"]),
         ("dpfc extract cifar", ["cifar10", "cifar100"]),
         (
             "dpfc extract imagefolder:fea",
-            [f"imagefolder:features/{name}" for name in ("", r"a\ set/", "mine/", "other/")],
+            [f"features/{name}" for name in ("", r"a\ set/", "mine/", "other/")],
         ),
+        ("dpfc extract imagefolder:", ["features/", "heads/"]),
         ("dpfc train --features m", ["mine"]),
         ("dpfc train --features a", [r"a\ set"]),
         ("dpfc evaluate m", ["mine-eps1"]),
@@ -158,7 +161,9 @@ def test_a_shell_completes_commands_options_and_names(tmp_path: Path, monkeypatc
         ("dpfc extract digits --classes c", []),
         ("dpfc train --out h", []),
     ):
-        env = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_DPFC_COMPLETE": "complete_bash"}
+        # bash takes words apart.
+        words = [part for word in typed.split(" ") for part in re.split("([=:])", word) if part or not word]
+        env = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1), "_DPFC_COMPLETE": "complete_bash"}
         ended = CliRunner().invoke(application.app, [], env=env, prog_name="dpfc")
         shown = list(filter(None, ended.stdout.splitlines()))
         assert (ended.exit_code, shown, ended.stderr) == (0, completions, ""), typed

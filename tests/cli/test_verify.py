@@ -45,6 +45,8 @@ def not_ok(dpfc: Dpfc, *line: str) -> set[str]:
 def test_a_head_and_its_ledger_agree(dpfc: Dpfc, head: Path) -> None:
     shown = dpfc("verify", HEAD, ends=0)
     assert "Nothing contradicts" in shown.stdout
+    # A person reads no more.
+    assert len(shown.stdout.split()) <= 80
     assert "that the noise was really drawn" in shown.stdout
     assert "that the card belongs to these weights" not in shown.stdout
     assert not_ok(dpfc, HEAD) == {"signature"}
@@ -54,7 +56,7 @@ def test_a_head_and_its_ledger_agree(dpfc: Dpfc, head: Path) -> None:
 
 
 def test_the_claim_comes_first_and_nothing_is_said_of_noise_where_none_is_claimed(dpfc: Dpfc, head: Path) -> None:
-    claim = dpfc("verify", HEAD).stdout.split("claimed")[1].split("signature ")[0]
+    claim = dpfc("verify", HEAD).stdout.split("claimed")[1].split("\nok ")[0]
     assert " ".join(claim.split()) == (
         "differentially private, epsilon = 2 at delta = 1e-05; one record of 600, zero-out adjacency"
     )
