@@ -246,11 +246,11 @@ def test_ctrl_c_at_the_moment_a_command_has_ended_shows_no_traceback() -> None:
 import os, signal
 from dpfc_cli.cli import stop
 real, calls = stop.finish, []
-def late():
+def late(said):
     calls.append(1)
     if len(calls) == 1:
         os.kill(os.getpid(), signal.SIGINT)
-    real()
+    real(said)
 stop.finish = late
 {MAIN}
 """
