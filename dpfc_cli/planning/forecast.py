@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from dpfc_cli import backbones, rounding
 from dpfc_cli.errors import UserError, conflict, counted, parameter, quoted
 from dpfc_cli.ledger.caps import allowed
-from dpfc_cli.ledger.facts import Cap
+from dpfc_cli.ledger.facts import Cap, Unit
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.methods import method_named
 from dpfc_cli.options import Option, takes
@@ -156,7 +156,8 @@ def forecast(wanted: Forecasting) -> Forecast:
     first = claims[0].worth
     room = None
     if cap is not None:
-        limit = Cap(by="-", population=None, unit=facts.unit, epsilon=cap, delta=first.delta)
+        unit: Unit = "person" if facts.unit == "person" else "record"
+        limit = Cap(by="-", population=None, unit=unit, epsilon=cap, delta=first.delta)
         room = min([allowed(limit), *_left(features, limit)])
     said = warnings_of_width(facts.d)
     standing: StandIn | None = None

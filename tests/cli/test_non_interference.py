@@ -101,7 +101,6 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         f"{PRIVATE} --method dp-ls --by me --purpose figures --json",
         f"{PRIVATE} --method dp-ls --dry-run",
         "budget --features private --cap 2 --json",
-        "budget --features private --cap none",
         "budget --features private --cap none --note end",
         "budget",
     ),
