@@ -282,7 +282,7 @@ def test_a_figure_is_drawn_beside_what_is_printed(dpfc: Dpfc, three: list[str], 
 def test_released_figures_have_an_interval_their_noise_and_what_they_cost(dpfc: Dpfc, trained: Path) -> None:
     shown = dpfc("evaluate", "--epsilon", "1", "--purpose", "paper", ends=0)
     assert re.search(r"^top-1 +\d+ % \(95 % interval \d+–\d+ %\)$", shown.stdout, re.M)
-    assert re.search(r"^records \(noisy\) +\d+$", shown.stdout, re.M)
+    assert re.search(r"^records, about +\d+$", shown.stdout, re.M)
     assert re.search(r"^this cost +epsilon = 1 at delta = 1e-05 for one record of that split$", shown.stdout, re.M)
     assert "Figures per class are not released" in shown.stdout
     assert shown.stdout.startswith("# Released with epsilon = 1 at delta = 1e-05 for one record: ")
