@@ -193,11 +193,12 @@ class _Output(io.FileIO):
 def _output(name: str, descriptor: int) -> _Output:
     """Make the stream `name` of `sys` write to an `_Output`.
 
-    A stream that is closed is led to /dev/null. Otherwise the next file that is opened would take its number.
+    A stream that is closed becomes one that cannot be written. Otherwise the next file that is opened would take its
+    number.
     """
     stream = getattr(sys, name)
     if stream is None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), descriptor)
     raw = _Output(descriptor, "w", closefd=False)
     encoding, lines = stream.encoding if stream else "utf-8", name == "stderr" or raw.isatty()
     # A character that the terminal does not know does not end the command, either.

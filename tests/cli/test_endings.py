@@ -88,6 +88,11 @@ app._run = lambda _: sum(os.path.samestat(os.fstat(n), os.stat(os.devnull)) for 
     assert subprocess.run(line, check=False, shell=True).returncode == 2
 
 
+def test_results_that_nobody_can_have_got_are_an_error() -> None:
+    line = f"exec '{sys.executable}' -c '{MAIN}' budget --sigma 10 >&-"
+    assert subprocess.run(line, check=False, shell=True, stderr=subprocess.DEVNULL).returncode == 2
+
+
 def test_a_reader_that_has_gone_misses_nothing() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
