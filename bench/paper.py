@@ -1,6 +1,6 @@
 """The paper's own figures: top-1 test accuracy of ViT-B/16 features, pre-trained on ImageNet-21k.
 
-Mehta et al. 2022, Tables 3 (ImageNet-1k), 4 (CIFAR-10) and 5 (CIFAR-100). The columns are `EPSILONS`, where None is the
+Mehta et al. 2022, Tables 2 (ImageNet-1k), 3 (CIFAR-10) and 4 (CIFAR-100). The columns are `EPSILONS`, where None is the
 non-private column. None as a figure is the paper's '-': at most 20 %.
 """
 

@@ -1,4 +1,4 @@
-"""Makes the paper's Tables 3 to 5 and Figure 1 on other feature sets. Every cell is a training of the product.
+"""Makes the paper's Tables 2 to 4 and Figure 1 on other feature sets. Every cell is a training of the product.
 
     python -m bench.reproduction SET…
     python -m bench.reproduction SET… --results bench/results/cells.jsonl --out docs/reproduction.md
