@@ -6,9 +6,9 @@ is the weight of a constant feature (`bias_feature`). With the sigmoid loss it s
 class is improbable at first, so the first gradients are the class sums. The eigenvalues of G are shrunk by their noise.
 The paper does not do this.
 
-The constant feature has the value 0.2. An initial bias as in the paper is one of 1. Features are in units of C_G. The model is
-the same. But with a constant of 1, half of the squared length of every record is the constant. Then half of every
-clipped contribution, and so half of what the budget pays for, would go into the bias.
+The constant feature has the value 0.2. A plain bias, as the paper has it, is one of 1, and features are in units of
+C_G. The model is the same. But with a constant of 1, half of the squared length of every record is the constant. Then
+half of every clipped contribution, and so half of what the budget pays for, would go into the bias.
 """
 
 import math

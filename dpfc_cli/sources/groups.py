@@ -6,9 +6,9 @@ numbers say nothing about names.
 
 A *rule* says how the key of a picture is found: by a folder, by its name, in a column, or in a table of its own.
 
-Two keys are the same if their texts are equal but for capitals, spaces at their ends, the number of spaces between
-words, and the form of Unicode. The number 7 and the text "7" are the same. If in doubt, two keys are made one: the
-guarantee holds for both persons together then, so it holds for each of them.
+Two keys are the same if their words are equal but for capitals, what stands between the words, and the form of Unicode.
+The number 7 and the texts "7", "007" and "7.0" are the same. If in doubt, two keys are made one: the guarantee holds
+for both persons together then, so it holds for each of them.
 """
 
 import hashlib
@@ -152,14 +152,37 @@ class Grouping:
         return digest.hexdigest()
 
 
+class _Letters(dict[int, int | str | None]):
+    """What a character counts as, for `str.translate`: spaces and signs as a space, invisible ones as nothing."""
+
+    def __missing__(self, code: int) -> int | str | None:
+        kind = unicodedata.category(chr(code))
+        self[code] = None if kind == "Cf" else " " if kind[0] in "PSZ" or kind == "Cc" else code
+        return self[code]
+
+
+_LETTERS = _Letters()
+_NUMBER = re.compile(r"(-?)0*([0-9]+)(\.0*)?")
+_NOBODY = {"#n/a", "#ref!", "#value!", "#name?", "#null!", "#num!", "#div/0!", "n/a", "nan", "null"}
+"""What spreadsheets and tables write where there is no value."""
+
+
 def key_of(value: object) -> str | None:
-    """The key that a value stands for. None, for no person: it is neither a text nor an integer, or an empty text."""
+    """The key that a value stands for. None, for no person: it is neither a text nor an integer, or a text without a
+    letter or digit, or one that stands for no value.
+    """
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(int(value))
-    return " ".join(unicodedata.normalize("NFC", value.casefold()).split()) or None if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return None
+    text = unicodedata.normalize("NFKC", value).casefold().strip()
+    number = _NUMBER.fullmatch(text)
+    if number:
+        return number[1] + number[2]
+    return None if text in _NOBODY else " ".join(unicodedata.normalize("NFC", text).translate(_LETTERS).split()) or None
 
 
-NO_PERSON = "Give each record a text that is not empty, or an integer."
+NO_PERSON = "Give each record a text with a letter or digit, or an integer."
 
 
 def keys_of(

@@ -313,8 +313,9 @@ def test_a_patient_in_both_splits_is_no_single_record(tmp_path: Path) -> None:
 
 def test_what_is_for_slides_is_refused_elsewhere_and_slides_need_a_table(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", features=np.zeros((4, 2)), labels=np.arange(4) % 2)
+    (tmp_path / "t.csv").touch()
     null = {"most_null": 0.1, "on_error": "null"}
-    for option in ({"table": "t.csv"}, {"pool_by": "slide"}, {"on_error": "null"}, null):
+    for option in ({"table": str(tmp_path / "t.csv")}, {"pool_by": "slide"}, {"on_error": "null"}, null):
         with pytest.raises(UserError, match=f"{next(iter(option))} is for slides"):
             import_features(tmp_path / "a.npz", tmp_path / "set", classes=2, **option)
     with pytest.raises(UserError, match="Nothing says which slides there are"):

@@ -30,7 +30,12 @@ def test_spellings_of_one_name_are_one_person() -> None:
         ("JÜRGEN", "ju\u0308rgen\t"),
         ("Strauß", "STRAUSS"),
         ("Lee, Ann", "Lee,  Ann"),
-        (7, "7", "7 "),
+        (7, "7", "7 ", "007", "7.0"),
+        ("O'Neil", "O\u2019NEIL", "o'neil\u200b"),
     ):
         assert set(keys_of([one, *others], "t", str).codes.tolist()) == {0}
-    assert keys_of(["p1", "p 1", "p-1", "p11"], "t", str).codes.tolist() == [0, 1, 2, 3]
+    assert keys_of(["p1", "p 1", "1 p", "p11", "-7", 7], "t", str).codes.tolist() == [0, 1, 2, 3, 4, 5]
+    for nobody in ("#N/A", "NaN", "?", ""):
+        with pytest.raises(UserError) as caught:
+            keys_of(["p1", nobody], "t", str)
+        assert caught.value.code == "bad-record"
