@@ -70,7 +70,7 @@ def opacus(data: Data, epsilon: float, seed: int, rate: float) -> np.ndarray:
 
 
 def plain(data: Data, epsilon: float, seed: int, rate: float) -> np.ndarray:
-    """Algorithm 4 of the paper as its pseudo-code has it: float32 sums, noise of JAX's generator, 20 steps."""
+    """Algorithm 4 of the paper, steps and bounds as in `dp-fc`: float32 sums, noise of JAX's generator, 20 steps."""
     import jax
     import jax.numpy as jnp
 
@@ -122,7 +122,7 @@ WORDS = {
     "dp-ls": "`dp-ls`",
     "dp-adam --steps 100": "`dp-adam --steps 100`",
     "opacus": "Opacus: DP-SGD on a linear layer, 10 epochs, samples of 1,024",
-    "plain": "the paper's Algorithm 4 as its pseudo-code has it, in JAX",
+    "plain": "the paper's Algorithm 4 with steps and bounds of `dp-fc`, in JAX",
     "dp-fc --non-private --loss softmax": "without privacy: `dp-fc --non-private --loss softmax`",
     "scikit_learn": "without privacy: scikit-learn, `LogisticRegression`, the same loss",
 }
