@@ -233,7 +233,7 @@ def test_the_numbers_of_groups_follow_no_names(arrays: Arrays, single: Arrays, t
     """They have the order of the SHA-256 of the names. The manifest holds no name, and no size of a group."""
     from hashlib import sha256
 
-    texts = np.array([f"patient-{value:03d}" for value in arrays["train_patient"]])
+    texts = np.array([f"patient{value:03d}" for value in arrays["train_patient"]])
     found = made(npz(tmp_path, single | {"train_groups": texts}), tmp_path / "set")
     [(_, x, _, g)] = found.stream("train", groups=True)(N)
     names = [texts[int(x[np.argmax(g == group), 0])] for group in range(PERSONS)]
