@@ -133,13 +133,11 @@ class Parameters:
     heads: int | None = None
 
 
-def gathered(
-    files: tuple[Path, ...], source: str, dialects: Sequence[Dialect], kind: str, dtype: np.dtype[Any]
-) -> Checkpoint:
-    """All tensors of some files that are used, in their places.
+def gathered(file: Path, source: str, dialects: Sequence[Dialect], kind: str, dtype: np.dtype[Any]) -> Checkpoint:
+    """All tensors of a file that are used, in their places.
 
     Args:
-        files: the files that hold the checkpoint.
+        file: it holds the checkpoint.
         source: what messages call it.
         dialects: the namings that it may have.
         kind: what messages call a model of this kind.
@@ -150,7 +148,7 @@ def gathered(
 
     """
     with ExitStack() as stack:
-        readers = tensors(files, stack)
+        readers = tensors(file, stack)
         dialect, prefix = recognise(readers, source, dialects, kind)
         arrays, names, heads = Arrays(), dict[str, str](), None
         for name, target in places(dialect, prefix, readers, source, kind).items():
@@ -249,15 +247,12 @@ def _join(arrays: Arrays, source: str) -> None:
 # Files
 
 
-def tensors(files: tuple[Path, ...], stack: ExitStack) -> dict[str, Read]:
-    """All tensors of some `.safetensors` or `.npz` files by name, not yet read. stack: it closes the files. UserError:
-    a file is damaged, or holds something else than numbers. Reading a tensor raises it, too.
+def tensors(file: Path, stack: ExitStack) -> dict[str, Read]:
+    """All tensors of a `.safetensors` or `.npz` file by name, not yet read. stack: it closes the file. UserError: it is
+    damaged, or holds something else than numbers. Reading a tensor raises it, too.
     """
-    return {
-        name: partial(_numbers, array, file, name)
-        for file in files
-        for name, array in arrays_in(file, stack, remedy=AGAIN).items()
-    }
+    found = arrays_in(file, stack, remedy=AGAIN)
+    return {name: partial(_numbers, array, file, name) for name, array in found.items()}
 
 
 def _numbers(array: Array, file: Path, name: str) -> np.ndarray:

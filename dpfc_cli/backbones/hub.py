@@ -10,7 +10,6 @@ file by its SHA-256, and the cache keeps that name. This finds damage. It says n
 mirror. Where the table of models has a pin, commit and digest are those of the table, whatever the hub says.
 """
 
-import hashlib
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,7 +24,6 @@ from dpfc_cli.folders import cache_folder
 from dpfc_cli.progress import Progress
 from dpfc_cli.reading import readable
 
-INDEX = "model.safetensors.index.json"
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".tar")
 _KNOWN = (".safetensors", ".npz")
 AGAIN = "Get the file again."
@@ -46,31 +44,27 @@ class Located:
 
     Attributes:
         id: `hf:owner/name/file`, or the name of a local file.
-        files: the files that hold the weights, in order.
-        config: the content of the config.json beside them; {} if there is none.
-        expected: the SHA-256 that each file must have; None where nobody says it.
+        file: it holds the weights.
+        config: the content of the config.json beside it; {} if there is none.
+        expected: the SHA-256 that it must have; None where nobody says it.
 
     """
 
     id: str
-    files: tuple[Path, ...]
+    file: Path
     config: dict[str, Any]
-    expected: tuple[str | None, ...]
+    expected: str | None
 
     def digest(self) -> str:
-        """One digest of the files: that of one file; of several, the SHA-256 of their digests' bytes, joined in order.
-
-        Raises UserError if a file was damaged or exchanged.
-        """
-        sums = [sha256_of(file) for file in self.files]
-        for file, found, wanted in zip(self.files, sums, self.expected, strict=True):
-            if wanted not in (None, found):
-                raise damaged(
-                    f"{quoted(file)} of '{self.id}' has the SHA-256 {found}, not {wanted}: it was damaged or "
-                    "exchanged.",
-                    "Delete it and run the command again. If it comes back, do not use it.",
-                )
-        return sums[0] if len(sums) == 1 else hashlib.sha256(b"".join(map(bytes.fromhex, sums))).hexdigest()
+        """The SHA-256 of the file. UserError if it was damaged or exchanged."""
+        found = sha256_of(self.file)
+        if self.expected not in (None, found):
+            raise damaged(
+                f"{quoted(self.file)} of '{self.id}' has the SHA-256 {found}, not {self.expected}: it was damaged or "
+                "exchanged.",
+                "Delete it and run the command again. If it comes back, do not use it.",
+            )
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +146,7 @@ def check(weights: str) -> None:
     file = _Place(weights).file
     if file and file.endswith(_PICKLES):
         raise _pickle(f"'{file}' is", path=file)
-    if file and not file.endswith((*_KNOWN, ".index.json")):
+    if file and not file.endswith(_KNOWN):
         raise unsupported(
             f"{quoted(file)} is not a file of weights.",
             f"Name a file that ends in {' or '.join(_KNOWN)}: {parameter('weights')}.",
@@ -160,21 +154,18 @@ def check(weights: str) -> None:
 
 
 def locate(weights: str, progress: Progress | None = None, pin: Pin | None = None, *, cached: bool = False) -> Located:
-    """Find the files of weights, and fetch them if they are not here. For the arguments see `Published.find`; cached:
-    whether nothing is fetched.
+    """Find the file of weights, and fetch it if it is not here. For the arguments see `Published.find`; cached: whether
+    nothing is fetched.
     """
     check(weights)
     place = _Place(weights, progress, pin, cached)
-    usual = (place.file,) if place.file else ("model.safetensors", INDEX)
-    file = next((name for name in usual if place.get(name)), usual[0])
-    path = place.need(file)
-    files = [path] if not file.endswith(".index.json") else [place.need(name) for name in _parts(path)]
-    config = place.get("config.json")
+    file = place.file or "model.safetensors"
+    path, config = place.need(file), place.get("config.json")
     return Located(
         id=f"{place.where}/{place.ahead}{file}" if place.repository else Path(weights).expanduser().resolve().name,
-        files=tuple(files),
+        file=path,
         config=_json(config) if config else {},
-        expected=(pin.sha256,) if pin is not None else tuple(map(named_by, files)),
+        expected=named_by(path) if pin is None else pin.sha256,
     )
 
 
@@ -230,7 +221,7 @@ def beside(weights: str, name: str, progress: Progress | None = None, pin: Pin |
     if path is None:
         return None
     id = f"{place.where}/{place.ahead}{name}" if place.repository else name
-    return Located(id=id, files=(path,), config={}, expected=(named_by(path),))
+    return Located(id=id, file=path, config={}, expected=named_by(path))
 
 
 class _Place:
@@ -291,9 +282,7 @@ class _Place:
 
 
 def _file_in(folder: Path) -> str:
-    """The name of the one file of weights in a folder, or of its index; of a pickle if there is nothing else."""
-    if (folder / INDEX).is_file():
-        return INDEX
+    """The name of the one file of weights in a folder; of a pickle if there is nothing else."""
     names = sorted(path.name for path in folder.iterdir())
     files = [name for name in names if name.endswith(_KNOWN)]
     pickled = [name for name in names if name.endswith(_PICKLES)]
@@ -305,18 +294,6 @@ def _file_in(folder: Path) -> str:
         f"Name one file: {parameter('weights')} {folder / (files or ['FILE'])[0]}.",
         code="missing" if not files else "conflict",
     )
-
-
-def _parts(index: Path) -> list[str]:
-    """The names of the files that an index names, which lie beside it."""
-    names = _json(index).get("weight_map")
-    parts = list(names.values()) if isinstance(names, dict) else []
-    if not parts or not all(
-        isinstance(name, str) and Path(name).name == name and name.endswith(".safetensors") for name in parts
-    ):
-        what = f"{quoted(index)} is not an index of .safetensors files."
-        raise damaged(what, AGAIN)
-    return sorted(set(parts))
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def fetch(name: str, suffixes: Sequence[str]) -> Path:
     # Offline, the cache may not know whether there is a signature. Who checks it misses it then.
     with suppress(UserError):
         _download(repository, file + SUFFIX, commit)
-    whole = hub.Located(id=f"{PREFIX}{repository}/{file}", files=(path,), config={}, expected=(named_by(path),))
+    whole = hub.Located(id=f"{PREFIX}{repository}/{file}", file=path, config={}, expected=named_by(path))
     whole.digest()
     return path
 

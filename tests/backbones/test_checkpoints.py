@@ -1,6 +1,5 @@
 """Checkpoints that are not what they should be: one message, which names the tensor."""
 
-import json
 import re
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 from dpfc_cli import backbones
-from dpfc_cli.backbones import hub
 from dpfc_cli.errors import UserError
 from tests.backbones.tiny import build, pictures, random_weights, references, write
 
@@ -79,26 +77,6 @@ def test_other_networks_are_recognised_as_such(tmp_path: Path) -> None:
 
 
 # How it is stored
-
-
-def test_a_checkpoint_in_parts_is_read_by_its_index(tmp_path: Path) -> None:
-    case, weights = REFERENCES["transformers-4-vit"], weights_of("transformers-4-vit")
-    whole = build(write(weights, tmp_path, config=case["config"]))
-    folder = tmp_path / "parts"
-    folder.mkdir()
-    index: dict[str, str] = {}
-    for number in (1, 2):
-        part = {name: array for i, (name, array) in enumerate(sorted(weights.items())) if i % 2 == number - 1}
-        name = f"model-0000{number}-of-00002.safetensors"
-        write(part, folder).rename(folder / name)
-        index |= dict.fromkeys(part, name)
-    (folder / "config.json").write_text(json.dumps(case["config"]))
-    (folder / hub.INDEX).write_text(json.dumps({"weight_map": index}))
-    joined = build(folder)
-    assert np.array_equal(joined(pictures(16)), whole(pictures(16)))
-    (folder / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(UserError, match=r"model-00002-of-00002\.safetensors"):
-        build(folder)
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "npz"])

@@ -78,26 +78,8 @@ def test_whatever_stands_in_a_configuration_the_model_is_built_or_refused(tmp_pa
             assert error.code in ("damaged", "unsupported", "conflict"), error  # noqa: PT017
 
 
-INDEX = {"metadata": {}, "weight_map": {"a": "model.safetensors"}}
-
-
-def test_whatever_stands_in_an_index_it_names_files_beside_it_or_is_refused(tmp_path: Path) -> None:
-    write({"a": np.ones(1, np.float32)}, tmp_path)
-    for text in (text for place in places(INDEX) for text in altered(INDEX, place)):
-        (tmp_path / hub.INDEX).write_text(text)
-        try:
-            found = hub.locate(str(tmp_path))
-        except UserError as error:
-            assert error.code in ("damaged", "missing"), error  # noqa: PT017
-        else:
-            assert [file.parent for file in found.files] == [tmp_path]
-
-
-def test_a_configuration_or_an_index_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_configuration_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     file = write({"a": np.ones(1, np.float32)}, tmp_path)
-    os.mkfifo(tmp_path / "pipe.index.json")
-    with pytest.raises(UserError, match=r"no weights at|cannot be read"):
-        hub.locate(str(tmp_path / "pipe.index.json"))
     os.mkfifo(tmp_path / "config.json")
     assert hub.locate(str(file)).config == {}
 
@@ -128,7 +110,7 @@ def test_a_tensor_that_is_a_hole_of_the_disk_is_refused_by_what_it_declares(
     path.write_bytes(len(header).to_bytes(8, "little") + header)
     os.truncate(path, 8 + len(header) + 40_000_000)
     with ExitStack() as stack:
-        (read,) = tensors((path,), stack).values()
+        (read,) = tensors(path, stack).values()
         assert read().shape == shape
         monkeypatch.setattr(memory, "free_memory", lambda: 1e7)
         with refuses("memory"):

@@ -137,11 +137,11 @@ def test_a_repository_is_fetched_once_and_found_offline_ever_after(
     heard = []
     found = hub.locate("hf:some/vit", lambda *progress: heard.append(progress))
     assert found.id == "hf:some/vit/model.safetensors"
-    assert found.files[0].read_bytes() == model
+    assert found.file.read_bytes() == model
     assert found.config == CASE["config"]
     assert ("model.safetensors", len(model), len(model)) in heard
     before = gets(home)
-    assert hub.locate("hf:some/vit/model.safetensors").files == found.files
+    assert hub.locate("hf:some/vit/model.safetensors").file == found.file
     assert gets(home) == before
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     asked = len(home.asked)
@@ -157,21 +157,10 @@ def test_a_broken_download_goes_on_where_it_stopped(home: Hub, model: bytes, mon
     home.breaks = [20_000, 10_000]
     heard = []
     found = hub.locate("hf:some/vit", lambda *progress: heard.append(progress))
-    assert found.files[0].read_bytes() == model
+    assert found.file.read_bytes() == model
     ranges = [asked for method, path, asked in home.asked if method == "GET" and path.endswith("model.safetensors")]
     assert ranges == [None, "bytes=20000-", "bytes=30000-"]
     assert [done for name, done, _ in heard if name == "model.safetensors"][-1] == len(model)
-
-
-def test_the_parts_of_a_checkpoint_are_fetched_by_their_index(home: Hub, model: bytes, tmp_path: Path) -> None:
-    index = json.dumps({"weight_map": {"a": "part-1.safetensors", "b": "part-2.safetensors"}}).encode()
-    home.files["some/large"] = {hub.INDEX: index, "part-1.safetensors": model, "part-2.safetensors": model}
-    found = hub.locate("hf:some/large")
-    assert [file.name for file in found.files] == ["part-1.safetensors", "part-2.safetensors"]
-    assert found.id == f"hf:some/large/{hub.INDEX}"
-    home.files["some/hostile"] = {hub.INDEX: json.dumps({"weight_map": {"a": "../../x.safetensors"}}).encode()}
-    with pytest.raises(UserError, match=r"not an index of \.safetensors"):
-        hub.locate("hf:some/hostile")
 
 
 def test_what_the_hub_does_not_have_is_said(home: Hub, model: bytes) -> None:
@@ -211,7 +200,7 @@ def test_a_configuration_that_was_never_fetched_is_not_taken_for_absent(
 
 def test_the_environment_names_the_mirror_and_the_cache(home: Hub, model: bytes, tmp_path: Path) -> None:
     """As a user sets them, in a process of its own."""
-    code = "import sys; from dpfc_cli.backbones import hub; print(hub.locate(sys.argv[1]).files[0])"
+    code = "import sys; from dpfc_cli.backbones import hub; print(hub.locate(sys.argv[1]).file)"
     settings = {"HF_ENDPOINT": home.address, "HF_HOME": str(tmp_path / "elsewhere"), "HF_HUB_DISABLE_TELEMETRY": "1"}
     root = Path(__file__).parents[2]
     done = subprocess.run(
@@ -259,8 +248,8 @@ def test_weights_that_changed_in_the_cache_are_refused_at_every_load(
 ) -> None:
     load(None)
     found = hub.locate("hf:some/vit")
-    assert found.expected == (hashlib.sha256(model).hexdigest(),)
-    found.files[0].write_bytes(model[:-1] + bytes([model[-1] ^ 1]))
+    assert found.expected == hashlib.sha256(model).hexdigest()
+    found.file.write_bytes(model[:-1] + bytes([model[-1] ^ 1]))
     with refuses("damaged", match=r"was damaged or exchanged"):
         load(None)
 
@@ -291,7 +280,7 @@ def test_a_file_beside_the_weights_comes_from_their_folder_and_commit(home: Hub,
     found = hub.beside(weights, "tokenizer.json", pin=pin)
     assert found is not None
     assert found.id == "hf:some/two/a/b/tokenizer.json"
-    assert found.files[0].read_bytes() == b"{}"
+    assert found.file.read_bytes() == b"{}"
     assert {path.split("/")[4] for _, path, _ in home.asked} == {COMMIT if pin else "main"}
     assert hub.beside(weights, "n", pin=pin) is None
 
@@ -307,7 +296,7 @@ def test_without_a_tokenizer_no_weights_are_fetched(home: Hub, monkeypatch: pyte
     home.files["some/other"] = {"tokenizer.json": b"{}"}
     found = hub.beside("hf:some/other", "tokenizer.json")
     assert found is not None
-    found.files[0].write_bytes(b"[]")
+    found.file.write_bytes(b"[]")
     with pytest.raises(UserError, match=r"tokenizer\.json(.|\n)*was damaged or exchanged"):
         class_vectors(Wanted(name="clip-b16", weights="hf:some/other"), ["dog"])
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)

@@ -129,7 +129,7 @@ def test_the_scores_of_pictures_are_those_of_the_library(name: str, tmp_path: Pa
 def test_what_the_shapes_do_not_show_comes_from_the_configuration_of_the_text_tower_then_from_the_table(
     model: str, width: int, config: dict[str, Any], heads: int, epsilon: float, activation: str
 ) -> None:
-    located = hub.Located(id="x", files=(), config=config, expected=())
+    located = hub.Located(id="x", file=Path(), config=config, expected=None)
     outer = {"tokens": np.empty((1, width), np.float32)}
     found = tower.architecture(MODELS[model], Parameters(dialect="x", outer=outer, blocks=[], heads=None), located)
     assert (found.heads, found.epsilon, found.activation) == (heads, epsilon, activation)

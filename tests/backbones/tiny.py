@@ -88,7 +88,7 @@ def build(
     geometry = Geometry(resize=size, crop=size)
     own = {"home": None, "width": None, "depth": None, "patch": 4, "heads": 2, "native": geometry, "pool": published}
     model = Model(**{**own, "mean": HALF, "std": HALF, **facts})
-    parameters = checkpoint.read(located.files, located.id, DTYPES[precision])
+    parameters = checkpoint.read(located.file, located.id, DTYPES[precision])
     return transformer.Transformer(
         Wanted(
             name="tiny", image_shape=(size, size, 3), preprocess="native", batch=batch, geometry=geometry, prepared=True

@@ -31,7 +31,7 @@ KERNEL = 7
 def load(wanted: Wanted) -> "Network":
     model = MODELS[wanted.name]
     located, digest = model.find(wanted.weights, wanted.progress, wanted.expected)
-    parameters = read(located.files, located.id, model.depths, model.widths, DTYPES[wanted.precision])
+    parameters = read(located.file, located.id, model.depths, model.widths, DTYPES[wanted.precision])
     epsilon = located.config.get("layer_norm_eps", EPSILON)
     activation = located.config.get("hidden_act", "gelu")
     if type(epsilon) is not float or not 0 < epsilon < 1 or activation != "gelu":
@@ -157,13 +157,11 @@ TRANSFORMERS = Dialect(
 )
 
 
-def read(
-    files: tuple[Path, ...], source: str, depths: tuple[int, ...], widths: tuple[int, ...], dtype: np.dtype[Any]
-) -> Parameters:
-    """Read a checkpoint. For `files`, `source` and `dtype` see `gathered`. Raises UserError if a tensor is unknown,
+def read(file: Path, source: str, depths: tuple[int, ...], widths: tuple[int, ...], dtype: np.dtype[Any]) -> Parameters:
+    """Read a checkpoint. For `file`, `source` and `dtype` see `gathered`. Raises UserError if a tensor is unknown,
     missing, of the wrong shape or damaged.
     """
-    found = gathered(files, source, (TIMM, TRANSFORMERS), "ConvNeXt", dtype)
+    found = gathered(file, source, (TIMM, TRANSFORMERS), "ConvNeXt", dtype)
     # Weights without LayerScale were trained without it.
     shapes = _shapes(depths, widths)
     found.check({name: shape for name, shape in shapes if not name.endswith(".scale") or name in found.arrays})

@@ -109,7 +109,7 @@ def load(model: Model, weights: str | None, progress: Progress | None = None) ->
         description = {"id": located.id, "sha256": located.digest()}
         from tokenizers import Tokenizer as Search
 
-        whole = Search.from_str(bytes_in(located.files[0]).decode())
+        whole = Search.from_str(bytes_in(located.file).decode())
         kind, own = type(whole.model).__name__, "BPE" if model.text == "clip" else "Unigram"
         if kind != own:
             raise ValueError(f"it is a {kind} tokenizer, and that of this model is {own}")

@@ -179,7 +179,7 @@ def read(located: Located, model: Model) -> Parameters:
     """
     # The table says whether it is CLIP or SigLIP: their texts are prepared in different ways.
     kind = f"file with the text tower of a {'CLIP' if model.text == 'clip' else 'SigLIP'}"
-    found = gathered(located.files, located.id, _DIALECTS, kind, np.dtype(np.float32))
+    found = gathered(located.file, located.id, _DIALECTS, kind, np.dtype(np.float32))
     for name in ("projection", "visual"):
         if f"{name}.weight" in found.arrays:
             found.arrays[name] = found.arrays.pop(f"{name}.weight")

@@ -30,11 +30,11 @@ KIND = "Vision Transformer"
 Shapes = dict[str, tuple[int, ...]]
 
 
-def read(files: tuple[Path, ...], source: str, dtype: np.dtype[Any]) -> Parameters:
+def read(file: Path, source: str, dtype: np.dtype[Any]) -> Parameters:
     """Read a checkpoint. For the arguments see `gathered`. Raises UserError if a tensor is unknown, missing, of the
     wrong shape or damaged.
     """
-    found = gathered(files, source, DIALECTS, KIND, dtype)
+    found = gathered(file, source, DIALECTS, KIND, dtype)
     return checked(found, _outer_shapes(found), found.need("patch.weight").shape[-1])
 
 
@@ -120,12 +120,12 @@ def classifier(wanted: Wanted) -> Classifier:
             parameter="model",
         )
     located, digest = model.find(wanted.weights, wanted.progress, wanted.expected)
-    rows, pool = _rows(located.files, located.id, wanted.pool)
+    rows, pool = _rows(located.file, located.id, wanted.pool)
     model.check_sizes(located.id, width=rows.shape[1] // (2 if pool == "cls+mean" else 1))
     return Classifier(rows=rows, labels=_labels(located.config, len(rows)), pool=pool, id=located.id, sha256=digest)
 
 
-def _rows(files: tuple[Path, ...], source: str, pool: str | None) -> tuple[np.ndarray, str]:
+def _rows(file: Path, source: str, pool: str | None) -> tuple[np.ndarray, str]:
     """The weights of a checkpoint's own classifier, a row for each class over the feature, and the pooling.
 
     Its bias is not read: class vectors have none. The classifier of a DINOv2 takes the class token and the mean of the
@@ -133,7 +133,7 @@ def _rows(files: tuple[Path, ...], source: str, pool: str | None) -> tuple[np.nd
     one that the checkpoint was trained with.
     """
     with ExitStack() as stack:
-        readers = tensors(files, stack)
+        readers = tensors(file, stack)
         dialect, prefix = recognise(readers, source, DIALECTS, KIND)
         outer = {to: name for name, to in places(dialect, prefix, readers, source, KIND).items()}
         norm = next((outer[name] for name in ("fc_norm.weight", "norm.weight") if name in outer), None)

@@ -38,7 +38,7 @@ _FEATURES = {
 def load(wanted: Wanted) -> "Transformer":
     model = MODELS[wanted.name]
     located, digest = model.find(wanted.weights, wanted.progress, wanted.expected)
-    parameters = checkpoint.read(located.files, located.id, DTYPES[wanted.precision])
+    parameters = checkpoint.read(located.file, located.id, DTYPES[wanted.precision])
     kernel = parameters.outer["patch.weight"]
     model.check_sizes(located.id, width=kernel.shape[-1], depth=len(parameters.blocks), patch=kernel.shape[0])
     weights = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
