@@ -1,7 +1,7 @@
 """Checking a head that somebody hands over: its file, its card, and the ledger that its training was charged to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from dpfc_cli.trust.card import findings as of_card
 from dpfc_cli.trust.claims import same_epsilon
 from dpfc_cli.trust.statement import brief
 
-_NO_LEDGER = "not compared with a ledger: none is at hand, and none was named"
+_NO_LEDGER = "not compared with a ledger: none at hand has the charge that the card names, and none was named"
 _JOINT = "no ledger has the head of a coordinator. Verify the head of a site beside that site's ledger"
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
 
@@ -95,8 +95,9 @@ def verify(wanted: Checking) -> Verified:
     if card["date"][:10] > datetime.now(UTC).date().isoformat():
         findings.append(Finding(what="date", result="contradicts", why=f"{card['date']} is later than today"))
     known, said = _set_at_hand(card, wanted.ledger)
-    findings.append(said)
     place = _place(wanted.ledger, known, card["ledger"]["charge"]) if "ledger" in card else None
+    # Without its charge a set may be another one of that name.
+    findings.append(replace(said, result="unknown") if place is None and said.result == "contradicts" else said)
     named, charged, account = False, False, None
     if place is None:
         why = _gone(known) or _NO_LEDGER if "ledger" in card else _JOINT
@@ -170,17 +171,13 @@ def _set_at_hand(card: Mapping[str, Any], ledger: Path | str | None = None) -> t
 
 
 def _place(ledger: Path | str | None, known: FeatureSet | None, charge: str) -> Path | None:
-    """The ledger that was named, or else the one beside the set; without a set, the one here, if it has the charge.
-    None if there is none.
+    """The ledger that was named, or else the one beside the set, or here, if it has the charge. None if there is none:
+    one that nobody named, and that lacks the charge, is of other trainings.
     """
     if ledger is not None:
         return Path(ledger)
-    if known is None:
-        here = features_folder() / LEDGER
-        return here if charge in read(here).known else None
-    beside = ledger_path(known.folder)
-    # The set may have been made here of the same pictures, and the training somewhere else.
-    return beside if beside.exists() else None
+    here = features_folder() / LEDGER if known is None else ledger_path(known.folder)
+    return here if charge in read(here).known else None
 
 
 def _gone(known: FeatureSet | None) -> str | None:

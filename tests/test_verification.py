@@ -144,6 +144,22 @@ def test_a_set_without_a_ledger_beside_it_leaves_the_charge_unknown(
     assert (results["feature set"], results["ledger"]) == ("unknown", "unknown")
 
 
+def test_an_honest_head_of_a_neighbour_does_not_contradict_where_a_set_has_the_same_name(
+    shelf: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a ledger that somebody names must have its charge."""
+    x, y = blobs(90, 6, 3, seed=1)
+    np.savez(tmp_path / "set.npz", train_x=x, train_y=y)
+    own = import_features(tmp_path / "set.npz", tmp_path / "features" / "set", classes=CLASSES).features
+    monkeypatch.setenv("DPFC_FEATURES", str(tmp_path / "features"))
+    found = verify(shelf.heads[0])
+    results = {each.what: each.result for each in found.findings}
+    assert (found.contradictions, results["feature set"], results["ledger"]) == ([], "unknown", "unknown")
+    assert (found.ledger, found.unproved) == (None, (NOISE, BELONGS, TEXT, CHARGED))
+    named = verify(shelf.heads[0], ledger=ledger_path(own.folder))
+    assert {each.what for each in named.findings if each.result == "contradicts"} == {"feature set", "ledger"}
+
+
 def test_a_card_has_a_date_and_no_later_one_than_today(shelf: Made, tmp_path: Path) -> None:
     head, changed = Head.load(shelf.heads[0]), tmp_path / "changed.safetensors"
     for date in ("", "yesterday", "2026-02-30T00:00:00+00:00", "2026-01-02T03:04:05+02:00"):
