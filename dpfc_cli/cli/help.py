@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dpfc_cli.cli import stop
 from dpfc_cli.errors import UserError, near
 from dpfc_cli.options import Option
 
@@ -129,8 +128,14 @@ class Group(_Ours, TyperGroup):
 
             what = f"'{words[0]}' is for the shell that it runs in, and does not take '{words[1]}'."
             sys.exit(display.fail(UserError(what, "Start the other shell, and run it there, alone.")))
+        if "_DPFC_COMPLETE" in os.environ:
+            return super().main(*args, **kwargs)
         try:
-            code = super().main(*args, **kwargs | {"standalone_mode": False})
+            # The library's own way would take Ctrl-C for an error of its own.
+            with self.make_context("dpfc", list(words)) as ctx:
+                code = self.invoke(ctx)
+        except typer.Exit as end:
+            code = end.exit_code
         except _LineError as error:
             from dpfc_cli.cli import display
 
@@ -140,14 +145,6 @@ class Group(_Ours, TyperGroup):
                 sys.exit(2)
             code = display.fail(_refused(error, words), as_json="--json" in words)
         sys.exit(code or 0)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Parse the command's words and run it. Ctrl-C in between ends as in a command."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            sys.stderr.write(stop.stopped(stop.code))
-            raise typer.Exit(stop.code) from None
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx), key=list(COMMANDS).index)

@@ -152,8 +152,8 @@ class Remote:
         except (OSError, ValueError) as error:
             raise UserError(
                 f"Site '{self.name}' does not answer at '{self.socket}'.",
-                "See that it was started there, and works. Then the same command goes on. If a pass over its records "
-                f"takes long, give it more time: {parameter('patience')}.",
+                "See that it was started there, and works: then the same command goes on. One that has its head has "
+                f"ended. If a pass over its records takes long, give it more time: {parameter('patience')}.",
                 code="lost",
                 site=self.name,
             ) from error
@@ -287,8 +287,7 @@ def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer, star
             stands[site.name] = "charged" if said == "charged" else "not charged"
             observer.say(f"{site.name}: {said}")
         except RefusedError as error:
-            # After it was asked to charge, it may be charged all the same.
-            if error.said == "refused" and asked == "ready":
+            if error.said == "refused":
                 stands[site.name] = "not charged"
             # It is raised when all have ended, and others may be away.
             observer.say(error.what)

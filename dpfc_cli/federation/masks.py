@@ -110,9 +110,9 @@ class Masks:
             self._secrets = {i: private.exchange(each) for i, each in others.items()}
         except (OSError, ValueError) as error:
             raise conflict(
-                f"The keys of this plan cannot be used here: the private one is not in {quoted(folder)}, or another "
-                "site has sent one that is none.",
-                "Serve where the invitation was made, or ask for a plan of new invitations.",
+                f"The keys of this plan cannot be used here: the private one is not in {quoted(folder)} (a site that "
+                "has its head deletes it), or another site has sent one that is none.",
+                "An invitation is good for one plan with masks. Ask for new ones, or serve where it was made.",
             ) from error
 
     def masked(self, answer: np.ndarray, number: int, part: int) -> np.ndarray:

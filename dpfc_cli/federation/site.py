@@ -187,29 +187,29 @@ def _charged(site: Site, checked: Checked, door: Door, observer: Observer) -> Ch
     """Wait until the coordinator asks for the charge."""
     for each in _of_plan(site, door):
         asked = each.said.get("ask")
-        if asked in ("ready", "charge"):
-            try:
-                if checked.unfinished is None:
-                    site.features.check_same()
-                    check_charge(read(checked.account.ledger), site.features, checked.charge)
-                if asked == "ready":
-                    each.reply({"state": "ready" if checked.unfinished is None else "charged"})
-                    _log(observer, "The coordinator asked whether this site is ready. It is.")
-                    continue
-                charged = charge(checked)
-            except UserError as error:
-                each.refuse("refused")
-                if asked == "charge":
-                    raise
-                observer.warn(f"The coordinator was told no: {error.what}")
-                continue
-            except BaseException:
-                each.refuse("failed")
-                raise
-            each.reply({"state": "charged"})
-            _log(observer, f"Charged: {charged.receipt.charge.id}. The coordinator may ask now.")
-            return charged
-        each.refuse("not-charged" if asked in ("release", "head") else "unreadable")
+        if asked not in ("ready", "charge"):
+            each.refuse("not-charged" if asked in ("release", "head") else "unreadable")
+            continue
+        try:
+            if checked.unfinished is None:
+                site.features.check_same()
+                check_charge(read(checked.account.ledger), site.features, checked.charge)
+        except UserError as error:
+            each.refuse("refused")
+            observer.warn(f"The coordinator was told no, and nothing is charged: {error.what}")
+            continue
+        if asked == "ready":
+            each.reply({"state": "ready" if checked.unfinished is None else "charged"})
+            _log(observer, "The coordinator asked whether this site is ready. It is.")
+            continue
+        try:
+            charged = charge(checked)
+        except BaseException:
+            each.refuse("failed")
+            raise
+        each.reply({"state": "charged"})
+        _log(observer, f"Charged: {charged.receipt.charge.id}. The coordinator may ask now.")
+        return charged
     raise AssertionError("a door has no end")
 
 
@@ -274,9 +274,9 @@ class Answering:
         except ValueError:
             each.refuse("unreadable")
             return
-        new = number == self._begun
+        kept = self._answers.answered > self._starts[number]
         try:
-            if new:
+            if number == self._begun:
                 self._begun += 1
                 oracle.pieces(query)
             # The first part of an answer in pieces says which query it is of.
@@ -288,8 +288,9 @@ class Answering:
             each.refuse("failed")
             raise
         each.reply({"state": "answered"}, bytes_of(answer))
-        if new:
-            _log(self._observer, f"Answered release {self._begun} of {len(self._plan.releases)}: {query.kind}.")
+        if part == 0:
+            how = "Sent again, as it was kept:" if kept else "Answered"
+            _log(self._observer, f"{how} release {number + 1} of {len(self._plan.releases)}, {query.kind}.")
 
     def _kept(self, number: int, shape: tuple[int, ...]) -> np.ndarray:
         found = self._answers.recall(number, shape)

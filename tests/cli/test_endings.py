@@ -234,12 +234,13 @@ main()
     stopped(program)
 
 
+@pytest.mark.parametrize("part", ["Group", "Command"])
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_while_a_line_is_parsed_is_said_in_one_line() -> None:
+def test_ctrl_c_while_a_line_is_parsed_is_said_in_one_line(part: str) -> None:
     program = f"""
 import os, signal
 from dpfc_cli.cli import budget, help
-help.Command.parse_args = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+help.{part}.parse_args = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 {MAIN}
 """
     stopped(program)

@@ -87,6 +87,7 @@ class Serving:
         self.again, self.at, self.every = again, at, every
         self.sites = {name: site_of(plan, name, sets[name], Path(name, "heads")) for name in names}
         self.ended: dict[str, Any] = {}
+        self.log = Listener()
         self.threads = {name: threading.Thread(target=self._serve, args=(name,), daemon=True) for name in names}
         for each in self.threads.values():
             each.start()
@@ -98,7 +99,7 @@ class Serving:
         site: Site = self.sites[name]
         while True:
             try:
-                self.ended[name] = serve(site, self._socket(name), Listener(), self.every)
+                self.ended[name] = serve(site, self._socket(name), self.log, self.every)
             except BaseException as error:
                 self.ended[name] = error
             if not (self.again and isinstance(self.ended[name], BaseException)):

@@ -155,6 +155,20 @@ def test_where_one_site_is_not_ready_none_is_charged() -> None:
     assert note.count("not charged") == len(NAMES)
     assert not any(map(charges, sets.values()))
     set_cap(sets["south"], 3.0, delta=1e-5, note="agreed")
+
+    class Meanwhile(Observer):
+        """A cap comes when all are ready."""
+
+        def say(self, text: str) -> None:
+            if text == "south: ready":
+                set_cap(sets["south"], 1.0, delta=1e-5)
+
+    with refuses("conflict", site="south") as refused:
+        coordinator.run(plan, Path(), JOINT, Meanwhile(), LOST)
+    (note,) = notes(refused.value)
+    assert [said in note for said in ("south not charged", "may be charged")] == [True, False]
+    assert [len(charges(each)) for each in sets.values()] == [1, 0]
+    set_cap(sets["south"], 3.0, delta=1e-5, note="agreed")
     trained(plan)
     serving.heads()
     assert all(states(each) == ["written"] for each in sets.values())

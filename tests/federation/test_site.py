@@ -235,6 +235,17 @@ def test_a_site_that_has_its_head_serves_the_plan_no_more(sets: dict[str, Featur
     assert all(states(each) == ["written"] for each in sets.values())
 
 
+def test_the_log_of_a_site_tells_a_new_answer_from_one_that_is_sent_again(sets: dict[str, FeatureSet]) -> None:
+    plan = agreed(sets, method="dp-fc", options={"steps": 1})
+    serving = Serving(plan, sets, ("north",))
+    assert say("north", plan, "charge") == "charged"
+    for _ in range(2):
+        assert say("north", plan, "release", FIRST, number=0, part=0) == "answered"
+    assert say("north", plan, "ready") == "charged"
+    first, second = (text.partition(" ")[2] for text in serving.log.said if "release 1 of 2" in text)
+    assert first != second
+
+
 def test_a_plan_whose_answers_are_gone_is_not_charged_again(
     sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
