@@ -202,7 +202,10 @@ def checked(wanted: Extraction) -> Extractable:
     data_dir = None if wanted.data_dir is None else Path(wanted.data_dir)
     refuse_both(wanted.each_record_is_a_person, wanted.group_by is not None, "group_by")
     rule = None if wanted.group_by is None else rule_of(wanted.group_by)
-    wanted.check_there(group_by=None if rule is None else rule.table)
+    place = catalogue.files_of(source, data_dir)[0] if data_dir is not None or ":" in source else None
+    wanted.check_there(
+        **{"source" if data_dir is None else "data_dir": place}, group_by=None if rule is None else rule.table
+    )
     asked = sets.Request(
         preparation=sets.Preparation(window=wanted.window, exif=wanted.exif),
         classes=class_names(wanted.classes),

@@ -1,6 +1,5 @@
 """What a command needs of the network: what of it is here, and how to get the rest, before anything begins."""
 
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,23 +12,20 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.images import catalogue
 from dpfc_cli.progress import Progress
 
-PATTERN = "*?[{"
-"""Characters of a source that names several files."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Needed:
     """The files of a data set or of a model.
 
     of: it, as the user names it. words: with which options. here: whether the files are on this machine. fetch: fetches
-    them. remotes: what they are; none where they are in a place of the user's own, which nothing can be fetched into.
+    them. remotes: what they are.
     """
 
     of: str
     words: tuple[str, ...]
     here: Callable[[], bool]
-    fetch: Callable[[Progress | None], object] = lambda progress: None
-    remotes: Callable[[], Sequence[Remote]] = tuple
+    fetch: Callable[[Progress | None], object]
+    remotes: Callable[[], Sequence[Remote]]
 
 
 def needed(
@@ -44,21 +40,18 @@ def needed(
 
 
 def _of_source(source: str, data_dir: Path | None) -> list[Needed]:
-    place, remotes = catalogue.files_of(source, data_dir)
-    words = ("--dataset", source)
-    if remotes:
-        return [
-            Needed(
-                of=source,
-                words=words,
-                here=lambda: all(each.place.is_file() for each in remotes),
-                fetch=lambda progress: downloads.fetch(remotes, progress),
-                remotes=lambda: remotes,
-            )
-        ]
-    if place is None or set(str(place)) & set(PATTERN):
+    _, remotes = catalogue.files_of(source, data_dir)
+    if not remotes:
         return []
-    return [Needed(of=source, words=words, here=lambda: os.path.exists(place))]
+    return [
+        Needed(
+            of=source,
+            words=("--dataset", source),
+            here=lambda: all(each.place.is_file() for each in remotes),
+            fetch=lambda progress: downloads.fetch(remotes, progress),
+            remotes=lambda: remotes,
+        )
+    ]
 
 
 def _of_model(model: str, weights: str | None, text: bool) -> list[Needed]:

@@ -75,7 +75,7 @@ def import_features(wanted: Import) -> Imported:
     out = new_folder(default if wanted.out is None else wanted.out)
     check_name(wanted.population)
     check_begin(read(ledger_path(out)))
-    wanted.check_there()
+    wanted.check_there(path=path)
     names = stated(class_names(wanted.classes))
     with naming(out) as broken, ExitStack() as stack:
         if folder is None:

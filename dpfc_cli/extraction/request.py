@@ -15,6 +15,8 @@ from dpfc_cli.sources.nulls import MOST_NULL
 WHAT, HOW, WORK = "Records", "Features", "Work"
 """Panels of the help."""
 AUTO = "auto"
+PATTERN = "*?[{"
+"""Characters of a source that names several files."""
 SOURCES = (
     *("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "imagenet"),
     *("imagefolder:", "parquet:", "arrow:", "webdataset:"),
@@ -117,11 +119,12 @@ class Making(Options):
 
     def check_there(self, **more: Path | None) -> None:
         """UserError that names all files of options that are not there. more: of further options."""
-        named = {"classes": self.classes, "table": self.table, **more}
+        named = {**more, "classes": self.classes, "table": self.table}
         gone = [
             f"{parameter(name)} {quoted(each)}"
             for name, each in named.items()
-            if isinstance(each, str | Path) and not os.path.exists(os.path.expanduser(each))
+            if isinstance(each, str | Path)
+            and not (set(str(each)) & set(PATTERN) or os.path.exists(os.path.expanduser(each)))
         ]
         if gone:
             remedy = f"Name files that are there. Names of {parameter('classes')} stand between commas."

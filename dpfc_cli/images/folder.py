@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, quoted, secret
+from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images import dicom
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
@@ -32,6 +32,7 @@ from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
 from dpfc_cli.sources.groups import Rule, key_of
 from dpfc_cli.sources.metadata import (
     FILE_NAME,
+    LETTERS,
     NAMES,
     Metadata,
     Needed,
@@ -104,6 +105,10 @@ def _opened(request: Request) -> ImageSet:
         _check_order(classes, found, asserted)
     if any(is_dicom(entry.name) for own in found.values() for _, entry in own):
         dicom.check_installed()
+    remarks = left_out(skipped)
+    unnamed = sum(map(_pictures_below, folders.values())) - sum(map(len, found.values())) if tabled else 0
+    if unnamed > 0:
+        remarks = (f"Left out, because no line of the table names them: {counted(unnamed, 'picture')}.",)
     listed = dict[str, Listed]()
     for split, own in found.items():
         folder, names = folders[split], [entry.name for _, entry in own]
@@ -119,7 +124,7 @@ def _opened(request: Request) -> ImageSet:
             persons=persons,
         )
     noticed = partial(_noticed, found, folders, tables, table_at, tabled=tabled)
-    return image_set("imagefolder", listed, request, also=classes, remarks=left_out(skipped), noticed=noticed)
+    return image_set("imagefolder", listed, request, also=classes, remarks=remarks, noticed=noticed)
 
 
 def is_dicom(name: str) -> bool:
@@ -267,6 +272,15 @@ def _in_table(path: Path | None, folder: Path, labels: Needed, rule: Rule | None
     return sorted(found, key=lambda listed: listed[1].name)
 
 
+def _pictures_below(folder: Path) -> int:
+    """How many pictures lie in a folder and below it."""
+    count = 0
+    for _, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not is_clutter(name)]
+        count += sum(ending_of(name) in EXTENSIONS and not is_clutter(name) for name in files)
+    return count
+
+
 # Persons
 
 
@@ -289,7 +303,14 @@ def _persons(
         refuse_lines(table, table_of.wrong)
         [column] = columns_in(table, list(table_of.columns), _person(rule))
         known = dict(zip(table_of.files, table_of.columns[column], strict=True))
-        return [known.get(Path(os.path.normpath(folder.absolute() / name))) for name in names]
+        places = [Path(os.path.normpath(folder.absolute() / name)) for name in names]
+        if unnamed := [name for name, place in zip(names, places, strict=True) if place not in known]:
+            raise bad_record(
+                f"{quoted(table)} has no line for {counted(len(unnamed), 'picture')}: {secret(*unnamed)}. The names in "
+                f"it begin in {quoted(table_of.folder)}. {GUARDED}",
+                f"Give each picture a line, with its name from that folder on. {LETTERS}",
+            )
+        return [known[place] for place in places]
     if any(map(is_dicom, names)):
         element = rule.column or ""
         dicom.check_element(element)

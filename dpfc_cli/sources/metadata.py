@@ -24,6 +24,7 @@ FILE_NAMES = ("file_name", "filename", "file", "path", "image", "image_id", "ima
 FILE_NAME = FILE_NAMES[0]
 SEPARATORS = ",;\t"
 """What lies between the values of a CSV: the one of which its first line has most."""
+LETTERS = "If letters became '?': save the table as 'CSV UTF-8'."
 LARGEST = 1 << 30
 """Bytes of the largest table that is read."""
 
@@ -134,7 +135,9 @@ def refuse_lines(path: Path, wrong: Sequence[str]) -> None:
     """UserError if something is wrong with lines of a table, for all of them at once."""
     if wrong:
         others = f"; and {len(wrong) - 1:,} more: {secret(*wrong[1:])}" if wrong[1:] else ""
-        raise bad_record(f"In {quoted(path)} {wrong[0]}{others}. {GUARDED}", "Correct these lines, or take them out.")
+        raise bad_record(
+            f"In {quoted(path)} {wrong[0]}{others}. {GUARDED}", f"Correct these lines, or take them out. {LETTERS}"
+        )
 
 
 def _file(top: Path, name: Value, endings: Collection[str]) -> Path | None:
@@ -178,13 +181,15 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Value]]]:
         file.seek(0)
         table = csv.DictReader(file, delimiter=separator, strict=True)
         table.fieldnames = [name.strip() for name in table.fieldnames or ()]
-        names = table.fieldnames
+        # Spreadsheets write empty columns and lines behind the others.
+        names = list(filter(None, table.fieldnames))
         if not names or len(set(names)) < len(names):
             raise ValueError("its first line must name the columns, each once")
         for row in table:
-            if None in row:
+            if any(row.pop(None, ())):
                 raise ValueError(f"line {table.line_num} has more values than there are columns")
-            yield table.line_num, {name: value or None for name, value in row.items()}
+            if any(map(str.strip, filter(None, row.values()))):
+                yield table.line_num, {name: row[name] or None for name in names}
 
 
 def encoding_of(path: Path) -> str:

@@ -131,12 +131,13 @@ def is_clutter(name: str) -> bool:
 
 
 def inside(folder: Path, name: str) -> Path | None:
-    """The file that a table in `folder` names, relative to it or absolute; None if that lies elsewhere.
+    r"""The file that a table in `folder` names, relative to it or absolute; None if that lies elsewhere.
 
     A table may come from somebody else. It names files of its own folder, and no other ones. A name that is on the disk
-    in another form of Unicode is the one on the disk.
+    in another form of Unicode, or with / for \, is the one on the disk.
     """
     top = os.path.abspath(folder)
+    name = name if os.path.lexists(os.path.join(top, name)) else name.replace("\\", "/")
     found = os.path.normpath(os.path.join(top, name))
     if "\0" in name or os.path.commonpath([top, found]) != top or found == top:
         return None

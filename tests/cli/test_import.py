@@ -34,18 +34,23 @@ def test_a_missing_file_is_said_to_be_missing_wherever_it_would_lie(dpfc: Dpfc) 
 
 def test_all_files_of_options_that_are_missing_are_said_at_once(dpfc: Dpfc) -> None:
     Path("photos").mkdir()
-    for line in (
-        "import slides:photos --table a.csv --classes b.txt",
-        "extract imagefolder:photos --table a.csv --classes b.txt --group-by table:c.csv --dry-run",
+    for line, gone in (
+        ("import slides:photos --table a.csv --classes b.txt", ["b.txt", "a.csv"]),
+        (
+            "extract imagefolder:d --table a.csv --classes b.txt --group-by table:c.csv",
+            ["d", "c.csv", "b.txt", "a.csv"],
+        ),
+        # What is named and not there comes before what is not named.
+        ("extract imagefolder:d --table a.csv", ["d", "a.csv"]),
+        ("extract cifar10 --data-dir d", ["d"]),
     ):
         refused = error_of(dpfc("--json", *line.split(), ends=2))
-        named = [path for path in ("a.csv", "b.txt", "c.csv") if path in refused["message"]]
-        assert (refused["code"], named) == ("missing", [path for path in ("a.csv", "b.txt", "c.csv") if path in line])
+        assert (refused["code"], refused["message"].split("'")[1::2]) == ("missing", gone)
 
 
 def test_mistakes_are_named(dpfc: Dpfc, texts: Path) -> None:
     mistakes = {
-        "nowhere.parquet --classes 3": "missing nowhere.parquet", "texts --classes 3 --column vector": "missing column",
+        "nowhere.parquet": "missing path nowhere.parquet", "texts --classes 3 --column vector": "missing column",
         "texts": "conflict classes", "texts --classes 2": "bad-record classes",
         "texts --classes ²": "missing classes", "texts --out ledger.sqlite": "bad-value out",
         "texts --out a/b.partial": "bad-value out", "texts --population dataset:digits": "bad-value population",

@@ -250,6 +250,8 @@ def test_a_table_may_lie_beside_the_pictures_of_a_split_or_above(tmp_path: Path,
     assert sizes(found) == {"train": 2, "test": 1}
     assert (found.splits["train"].labels.tolist(), values(found.splits["test"]).tolist()) == ([0, 1], [2])
     assert found.splits["train"].pixels.name(1) == "images/1.png"
+    # One picture is in no line. Nobody shall believe that it was used.
+    assert [": 1 picture." in said for said in found.remarks] == [True]
 
 
 def test_folders_of_classes_come_before_a_table_unless_its_column_is_named(tmp_path: Path) -> None:
@@ -277,6 +279,13 @@ def test_class_folders_count_beside_a_table_of_persons(tmp_path: Path) -> None:
         assert (found.classes, train.labels.tolist()) == (("a", "b"), [0, 0, 1])
         assert train.keys is not None
         assert train.keys.codes.tolist() == [0, 1, 0]
+    # A table whose names begin elsewhere: which pictures it lacks is said, and where its names begin.
+    place.write_text("file_name,patient\nbilder/a/0.png,7\na/1.png,8\n")
+    error = refused(tmp_path / "bilder", "no line for 2 pictures", group_by=rule_of(f"table:{place}"))
+    assert (f"begin in '{tmp_path / 'bilder'}'" in error.what, "'a/0.png'\n'b/2.png'" in str(error.full)) == (
+        True,
+        True,
+    )
 
 
 def test_folders_of_persons_above_those_of_classes_are_refused(tmp_path: Path) -> None:

@@ -61,12 +61,13 @@ def test_two_tables_are_refused_and_a_table_that_cannot_be_read_is_named(tmp_pat
 
 
 def test_tables_of_spreadsheets_are_read_as_they_were_saved(tmp_path: Path) -> None:
-    """With semicolons or tabs, in the code of Windows, and with another usual name of the column of pictures."""
+    """In the code and with the paths of Windows, with empty columns and lines behind the others, or with semicolons."""
     for name, separator, encoding in (("path", ";", "cp1252"), ("image", "\t", "utf-8"), ("file", ",", "utf-8-sig")):
-        text = "\n".join(separator.join(row) for row in ((name, "label"), ("ü.png", "Größe")))
+        rows = ((name, "label", "", ""), ("ä\\ü.png", "Größe", "", ""), ("", " ", "", ""), ())
+        text = "\n".join(separator.join(row) for row in rows)
         (tmp_path / "metadata.csv").write_text(text, encoding=encoding)
         found = read(tmp_path / "metadata.csv")
-        assert (found.files, found.columns) == ((tmp_path / "ü.png",), {"label": ["Größe"]})
+        assert (found.files, found.columns) == ((tmp_path / "ä/ü.png",), {"label": ["Größe"]})
     for encoding in ("utf-16", "utf-16-le"):
         (tmp_path / "metadata.csv").write_text(text, encoding=encoding)
         with pytest.raises(UserError, match="Save it as UTF-8"):
