@@ -60,17 +60,9 @@ def sliced(array: Any) -> Rows:
 def arrays_in(
     path: Path, stack: ExitStack, formats: Mapping[str, Format] | None = None, remedy: str = "Write it again."
 ) -> dict[str, Array]:
-    """The arrays in a file, by name. Nothing is said of what they hold.
-
-    Args:
-        path: the file.
-        stack: it closes the file.
-        formats: by the end of the file's name. Default: `FORMATS`.
-        remedy: what to do if the file is damaged.
-
-    Raises:
-        UserError: the file cannot be read. Reading an array raises it, too.
-
+    """The arrays in a file, by name. Nothing is said of what they hold. stack: it closes the file. formats: by the end
+    of the file's name; None: `FORMATS`. remedy: what to do if the file is damaged. UserError: it cannot be read.
+    Reading an array raises it, too.
     """
 
     def guarded(read: Rows) -> Rows:

@@ -184,14 +184,8 @@ def write_synced(path: Path, data: bytes | Iterable[bytes | memoryview], mode: i
 
 
 def make(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) -> Literal["made", "same", "other"]:
-    """Make a new file, whole or not at all. One that is there stays as it is.
-
-    Returns:
-        "made"; or "same" if a file with these bytes has the name already, and "other" if something else has it.
-
-    Raises:
-        OSError: it cannot be written.
-
+    """Make a new file, whole or not at all. One that is there stays as it is. Returns "made"; or "same" if a file with
+    these bytes has the name already, and "other" if something else has it. Raises OSError.
     """
     temporary = temporary_beside(path)
     try:
@@ -270,13 +264,10 @@ def locked(folder: Path, kind: int) -> int:
 
 
 def claimed(path: Path) -> int | None:
-    """Lock a file that holds values of records. It is made if it is not there, for its owner alone.
+    """Lock a file that holds values of records. It is made if it is not there, for its owner alone. Returns a
+    descriptor of the file, which holds the lock; None if another process holds it.
 
     A link under that name is removed and not followed.
-
-    Returns:
-        A descriptor of the file, which holds the lock; None if another process holds it.
-
     """
     while True:
         try:

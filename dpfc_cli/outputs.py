@@ -32,14 +32,8 @@ def check_new(path: Path) -> None:
 
 
 def write(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) -> bool:
-    """Make a file. mode: None: what the umask allows.
-
-    Returns:
-        Whether it was made now. A file that is there already, with the same bytes, stays.
-
-    Raises:
-        UserError: another file has that name, or it cannot be written.
-
+    """Make a file. mode: None: what the umask allows. Returns whether it was made now: one that is there already, with
+    the same bytes, stays. UserError: another file has that name, or it cannot be written.
     """
     try:
         path.parent.mkdir(exist_ok=True)

@@ -93,12 +93,8 @@ class _Service:
 
 
 class Processes:
-    """The processes of one training, seen from one of them. `privacy.parts` uses it as a channel.
-
-    Attributes:
-        number: which process this is. 0 has the curator, the ledger and the head.
-        count: how many there are.
-
+    """The processes of one training, seen from one of them. `privacy.parts` uses it as a channel. number: which process
+    this is. 0 has the curator, the ledger and the head. count: how many there are.
     """
 
     def __init__(

@@ -35,14 +35,8 @@ def readable(
 ) -> Iterator[None]:
     """Turn the errors of reading a file into a UserError that names it.
 
-    Args:
-        path: the file.
-        kind: what it should be.
-        remedy: what to do if it is not there, or damaged.
-        others: what the library that reads it raises beside Python's own errors.
-        plain: False: it may be a folder.
-        wrong: the code if its contents are wrong.
-
+    kind, remedy, wrong: see `unread`. others: what the library that reads it raises beside Python's own errors. plain:
+    False: it may be a folder.
     """
     expected: tuple[type[Exception], ...] = (OSError, LookupError, ValueError, TypeError, *others)
     try:

@@ -31,15 +31,11 @@ def in_threads(
     waiting: int | None = None,
     blas: int | None = 1,
 ) -> Iterator[Made]:
-    """`work` of each item, in order. Ctrl-C does not wait for what is computed.
+    """`work` of each item, in order. Ctrl-C does not wait for what is computed. What it raises is raised here.
 
-    Args:
-        work: computes. What it raises is raised here.
-        items: what it is called with. They are asked for in this thread.
-        most: how many threads there may be. 0: this thread does the work of an item when its result is asked for.
-        waiting: how many items there may be whose result was not taken. None: two for each thread.
-        blas: how many threads BLAS and LAPACK have in each. None: as many as they have.
-
+    items: they are asked for in this thread. most: how many threads there may be. 0: this thread does the work of an
+    item when its result is asked for. waiting: how many items there may be whose result was not taken. None: two for
+    each thread. blas: how many threads BLAS and LAPACK have in each. None: as many as they have.
     """
     threads, made = max(1, min(cores(), MOST, most)), deque[Future[Made]]()
     with _blas().limit(limits=blas, user_api="blas"):

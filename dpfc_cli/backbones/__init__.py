@@ -87,16 +87,8 @@ def published(name: str, weights: str | None) -> tuple[str, Pin | None, tuple[st
 
 
 def load(wanted: Wanted) -> Backbone:
-    """Load a backbone for pictures of one shape.
-
-    Raises:
-        UserError: a name is unknown, the options do not fit the model, or the weights cannot be used.
-
-    Examples:
-        >>> backbone = load(Wanted(name="scattering", image_shape=(32, 32, 3)))
-        >>> backbone(pixels).shape  # pixels: uint8 (100, 32, 32, 3)
-        (100, 243)
-
+    """Load a backbone for pictures of one shape: `load(Wanted(name="scattering", image_shape=(32, 32, 3)))`. UserError:
+    a name is unknown, the options do not fit the model, or the weights cannot be used.
     """
     recipe = wanted.preprocess or own_recipe(wanted.name)
     return check(wanted).load(replace(wanted, preprocess=recipe, geometry=geometry_of(wanted.name, recipe)))

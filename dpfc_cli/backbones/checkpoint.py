@@ -134,18 +134,9 @@ class Parameters:
 
 
 def gathered(file: Path, source: str, dialects: Sequence[Dialect], kind: str, dtype: np.dtype[Any]) -> Checkpoint:
-    """All tensors of a file that are used, in their places.
-
-    Args:
-        file: it holds the checkpoint.
-        source: what messages call it.
-        dialects: the namings that it may have.
-        kind: what messages call a model of this kind.
-        dtype: of the factors of matrix products. All other tensors are float32.
-
-    Raises:
-        UserError: a tensor is unknown, twice there or damaged.
-
+    """All tensors of a file that are used, in their places. source, kind: what messages call the checkpoint, and a
+    model of this kind. dialects: the namings that it may have. dtype: of the factors of matrix products. All other
+    tensors are float32. UserError: a tensor is unknown, twice there or damaged.
     """
     with ExitStack() as stack:
         readers = tensors(file, stack)

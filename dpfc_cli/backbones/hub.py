@@ -40,14 +40,9 @@ class Pin:
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """Weights on this machine.
-
-    Attributes:
-        id: `hf:owner/name/file`, or the name of a local file.
-        file: it holds the weights.
-        config: the content of the config.json beside it; {} if there is none.
-        expected: the SHA-256 that it must have; None where nobody says it.
-
+    """Weights on this machine. id: `hf:owner/name/file`, or the name of a local file. config: the content of the
+    config.json beside the file; {} if there is none. expected: the SHA-256 that the file must have; None where nobody
+    says it.
     """
 
     id: str
@@ -108,14 +103,8 @@ class Published:
     ) -> tuple[Located, str]:
         """The weights, fetched if they are not on this machine, and their digest.
 
-        Args:
-            weights: as for `place`.
-            progress: it is told how many bytes of a file were downloaded.
-            expected: the digest that they must have; None: any.
-
-        Raises:
-            UserError: the weights cannot be fetched, were damaged, or are others than expected.
-
+        weights: as for `place`. progress: told how many bytes of a file were downloaded. expected: the digest that they
+        must have; None: any. UserError: the weights cannot be fetched, were damaged, or are others than expected.
         """
         where, pin = self.place(weights)
         located = locate(where, progress, pin)
@@ -225,16 +214,11 @@ def beside(weights: str, name: str, progress: Progress | None = None, pin: Pin |
 
 
 class _Place:
-    """A folder on this machine or in a repository of the hub.
+    """A folder on this machine or in a repository of the hub. UserError: there is no such folder or file, or it is not
+    clear which file of a folder is meant.
 
-    Attributes:
-        where: it, as messages and ids name it.
-        file: the name of the file of weights, if it is known. In a repository it may begin with a folder (`ahead`).
-        repository: `owner/name` on the hub; None for a folder on this machine.
-
-    Raises:
-        UserError: there is no such folder or file, or it is not clear which file of a folder is meant.
-
+    where: it, as messages and ids name it. file: the name of the file of weights, if it is known. In a repository it
+    may begin with a folder (`ahead`). repository: `owner/name` on the hub; None for a folder on this machine.
     """
 
     def __init__(

@@ -17,7 +17,6 @@ from dpfc_cli.show.document import Block, Document, Section, Table, Words
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
 
-DELTAS = (1e-5, 1e-6, 1e-7)
 _CHANGES = "Changes of the ledger"
 
 
@@ -33,7 +32,7 @@ def budget(
         ),
     ] = None,
     epsilon: Annotated[float | None, Option("ε: which noise multiplier does it take?")] = None,
-    delta: Annotated[list[float] | None, Option("δ; may be given several times. Default: 1e-5, 1e-6, 1e-7.")] = None,
+    delta: Annotated[list[float] | None, Option("δ; may be given several times. Default: 1e-5.")] = None,
     steps: Annotated[
         int | None, Option("Steps T of the iterative methods. Default: theirs.", low=1, high=10_000)
     ] = None,
@@ -180,7 +179,7 @@ def _check(given: set[str], deltas: int) -> None:
 def _deltas(delta: list[float] | None, epsilon: float | None) -> tuple[float, ...]:
     from dpfc_cli.privacy.accounting import check_privacy
 
-    deltas = tuple(dict.fromkeys(delta or DELTAS))
+    deltas = tuple(dict.fromkeys(delta or (1e-5,)))
     try:
         for value in deltas:
             check_privacy(1.0 if epsilon is None else epsilon, value)

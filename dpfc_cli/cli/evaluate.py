@@ -216,14 +216,10 @@ def _drawn_one(path: Path, features: "FeatureSet", found: "Evaluation") -> "Draw
     names = [each.name for each in found.per_class]
     numbers = {name: i for i, name in enumerate(names)}
     cells = [(numbers[each.label], numbers[each.predicted], each.n) for each in found.confusions]
-    bins = [
-        reliability.Bin(each.low, each.high, each.n / found.n, each.probability, each.right, *each.interval or ())
-        for each in found.calibration.bins
-    ]
     error, chance = (100 * each for each in (found.calibration.error, found.calibration.by_chance))
     return canvas.draw(
         confusion.panel(names, cells),
-        reliability.panel(bins, title=f"Reliability (error {error:.1f} %, by chance {chance:.1f} %)"),
+        reliability.panel(found.calibration.bins, title=f"Reliability (error {error:.1f} %, by chance {chance:.1f} %)"),
         title=_title(canvas.shortened(path.name), features, found),
     )
 

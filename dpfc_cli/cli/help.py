@@ -1,7 +1,5 @@
 """How `--help` looks: options and values as they are typed, in lines that end between words."""
 
-import contextlib
-import io
 import os
 import re
 import shutil
@@ -115,12 +113,6 @@ class Group(_Ours, TyperGroup):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         words = kwargs.get("args") or sys.argv[1:]
-        if os.environ.get("_DPFC_COMPLETE") == "complete_bash":
-            has = _joined()
-            with contextlib.redirect_stdout(io.StringIO()) as found, contextlib.suppress(SystemExit):
-                super().main(*args, **kwargs)
-            sys.stdout.write("".join(line.removeprefix(has) for line in found.getvalue().splitlines(keepends=True)))
-            sys.exit()
         if len(words) == 2 and words[0] == "--show-completion" and words[1] in ("bash", "zsh", "fish"):
             os.environ["_DPFC_COMPLETE"] = f"source_{words[1]}"
         elif len(words) > 1 and words[0] in ("--install-completion", "--show-completion"):
@@ -152,19 +144,6 @@ class Group(_Ours, TyperGroup):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write(formatter, "Options", [_record(option) for option in _options(self, ctx)])
         _write(formatter, "Commands", [(name, said) for name, _, said in _LISTED])
-
-
-def _joined() -> str:
-    """Put together what bash takes apart at = and :, such as '--method=dp' and 'imagefolder:a', for Typer does not.
-    Returns what bash has of the last word already.
-    """
-    words, has = [""], ""
-    for word in os.environ["COMP_WORDS"].split("\n")[: int(os.environ["COMP_CWORD"]) + 1]:
-        joins = word and (word[0] in "=:" or words[-1].endswith(("=", ":")))
-        has = words[-1] + word * (word in "=:") if joins else ""
-        words[-1:] = [words[-1] + word] if joins else [words[-1], word]
-    os.environ |= {"COMP_WORDS": "\n".join(words[1:]), "COMP_CWORD": str(len(words) - 2)}
-    return has
 
 
 def _refused(error: Any, words: Sequence[str]) -> UserError:

@@ -192,12 +192,9 @@ def prepare(
 
 
 def release(ready: Ready, progress: Progress | None = None) -> PrivateEvaluation:
-    """Charge an evaluation to the ledger, and release its figures. progress: of the records, over all sums.
-
-    Raises:
-        UserError: it does not fit under a cap, or the ledger cannot be written.
-        KeyboardInterrupt, Exception: whatever stopped it. A note says whether it was charged.
-
+    """Charge an evaluation to the ledger, and release its figures. progress: of the records, over all sums. UserError:
+    it does not fit under a cap, or the ledger cannot be written. KeyboardInterrupt, Exception: whatever stopped it. A
+    note says whether it was charged.
     """
     note = "It was stopped during the charge: 'dpfc budget' says whether it is charged. No figure was released."
     paid = found = None

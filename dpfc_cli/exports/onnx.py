@@ -23,13 +23,8 @@ _LARGEST = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A backbone that is to be exported.
-
-    Attributes:
-        backbone: it takes pictures that were resized and cropped already.
-        input: (H, W, C) of a picture.
-        said: how a picture must have been prepared before, in words.
-
+    """A backbone that is to be exported: it takes pictures that were resized and cropped already. input: (H, W, C) of a
+    picture. said: how a picture must have been prepared before, in words.
     """
 
     backbone: Backbone

@@ -10,19 +10,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Bin:
-    """low, high: the ends of the bin. part: of all things. The rest is None if there are none: the mean probability,
-    the part that is right, and the ends of its interval.
+    """Records whose best class has a probability in (low, high].
+
+    n: how many. probability: the mean probability of their best class; right: the fraction of which it is the label;
+    interval: the 95 % interval of `right`. None where there are no records.
     """
 
     low: float
     high: float
-    part: float
-    probability: float | None = None
-    right: float | None = None
-    right_low: float | None = None
-    right_high: float | None = None
+    n: int
+    probability: float | None
+    right: float | None
+    interval: tuple[float, float] | None
 
 
 def panel(bins: Sequence[Bin], *, title: str = "Reliability") -> Panel:
@@ -31,16 +32,17 @@ def panel(bins: Sequence[Bin], *, title: str = "Reliability") -> Panel:
     def draw(axes: "Axes") -> None:
         centres = [50 * (each.low + each.high) for each in bins]
         widths = [92 * (each.high - each.low) for each in bins]
-        parts = axes.bar(centres, [100 * each.part for each in bins], widths, color=GRID)
+        whole = sum(each.n for each in bins)
+        parts = axes.bar(centres, [100 * each.n / whole for each in bins], widths, color=GRID)
         line = axes.plot([0, 100], [0, 100], color=FAINT, linestyle=":", linewidth=1.3)[0]
         x, y, below, above = [], [], [], []
         for each in bins:
-            if each.probability is None or each.right is None or each.right_low is None or each.right_high is None:
+            if each.probability is None or each.right is None or each.interval is None:
                 continue
             x.append(100 * each.probability)
             y.append(100 * each.right)
-            below.append(max(100 * (each.right - each.right_low), 0.0))
-            above.append(max(100 * (each.right_high - each.right), 0.0))
+            below.append(max(100 * (each.right - each.interval[0]), 0.0))
+            above.append(max(100 * (each.interval[1] - each.right), 0.0))
         points = axes.errorbar(
             x, y, yerr=[below, above], color=COLOURS[0], marker=MARKERS[0], linestyle="none", capsize=3, elinewidth=1.2
         )

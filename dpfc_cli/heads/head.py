@@ -20,7 +20,7 @@ import numpy as np
 
 from dpfc_cli.errors import UserError, bad_record, counted, missing, near, parameter, printable, quoted, unsupported
 from dpfc_cli.features.manifest import fingerprint_of
-from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_beside, write_synced, written_at
+from dpfc_cli.files import check_plain, json_of, make, sha256_of, temporary_beside, write_synced, written_at
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads import hub
 from dpfc_cli.memory import check_fits
@@ -277,39 +277,24 @@ def ordered(tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:
 
 
 def save(data: bytes, path: Path) -> Path:
-    """Write a head's bytes, all of them or nothing.
+    """Write a head's bytes, all of them or nothing. Returns where the head is.
 
-    A head is never overwritten. If the name was taken meanwhile, it gets a number.
-
-    Returns:
-        Where the head is.
-
-    Raises:
-        UserError: it cannot be written, though there was room for it (`try_place`).
-
+    A head is never overwritten. If another one has the name, it gets a number. UserError: it cannot be written, though
+    there was room for it (`try_place`).
     """
-    temporary = temporary_beside(path)
+    suffix, named = ending(path.name), path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_synced(temporary, data)
-        suffix, named = ending(path.name), path
-        while not publish(temporary, named):
+        while make(named, data) == "other":
             named = free_name(path.parent, path.name.removesuffix(suffix), suffix)
         return named
     except OSError as error:
         raise unwritable(path, error) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 def check_card(card: Mapping[str, Any]) -> None:
-    """Check that a head with this card can be read again.
-
-    Raises:
-        UserError: the card is too large.
-        ValueError: it is no card that a training writes. This is a defect.
-
+    """Check that a head with this card can be read again. UserError: the card is too large. ValueError: it is no card
+    that a training writes. This is a defect.
     """
     text = json.dumps(card)
     size = len(json.dumps(text))

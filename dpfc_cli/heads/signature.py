@@ -22,13 +22,7 @@ LARGEST = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Signed:
-    """A signature that was checked.
-
-    Attributes:
-        path: its file.
-        by: who signed, in words.
-
-    """
+    """A signature that was checked. path: its file. by: who signed, in words."""
 
     path: Path
     by: str

@@ -32,13 +32,9 @@ FORMATS = tuple(entry.name for entry in _ALL if entry.location == "path")
 
 
 def check(dataset: str, data_dir: Path | None = None, asked: Request | None = None) -> None:
-    """Refuse what can be refused before any file is opened. For the arguments see `open_images`.
-
-    Raises:
-        UserError: the name is unknown (code "unknown-name"), its path or its folder is not given (code "missing"), the
-            data set does not take one of the others, or nobody states the classes (code "conflict"), or the window is
-            none (code "bad-value").
-
+    """Refuse what can be refused before any file is opened. For the arguments see `open_images`. UserError: the name is
+    unknown (code "unknown-name"), its path or its folder is not given (code "missing"), the data set does not take one
+    of the others, or nobody states the classes (code "conflict"), or the window is none (code "bad-value").
     """
     asked = asked or Request()
     window, rule = asked.preparation.window, asked.group_by
@@ -102,20 +98,11 @@ def files_of(dataset: str, data_dir: Path | None) -> tuple[Path | None, tuple[Re
 
 
 def open_images(dataset: str, data_dir: Path | None = None, asked: Request | None = None) -> ImageSet:
-    """Open a data set. Pictures are decoded later, when they are asked for.
+    """Open a data set. Pictures are decoded later, when they are asked for: `splits["train"].pixels(0, 10)`.
 
-    Args:
-        dataset: one of `DATASETS`, with a path in the place of PATH.
-        data_dir: the folder that holds the data set's files, or that folder's parent. None: they are in the cache, and
-            are downloaded into it first.
-        asked: how it is read. Its place is found here.
-
-    Raises:
-        UserError: as `check`; or the files are missing, damaged, or not those of this data set.
-
-    Examples:
-        open_images("digits").splits["train"].pixels(0, 10)  # uint8, (10, 8, 8, 1)
-
+    dataset: one of `DATASETS`, with a path in the place of PATH. data_dir: the folder that holds the data set's files,
+    or that folder's parent. None: they are in the cache, and are downloaded into it first. asked: how it is read. Its
+    place is found here. UserError: as `check`; or the files are missing, damaged, or not those of this data set.
     """
     asked = asked or Request()
     check(dataset, data_dir, asked)

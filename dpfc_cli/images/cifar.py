@@ -192,15 +192,11 @@ def _image_file(data: bytes, layout: Layout, name: str) -> ImageFile:
 
 
 def read_pickle(data: bytes, name: str) -> dict[str, object]:
-    """Read a pickle that holds a dictionary. name: of the file, for messages.
+    """The dictionary in a pickle. Its keys are text, and arrays of integers are NumPy arrays. Text that Python 2 wrote
+    is bytes. name: of the file, for messages.
 
-    Returns:
-        The dictionary. Its keys are text, and arrays of integers are NumPy arrays. Text that Python 2 wrote is bytes.
-
-    Raises:
-        ValueError: the pickle needs anything but plain containers and integer arrays, is cut off, or does not hold a
-            dictionary.
-
+    ValueError: the pickle needs anything but plain containers and integer arrays, is cut off, or does not hold a
+    dictionary.
     """
     try:
         # Each instruction remembers one object at most, but it names the place in Python's table of them itself. The

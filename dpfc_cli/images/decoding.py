@@ -242,12 +242,9 @@ with suppress(OSError, AttributeError):
 def decode(data: bytes, name: str, preparation: Preparation) -> Pixels:
     """Decode one picture to uint8, (H, W, 3). With a geometry H = W = geometry.crop. name: what messages call it.
 
-    Raises:
-        UnreadableError: the picture is damaged, too large, or of another format (code "bad-record"). This depends on
-            its own bytes alone.
-        UserError: the system did not give what decoding takes (code "memory" or "unreadable"), or a library is missing
-            (code "unsupported").
-
+    UnreadableError: the picture is damaged, too large, or of another format (code "bad-record"). This depends on its
+    own bytes alone. UserError: the system did not give what decoding takes (code "memory" or "unreadable"), or a
+    library is missing (code "unsupported").
     """
     if is_dicom(data):
         check_installed()

@@ -104,11 +104,8 @@ def element_of(path: Path, name: str) -> str | None:
 
 
 def stored(data: bytes) -> Stored:
-    """The first picture of a file.
-
-    Raises:
-        Exception: the file is damaged, or of a kind that is not read. pydicom may raise anything.
-
+    """The first picture of a file. Exception: the file is damaged, or of a kind that is not read. pydicom may raise
+    anything.
     """
     from pydicom.encaps import get_frame
     from pydicom.pixels.utils import pixel_array

@@ -170,13 +170,8 @@ def folders_in(folder: Path) -> list[str]:
 
 
 def _in_class_folders(folder: Path, classes: list[str], skipped: Counter[str]) -> Labelled:
-    """The images of a split, sorted by class, then by name.
-
-    Args:
-        folder: of the split.
-        classes: the names of the class folders of all splits, sorted.
-        skipped: counts the endings of the files that are no images.
-
+    """The images of a split, in its folder, sorted by class, then by name. classes: the names of the class folders of
+    all splits, sorted. skipped: counts the endings of the files that are no images.
     """
     found, linked = Labelled(), False
     for name in classes:

@@ -48,12 +48,8 @@ def batches(
 ) -> Generator[tuple[Key, Batch], None, None]:
     """Decode batches, each with its key, in the order of `wanted`. UserError if the source cannot be read.
 
-    If you do not read the iterator to its end, close it (`contextlib.closing`) to stop the threads.
-
-    Args:
-        wanted: (key, pictures, start, stop) of each batch. It is read AHEAD batches early.
-        workers: the number of threads. Default: one for each core.
-
+    If you do not read the iterator to its end, close it (`contextlib.closing`) to stop the threads. wanted: (key,
+    pictures, start, stop) of each batch. It is read AHEAD batches early. workers: threads; None: one for each core.
     """
     pool = ThreadPoolExecutor(workers or cores(), "dpfc-decode")
     ahead: deque[tuple[Key, Batch, list[Future[None]]]] = deque()

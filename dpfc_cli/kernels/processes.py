@@ -26,11 +26,8 @@ def _placed() -> tuple[NamedSharding, Any]:
 
 
 def added(array: np.ndarray) -> np.ndarray:
-    """The sum of the arrays of all processes. In place: each of them gets it.
-
-    Args:
-        array: any shape, float64 or int64; contiguous. It has the same shape in all processes.
-
+    """The sum of the arrays of all processes, of any one shape, float64 or int64, contiguous. In place: each of them
+    gets it.
     """
     sharding, add = _placed()
     place: Any = jax.make_array_from_process_local_data

@@ -32,13 +32,10 @@ NARROW = 192
 
 
 def check_exact() -> None:
-    """Check that products of integers are exact on the devices of this machine. Some accelerators have no true float64.
+    """ArithmeticError if products of integers are not exact on the devices of this machine. Some accelerators have no
+    true float64.
 
     This is also the first use of the devices, so it shows what JAX cannot do.
-
-    Raises:
-        ArithmeticError: a product is not exact.
-
     """
     # As large as real factors, because a library may choose its kernel by size. The sums come near 2⁵².
     a = np.random.default_rng(0).integers(2**20, 2**21, size=(1024, 64)).astype(np.float64)
@@ -56,21 +53,14 @@ def _device_product(left: jax.Array, right: jax.Array) -> jax.Array:
 def summed(
     factors: Iterator[tuple[Any, ...]], shape: tuple[int, ...], *, alone: bool = False, integers: bool = True
 ) -> np.ndarray:
-    """Σ over blocks and rows of left ⊗ right.
+    """Σ over blocks and rows of left ⊗ right: p × q (`shape`), float64, on the host.
 
     On the host each thread multiplies blocks of its own, with one thread of BLAS. The threads of one product would wait
     for one another, and for those that compute the next factors. If there is room for one thread only, the products
     take all threads of BLAS. Small blocks are multiplied by this thread.
 
-    Args:
-        factors: blocks (left, right), see `outer_sum`. They are asked for in this thread, in their order.
-        shape: p × q.
-        alone: left ⊗ left is summed.
-        integers: the factors are integers, so the sum does not depend on the order.
-
-    Returns:
-        p × q, float64, on the host.
-
+    factors: blocks (left, right), see `outer_sum`. They are asked for in this thread, in their order. alone: left ⊗
+    left is summed. integers: the factors are integers, so the sum does not depend on the order.
     """
     if not (integers and on_host()):
         total = np.zeros(shape)
@@ -144,17 +134,11 @@ def _device_weighted_grams(weights: jax.Array, q: jax.Array) -> jax.Array:
 
 
 def outer_sum(left: jax.Array | np.ndarray, right: jax.Array | np.ndarray, integers: bool = True) -> np.ndarray:
-    """Σ over rows of left ⊗ right, which is leftᵀ·right; float64.
+    """Σ over rows of left ⊗ right, which is leftᵀ·right: p × q, float64, on the host.
 
-    Args:
-        left: B × p, integers in any type that holds them.
-        right: B × q, integers in float64. If it is the same object as `left`, half the work is enough.
-        integers: the factors are integers. Real numbers are multiplied in the type of the left factor, where that is
-            faster.
-
-    Returns:
-        p × q, on the host.
-
+    left: B × p, integers in any type that holds them. right: B × q, integers in float64. If it is the same object as
+    `left`, half the work is enough. integers: False: real numbers, which are multiplied in the type of the left factor,
+    where that is faster.
     """
     # Factors that were changed on the host have blocks of many shapes. A device would compile a product for each.
     if not (on_host() or isinstance(right, np.ndarray)):
@@ -196,13 +180,8 @@ def gram(a: np.ndarray) -> np.ndarray:
 
 
 def add_class_grams(total: np.ndarray, labels: np.ndarray, q: np.ndarray) -> None:
-    """Add q qᵀ to total[j] for each row q with the label j. In place, on the host, each class by one thread.
-
-    Args:
-        total: m × d × d, float64.
-        labels: B, integers from 0 to m − 1.
-        q: B × d, integers in any type that holds them.
-
+    """Add q qᵀ to total[j] (m × d × d, float64) for each row q with the label j. In place, on the host, each class by
+    one thread. labels: B, from 0 to m − 1. q: B × d, integers in any type that holds them.
     """
     order = np.argsort(labels, kind="stable")
     ordered = labels[order]
@@ -217,13 +196,7 @@ def add_class_grams(total: np.ndarray, labels: np.ndarray, q: np.ndarray) -> Non
 
 def add_weighted_grams(total: np.ndarray, weights: jax.Array | np.ndarray, q: jax.Array | np.ndarray) -> None:
     """Add Σ over rows of w_j·q qᵀ to total[j], for every column j of the weights. In place, on the host. The products
-    are made where the factors are stored.
-
-    Args:
-        total: m × d × d, float64.
-        weights: B × m, integers in float64.
-        q: B × d, integers in float64.
-
+    are made where the factors are stored. total: m × d × d, weights: B × m, q: B × d; integers in float64.
     """
     if not (on_host() or isinstance(q, np.ndarray) or isinstance(weights, np.ndarray)):
         total += np.asarray(_device_weighted_grams(weights, q))

@@ -66,19 +66,8 @@ def compiled(row_map: RowMap) -> RowMap:
 
 
 def run(row_map: RowMap, block: tuple[np.ndarray, ...], arrays: dict[str, Any]) -> tuple[jax.Array, ...]:
-    """What a map makes of a block, on the devices. It may still be computed when this returns.
-
-    Args:
-        row_map: a hashable map over records.
-        block: arrays with B rows.
-        arrays: the arrays and numbers of the query.
-
-    Returns:
-        Arrays with B rows.
-
-    Raises:
-        TypeError: JAX computes in 32 bits.
-
+    """What a map makes of a block (arrays with B rows), on the devices: arrays with B rows. It may still be computed
+    when this returns. row_map: hashable. arrays: and numbers, of the query. TypeError: JAX computes in 32 bits.
     """
     if jnp.result_type(float) != np.float64:
         raise TypeError("lattice factors must be float64: JAX is not in 64-bit mode")

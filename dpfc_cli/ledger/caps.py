@@ -113,7 +113,10 @@ def set_cap(
         found = []
         for name in ledger.populations_of(features.manifest.id) or (None,):
             before = [each for each in ledger.caps if (each.unit, ledger.named(each.population)) == (unit, name)]
-            _check_noted(cap, before)
+            if cap.note is None and any(cap.most is None or cap.most > (each.most or 0.0) for each in before):
+                now = "no cap" if cap.epsilon is None else f"epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g}"
+                what = f"That would be more than the cap allows: {now} in place of {said(before[0])}."
+                raise refused("note", what, f"Say why: {parameter('note')}. It stays in the ledger.")
             if cap.epsilon is not None:
                 _check_new(ledger.accounts(None if name is None else [name]), cap)
             if cap.epsilon is not None or before:
@@ -136,14 +139,6 @@ def allowed(cap: Cap, n: int = 1) -> float:
     except ValueError as error:
         remedy = f"Give {parameter('cap')} such as 3, and {parameter('delta')} such as 1e-5."
         raise refused("cap", sentence(error), remedy, "bad-value") from error
-
-
-def _check_noted(cap: Cap, before: list[Cap]) -> None:
-    """Refuse a cap that allows more than those before it and does not say why."""
-    if cap.note is None and any(cap.most is None or cap.most > (each.most or 0.0) for each in before):
-        now = "no cap" if cap.epsilon is None else f"epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g}"
-        what = f"That would be more than the cap allows: {now} in place of {said(before[0])}."
-        raise refused("note", what, f"Say why: {parameter('note')}. It stays in the ledger.")
 
 
 def _check_new(accounts: list[Account], cap: Cap) -> None:
@@ -202,13 +197,10 @@ def _check_kind(cap: Cap, charge: Charge) -> None:
 
 
 def left(account: Account, delta: float, of: Charge | None = None) -> tuple[float, Cap] | None:
-    """The largest ε of four digits at δ that one more charge of a population may spend under all caps that hold for it.
+    """The largest ε of four digits at δ that one more charge of a population may spend under all caps that hold for it
+    (0 if nothing fits), and the cap that leaves least. None if there is no cap.
 
     of: a charge like it, which says unit, set and split; None: one of the cap's unit, on the most used split.
-
-    Returns:
-        It, and the cap that leaves least; 0 if nothing fits. None if there is no cap.
-
     """
     at = None if of is None else (of.set, of.split)
     found = [

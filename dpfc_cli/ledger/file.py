@@ -53,23 +53,15 @@ def read(path: Path) -> Ledger:
 
 
 def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> Ledger:
-    """Add facts to a ledger, all of them or none. Returns only when they are on disk.
+    """Add facts to a ledger, which is made if it is not there: all of them or none. Returns the ledger with them, only
+    when they are on disk.
 
     While `make` decides, nobody else can add anything. The rows are compared with what was to be written before they
     are committed. Afterwards the file of that name is opened again, and must have them.
 
-    Args:
-        path: the ledger. It is made if it is not there.
-        make: told what the ledger has, and returns what is to be added. It raises UserError to refuse.
-        what: what is added, for messages: "The cap".
-
-    Returns:
-        The ledger with the new facts.
-
-    Raises:
-        UserError: it was refused, or the file cannot be written. It says whether the facts were added all the same.
-        KeyboardInterrupt: a note says so.
-
+    make: told what the ledger has, and returns what is to be added. It raises UserError to refuse. what: what is added,
+    for messages: "The cap". UserError: it was refused, or the file cannot be written. It says whether the facts were
+    added all the same. KeyboardInterrupt: a note says so.
     """
     made: Sequence[Fact] = ()
     try:

@@ -165,9 +165,8 @@ def known_set(ledger: Ledger, features: "FeatureSet", lacking: bool = False) -> 
     """
     found, folder = ledger.sets.get(features.manifest.id, []), features.folder
     if folder.resolve().name.endswith(PARTIAL):
-        raise refused(
-            "features", f"{quoted(folder)} is not complete.", "Run the command that began it again.", "missing"
-        )
+        what = f"{quoted(folder)} is not complete."
+        raise refused("features", what, "Run the command that began it again.", "missing")
     if not found and not lacking:
         what = f"The ledger {quoted(ledger.path)} does not have {features.name}: what was spent on it is not known."
         remedy = (

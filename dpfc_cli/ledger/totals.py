@@ -152,10 +152,8 @@ def spent(charges: Iterable[Charge], unit: Unit) -> float:
 
 
 def _for(unit: Unit, charge: Charge, release: Any) -> dict[str, Any]:
-    """A release as it counts for a unit.
-
-    The bound of a sampled release is for a unit that takes part or does not. For one record of a person it is not, so
-    the release counts as a full pass then: somebody who also sees who takes part learns more.
+    """A release as it counts for a unit. The bound of a sampled one is for a unit that takes part or does not. For one
+    record of a person it is not, so it counts as a full pass then: somebody who sees who takes part learns more.
     """
     rate = release["rate"] if charge.unit == unit else 1.0
     return {**release, "sigma": release["sigma"] / charge.weight(unit), "rate": rate}

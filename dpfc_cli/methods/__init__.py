@@ -25,19 +25,11 @@ AUTO = "auto"
 
 
 def method_named(name: str, facts: Facts) -> AnyMethod:
-    """The method with that name, in upper or lower case.
+    """The method with that name, in upper or lower case. UserError: there is no such method.
 
     "auto" is dp-whitened for records with one label, because it had the best accuracy in measurements. It is dp-fc for
     records with several labels: their classes do not compete, but the softmax loss of dp-whitened assumes that they do.
     (That choice is an argument, not a measurement.)
-
-    Args:
-        name: the name of a method, or "auto".
-        facts: the public facts.
-
-    Raises:
-        UserError: there is no such method.
-
     """
     name = name.lower()
     if name == AUTO:

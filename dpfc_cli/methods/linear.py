@@ -28,13 +28,10 @@ def threads_for(side: int) -> int:
 
 
 def symmetric_psd(matrix: np.ndarray) -> np.ndarray:
-    """The nearest positive semi-definite matrix in Frobenius norm: negative eigenvalues become zero.
+    """The nearest positive semi-definite matrix in Frobenius norm: negative eigenvalues become zero. matrix: d × d, or
+    a stack of such matrices.
 
     Noise makes the smallest eigenvalues of a released Gram matrix negative. The true eigenvalues are not negative.
-
-    Args:
-        matrix: d × d, or a stack of such matrices.
-
     """
     values, vectors = np.linalg.eigh((matrix + matrix.swapaxes(-1, -2)) / 2)
     return np.asarray((vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2))
@@ -54,13 +51,8 @@ def shrink(values: np.ndarray, spread: float) -> np.ndarray:
 
 
 def damped_inverse(matrix: np.ndarray, damping: float, edge: float = 0.0) -> np.ndarray:
-    """(M⁺ + damping·I)⁻¹, from one decomposition. M⁺ is M with shrunken eigenvalues, and none below zero.
-
-    Args:
-        matrix: M, d × d.
-        damping: a positive number.
-        edge: of the noise in M (`noise_edge`). 0: the eigenvalues are not shrunk.
-
+    """(M⁺ + damping·I)⁻¹, from one decomposition of M, d × d. M⁺ is M with shrunken eigenvalues, and none below zero.
+    damping: above 0. edge: of the noise in M (`noise_edge`). 0: the eigenvalues are not shrunk.
     """
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     values = shrink(values, edge / 2) if edge else values
@@ -68,17 +60,12 @@ def damped_inverse(matrix: np.ndarray, damping: float, edge: float = 0.0) -> np.
 
 
 def noise_edge(facts: Facts, side: int, sigma: float) -> float:
-    """The edge: the largest eigenvalue, per record, of the noise in a released Gram matrix.
+    """The edge: the largest eigenvalue, per record, of the noise in a released Gram matrix of that side. sigma: the
+    noise multiplier of its release.
 
     The noise has the variance σ²/2 off the diagonal. So its spectrum is a semicircle of radius √(2·side)·σ (Wigner).
     The edge is known from public facts. Eigenvalues below it are mostly noise, so it is the natural scale of a ridge or
     a damping.
-
-    Args:
-        facts: the public facts.
-        side: the side of the matrix.
-        sigma: the noise multiplier of its release.
-
     """
     return math.sqrt(2 * side) * sigma * sensitivity(Gram, facts) / facts.n
 

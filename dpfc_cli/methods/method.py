@@ -22,15 +22,9 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """A linear head without its card: scores are chain(x)·weight + bias.
-
-    Attributes:
-        chain: the preprocessing.
-        weight: d × m.
-        bias: m.
-        converged: whether a training that runs to the optimum reached it; None for other trainings.
-        trusted: how far a public start was trusted for each class, m numbers from 0 to 1; None if there was none.
-
+    """A linear head without its card: scores are chain(x)·weight + bias. weight: d × m. bias: m. converged: whether a
+    training that runs to the optimum reached it; None for other trainings. trusted: how far a public start was trusted
+    for each class, m numbers from 0 to 1; None if there was none.
     """
 
     chain: Chain
@@ -138,15 +132,8 @@ def factors(method: Method[Any, Any], given: Given) -> list[dict[str, float]]:
 def scaled(
     method: Method[Any, Any], facts: Facts, mu: float, given: Given, point: Mapping[str, float]
 ) -> dict[str, Any]:
-    """The given options and those of a point of the grid, as values.
-
-    Args:
-        method: the method.
-        facts: the public facts.
-        mu: the μ of the training.
-        given: options that the user set.
-        point: a factor for each tuned option. The value is the factor times the default, rounded to four digits.
-
+    """The given options and those of a point of the grid, as values, for a training of that μ. point: a factor for each
+    tuned option. The value is the factor times the default, rounded to four digits.
     """
     defaults = method.defaults(facts, mu, given)
     return {**given, **{name: float(f"{getattr(defaults, name) * factor:.4g}") for name, factor in point.items()}}

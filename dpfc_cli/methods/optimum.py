@@ -50,15 +50,8 @@ def plan(facts: Facts, loss: Loss) -> Plan:
 
 
 def solve(oracle: Oracle, facts: Facts, chain: Chain, constant: float, loss: Loss) -> Solution:
-    """The optimum of the loss, with a bias, over records without clipping and noise.
-
-    Args:
-        oracle: the non-private oracle.
-        facts: the public facts.
-        chain: the preprocessing.
-        constant: the value of the bias feature.
-        loss: "sigmoid" or "softmax".
-
+    """The optimum of the loss, with a bias, over records without clipping and noise. oracle: the non-private one.
+    constant: the value of the bias feature.
     """
     ridge = np.diag([RIDGE] * facts.d + [0.0])
     gram = oracle.release(Gram(chain, constant)) / (facts.n * facts.m) + ridge

@@ -52,12 +52,8 @@ ALIKE = 1e-6
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PublicHead:
-    """Public class vectors.
-
-    Attributes:
-        vectors: d × m. A column of zeros stands for a class of which nothing is known.
-        origin: what the card says about them, JSON-able.
-
+    """Public class vectors, d × m. A column of zeros stands for a class of which nothing is known. origin: what the
+    card says about them, JSON-able.
     """
 
     vectors: np.ndarray
@@ -66,12 +62,8 @@ class PublicHead:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A start in the white space.
-
-    Attributes:
-        theta: d × m: its scores have the standard deviation 1 over records and classes.
-        known: which classes have a vector, m.
-
+    """A start in the white space. theta: d × m: its scores have the standard deviation 1 over records and classes.
+    known: which classes have a vector, m.
     """
 
     theta: np.ndarray
@@ -96,14 +88,8 @@ class Start:
 
 
 def directions(vectors: np.ndarray) -> np.ndarray | None:
-    """The vectors with length 1, less their mean over the known classes: it says nothing about the classes.
-
-    Args:
-        vectors: d × m.
-
-    Returns:
-        d × m, with the columns of zeros as they were. None if the vectors do not tell any two classes apart.
-
+    """The vectors, d × m, with length 1, less their mean over the known classes: it says nothing about the classes.
+    Columns of zeros stay as they were. None if the vectors do not tell any two classes apart.
     """
     lengths = np.linalg.norm(vectors, axis=0)
     known = lengths > 0
@@ -119,16 +105,8 @@ def directions(vectors: np.ndarray) -> np.ndarray | None:
 
 
 def start_of(vectors: np.ndarray, whiten: np.ndarray, variances: np.ndarray) -> Start | None:
-    """The start that public vectors make in the white space.
-
-    Args:
-        vectors: d × m.
-        whiten: W, d × d, with orthogonal columns: a white record is Wᵀx.
-        variances: the variances of the white coordinates, d.
-
-    Returns:
-        The start. None if the vectors do not tell any two classes apart.
-
+    """The start that public vectors, d × m, make in the white space; None if they do not tell any two classes apart.
+    whiten: W, d × d, with orthogonal columns: a white record is Wᵀx. variances: of the white coordinates, d.
     """
     units = directions(vectors)
     if units is None:
@@ -146,17 +124,11 @@ def start_of(vectors: np.ndarray, whiten: np.ndarray, variances: np.ndarray) -> 
 
 
 def judged(agreed: np.ndarray, deviation: float, good: float = GOOD) -> tuple[np.ndarray, float, float]:
-    """How far each class of a start is trusted, how well good classes agree, and whether the start is good.
+    """How far each class of a start is trusted (its probability to be right, in units of what it was before, at most
+    1), the expected level at which good classes agree, and the probability of a good start.
 
-    Args:
-        agreed: the agreements of the classes with a vector.
-        deviation: the standard deviation of the noise in each.
-        good: the probability of a good start.
-
-    Returns:
-        The probability of each class to be right, in units of what it was before, at most 1; the expected level; and
-        the probability of a good start.
-
+    agreed: the agreements of the classes with a vector. deviation: the standard deviation of the noise in each. good:
+    the probability of a good start before.
     """
     # A start that disagrees as a whole is not a worse one than a start that agrees with nothing.
     agreed = agreed - min(float(agreed.mean()), 0.0)
@@ -202,12 +174,7 @@ def verdict(start: Start, agreed: np.ndarray, deviation: float, noise: float) ->
     Where steps are short, scores of the standard deviation 1 are best. Where they are long, a large start would have to
     be unlearned, and half of it is enough.
 
-    Args:
-        start: the start.
-        agreed: the agreements of the classes with a vector.
-        deviation: the standard deviation of the noise in each.
-        noise: the length of the noise in one gradient of one class, in the same unit.
-
+    agreed, deviation: see `judged`. noise: the length of the noise in one gradient of one class, in the same unit.
     """
     clear = CLEAR * noise
     usual = float(LEVELS.mean())

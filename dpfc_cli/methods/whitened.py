@@ -52,12 +52,8 @@ diverge.
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Public:
-    """What is known from public features of the same backbone, scaled to norm 1.
-
-    Attributes:
-        mean: array of length d.
-        origin: what the card says about them, JSON-able.
-
+    """What is known from public features of the same backbone, scaled to norm 1. mean: d. origin: what the card says
+    about them, JSON-able.
     """
 
     mean: np.ndarray

@@ -37,15 +37,8 @@ _SLACK = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """(ε, δ)-differential privacy, and the μ of Gaussian differential privacy from which it was computed.
-
-    Attributes:
-        epsilon: ε.
-        delta: δ.
-        mu: μ.
-        eta: the total variation distance between the noise that is drawn and the ideal noise, over all samples of a
-            run.
-
+    """(ε, δ)-differential privacy, and the μ of Gaussian differential privacy from which it was computed. eta: the
+    total variation distance between the noise that is drawn and the ideal noise, over all samples of a run.
     """
 
     epsilon: float
@@ -85,15 +78,10 @@ def _mills(x: float) -> float:
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """δ(ε) of a μ-GDP mechanism.
+    """δ(ε), ε ≥ 0, of a μ-GDP mechanism.
 
     Both terms have the common factor φ(ε/μ − μ/2), because it equals e^ε·φ(ε/μ + μ/2). What remains is a difference of
     Mills ratios. So neither a small δ nor a large ε loses digits.
-
-    Args:
-        epsilon: ε ≥ 0.
-        mu: μ.
-
     """
     if mu <= 0:
         return 0.0
@@ -109,14 +97,7 @@ def mu_for(epsilon: float, delta: float, eta: float = 0.0) -> float:
     If a mechanism is within η in total variation of an (ε, δ')-private one, it is (ε, δ' + (1 + e^ε)·η)-private. So the
     distance η is paid out of δ.
 
-    Args:
-        epsilon: ε, 1e-4 to 100.
-        delta: δ, 1e-30 to 1.
-        eta: η, the total variation distance of the noise from the ideal noise.
-
-    Raises:
-        ValueError: ε or δ is out of range, or η leaves nothing of δ.
-
+    ValueError: ε or δ is out of range (`check_privacy`), or η leaves nothing of δ.
     """
     check_privacy(epsilon, delta)
     target = delta - (1 + math.exp(epsilon)) * eta
@@ -133,21 +114,9 @@ def mu_for(epsilon: float, delta: float, eta: float = 0.0) -> float:
 
 
 def epsilon_for(mu: float, delta: float, eta: float = 0.0) -> float:
-    """The smallest ε ≥ 1e-4 with δ(ε) + (1 + e^ε)·η ≤ δ for a μ-GDP mechanism.
+    """The smallest ε ≥ 1e-4 with δ(ε) + (1 + e^ε)·η ≤ δ for a μ-GDP mechanism. 0 for μ = 0; infinity if there is none.
 
-    Its relative error is about 1e-9, on the private side.
-
-    Args:
-        mu: μ.
-        delta: δ, 1e-30 to 1.
-        eta: η, the total variation distance of the noise from the ideal noise.
-
-    Returns:
-        ε. 0 for μ = 0; infinity if there is no such ε.
-
-    Raises:
-        ValueError: δ is out of range.
-
+    Its relative error is about 1e-9, on the private side. ValueError: δ is out of range.
     """
     check_privacy(1.0, delta)
     if mu == 0:
@@ -181,11 +150,7 @@ def gaussian_attack(mu: float, false_alarms: float, eta: float = 0.0) -> Attack:
     step the power is at most Φ(Φ⁻¹(·) + μ) of the power before it. So after all steps it is at most Φ(Φ⁻¹(α) + kμ).
     This is k·μ-GDP (ibid., Theorem 2.14).
 
-    Args:
-        mu: μ.
-        false_alarms: α, the rate of false alarms, in (0, 1).
-        eta: η.
-
+    false_alarms: α, in (0, 1).
     """
     normal = NormalDist()
     accuracy = normal.cdf(mu / 2) + eta
@@ -201,11 +166,7 @@ def attack(epsilon: float, delta: float, false_alarms: float) -> Attack:
     Viswanath 2015, "The composition theorem for differential privacy"). The sum of both gives
     α + β ≥ 2(1 − δ)/(1 + e^ε), and accuracy is 1 − (α + β)/2. Each of the two alone bounds the power 1 − β. ∎
 
-    Args:
-        epsilon: ε.
-        delta: δ.
-        false_alarms: α, the rate of false alarms, in (0, 1).
-
+    false_alarms: α, in (0, 1).
     """
     odds = math.exp(epsilon)
     power = min(odds * false_alarms + delta, 1 - (1 - delta - false_alarms) / odds)
@@ -238,12 +199,7 @@ def default_delta(n: int) -> float:
 
 
 def check_privacy(epsilon: float, delta: float) -> None:
-    """Check the range of ε and δ.
-
-    Raises:
-        ValueError: unless 1e-4 ≤ ε ≤ 100 and 1e-30 ≤ δ < 1.
-
-    """
+    """ValueError unless 1e-4 ≤ ε ≤ 100 and 1e-30 ≤ δ < 1."""
     if not LEAST_EPSILON <= epsilon <= LARGEST_EPSILON:
         raise ValueError(f"epsilon must lie between {LEAST_EPSILON:g} and {LARGEST_EPSILON:g}, not at {epsilon:g}")
     if not LEAST_DELTA <= delta < 1:

@@ -30,10 +30,8 @@ NORM_BITS = 18
 class Clip:
     """x ↦ x·min(1, C/‖x‖)/C: clip to norm C, then measure in units of C. The result has a norm of at most 1.
 
-    Attributes:
-        norm: C > 0, in the units of the features. If C is smaller than the norm of every record (as the paper's 0.005),
-            every record is scaled to norm 1.
-
+    norm: C > 0, in the units of the features. If C is smaller than the norm of every record (as the paper's 0.005),
+    every record is scaled to norm 1.
     """
 
     norm: float
@@ -41,25 +39,16 @@ class Clip:
 
 @dataclass(frozen=True)
 class Centre:
-    """x ↦ x − mean.
-
-    Attributes:
-        mean: array of length d, float64.
-
-    """
+    """x ↦ x − mean. mean: d, float64."""
 
     mean: np.ndarray
 
 
 @dataclass(frozen=True)
 class Linear:
-    """x ↦ Aᵀx, in float32.
+    """x ↦ Aᵀx, in float32. matrix: A, d × d, float64.
 
     The product may round differently in blocks of another shape, as logits do.
-
-    Attributes:
-        matrix: A, d × d, float64.
-
     """
 
     matrix: np.ndarray
@@ -72,19 +61,12 @@ _FIELDS: dict[type[Step], str] = {Clip: "norm", Centre: "mean", Linear: "matrix"
 
 
 def norms(v: Any, xp: Any) -> Any:
-    """Euclidean norms of rows, with a relative error of at most √d·2⁻¹⁹.
+    """Euclidean norms of the rows of v (B × d, float64), with a relative error of at most √d·2⁻¹⁹: B × 1, float64. That
+    of a row of zeros is 0.
 
     The coordinates are rounded to integers on a grid. The spacing of the grid is the largest coordinate of the row
     divided by 2¹⁸. The squares of these integers sum exactly, because d·2³⁶ ≤ 2⁵³ for d ≤ 2¹⁷. So the result is the
     same number for any order of the sum and on any IEEE machine.
-
-    Args:
-        v: B × d, float64.
-        xp: NumPy or `jax.numpy`.
-
-    Returns:
-        B × 1, float64. The norm of a row of zeros is 0.
-
     """
     largest = xp.max(xp.abs(v), axis=-1, keepdims=True)
     step = xp.where(largest > 0, largest, 1.0) / 2.0**NORM_BITS
@@ -101,17 +83,7 @@ def into_ball(v: Any, xp: Any) -> Any:
 
 
 def run(chain: Chain, x: Any, xp: Any) -> Any:
-    """Apply the chain to every row of x.
-
-    Args:
-        chain: the steps.
-        x: B × d, float32, finite.
-        xp: NumPy or `jax.numpy`.
-
-    Returns:
-        B × d, float64.
-
-    """
+    """Apply the chain to every row of x: from B × d, float32 and finite, to B × d, float64."""
     z = x.astype(xp.float64)
     for step in chain:
         if isinstance(step, Clip):
@@ -129,30 +101,17 @@ def values(chain: Chain) -> list[Any]:
 
 
 def with_values(chain: Chain, given: Sequence[Any]) -> Chain:
-    """The chain with other numbers and arrays.
+    """The chain with other numbers and arrays: one value for each step, in order.
 
-    If all the given values are hashable placeholders, the result is hashable. It then stands for all chains with these
-    kinds of steps.
-
-    Args:
-        chain: the steps.
-        given: one value for each step, in order.
-
+    If all of them are hashable placeholders, the result is hashable. It then stands for all chains with these kinds of
+    steps.
     """
     return tuple(replace(step, **{_FIELDS[type(step)]: value}) for step, value in zip(chain, given, strict=True))
 
 
 def check(chain: Chain, d: int) -> None:
-    """Check a chain before it is used on records.
-
-    Args:
-        chain: the steps.
-        d: the number of dimensions.
-
-    Raises:
-        ValueError: a step is of an unknown class, its number is not positive and finite, or its array is not a finite
-            float64 array of exactly the right shape.
-
+    """Check a chain for d dimensions before it is used on records. ValueError: a step is of an unknown class, its
+    number is not positive and finite, or its array is not a finite float64 array of exactly the right shape.
     """
     for step in chain:
         value: Any = getattr(step, _FIELDS.get(type(step), ""), None)
@@ -179,16 +138,9 @@ def arrays(chain: Chain) -> list[np.ndarray]:
 
 
 def from_json(steps: list[dict[str, Any]], held: Sequence[np.ndarray], d: int) -> Chain:
-    """The chain that a card and its arrays describe.
-
-    Args:
-        steps: what `to_json` wrote.
-        held: the arrays, in the order of `arrays`.
-        d: the number of dimensions.
-
-    Raises:
-        ValueError: this version does not know a step, an array is missing, or a value is not valid (see `check`).
-
+    """The chain, for d dimensions, that a card and its arrays describe. steps: what `to_json` wrote. held: in the order
+    of `arrays`. ValueError: this version does not know a step, an array is missing, or a value is not valid (see
+    `check`).
     """
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise ValueError("its preprocessing is no list of steps")

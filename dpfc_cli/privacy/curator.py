@@ -98,19 +98,10 @@ def eta_of(plan: Plan) -> float:
 
 
 def draw_noise(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
-    """Independent integer noise for every coordinate of an answer.
+    """Independent integer noise for every coordinate of an answer of that shape, int64. All of it is drawn at once.
 
     A symmetric answer gets noise on its upper triangle, which is then mirrored: σ on the diagonal, σ/√2 above it.
-
-    Args:
-        query: the query.
-        shape: the shape of its answer. All its noise is drawn at once.
-        sigma: the standard deviation of the noise, in integers of the lattice.
-        bits: the source of random bits.
-
-    Returns:
-        The given shape, int64.
-
+    sigma: the standard deviation of the noise, in integers of the lattice.
     """
     if not query.symmetric:
         return rounded_normal(sigma, math.prod(shape), bits).reshape(shape)
@@ -130,11 +121,8 @@ def _added(noise: np.ndarray, total: np.ndarray, pool: bool) -> np.ndarray:
     """The noise plus the exact sum, added as int64 and then rounded to float64. It takes the memory of the noise, and
     little more: answers of many classes are as large as all the rest of a training.
 
-    Args:
-        noise: int64. It is overwritten.
-        total: the same shape, float64 with integer values.
-        pool: whether not to round: then the bytes of the answer are those of the integers.
-
+    noise: int64. It is overwritten. total: the same shape, float64 with integer values. pool: whether not to round:
+    then the bytes of the answer are those of the integers.
     """
     answer = noise.view(np.float64)
     for integers, exact, made in zip(noise, total, answer, strict=True):
@@ -199,11 +187,8 @@ class _Passes(Oracle):
         self._on_stack = 0
 
     def release(self, query: Query) -> np.ndarray:
-        """The answer to a query; float64, in its natural units.
-
-        Raises:
-            PlanError: a curator may not answer it: it is not valid, or it is not the next release of the plan.
-
+        """The answer to a query; float64, in its natural units. PlanError: a curator may not answer it: it is not
+        valid, or it is not the next release of the plan.
         """
         answers = list(self.pieces(query))
         return answers[0] if len(answers) == 1 else np.concatenate(answers)
@@ -264,11 +249,8 @@ class _Passes(Oracle):
 
 
 class Curator(_Passes):
-    """The private oracle: it answers the releases of a mechanism, in order, from these records.
-
-    Attributes:
-        released: how many releases have begun.
-
+    """The private oracle: it answers the releases of a mechanism, in order, from these records. released: how many
+    releases have begun.
     """
 
     def __init__(
@@ -383,15 +365,8 @@ class NonPrivate(_Passes):
     ) -> None:
         """Make an oracle without privacy.
 
-        Args:
-            facts: the public facts.
-            records: the records.
-            plan: progress is measured against it. The number of passes may depend on the records.
-            progress: as of a `Curator`.
-            shelf: as of a `Curator`.
-            together: as of a `Curator`.
-            stack: as of a `Curator`.
-
+        plan: progress is measured against it. The number of passes may depend on the records. For the others see
+        `Curator`.
         """
         super().__init__(records, facts, Reals(), plan, progress, shelf, together, stack)
 

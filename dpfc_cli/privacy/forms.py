@@ -36,11 +36,6 @@ def opened(query: Query, *names: str) -> Query:
     """The query with `OPEN` in place of the named fields and of all values of its chain.
 
     Fields that are None or 0 stay as they are, because there these values mean "none".
-
-    Args:
-        query: the query.
-        names: the fields to open.
-
     """
     known: Any = query
     held = {field.name: getattr(query, field.name) for field in fields(known) if field.name in names}
@@ -62,10 +57,7 @@ def pieces(query: Query, shape: tuple[int, ...]) -> list[Query]:
     """The pieces in which a query is summed and noised, so that memory holds one of them: at most `PIECE_BYTES`, or one
     matrix. Most queries are one piece.
 
-    Args:
-        query: the query, or its form.
-        shape: the shape of its answer.
-
+    shape: of its answer. Of the query the form is enough.
     """
     if not isinstance(query, ClassGrams) or query.stop is not None:
         return [query]
@@ -95,15 +87,8 @@ def check(query: Query, facts: Facts) -> None:
     override `factors`. An attribute of the instance could hide `replace_one` or `scale` of its class. An array of
     another shape could broadcast the residual of one record over the others.
 
-    Args:
-        query: the query.
-        facts: the public facts.
-
-    Raises:
-        ValueError: the class of the query is not one of `QUERIES` itself; it has other fields than its own; its chain
-            has an unknown step; a number is not positive and finite; or an array is not finite or does not have its
-            exact shape.
-
+    ValueError: the class of the query is not one of `QUERIES` itself; it has other fields than its own; its chain has
+    an unknown step; a number is not positive and finite; or an array is not finite or does not have its exact shape.
     """
     known: Any = query
     if (

@@ -13,23 +13,15 @@ NO_LABEL = -1
 
 
 def prepare(x: Any, labels: Any, m: int, xp: Any) -> tuple[Any, Any, Any]:
-    """Turn raw records into what the queries take.
+    """Turn raw records (features, B × d, and labels, B × k, `NO_LABEL` for "none") into what the queries take.
 
     A record is null in each of three cases: it has no label; it has a label outside −1..m−1; one of its features is NaN
     or infinite. (Padding and records outside a sample are given no label, so they are null too.) The features of a null
     record are replaced by zeros before they meet anything else. Labels are a set: a class that occurs twice counts
     once.
 
-    Args:
-        x: B × d features.
-        labels: B × k, with `NO_LABEL` (−1) for "none".
-        m: number of classes.
-        xp: NumPy or `jax.numpy`.
-
-    Returns:
-        The features (B × d, float32), the label rows (B × m, float64 zeros and ones) and the mask of records that are
-        not null (B × 1, bool).
-
+    Returns the features (B × d, float32), the label rows (B × m, float64 zeros and ones) and the mask of records that
+    are not null (B × 1, bool).
     """
     x = x.astype(xp.float32)
     known = xp.all((labels >= NO_LABEL) & (labels < m), axis=-1) & xp.any(labels >= 0, axis=-1)
@@ -43,18 +35,9 @@ def label_rows(labels: Any, m: int, xp: Any) -> Any:
 
 
 def inputs(chain: Chain, constant: float, x: Any, xp: Any, radius: float | None = None) -> Any:
-    """The input of the linear head for each record: chain(x), followed by a constant feature for the bias.
-
-    Args:
-        chain: the preprocessing.
-        constant: the value of the constant feature; 0 for none.
-        x: B × d, float32, finite.
-        xp: NumPy or `jax.numpy`.
-        radius: the length that every row is scaled to; None leaves the rows as they are.
-
-    Returns:
-        B × d, or B × (d + 1) with the constant feature; float64.
-
+    """The input of the linear head for each record, B × d, float32 and finite: chain(x), followed by a constant feature
+    for the bias (0 for none). B × d or B × (d + 1), float64. radius: the length that every row is scaled to; None
+    leaves the rows as they are.
     """
     z = run(chain, x, xp)
     if constant:
@@ -66,13 +49,8 @@ def inputs(chain: Chain, constant: float, x: Any, xp: Any, radius: float | None 
 
 
 def probabilities(logits: Any, loss: Loss, xp: Any) -> Any:
-    """Class probabilities of logits. They are finite and in [0, 1] for all logits, NaN and infinities included.
-
-    Args:
-        logits: B × m, float32.
-        loss: "sigmoid": each class by itself. "softmax": the probabilities of a record sum to 1.
-        xp: NumPy or `jax.numpy`.
-
+    """Class probabilities of logits, B × m, float32. They are finite and in [0, 1] for all logits, NaN and infinities
+    included. loss: "sigmoid": each class by itself. "softmax": the probabilities of a record sum to 1.
     """
     logits = xp.clip(xp.nan_to_num(logits, nan=0.0), -1e6, 1e6)
     if loss == "softmax":

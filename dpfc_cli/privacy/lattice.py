@@ -25,12 +25,7 @@ LONGEST = 2**17
 
 @dataclass(frozen=True)
 class Lattice:
-    """The grid on which one training sums.
-
-    Attributes:
-        bits: b. A vector of norm 1 has an integer norm of at most 2ᵇ.
-
-    """
+    """The grid on which one training sums. bits: b. A vector of norm 1 has an integer norm of at most 2ᵇ."""
 
     bits: int
 
@@ -59,32 +54,19 @@ class Lattice:
 
         It is a little less than √squared. The difference leaves room for the error of `chain.norms` (√d·2⁻¹⁹ relative)
         and for rounding (√d/2). So the check in `vector` does not reject finite vectors.
-
-        Args:
-            squared: the bound on Σ q².
-            d: the number of coordinates.
-
         """
         slack = math.sqrt(d) / (1 << NORM_BITS)
         return math.sqrt(squared) * (1 - slack) - math.sqrt(d)
 
     def vector(self, v: Any, squared: int, xp: Any) -> Any:
-        """Integer vectors q ≈ radius·v/max(1, ‖v‖) for the rows of v.
+        """Integer vectors q ≈ radius·v/max(1, ‖v‖) for the rows of v: from B × d, float64, to B × d, float64 with
+        integer values.
 
         Guarantee: Σ qᵢ² ≤ squared ≤ 4ᵇ in exact integer arithmetic, for every input, including NaN and infinities.
 
         Proof: the last line returns zeros unless every |qᵢ| < 2ᵇ and the sum of squares is at most `squared`. If every
-        |qᵢ| < 2ᵇ, the squares are integers below 4ᵇ ≤ 2³⁶. Then d ≤ 2¹⁷ of them sum to at most 2⁵³. So the sum
-        that is compared with `squared` is exact. ∎
-
-        Args:
-            v: B × d, float64.
-            squared: the bound on Σ qᵢ², at most 4ᵇ.
-            xp: NumPy or `jax.numpy`.
-
-        Returns:
-            B × d, float64 with integer values.
-
+        |qᵢ| < 2ᵇ, the squares are integers below 4ᵇ ≤ 2³⁶. Then d ≤ 2¹⁷ of them sum to at most 2⁵³. So the sum that is
+        compared with `squared` is exact. ∎
         """
         q = xp.rint(into_ball(v, xp) * self.radius(squared, v.shape[-1]))
         # An equal one would do no harm: 2¹⁷ squares of 2³⁶ are 2⁵³.
@@ -116,14 +98,8 @@ def lattice_for(n: int, sigma: float, d: int) -> Lattice:
     Two conditions decide. n·4ᵇ ≤ 2⁵² keeps every partial sum exact in float64. 2·20·σ·4ᵇ ≤ 2⁶¹ keeps the largest
     possible noise an int64: 20 standard deviations, times the factor 2 of replace-one adjacency.
 
-    Args:
-        n: number of records.
-        sigma: the largest noise multiplier of the plan.
-        d: the largest length of a factor.
-
-    Raises:
-        ValueError: the conditions leave fewer than 10 bits, or d exceeds 2¹⁷.
-
+    sigma: the largest noise multiplier of the plan. d: the largest length of a factor. ValueError: the conditions leave
+    fewer than 10 bits, or d exceeds 2¹⁷.
     """
     fits = min(math.log2(2**52 / n), math.log2(2**61 / (40 * sigma)))
     bits = min(MOST_BITS, math.floor(fits / 2))

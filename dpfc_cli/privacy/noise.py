@@ -85,20 +85,7 @@ def bernoulli(rate: float, count: int, bits: Bits) -> np.ndarray:
 
 
 def rounded_normal(sigma: int, size: int, bits: Bits) -> np.ndarray:
-    """Independent samples of round(σ·Z).
-
-    Args:
-        sigma: σ, an integer in 1..2⁵⁷. (20σ must fit into an int64.)
-        size: the number of samples.
-        bits: the source of random bits.
-
-    Returns:
-        `size` samples, int64.
-
-    Raises:
-        ValueError: sigma is out of range.
-
-    """
+    """Independent samples of round(σ·Z), int64. ValueError: σ is no integer in 1..2⁵⁷. (20σ must fit into an int64.)"""
     if not 1 <= sigma <= 2**57:
         raise ValueError("sigma must be an integer in 1..2^57")
     out = np.empty(size, np.int64)

@@ -85,15 +85,7 @@ class Release:
 
 
 def planned(query: Query, facts: Facts, share: float, rate: float = 1.0) -> Release:
-    """The release that `query` will ask for.
-
-    Args:
-        query: the query; its values may be `forms.OPEN`.
-        facts: the public facts.
-        share: the fraction of the privacy budget μ².
-        rate: the probability with which each unit takes part.
-
-    """
+    """The release that `query` will ask for: its values may be `forms.OPEN`. share, rate: as of a `Release`."""
     return Release(form=form(query), shape=query.shape(facts), share=share, rate=rate)
 
 
@@ -112,12 +104,9 @@ def _is_piece(form: Query) -> bool:
 class Plan:
     """The releases of one training, in order. Their shares are scaled so that they sum to 1.
 
-    Attributes:
-        releases: the releases.
-        equal: the number of releases as the paper counts them. One noise multiplier for a whole training refers to this
-            number. It differs from the number of `releases` if one release of the paper is made in several blocks of
-            classes. None: it does not differ.
-
+    equal: the number of releases as the paper counts them. One noise multiplier for a whole training refers to this
+    number. It differs from the number of `releases` if one release of the paper is made in several blocks of classes.
+    None: it does not differ.
     """
 
     releases: tuple[Release, ...]
@@ -171,16 +160,8 @@ class Plan:
         return sum(math.prod(part) for r in self.releases for part in r.parts if len(r.parts) > 1)
 
     def due(self, released: int, query: Query, facts: Facts) -> Release:
-        """The next release of the plan, if `query` asks for it.
-
-        Args:
-            released: how many releases have begun.
-            query: what the method asks for.
-            facts: the public facts.
-
-        Raises:
-            PlanError: the plan has no release left, or `query` is not the next one.
-
+        """The next release of the plan, if `query` asks for it. released: how many have begun. PlanError: the plan has
+        no release left, or `query` is not the next one.
         """
         if released == len(self.releases):
             raise PlanError("the plan has no release left")
@@ -195,14 +176,9 @@ class Plan:
         return due
 
     def described(self, sigmas: tuple[float, ...] | None) -> list[dict[str, Any]]:
-        """The releases as the card of a head and the ledger state them.
-
-        Args:
-            sigmas: the noise multipliers in plan order. None: without noise, which is stated as 0.
-
-        Returns:
-            JSON-able rows. Equal releases that follow one another are one row, with their number as `times`.
-
+        """The releases as the card of a head and the ledger state them: JSON-able rows. Equal releases that follow one
+        another are one row, with their number as `times`. sigmas: in plan order. None: without noise, which is stated
+        as 0.
         """
         sigmas = sigmas or (0.0,) * len(self.releases)
         rows = [(r.kind, r.shape, w, s, r.rate) for r, w, s in zip(self.releases, self.shares, sigmas, strict=True)]

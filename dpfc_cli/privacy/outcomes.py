@@ -35,13 +35,8 @@ class Outcomes:
     Scale: a record has 1 in one cell, or by class in at most k cells, one for each label. The row of cells is divided
     by the root of this number, so its norm is at most 1, and one cell stands for one record.
 
-    Attributes:
-        chain: the preprocessing of the head.
-        weight: d × m, finite float64.
-        bias: m, finite float64.
-        best: with how many classes a record is still counted apart from the wrong ones; 1 for none.
-        by_class: whether records are counted for each class.
-
+    weight: d × m, bias: m, both finite float64. best: with how many classes a record is still counted apart from the
+    wrong ones; 1 for none.
     """
 
     chain: Chain

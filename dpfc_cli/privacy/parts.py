@@ -76,15 +76,8 @@ class Together:
 
 
 def follow(channel: Channel, over: Summed) -> None:
-    """Sum a part for each query that process 0 asks for, until it asks no more.
-
-    Args:
-        channel: the way to the other processes.
-        over: the facts of all records, and the stream from `passes.part_of(…).begin` on.
-
-    Raises:
-        ValueError: a message holds no query of the core.
-
+    """Sum a part for each query that process 0 asks for, until it asks no more. over: the facts of all records, and the
+    stream from `passes.part_of(…).begin` on. ValueError: a message holds no query of the core.
     """
     while message := channel.told():
         query, sample = decoded(message, over.facts)

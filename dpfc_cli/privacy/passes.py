@@ -66,14 +66,9 @@ def block_rows(facts: Facts) -> int:
 
 @dataclass(frozen=True)
 class Part:
-    """What one process reads: the units that begin in the records start to stop − 1.
-
-    Attributes:
-        start: the number of the first record, a multiple of the rows of a block.
-        stop: the number after the last one.
-        begin: the number of the record that the pass begins with. If units are persons, this is one block before
-            `start`: only there it can be seen whether a person goes on.
-
+    """What one process reads: the units that begin in the records start to stop − 1. start: a multiple of the rows of a
+    block. begin: the number of the record that the pass begins with. If units are persons, this is one block before
+    `start`: only there it can be seen whether a person goes on.
     """
 
     start: int
@@ -95,15 +90,8 @@ def part_of(facts: Facts, number: int, count: int) -> Part:
 
 
 def chained(spans: Sequence[range], facts: Facts) -> None:
-    """Check that the parts of a pass have each unit once.
-
-    Args:
-        spans: the numbers of the units of each part, in the order of the parts.
-        facts: the public facts.
-
-    Raises:
-        IncompletePassError: they do not.
-
+    """Check that the parts of a pass have each unit once. spans: the numbers of the units of each part, in the order of
+    the parts. IncompletePassError: they do not.
     """
     reached = 0
     for number, span in enumerate(spans):
@@ -120,22 +108,13 @@ def read(stream: BlockStream, size: int) -> Iterator[Block]:
 
 
 class Counted:
-    """A pass over a part. It is checked, and its units are counted, while it is read.
-
-    Attributes:
-        span: the numbers of the units of the part. It is known when the pass has ended.
-
+    """A pass over a part. It is checked, and its units are counted, while it is read. span: the numbers of the units of
+    the part. It is known when the pass has ended.
     """
 
     def __init__(self, facts: Facts, part: Part, sample: np.ndarray | None, progress: Progress | None = None) -> None:
-        """Begin a pass.
-
-        Args:
-            facts: the public facts.
-            part: what is read.
-            sample: which of all units take part: n, bool. None: all of them.
-            progress: told of the number of records so far and in all, after each block.
-
+        """Begin a pass. sample: which of all units take part: n, bool. None: all of them. progress: told of the number
+        of records so far and in all, after each block.
         """
         if sample is not None and (sample.shape != (facts.n,) or sample.dtype != np.bool_):
             raise IncompletePassError("a sample does not say of each unit whether it takes part")
@@ -148,15 +127,8 @@ class Counted:
         self._end: int | None = None
 
     def over(self, blocks: Iterator[Block], widths: tuple[int, ...]) -> Pass:
-        """Check the blocks of the pass.
-
-        Args:
-            blocks: the blocks.
-            widths: the number of columns of each array of `data`.
-
-        Raises:
-            IncompletePassError: they are not all records and all units of the part, each once, in order.
-
+        """Check the blocks of the pass. widths: the number of columns of each array of `data`. IncompletePassError:
+        they are not all records and all units of the part, each once, in order.
         """
         facts, part, expected = self._facts, self._part, self._part.begin
         if part.start == part.stop and (facts.rows is None or part.start == 0):

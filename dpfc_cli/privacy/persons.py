@@ -55,15 +55,9 @@ Factors = tuple[np.ndarray, np.ndarray]
 def clipped(query: Query, factors: Iterable[tuple[Any, Any, np.ndarray]], lattice: Lattice) -> Iterator[Factors]:
     """Scale the factors of records so that the contribution of each person is bounded.
 
-    Args:
-        query: the query that they are factors of.
-        factors: blocks of (left, right, persons): B × p and B × q integers, and the person of each record. The records
-            of a person follow one another.
-        lattice: the lattice of the factors.
-
-    Yields:
-        Blocks of (left, right): whole persons, in the same order. For a `Gram` both are one array.
-
+    factors: blocks of (left, right, persons): B × p and B × q integers of the lattice, and the person of each record.
+    The records of a person follow one another. Yields blocks of (left, right): whole persons, in the same order. For a
+    `Gram` both are one array.
     """
     held: list[np.ndarray] | None = None
     for block in factors:
@@ -141,12 +135,8 @@ def _inner(factor: np.ndarray) -> np.ndarray:
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """a·b = high·2³⁶ + middle·2¹⁸ + low, exactly, with middle and low in [0, 2¹⁸).
-
-    Args:
-        a: integers, |a| ≤ 2⁵³.
-        b: integers, |b| ≤ 2³⁶, and |a·b| ≤ 2⁷².
-
+    """a·b = high·2³⁶ + middle·2¹⁸ + low, exactly, with middle and low in [0, 2¹⁸). Integers, |a| ≤ 2⁵³, |b| ≤ 2³⁶ and
+    |a·b| ≤ 2⁷².
     """
     mask = (1 << _PIECE) - 1
     (a1, a0), (b1, b0) = ((each >> _PIECE, each & mask) for each in (a, b))

@@ -35,13 +35,8 @@ rate, and fails where float64 does not know that difference well enough.
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """`times` Poisson-sampled Gaussian mechanisms with the same noise multiplier and sampling rate.
-
-    Attributes:
-        sigma: the noise multiplier.
-        rate: the probability with which each unit takes part.
-        times: the number of mechanisms.
-
+    """`times` Poisson-sampled Gaussian mechanisms with the noise multiplier σ. rate: the probability with which each
+    unit takes part.
     """
 
     sigma: float
@@ -52,19 +47,12 @@ class Sampled:
 def epsilon_for(
     mechanisms: Sequence[Sampled], mu: float, delta: float, eta: float = 0.0, interval: float = FINE
 ) -> float:
-    """ε at δ of sampled mechanisms that are composed with one Gaussian mechanism on all records.
+    """ε at δ of sampled mechanisms that are composed with one Gaussian mechanism on all records, of that μ (0 for
+    none).
 
-    Args:
-        mechanisms: the sampled mechanisms.
-        mu: the μ of the mechanism on all records; 0 for none.
-        delta: δ.
-        eta: the total variation distance of the noise from the ideal noise. It is paid out of δ, see `_paid`.
-        interval: the step of the discrete privacy loss. Every step gives an upper bound; a finer one gives a closer
-            bound.
-
-    Returns:
-        An upper bound on ε; infinity if there is none. A smaller ε than 1e-4 is stated as 1e-4.
-
+    It is an upper bound; infinity if there is none. A smaller ε than 1e-4 is stated as 1e-4. eta: the total variation
+    distance of the noise from the ideal noise. It is paid out of δ, see `_paid`. interval: the step of the discrete
+    privacy loss. Every step gives an upper bound; a finer one gives a closer bound.
     """
     epsilon = _epsilon_for(mechanisms, mu, delta, eta, interval)
     return max(epsilon, LEAST_EPSILON) if mechanisms or mu else epsilon
@@ -119,16 +107,8 @@ def _event(mechanism: Sampled) -> Any:
 
 
 def sampled_of(plan: Plan, mu: float) -> tuple[list[Sampled], float]:
-    """The sampled releases of a plan, and the μ of its full passes.
-
-    Args:
-        plan: the releases.
-        mu: the μ that the noise of the plan is scaled to.
-
-    Returns:
-        The sampled releases, where equal ones that follow one another are one entry, and μ of the full passes (0 for
-        none).
-
+    """The sampled releases of a plan whose noise is named by μ, where equal ones that follow one another are one entry,
+    and the μ of its full passes (0 for none).
     """
     sampled: list[Sampled] = []
     full = 0.0
@@ -166,15 +146,7 @@ def mu_for(plan: Plan, epsilon: float, delta: float, eta: float = 0.0) -> float:
     is at most 1e-6 (relative) below the given one. It is lower if the noise multipliers reach `LEAST_SAMPLED_SIGMA`,
     below which there is no accounting.
 
-    Args:
-        plan: the releases.
-        epsilon: ε.
-        delta: δ.
-        eta: the total variation distance of the noise from the ideal noise.
-
-    Raises:
-        ValueError: see `check`.
-
+    eta: the total variation distance of the noise from the ideal noise. ValueError: see `check`.
     """
     check(plan, epsilon, delta, eta)
     from dpfc_cli.privacy import accounting

@@ -188,11 +188,7 @@ class ClassGrams:
     With `start` and `stop` this is a piece: the matrices of the classes start..stop−1. They are coordinates of the
     whole answer, as it is without a piece: a record has the same factors in all pieces.
 
-    Attributes:
-        chain: the preprocessing.
-        start: the first class of a piece.
-        stop: the class after the last one of a piece; None for the whole.
-
+    start, stop: the first class of a piece, and the class after the last one; None for the whole.
     """
 
     chain: Chain
@@ -233,14 +229,8 @@ class Gradient:
     numbers, and their rounding does not matter. It changes s, but not the bound on s, and it depends on this record, on
     θ and on the record's place in its block alone. (Places matter for samples only: see `sums`.) ∎
 
-    Attributes:
-        chain: the preprocessing.
-        theta: θ, the current weights: finite float64.
-        clip: C_g > 0, the norm that each gradient is clipped to.
-        constant: the value of the bias feature; 0 for none.
-        loss: "sigmoid" or "softmax".
-        radius: the length that every z is scaled to first; None for no scaling.
-
+    theta: θ, the current weights: finite float64. clip: C_g > 0, the norm that each gradient is clipped to. constant:
+    the value of the bias feature; 0 for none. radius: the length that every z is scaled to first; None for no scaling.
     """
 
     chain: Chain
@@ -267,36 +257,16 @@ class Gradient:
         return self.clip / (grid.radius(grid.unit, _side(facts, self.constant)) * grid.radius(grid.unit, facts.m))
 
     def direction(self, x: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
-        """What does not depend on θ: the direction q of z in integers, and the length of z.
-
-        Args:
-            x: B × d, float32, finite.
-            facts: the public facts.
-            grid: the lattice.
-            xp: NumPy or `jax.numpy`.
-
-        Returns:
-            B × side and B × 1, float64.
-
+        """What does not depend on θ, for records B × d, float32 and finite: the direction q of z in integers, B × side,
+        and the length of z, B × 1; float64.
         """
         z = inputs(self.chain, self.constant, x, xp, self.radius)
         length = xp.sqrt(xp.sum(z * z, axis=-1, keepdims=True))
         return grid.vector(z / xp.where(length > 0, length, 1.0), grid.unit, xp), length
 
     def residual(self, q: Any, length: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> Any:
-        """What depends on θ: the residual s in integers.
-
-        Args:
-            q: B × side, the direction, in any type that holds its integers.
-            length: B × 1, float64.
-            y: B × m, the label rows.
-            facts: the public facts.
-            grid: the lattice.
-            xp: NumPy or `jax.numpy`.
-
-        Returns:
-            B × m, float64.
-
+        """What depends on θ: the residual s in integers, B × m, float64. q: B × side, the direction, in any type that
+        holds its integers. length: B × 1, float64. y: B × m, the label rows.
         """
         unit = (length / grid.radius(grid.unit, _side(facts, self.constant))).astype(xp.float32)
         logits = (q.astype(xp.float32) @ self.theta.astype(xp.float32)) * unit
@@ -323,13 +293,8 @@ class Hessians:
     Scale: let c = stop − start. In natural units S stands for √c/4, which ‖s‖ never exceeds because s_j ≤ ¼. Q stands
     for C². So one unit is √c·C²/4. This is the paper's sensitivity for c = m.
 
-    Attributes:
-        chain: the preprocessing.
-        theta: side × m, finite float64.
-        start: the first class of the block.
-        stop: the class after the last one of the block.
-        constant: the value of the bias feature; 0 for none.
-
+    theta: side × m, finite float64. start, stop: the first class of the block, and the class after the last one.
+    constant: the value of the bias feature; 0 for none.
     """
 
     chain: Chain
@@ -367,19 +332,8 @@ QUERIES = (Mean, Gram, ClassSums, ClassGrams, Gradient, Hessians, Outcomes)
 
 
 def contribution(query: Query, x: np.ndarray, labels: np.ndarray, facts: Facts, grid: Grid) -> np.ndarray:
-    """What one record adds to the sum, in integers of the lattice. This is the definition that the kernels are tested
-    against.
-
-    Args:
-        query: the query.
-        x: d features.
-        labels: k labels, −1 for "none".
-        facts: the public facts.
-        grid: the lattice.
-
-    Returns:
-        The shape of the query's answer; float64 with integer values.
-
+    """What one record (d features; k labels, −1 for "none") adds to the sum: the shape of the answer, float64 with
+    integer values of the lattice. This is the definition that the kernels are tested against.
     """
     x, y, valid = prepare(x[None], labels[None], facts.m, np)
     left, right = query.factors(x, y, facts, grid, np)

@@ -106,15 +106,8 @@ def _taken_out(query: Query, *without: str) -> tuple[Query, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Summed:
-    """What all sums of a training go over, and what they have in common.
-
-    Attributes:
-        stream: the records.
-        facts: the public facts.
-        grid: the lattice; `Reals` for the non-private baseline.
-        progress: told of the number of records so far and in all.
-        directions: what gradients share. None: nothing is kept.
-
+    """What all sums of a training go over, and what they have in common. grid: `Reals` for the non-private baseline.
+    progress: told of the number of records so far and in all. directions: what gradients share. None: nothing is kept.
     """
 
     stream: BlockStream
@@ -125,19 +118,10 @@ class Summed:
 
 
 def exact_sum(query: Query, over: Summed, sample: np.ndarray | None = None) -> np.ndarray:
-    """The sum of the query's contributions over all units.
+    """The sum of the query's contributions over all units: the query's shape, float64. On a `Lattice` the entries are
+    exact integers. sample: which units take part: n, bool. The others count as null. None: all take part.
 
-    Args:
-        query: the query.
-        over: the records.
-        sample: which units take part: n, bool. The others count as null. None: all take part.
-
-    Returns:
-        The query's shape, float64. On a `Lattice` the entries are exact integers.
-
-    Raises:
-        IncompletePassError: the stream does not yield each record and each person once, in order.
-
+    IncompletePassError: the stream does not yield each record and each person once, in order.
     """
     total, span = partial_sum(query, over, passes.whole(over.facts), sample)
     passes.chained([span], over.facts)

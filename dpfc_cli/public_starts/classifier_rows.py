@@ -40,13 +40,8 @@ class Label:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The rows of each class.
-
-    Attributes:
-        rows: for each class its rows; none for a class that has none.
-        several: for each class with rows of several meanings: these meanings.
-        unplaced: how many rows WordNet has no place for, or several.
-
+    """The rows of each class; none for a class that has none. several: for each class with rows of several meanings:
+    these meanings. unplaced: how many rows WordNet has no place for, or several.
     """
 
     rows: dict[str, list[int]]
@@ -110,17 +105,9 @@ def labelled(names: Sequence[str], labels: Sequence[Label]) -> Chosen:
 
 
 def below(names: Sequence[str], labels: Sequence[Label], wordnet: WordNet) -> Chosen:
-    """The rows whose meaning lies below a meaning of the class's name.
-
-    Args:
-        names: of the classes, or ids.
-        labels: of the rows. A row without an id has the meaning that has all its names, if there is one such meaning.
-            Otherwise it belongs to the classes of its names alone.
-        wordnet: the nouns.
-
-    Raises:
-        UserError: the ids of the labels are those of another version of WordNet.
-
+    """The rows whose meaning lies below a meaning of the class's name. names: of the classes, or ids. labels: of the
+    rows. A row without an id has the meaning that has all its names, if there is one such meaning. Otherwise it belongs
+    to the classes of its names alone. UserError: the ids of the labels are those of another version of WordNet.
     """
     foreign = next((each.synset for each in labels if each.synset is not None and not wordnet.has(each.synset)), None)
     if foreign is not None:

@@ -18,14 +18,8 @@ _BELOW = (b"~", b"~i")
 
 
 class WordNet:
-    """The nouns of one version of WordNet.
-
-    Args:
-        folder: a folder with `index.noun` and `data.noun`.
-
-    Raises:
-        UserError: a file is missing or damaged.
-
+    """The nouns of one version of WordNet, from a folder with `index.noun` and `data.noun`. UserError: a file is
+    missing or damaged.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -55,10 +55,8 @@ def document(
     licence, as the hub lists them; None: nothing is said of it. signed: its signature, checked. sign_off: whether there
     are places to sign.
 
-    Raises:
-        UserError: the head and its ledger contradict each other; a file cannot be read; there is no
-            ledger for an internal report.
-
+    UserError: the head and its ledger contradict each other; a file cannot be read; there is no ledger for an internal
+    report.
     """
     named = "features" if features is not None else "ledger" if ledger is not None else None
     if named and not internal:

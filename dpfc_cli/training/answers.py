@@ -109,12 +109,8 @@ class Answers:
         self.close()
 
     def find(self, plan: Plan) -> None:
-        """Find the answers that are there, of a training with this plan.
-
-        Raises:
-            OSError: the file cannot be read.
-            DamagedError: an answer that was handed out has changed, or may have.
-
+        """Find the answers that are there, of a training with this plan. OSError: the file cannot be read.
+        DamagedError: an answer that was handed out has changed, or may have.
         """
         assert self._file is not None
         lengths = _lengths(plan)
@@ -385,12 +381,8 @@ class Wanted:
 
 
 def reopened(found: Unfinished, plan: Plan) -> Answers:
-    """The answers of a training that goes on. They are this process's.
-
-    Raises:
-        UserError: another process goes on with it.
-        OSError, DamagedError: the file cannot be read any more.
-
+    """The answers of a training that goes on. They are this process's. UserError: another process goes on with it.
+    OSError, DamagedError: the file cannot be read any more.
     """
     answers = _opened(found.path)
     if answers is None:

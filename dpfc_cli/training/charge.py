@@ -124,15 +124,9 @@ def charged_again(ledger: Ledger, charge: Charge, name: str) -> UserError | None
 def pay(planned: Planned, features: FeatureSet, charge: Charge, again: bool) -> Paid:
     """Charge a plan to the ledger of a feature set, durably. From here on its privacy is spent, whatever happens.
 
-    Whether it may be charged is looked at again, while nobody else can charge anything. It is dated then: a cap
-    may have been set meanwhile.
-
-    again: whether the same may have been charged before (`charged_again`).
-
-    Raises:
-        UserError: it may not be charged, or the ledger cannot be written. Then nothing is charged, unless the message
-            says that it may be.
-
+    Whether it may be charged is looked at again, while nobody else can charge anything. It is dated then: a cap may
+    have been set meanwhile. again: whether the same may have been charged before (`charged_again`). UserError: it may
+    not be charged, or the ledger cannot be written. Then nothing is charged, unless the message says that it may be.
     """
     made: list[Charge] = []
 
@@ -150,14 +144,9 @@ def pay(planned: Planned, features: FeatureSet, charge: Charge, again: bool) -> 
 
 
 def charge(checked: Checked) -> Charged:
-    """Charge a training, see `pay`.
-
-    A training that was charged and stopped goes on under its own charge.
-
-    Raises:
-        UserError: it may not be charged, or the head, its answers or the ledger cannot be written. Then nothing is
-            charged, unless the message says so.
-
+    """Charge a training, see `pay`. One that was charged and stopped goes on under its own charge. UserError: it may
+    not be charged, or the head, its answers or the ledger cannot be written. Then nothing is charged, unless the
+    message says so.
     """
     calibrated, features, found = checked.calibrated, checked.features, checked.unfinished
     # Time may have passed since it was checked.

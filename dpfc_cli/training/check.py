@@ -62,15 +62,11 @@ class Checked:
 
 
 def check(request: Request, calibrated: Calibrated, observer: Observer) -> Checked:
-    """Refuse whatever can be refused.
+    """Refuse whatever can be refused. UserError: features that are damaged, a place that cannot be written, a ledger
+    that cannot be read, a cap that does not allow it, too little memory, or devices that do not compute exactly.
 
     A training that is tuned is checked before, and again with what was chosen: tuning may take hours, and the features
     may have changed meanwhile.
-
-    Raises:
-        UserError: features that are damaged, a place that cannot be written, a ledger that
-            cannot be read, a cap that does not allow it, too little memory, or devices that do not compute exactly.
-
     """
     features = request.features
     if calibrated.facts != request.facts:
@@ -173,14 +169,11 @@ def answers_beside(calibrated: Calibrated, found: Unfinished | None) -> int:
 
 def rehearse(calibrated: Calibrated, features: FeatureSet, standing: Mapping[str, Any]) -> None:
     """Run the method on made-up facts of small size, hold its queries against its plan, and make a head of the result.
+    UserError: the card is too large for the file of a head, or the method does not follow its plan.
 
     So a method that does not follow its plan, or a card that cannot be written, fails here and not after the charge.
     Small facts do not show everything: a method that cuts its classes into blocks has one block then. Without noise a
     method may take as many passes as it needs, so only the card is tried. standing: what it will say of the ledger.
-
-    Raises:
-        UserError: the card is too large for the file of a head, or the method does not follow its plan.
-
     """
     weight = np.zeros((calibrated.facts.d, calibrated.facts.m))
     solution = Solution(chain=(), weight=weight, bias=np.zeros(calibrated.facts.m))

@@ -47,12 +47,9 @@ class Trained(Told):
 def run(charged: Charged, observer: Observer) -> Trained:
     """Train and write the head. The ledger then says what became of the training.
 
-    Raises:
-        UserError: the head could not be written, or there is no room for its answers.
-        KeyboardInterrupt, Exception: whatever stopped the training. The ledger then says `stopped`, or `written` if
-            there is a head; a note of the exception says the same.
-        RuntimeError: this charge was used before, or for another training.
-
+    UserError: the head could not be written, or there is no room for its answers. KeyboardInterrupt, Exception:
+    whatever stopped the training. The ledger then says `stopped`, or `written` if there is a head; a note of the
+    exception says the same. RuntimeError: this charge was used before, or for another training.
     """
     checked, receipt = charged.checked, charged.receipt
     calibrated, features, answers = checked.calibrated, checked.features, charged.answers
@@ -73,9 +70,8 @@ def run(charged: Charged, observer: Observer) -> Trained:
         head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
         data = heads.encoded(head)
         digest = hashlib.sha256(data).hexdigest()
-        # A training that was killed may have written its head, and the ledger does not say so.
-        there = _holds(checked.path, digest)
-        path = saved = checked.path if there else heads.save(data, checked.path)
+        # A training that was killed may have written it already.
+        path = saved = heads.save(data, checked.path)
         unsettled = _settled(charged, path, digest)
         spent = spent_now(receipt)
         if answers is not None and unsettled is None:

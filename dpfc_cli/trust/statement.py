@@ -179,14 +179,12 @@ def others(card: Mapping[str, Any]) -> Section:
 
 
 def meaning(card: Mapping[str, Any], groups: Sequence[int] = GROUPS) -> dict[str, Any] | None:
-    """What the guarantee says in other figures.
+    """What the guarantee says in other figures, JSON-able; None if there is no guarantee.
 
-    Returns:
-        A JSON-able dictionary, or None if there is no guarantee. `accuracy` and `power` are those of the best attack,
-        as fractions; the power is at a rate of `false_alarms`. `groups` has the ε for several units (records of one
-        person, or persons) at the same δ, or None if it exceeds `LARGEST_EPSILON`. If releases were sampled, there are
-        no groups: only a bound for one unit is then known, and no μ that is k times as large for k units.
-
+    `accuracy` and `power` are those of the best attack, as fractions; the power is at a rate of `false_alarms`.
+    `groups` has the ε for several units (records of one person, or persons) at the same δ, or None if it exceeds
+    `LARGEST_EPSILON`. If releases were sampled, there are no groups: only a bound for one unit is then known, and no μ
+    that is k times as large for k units.
     """
     if card["claim"] != "private":
         return None

@@ -301,7 +301,7 @@ def test_the_json_of_released_figures_has_what_the_ledger_has(dpfc: Dpfc, traine
     assert (figures["epsilon"], figures["delta"], figures["unit"], figures["split"]) == (60, 1e-6, "record", "test")
     assert [each["class"] for each in figures["per_class"]] == ["0", "1", "2"]
     assert (found["spent"], found["left"]) == (pytest.approx(60, rel=1e-6), None)
-    (account,) = json.loads(dpfc("budget", "--json").stdout)["spent"]["populations"]
+    (account,) = json.loads(dpfc("budget", "--delta", "1e-6", "--json").stdout)["spent"]["populations"]
     assert account["epsilon"]["1e-06"] == pytest.approx(60, rel=1e-6)
     assert [(row["method"], row["split"]) for row in account["charges"]] == [
         ("dp-whitened", "train"),

@@ -127,7 +127,10 @@ def test_many_classes_show_the_largest_confusions() -> None:
 
 
 def test_a_reliability_diagram_shows_the_bins_that_have_records() -> None:
-    bins = [reliability.Bin(0, 0.5, 0), reliability.Bin(0.5, 1, 1, 0.8, 0.7, 0.6, 0.9)]
+    bins = [
+        reliability.Bin(low=0, high=0.5, n=0, probability=None, right=None, interval=None),
+        reliability.Bin(low=0.5, high=1, n=1, probability=0.8, right=0.7, interval=(0.6, 0.9)),
+    ]
     axes = axes_of(reliability.panel(bins))
     points = axes.containers[1][0]
     assert (points.get_xdata().tolist(), points.get_ydata().tolist()) == ([80], [70])

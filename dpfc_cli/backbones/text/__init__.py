@@ -51,25 +51,15 @@ def has_text(name: str) -> bool:
 
 
 def class_vectors(wanted: Wanted, names: Sequence[str], prompts: Sequence[str] = PROMPTS) -> TextVectors:
-    """The vectors of class names in the space of the features of a backbone.
+    """The vectors of class names in the space of the features of a backbone: float32, (classes, d).
 
     Each name is put into each prompt. The text vectors of a class get length 1, their mean gets length 1, and it is
     mapped back to the space of the features (`tower.Tower`).
 
-    Args:
-        wanted: a model with a text tower (`has_text`), its weights, and the pooling of the features. The tokenizer lies
-            beside the weights.
-        names: of the classes. An underscore is read as a space.
-        prompts: texts with `{}` where the name is put.
-
-    Raises:
-        UserError: the model or its weights have no text tower, there is no tokenizer, a file cannot be used, or a name
-            or a prompt makes no sense.
-
-    Examples:
-        >>> class_vectors(Wanted(name="clip-b16"), ["cat", "fire_truck"]).vectors.shape
-        (2, 768)
-
+    wanted: a model with a text tower (`has_text`), its weights, and the pooling of the features. The tokenizer lies
+    beside the weights. names: of the classes. An underscore is read as a space. prompts: texts with `{}` where the name
+    is put. UserError: the model or its weights have no text tower, there is no tokenizer, a file cannot be used, or a
+    name or a prompt makes no sense.
     """
     name, model = wanted.name, MODELS.get(wanted.name)
     if model is None or model.text is None:

@@ -238,14 +238,8 @@ _QUICK_32 = {"laion400m_e31", "laion400m_e32"}
 
 
 def clip_activation(config: Mapping[str, Any]) -> Activation | None:
-    """The activation that a CLIP model was trained with, from a config.json without `hidden_act`.
-
-    Args:
-        config: the content of a config.json by timm or by transformers, which does not save its default values.
-
-    Returns:
-        The activation; None if the file is by neither of them.
-
+    """The activation that a CLIP model was trained with, from a config.json without `hidden_act`, by timm or by
+    transformers, which does not save its default values. None if the file is by neither of them.
     """
     inner = config.get("vision_config")
     kinds = [each.get("model_type") for each in (config, inner) if isinstance(each, dict)]

@@ -50,16 +50,13 @@ class Architecture:
 
 
 def position(parameters: Parameters, grid: int) -> tuple[np.ndarray, np.ndarray]:
-    """Position embeddings for a picture of grid × grid patches.
+    """Position embeddings for a picture of grid × grid patches: those of the tokens before the patches (count, D) and
+    those of the patches (grid², D).
 
     They are resized by bicubic interpolation. For checkpoints of the transformers library this is without antialiasing,
     as that library does, except for its DINOv2 with registers. For all others it is with antialiasing, as timm does.
     (Google's own code interpolates linearly between aligned corners. We do as timm, so that the same weights give the
     same features from either file.)
-
-    Returns:
-        Those of the tokens before the patches (count, D) and those of the patches (grid², D).
-
     """
     table = parameters.outer["position"]
     side = int(len(table) ** 0.5)
