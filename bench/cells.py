@@ -52,8 +52,8 @@ class Cell:
         options: the options that are given to the method.
         conversion: "exact", or "zcdp" for the conversion of zCDP. The product has "exact" only.
         noise: "independent", or "shared" (see `shared_noise`). The product has "independent" only.
-        variant: "" for the product; for dp-whitened and dp-fc also "simulated" (see `bench.simulation`). dp-fc does
-            not shrink the eigenvalues of its Gram matrix then: it is the paper's.
+        variant: "" for the product, but dp-fc does not shrink the eigenvalues of its Gram matrix: it is the paper's.
+            For dp-whitened and dp-fc as it is in the product also "simulated" (see `bench.simulation`).
         public: path of a set of which the mean is used, as with `--public-features`; "" for none.
         start: path of class vectors, m × d, that the descent starts from, as with `--public-head`; "" for none.
     """

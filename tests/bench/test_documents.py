@@ -41,8 +41,10 @@ def test_a_reproduction_on_other_sets_leaves_the_projects_own_alone(
     (work / "docs").mkdir(parents=True)
     monkeypatch.chdir(work)
     few = ["--rows", "dp-ls:1", "--phases", "default", "--runs", "1"]
-    with pytest.raises(SystemExit):
-        reproduction.main([str(tmp_path / "missing"), *few])
+    wrong = ([str(tmp_path / "missing"), *few], [data, *few, "--rows", "dp-ls:2"], [data, *few, "--phases", "tunned"])
+    for given in wrong:
+        with pytest.raises(SystemExit):
+            reproduction.main(given)
     assert not list(work.rglob("*.*"))
     reproduction.main([data, *few])
     assert len(list((work / "bench-results").glob("*"))) == len(list(work.rglob("*.*"))) == 3
