@@ -22,7 +22,7 @@ from dpfc_cli.training import machine
 for _name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TERM", "TTY_COMPATIBLE"):
     os.environ.pop(_name, None)
 
-BLOCKS = {"privacy": ((5, 2), (16, 4), (639, 16), (math.inf, 256)), "methods": ((199, 16), (math.inf, 256))}
+BLOCKS = {"privacy": ((5, 2), (16, 4), (639, 16), (math.inf, 256)), "methods": ((199, 16), (math.inf, 1024))}
 """For each room: the most records of a set, and the records of a block. A function is compiled anew for each size."""
 
 

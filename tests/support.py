@@ -152,9 +152,10 @@ def every_query(facts: Facts, seed: int = 0, scale: float = 1.0) -> list[Query]:
     ]
 
 
-def one_of_each(facts: Facts) -> list[Query]:
-    """One of each kind, and a gradient of each loss: what differs where blocks are read and sums are added up."""
-    return list({(query.kind, getattr(query, "loss", None)): query for query in every_query(facts)}.values())
+def of_each_way(facts: Facts) -> list[Query]:
+    """A query for each of the ways in which blocks are read and sums are added up."""
+    queries = every_query(facts)
+    return [next(q for q in queries if isinstance(q, kind)) for kind in (Gram, ClassGrams, Gradient, Hessians)]
 
 
 def blobs(n: int, d: int, m: int, seed: int = 0, apart: float = 4.0) -> tuple[np.ndarray, np.ndarray]:

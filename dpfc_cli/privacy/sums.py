@@ -295,8 +295,8 @@ def _ahead(items: Iterator[T]) -> Iterator[T]:
 
 
 def _of_one(facts: Facts) -> Facts:
-    """What a record adds does not depend on how many there are. So sets of all sizes share one compiled function."""
-    return replace(facts, n=1, rows=None)
+    """What a record adds depends on its shape alone. So sets of all sizes and kinds share one compiled function."""
+    return Facts(n=1, m=facts.m, d=facts.d, k=facts.k)
 
 
 def _arrays(block: Block, taken: np.ndarray | None = None) -> tuple[np.ndarray, ...]:

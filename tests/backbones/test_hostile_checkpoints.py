@@ -38,8 +38,8 @@ def test_whatever_a_tensor_is_the_model_is_built_or_refused(name: str, tmp_path:
     case = REFERENCES[name]
     whole = random_weights(case["shapes"])
     # Of the two blocks one will do.
-    for tensor in (tensor for tensor in whole if "1." not in tensor and "_1/" not in tensor):
-        for odd in ODD:
+    for i, tensor in enumerate(tensor for tensor in whole if "1." not in tensor and "_1/" not in tensor):
+        for odd in ODD[i % 3 :: 3]:
             try:
                 build(write({**whole, tensor: odd}, tmp_path, case["kind"], case["config"]))
             except UserError as error:

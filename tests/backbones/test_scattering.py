@@ -11,7 +11,7 @@ from dpfc_cli import backbones
 from dpfc_cli.backbones.scattering import FAMILY
 from dpfc_cli.errors import UserError
 
-SHAPES = [(8, 8, 1), (28, 28, 1), (32, 32, 3), (33, 40, 3), (64, 64, 1)]
+SHAPES = [(4, 4, 1), (5, 11, 2), (8, 8, 1), (32, 32, 3), (33, 40, 3)]
 
 
 def pictures(count: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndarray:
@@ -26,7 +26,7 @@ def small() -> backbones.Backbone:
 # The transform
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, (4, 4, 1), (5, 11, 2)])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_the_coefficients_are_kymatios(shape: tuple[int, int, int]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -93,8 +93,9 @@ def test_pooling_is_the_mean_of_each_map(small: backbones.Backbone) -> None:
 # A record's features depend on its own pixels alone
 
 
-@pytest.mark.parametrize(("shape", "pool"), [((8, 8, 3), "none"), ((8, 8, 3), "mean"), ((32, 32, 3), "none")])
-def test_a_records_features_are_the_same_bits_whatever_the_others_hold(shape: tuple[int, int, int], pool: str) -> None:
+@pytest.mark.parametrize("pool", ["none", "mean"])
+def test_a_records_features_are_the_same_bits_whatever_the_others_hold(pool: str) -> None:
+    shape = (8, 8, 3)
     backbone = backbones.load(backbones.Wanted(name="scattering", image_shape=shape, pool=pool))
     batch = pictures(backbone.batch, shape)
     features = backbone(batch)

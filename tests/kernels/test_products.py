@@ -19,8 +19,8 @@ from dpfc_cli.privacy.directions import Directions, InMemory
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.passes import block_rows
-from dpfc_cli.privacy.queries import Gradient, Gram, Query
-from tests.support import LOST, every_query, exact_sum, one_of_each, stream_of
+from dpfc_cli.privacy.queries import Gradient, Gram, Mean, Query
+from tests.support import LOST, every_query, exact_sum, of_each_way, stream_of
 
 PROGRAM = """
 import sys
@@ -32,10 +32,10 @@ np.savez(sys.argv[1], *sums_here())
 
 
 def sums_here() -> list[np.ndarray]:
-    """Sums of all kinds, on the devices of this process."""
+    """Sums of which one reads weights and one does not, on the devices of this process."""
     facts, rng = Facts(n=700, m=3, d=8), np.random.default_rng(0)
     x, y = rng.normal(size=(700, 8)).astype(np.float32), rng.integers(0, 3, 700).astype(np.int32)
-    return [exact_sum(query, stream_of(x, y), facts, Lattice(18)) for query in one_of_each(facts)]
+    return [exact_sum(query, stream_of(x, y), facts, Lattice(18)) for query in of_each_way(facts)[::2]]
 
 
 def sums_with(devices: int, folder: Path) -> list[np.ndarray]:
@@ -48,7 +48,7 @@ def sums_with(devices: int, folder: Path) -> list[np.ndarray]:
 
 
 def assert_same_sums(one: list[np.ndarray], other: list[np.ndarray]) -> None:
-    for query, a, b in zip(one_of_each(Facts(n=700, m=3, d=8)), one, other, strict=True):
+    for query, a, b in zip(of_each_way(Facts(n=700, m=3, d=8))[::2], one, other, strict=True):
         if query.arrays:
             # Logits are float32 and may differ between block shapes. The sums differ little.
             assert np.allclose(a, b, atol=700 * 4e-6 * 4.0**18)
@@ -137,7 +137,7 @@ def test_jaxs_search_for_nan_does_not_tell_of_a_record() -> None:
     facts = Facts(n=4, m=2, d=3)
     x, y = np.ones((4, 3), np.float32), np.array([0, 1, 0, 1], np.int32)
     last = np.arange(4) == 3
-    query = Gradient((Clip(1.0),), np.ones((4, 2)), clip=1.0, loss="softmax")
+    query = Mean((Clip(1.0),))
     with jax.disable_jit(), jax.debug_nans(True), jax.debug_infs(True):
         null, unusable = (
             exact_sum(query, stream_of(*records), facts, Lattice(18))

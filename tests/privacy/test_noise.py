@@ -33,7 +33,7 @@ def fits_rounded_normal(samples: np.ndarray, sigma: float) -> bool:
     return bool(stats.chisquare(observed, expected).pvalue > 1e-6)
 
 
-@pytest.mark.parametrize("sigma", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("sigma", [1, 3, 40])
 def test_small_sigmas_have_the_exact_probabilities(sigma: int) -> None:
     samples = rounded_normal(sigma, 400_000, SeededBits(1))
     assert fits_rounded_normal(samples, sigma)
@@ -55,7 +55,7 @@ def test_a_large_sigma_is_normal_to_the_tails(large: np.ndarray) -> None:
         assert stats.binomtest(int((np.abs(z) > level).sum()), len(z), expected / len(z)).pvalue > 1e-6
 
 
-@pytest.mark.parametrize("sigma", [LARGE, 2**48 + 1, 2**53 + 1, 2**57])
+@pytest.mark.parametrize("sigma", [LARGE, 2**53 + 1, 2**57])
 def test_a_large_sigma_skips_no_integer(sigma: int) -> None:
     """Beyond 2⁵³ not all integers have a float64. What is skipped shows the low bits of a sum."""
     large = rounded_normal(sigma, 400_000, SeededBits(2))
@@ -65,9 +65,9 @@ def test_a_large_sigma_skips_no_integer(sigma: int) -> None:
             assert stats.chisquare(np.bincount(samples % modulus, minlength=modulus)).pvalue > 1e-6
 
 
-@pytest.mark.parametrize(("query", "shape"), [(Mean(CHAIN), (1, 2**22 + 2**20)), (Gram(CHAIN), (3300, 3300))])
+@pytest.mark.parametrize(("query", "shape"), [(Mean(CHAIN), (1, 2**19)), (Gram(CHAIN), (1000, 1000))])
 def test_the_noise_of_a_large_answer_repeats_nowhere(query: Query, shape: tuple[int, ...]) -> None:
-    """At this σ two of 5 million values are equal with probability 1e-4, and these bits have a seed."""
+    """At this σ two of 500,000 values are equal with probability 1e-6, and these bits have a seed."""
     drawn = draw_noise(query, shape, 2**57, SeededBits(5))
     free = drawn[np.triu_indices(shape[-1])] if query.symmetric else drawn.ravel()
     assert np.diff(np.sort(np.abs(free))).min() > 0

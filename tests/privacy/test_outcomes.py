@@ -113,10 +113,10 @@ def noise_of_evaluations(runs: int = 40) -> list[str]:
     asked = [Outcomes((), weight, np.zeros(6), best=5), Outcomes((), weight, np.zeros(6), by_class=True)]
     plan = plan_of(facts, *((query, 1.0) for query in asked))
     noise: list[list[np.ndarray]] = [[], []]
+    totals = [exact_sum(query, stream_of(x, y), facts, LATTICE) for query in asked]
     for seed in range(runs):
         oracle = curator(facts, plan, 0.9, x, y, seed)
-        for query, found in zip(asked, noise, strict=True):
-            total = exact_sum(query, stream_of(x, y), facts, LATTICE)
+        for query, total, found in zip(asked, totals, noise, strict=True):
             found.append(oracle.release(query) / query.scale(facts, LATTICE) - total)
     return failed(drawn_from(asked, [np.array(found) for found in noise], facts, plan.sigmas(0.9), LATTICE))
 

@@ -24,9 +24,9 @@ from dpfc_cli.privacy.parts import Together, decoded, digest_of, encoded, follow
 from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, part_of
 from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Query
 from dpfc_cli.privacy.sums import Summed
-from tests.support import LOST, exact_sum, one_of_each, plan_of, stream_of
+from tests.support import LOST, every_query, exact_sum, of_each_way, plan_of, stream_of
 
-LATTICE = Lattice(14)
+LATTICE = Lattice(18)
 N, M, D = 43, 3, 4
 FACTS = Facts(n=N, m=M, d=D, k=2)
 RNG = np.random.default_rng(8)
@@ -34,7 +34,7 @@ X = RNG.normal(size=(N, D)).astype(np.float32)
 Y = RNG.integers(-1, M, size=(N, 2)).astype(np.int32)
 SAMPLE = RNG.random(N) < 0.5
 CHAIN = (Clip(2.5), Centre(RNG.normal(size=D)), Clip(1.0), Linear(RNG.normal(size=(D, D))))
-QUERIES = [replace(query, chain=CHAIN) for query in one_of_each(FACTS)]  # type: ignore[type-var]
+QUERIES = [replace(query, chain=CHAIN) for query in {type(each): each for each in every_query(FACTS)}.values()]  # type: ignore[type-var]
 
 
 class Room:
@@ -122,15 +122,15 @@ def together(
                 each.exception()
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_the_processes_make_the_sum_of_one(count: int) -> None:
+def test_the_processes_make_the_sum_of_one() -> None:
+    given = [(query, sample) for query in of_each_way(FACTS) for sample in (None, SAMPLE)]
+
     def lead(channel: Threads) -> list[np.ndarray]:
         summed = Together(channel)
-        given = [(query, sample) for query in QUERIES for sample in (None, SAMPLE)]
         return [summed(query, OVER, sample) for query, sample in given]
 
-    found = together(count, lead)
-    alone = [exact_sum(q, begun(0), FACTS, LATTICE, s) for q in QUERIES for s in (None, SAMPLE)]
+    found = together(3, lead)
+    alone = [exact_sum(query, begun(0), FACTS, LATTICE, sample) for query, sample in given]
     assert all(np.array_equal(a, b) for a, b in zip(found, alone, strict=True))
 
 

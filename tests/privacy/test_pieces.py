@@ -48,8 +48,7 @@ WHOLE = ClassGrams(CHAIN)
 RECORDS = Facts(n=N, m=M, d=D, k=K)
 FACTS = {
     "records": RECORDS,
-    "replace-one": replace(RECORDS, adjacency="replace-one"),
-    "persons": replace(RECORDS, n=50, rows=N, unit="person"),
+    "persons": replace(RECORDS, n=50, rows=N, unit="person", adjacency="replace-one"),
 }
 
 
@@ -420,8 +419,7 @@ def test_records_pieces_that_are_made_and_pieces_that_are_taken_have_each_a_prog
     assert told[-1] == (TAKING, M, M)
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_several_processes_give_the_pieces_of_one(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_give_the_pieces_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "PIECE_BYTES", 8 * SHARED.d**2)
     mechanism = Mechanism(facts=SHARED, plan=plan_of(SHARED, (WHOLE, 0.5), (ClassSums(CHAIN), 0.5)), mu=1.0)
 
@@ -431,16 +429,15 @@ def test_several_processes_give_the_pieces_of_one(count: int, monkeypatch: pytes
         stacked = curator.pieces(WHOLE)
         return [curator.release(ClassSums(CHAIN)), np.concatenate(list(stacked))]
 
-    found = together(count, answers, grid=lattice_of(mechanism))
+    found = together(3, answers, grid=lattice_of(mechanism))
     assert all(np.array_equal(one, other) for one, other in zip(found, answers(None), strict=True))
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_several_processes_give_the_pieces_of_persons(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_give_the_pieces_of_persons(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts are cut inside persons: a block has 32 records, and a person three."""
     monkeypatch.setattr("dpfc_cli.privacy.passes.block_rows", lambda facts: 32)
     facts, shelves = FACTS["persons"], list[InMemory]()
-    starts = [part_of(facts, number, count).start for number in range(1, count)]
+    starts = [part_of(facts, number, 3).start for number in (1, 2)]
     assert any(PERSONS[start] == PERSONS[start - 1] for start in starts)
 
     def begun(begin: int) -> BlockStream:
@@ -457,10 +454,10 @@ def test_several_processes_give_the_pieces_of_persons(count: int, monkeypatch: p
         Together(channel)(ClassSums(CHAIN), over)
         return found, held
 
-    found, held = together(count, lead, grid=LATTICE, facts=facts, begun=begun, shelf=shelf)
+    found, held = together(3, lead, grid=LATTICE, facts=facts, begun=begun, shelf=shelf)
     whole = exact_sum(WHOLE, Summed(stream_of(facts), facts, LATTICE))
     assert np.array_equal(np.concatenate(found), whole)
     # Each process keeps its vectors for the pieces, and no longer.
-    assert len(held) == count
+    assert len(held) == 3
     assert all(held)
     assert not any(list(each.blocks()) for each in shelves)

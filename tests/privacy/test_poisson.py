@@ -79,7 +79,6 @@ def test_the_smallest_delta_with_sampling_can_be_reached(steps: int, monkeypatch
     [
         (0.1, 0.05, 100, poisson.COARSE),
         (1.0, 0.01, 1000, COARSE),
-        (0.01, 0.2, 20, poisson.COARSE),
         # After the first guess, the bracket jumps to a place with less noise than the accounting covers.
         (4.0, 0.001, 5000, COARSE),
     ],

@@ -31,7 +31,6 @@ X[8, 0] = np.nan
 X[9] = 0
 OTHER = RNG.normal(size=(D + 1, M))
 GRADIENTS = [query for query in every_query(FACTS) if isinstance(query, Gradient)]
-IDS = [f"{query.loss}-{query.constant}-{query.radius}" for query in GRADIENTS]
 QUERY = GRADIENTS[-1]
 
 
@@ -51,8 +50,10 @@ def reading(stream: BlockStream) -> tuple[BlockStream, list[int]]:
     return counted, passes
 
 
-@pytest.mark.parametrize("grid", [LATTICE, Lattice(15), Lattice(LEAST_BITS), Reals()], ids=repr)
-@pytest.mark.parametrize("query", GRADIENTS, ids=IDS)
+@pytest.mark.parametrize(
+    ("query", "grid"),
+    [*((QUERY, grid) for grid in (LATTICE, Lattice(15), Reals())), *((query, LATTICE) for query in GRADIENTS[1:3])],
+)
 def test_later_gradients_read_no_record_and_are_the_same_to_the_last_bit(query: Gradient, grid: Grid) -> None:
     stream, passes = reading(stream_of(X, Y))
     directions = Directions(InMemory())
@@ -74,16 +75,17 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-def test_a_gradient_of_other_directions_makes_its_own(other: Gradient) -> None:
+def test_a_gradient_of_other_directions_makes_its_own() -> None:
     stream, passes = reading(stream_of(X, Y))
     directions = Directions(InMemory())
     exact_sum(QUERY, stream, FACTS, LATTICE, directions=directions)
-    assert not directions.holds(other)
-    for _ in range(2):
-        found = exact_sum(other, stream, FACTS, LATTICE, directions=directions)
-        assert np.array_equal(found, exact_sum(other, stream_of(X, Y), FACTS, LATTICE))
-    assert len(passes) == 2
+    assert not any(directions.holds(other) for other in OTHERS.values())
+    # These two are compiled already.
+    for other in (OTHERS["another mean"], OTHERS["another matrix"]):
+        for _ in range(2):
+            found = exact_sum(other, stream, FACTS, LATTICE, directions=directions)
+            assert np.array_equal(found, exact_sum(other, stream_of(X, Y), FACTS, LATTICE))
+    assert len(passes) == 3
 
 
 def test_other_sums_between_two_gradients_leave_the_directions_alone() -> None:
@@ -185,8 +187,7 @@ def test_blocks_that_are_computed_in_several_parts_add_the_same(monkeypatch: pyt
     assert np.array_equal(found[0], found[1])
 
 
-@pytest.mark.parametrize("loss", ["sigmoid", "softmax"])
-@pytest.mark.parametrize(("d", "m"), [(5, 3), (33, 7), (192, 100), (768, 10)])
+@pytest.mark.parametrize(("d", "m", "loss"), [(33, 7, "softmax"), (192, 100, "sigmoid"), (768, 10, "softmax")])
 def test_what_a_record_adds_to_a_sampled_gradient_does_not_depend_on_its_place(d: int, m: int, loss: Loss) -> None:
     """To the bit, at each of the places of a block. The accounting of samples needs it."""
     rng, theta = np.random.default_rng(0), 3 * np.random.default_rng(1).normal(size=(d + 1, m))
@@ -194,11 +195,12 @@ def test_what_a_record_adds_to_a_sampled_gradient_does_not_depend_on_its_place(d
     query = Gradient((Clip(2.0),), theta, clip=1.0, constant=0.2, loss=loss)
     facts, grid = Facts(n=SAMPLED, m=m, d=d), Lattice(15)
 
+    bare, arrays = _taken_out(query)
+    directions = _DirectionMap(bare, _of_one(facts), grid)
+    made = [np.asarray(each) for each in rows.run(directions, (x, labels), arrays)]
+
     def added(order: np.ndarray) -> np.ndarray:
         """What each record adds if they lie in this order, in the first one."""
-        bare, arrays = _taken_out(query)
-        directions = _DirectionMap(bare, _of_one(facts), grid)
-        made = [np.asarray(each) for each in rows.run(directions, (x, labels), arrays)]
         (found,) = rows.run(_ResidualMap(bare, _of_one(facts), grid), tuple(each[order] for each in made), arrays)
         back = np.empty_like(np.asarray(found))
         back[order] = found
@@ -264,7 +266,7 @@ def test_the_small_type_holds_every_vector_of_its_lattice(bits: int) -> None:
 
 
 def test_directions_take_as_many_bytes_as_is_said() -> None:
-    for facts, grid in ((FACTS, LATTICE), (FACTS, Lattice(14)), (replace(FACTS, n=20, rows=N), LATTICE)):
+    for facts, grid in ((FACTS, LATTICE), (FACTS, Lattice(15)), (replace(FACTS, n=20, rows=N), LATTICE)):
         shelf = InMemory()
         numbers = np.repeat(np.arange(20), 5)
         stream = stream_of(X, Y, None if facts.rows is None else numbers)
