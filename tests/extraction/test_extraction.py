@@ -65,6 +65,12 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path / "pictures"
 
 
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scattering computes a whole batch, however few pictures there are."""
+    monkeypatch.setattr("dpfc_cli.backbones.scattering.transform._ROWS", 16)
+
+
 def extracted(
     pictures: Path, out: Path, backbone: Backbone | None = None, task: Task | None = None, tolerant: bool = False
 ) -> Manifest | None:

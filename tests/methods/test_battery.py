@@ -17,7 +17,7 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy import accounting, sums
 from dpfc_cli.privacy import curator as curator_module
-from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected, draw_noise
+from dpfc_cli.privacy.curator import Curator, Unprotected, draw_noise
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import lattice_for
 from dpfc_cli.privacy.noise import Bits, SeededBits, bernoulli
@@ -280,11 +280,3 @@ def test_separable_classes_are_learned(method: Method) -> None:
     x, y = blobs(199, 4, 3, apart=8.0)
     solution, _ = trained(method, Facts(n=199, m=3, d=4), 4 * accounting.mu_for(8.0, 1e-5), x, y)
     assert accuracy(solution, x, y) > 0.98
-
-
-@ALL
-def test_the_non_private_baseline_learns_them_too(method: Method) -> None:
-    x, y = blobs(199, 4, 3, apart=8.0)
-    facts = Facts(n=199, m=3, d=4)
-    options = method.defaults(facts, None, GIVEN[method.name])
-    assert accuracy(method.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, options), x, y) > 0.98

@@ -12,7 +12,6 @@ from dpfc_cli.privacy.facts import Facts
 from tests.support import accuracy, blobs, stream_of
 
 M, D = 4, 8
-"""Those of the battery's baselines: a function that is compiled for one test serves all."""
 
 
 def test_the_least_squares_baseline_equals_the_closed_form() -> None:

@@ -18,7 +18,7 @@ from dpfc_cli.methods.linear import SQUARES, threads_for
 from dpfc_cli.methods.method import state_bytes
 from dpfc_cli.privacy import forms, sums
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected, eta_of, lattice_of
+from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected, eta_of
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import PIECE_BYTES, pieces
@@ -30,8 +30,7 @@ from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, block_rows
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram, Query, contribution
 from dpfc_cli.privacy.sums import Summed, exact_sum
 from dpfc_cli.training.machine import PIECES_BYTES, WORKING_BYTES, InFile, training_bytes
-from tests.privacy.test_parts import FACTS as SHARED
-from tests.privacy.test_parts import begun, together
+from tests.privacy.test_parts import together
 from tests.support import plan_of
 
 pytestmark = pytest.mark.usefixtures("two_classes_each")
@@ -151,36 +150,19 @@ def test_vectors_of_another_chain_are_not_used() -> None:
     assert len(read) == 3
 
 
-def lost_vector(directions: Directions, held: list[Any]) -> None:
-    held[1] = tuple(array[:-1] for array in held[1])
+LOST: dict[str, Callable[[Directions, list[Any]], object]] = {
+    "a vector": lambda _, held: held.__setitem__(1, tuple(array[:-1] for array in held[1])),
+    "integers of a vector": lambda _, held: held.__setitem__(1, (held[1][0], held[1][1][:-1])),
+    "a run": lambda directions, _: directions._runs.pop(1),
+    "a run comes twice": lambda directions, _: directions._runs.append(directions._runs[1]),
+    "a class, and another has as many more": lambda _, held: held.__setitem__(
+        1, (np.where(held[1][0] == 2, np.int32(3), held[1][0]), held[1][1])
+    ),
+    "the order of two runs": lambda _, held: held.insert(1, held.pop(2)),
+}
 
 
-def lost_integers(directions: Directions, held: list[Any]) -> None:
-    held[1] = held[1][0], held[1][1][:-1]
-
-
-def lost_run(directions: Directions, held: list[Any]) -> None:
-    del directions._runs[1]
-
-
-def run_twice(directions: Directions, held: list[Any]) -> None:
-    directions._runs.append(directions._runs[1])
-
-
-def other_class(directions: Directions, held: list[Any]) -> None:
-    """As many vectors in the run as before."""
-    labels = held[1][0].copy()
-    labels[labels == 2] = 3
-    held[1] = labels, held[1][1]
-
-
-def exchanged_runs(directions: Directions, held: list[Any]) -> None:
-    held[1], held[2] = held[2], held[1]
-
-
-@pytest.mark.parametrize(
-    "fault", [lost_vector, lost_integers, lost_run, run_twice, other_class, exchanged_runs], ids=lambda f: f.__name__
-)
+@pytest.mark.parametrize("fault", LOST.values(), ids=LOST)
 def test_each_piece_finds_as_many_vectors_of_each_class_as_the_pass_that_was_checked(fault: Any) -> None:
     shelf = InMemory()
     over = Summed(stream_of(RECORDS), RECORDS, LATTICE, directions=Directions(shelf))
@@ -417,20 +399,6 @@ def test_records_pieces_that_are_made_and_pieces_that_are_taken_have_each_a_prog
     for stage in (MAKING, TAKING):
         assert stages[stage] == [(done, M) for done in (2, 4, 6, 7)]
     assert told[-1] == (TAKING, M, M)
-
-
-def test_several_processes_give_the_pieces_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "PIECE_BYTES", 8 * SHARED.d**2)
-    mechanism = Mechanism(facts=SHARED, plan=plan_of(SHARED, (WHOLE, 0.5), (ClassSums(CHAIN), 0.5)), mu=1.0)
-
-    def answers(channel: Any) -> list[np.ndarray]:
-        summed = None if channel is None else Together(channel)
-        curator = Curator(mechanism, Unprotected(begun(0)), SeededBits(4), shelf=InMemory(), together=summed)
-        stacked = curator.pieces(WHOLE)
-        return [curator.release(ClassSums(CHAIN)), np.concatenate(list(stacked))]
-
-    found = together(3, answers, grid=lattice_of(mechanism))
-    assert all(np.array_equal(one, other) for one, other in zip(found, answers(None), strict=True))
 
 
 def test_several_processes_give_the_pieces_of_persons(monkeypatch: pytest.MonkeyPatch) -> None:
