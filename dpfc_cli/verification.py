@@ -28,7 +28,7 @@ from dpfc_cli.trust.card import findings as of_card
 from dpfc_cli.trust.claims import same_epsilon
 from dpfc_cli.trust.statement import brief
 
-_NO_LEDGER = "not compared with a ledger: none at hand has the charge that the card names, and none was named"
+_NO_LEDGER = "no ledger at hand has the charge that the card names, and none was named"
 _JOINT = "no ledger has the head of a coordinator. Verify the head of a site beside that site's ledger"
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dpfc_cli.audit.audit import Audit
 
 
-@command("audit", Auditing)
+@command("audit", Auditing, when_stopped="A method has no bound before all its runs are made. Nothing was changed.")
 def audit(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
     """Attack the trainings and bound their ε from below: an empirical check of the proofs and of the program.
 

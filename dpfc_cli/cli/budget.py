@@ -238,7 +238,14 @@ def _spent(
     lost = without_charge(cards(heads_folder()), book)
     blocks = [block for each in accounts for block in account.blocks(each, book, deltas)]
     blocks += [] if lost is None else [Words(lost, strong=True)]
-    values = {"ledger": str(book.path), "populations": [account.values(each, book, deltas) for each in accounts]}
+    newest = max((fact.at for fact in book.facts), default=None)
+    if ledger is not None:
+        blocks.insert(0, Words(f"The newest row is of {newest}. What was charged since, if it is a copy, is not here."))
+    values = {
+        "ledger": str(book.path),
+        "newest": newest,
+        "populations": [account.values(each, book, deltas) for each in accounts],
+    }
     return {**values, "warning": lost}, blocks
 
 

@@ -13,7 +13,7 @@ from dpfc_cli.options import Option
 def statement(
     head: Annotated[Path | None, NEWEST] = None,
     records_per_person: Annotated[
-        int | None, Option("Say what the head means for a person with so many records.", low=1, high=10_000)
+        int | None, Option("Say which ε the head has for a person with so many records.", low=1, high=10_000)
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:

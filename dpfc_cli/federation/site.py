@@ -109,8 +109,8 @@ def ready(site: Site, observer: Observer) -> Checked:
             cannot go on; or its masks cannot be made here.
 
     """
-    if site.ended:
-        raise UserError("The head of this plan is written.", "'dpfc list' shows it.", code="exists")
+    if (before := site.ended) is not None:
+        raise UserError("The head of this plan is written.", f"It is '{before.head}'.", code="exists")
     plan, claim = site.plan, site.plan.claim(site.name)
     request = Request(
         site.features,
@@ -124,9 +124,9 @@ def ready(site: Site, observer: Observer) -> Checked:
     )
     checked = check(request, claim, observer)
     ledger = ledger_path(site.features.folder)
-    before = next((each.id for each in read(ledger).charges if each.purpose == site.purpose), None)
-    if checked.unfinished is None and before is not None:
-        held = is_held(ledger, before)
+    own = next((each.id for each in read(ledger).charges if each.purpose == site.purpose), None)
+    if checked.unfinished is None and own is not None:
+        held = is_held(ledger, own)
         why = {True: "another process serves it", False: "its answers cannot be used", None: "its answers are gone"}
         raise UserError(
             f"This plan was charged before: {why[held]}.",

@@ -246,7 +246,9 @@ def try_place(path: Path, d: int, m: int) -> None:
         # Some file systems have room for any number of zeros.
         write_synced(temporary, os.urandom(8 * (d + 1) * (m + 1) + _SMALL))
     except OSError as error:
-        raise unwritable(path, error) from error
+        refused = unwritable(path, error)
+        refused.what += " Nothing was charged now."
+        raise refused from error
     finally:
         with suppress(OSError):
             temporary.unlink()

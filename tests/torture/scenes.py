@@ -331,7 +331,9 @@ def _charged(reference: Reference, seen: Seen, place: Path, ended: Ended) -> lis
             wrong.append(f"head {fact['head']} is another one than the ledger says")
     if (place / "read").exists() and not new:
         wrong.append("records were read, and nothing was charged")
-    told = re.search("charged|The charge (may be|was) written", ended.err) or "spent so far" in ended.out
+    told = (
+        re.search("(?<!othing was )charged|The charge (may be|was) written", ended.err) or "spent so far" in ended.out
+    )
     if new and ended.code not in (None, 0) and not told:
         wrong.append(f"it is charged, and the user is not told: {first_lines(ended.err)}")
     if ended.code == 0 and not (new and heads):
