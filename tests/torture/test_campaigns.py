@@ -28,11 +28,11 @@ def assert_nothing_breaks(tmp_path: Path, name: str, *options: str) -> None:
 
 def test_what_is_killed_or_fails_breaks_nothing_and_the_next_run_goes_on(tmp_path: Path) -> None:
     """On a file of each kind: answers, ledger, journal, head."""
-    assert_nothing_breaks(tmp_path, "faults", "--count", "18", "--jobs", "train", "--faults", "ENOSPC", "torn write")
+    assert_nothing_breaks(tmp_path, "faults", "--count", "8", "--jobs", "train", "--faults", "ENOSPC", "torn write")
 
 
 def test_equal_trainings_at_once_charge_nothing_twice(tmp_path: Path) -> None:
-    assert_nothing_breaks(tmp_path, "twins", "--count", "4")
+    assert_nothing_breaks(tmp_path, "twins", "--count", "3")
 
 
 def done(code: int, said: str = "") -> machine.Ended:

@@ -14,6 +14,7 @@ from types import CodeType
 from typing import Any
 
 import pytest
+from hypothesis import Phase, settings
 
 ROOT = Path(__file__).parents[2]
 MUTANTS = {
@@ -79,6 +80,9 @@ def survivors() -> Iterator[str]:
         "tests.ledger.facts",
     ):
         importlib.import_module(module)
+    # Hypothesis need not look for a smaller example.
+    settings.register_profile("first", phases=[Phase.generate])
+    settings.load_profile("first")
     for test, (name, text, fault) in faults.items():
         room, module = name.split(".")
         child = os.fork()
@@ -86,9 +90,8 @@ def survivors() -> Iterator[str]:
             code = 99
             try:
                 plant(name, text, fault)
-                code = int(
-                    pytest.main(["-x", "-q", "-p", "no:cacheprovider", f"tests/{room}/test_{module}.py::{test}"])
-                )
+                quick = ("-x", "-q", "--tb=no", "--assert=plain", "-p", "no:cacheprovider")
+                code = int(pytest.main([*quick, f"tests/{room}/test_{module}.py::{test}"]))
             finally:
                 os._exit(code)
         ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
