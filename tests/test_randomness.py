@@ -179,11 +179,14 @@ def shared(wanted: Request) -> tuple[Calibrated, dpfc.Head]:
     return made
 
 
-@pytest.mark.parametrize("by", [alone, shared], ids=["one process", "two processes"])
-@pytest.mark.parametrize("training", TRAININGS)
+@pytest.mark.parametrize(
+    ("by", "training"),
+    [(alone, each) for each in TRAININGS]
+    + [(shared, each) for each in ("the default", "an answer in pieces", "samples of persons")],
+)
 def test_each_word_of_a_training_comes_from_the_system_once_even_if_it_was_killed(
-    training: str,
     by: Callable[[Request], tuple[Calibrated, dpfc.Head]],
+    training: str,
     features: FeatureSet,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -30,6 +30,7 @@ from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import Bits, SeededBits, bernoulli
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Query
+from tests.audit.once import sums_computed_once
 
 DELTA = 1e-5
 FACTS = canary.facts_of()
@@ -74,24 +75,6 @@ class Claim:
 
 def claim(method: str, epsilon: float, facts: Facts = FACTS, started: bool = False, **given: Any) -> Claim:
     return Claim(method, epsilon, facts, started, tuple(given.items()))
-
-
-@contextmanager
-def sums_computed_once() -> Iterator[None]:
-    """In each run the noise is another one. The sum of a query over the same records is not: the first run computes it.
-    Of a sample it depends on the canary, which is the last unit, alone: the others are null.
-    """
-    real, known = sums.exact_sum, dict[tuple[object, ...], np.ndarray]()
-
-    def exact_sum(query: Query, over: sums.Summed, sample: np.ndarray | None = None) -> np.ndarray:
-        key = id(query), over.stream, None if sample is None else bool(sample[-1])
-        if key not in known:
-            known[key] = real(query, over, sample)
-        return known[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sums, "exact_sum", exact_sum)
-        yield
 
 
 @contextmanager

@@ -42,11 +42,11 @@ def test_the_noise_of_a_simulation_is_the_planned_one(name: str) -> None:
         return method.solve(oracle, data.facts, options)
 
     found = [
-        np.mean([accuracy(trained(made(seed)), X, Y) for seed in range(30)])
+        np.mean([accuracy(trained(made(seed)), X, Y) for seed in range(15)])
         for made in (
             lambda seed: Simulated(data, plan, 0.1, seed),
             lambda seed: curator(data.facts, plan, 0.1, X, Y, seed),
         )
     ]
-    # Means of 30 trainings, each with a standard deviation near 0.1, differ by less.
-    assert found[0] == pytest.approx(found[1], abs=0.08)
+    # Means of 15 trainings, each with a standard deviation near 0.1, differ by less.
+    assert found[0] == pytest.approx(found[1], abs=0.11)

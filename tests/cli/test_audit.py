@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,20 @@ from dpfc_cli.audit import audit as audits
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy import poisson
+from tests.audit.once import sums_computed_once
 from tests.cli.conftest import Dpfc
 
 FEW = ("--runs", "25", "--trainings", "1")
+
+
+@pytest.fixture(autouse=True)
+def fast(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The audits of one test compute all sums."""
+    if "too_few" in request.node.name:
+        yield
+        return
+    with sums_computed_once():
+        yield
 
 
 def test_every_method_is_attacked_and_stands(dpfc: Dpfc) -> None:

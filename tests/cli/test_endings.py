@@ -28,9 +28,7 @@ def ended(*arguments: str, program: str = MAIN, out: str = "/dev/null") -> "subp
 
 
 def stopped(program: str) -> None:
-    """A program that gets Ctrl-C says so in one line, or as one object."""
-    result = ended(*SIGMA, program=program)
-    assert (result.returncode, result.stderr) == (130, "Error: Stopped.\n")
+    """A program that gets Ctrl-C says so in one object, and nothing else."""
     result = ended(*SIGMA, "--json", program=program)
     error = json.loads(result.stderr)["error"]
     assert (result.returncode, error["exit_code"], error["code"]) == (130, 130, "stopped")
@@ -147,7 +145,10 @@ budget._converted = read
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_after_the_last_line_is_said() -> None:
-    stopped(f"import atexit, os, signal; atexit.register(os.kill, os.getpid(), signal.SIGINT); {MAIN}")
+    program = f"import atexit, os, signal; atexit.register(os.kill, os.getpid(), signal.SIGINT); {MAIN}"
+    stopped(program)
+    result = ended(*SIGMA, program=program)
+    assert (result.returncode, result.stderr) == (130, "Error: Stopped.\n")
 
 
 def test_a_process_that_was_started_to_ignore_ctrl_c_goes_on() -> None:

@@ -10,6 +10,7 @@ release has two answers.
 
 import random
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -46,19 +47,28 @@ def attempt(scene: Scenes, case: Case, place: Path) -> list[str]:
     return wrong if JOBS[job].reads else wrong + scenes.second(scene, job, place)
 
 
-def main() -> int:
-    """The campaign."""
+def tried(scene: Scenes, options: Namespace) -> int:
+    """Try the cases of a campaign: how many broke something."""
+    found = list(cases(scene, options.jobs, options.faults, options.count))
+    random.Random(options.seed).shuffle(found)
+    path = options.results or campaign.RESULTS / "faults.jsonl"
+    return campaign.carry_out(found[: options.count], partial(attempt, scene), options, path, scene.root)
+
+
+def asked(words: list[str]) -> Namespace:
+    """The options of a campaign."""
     parser = campaign.arguments(str(__doc__), None)
     parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=JOBS, metavar="JOB")
     parser.add_argument("--faults", nargs="+", default=list(FAULTS), choices=FAULTS, metavar="FAULT")
-    options = parser.parse_args()
+    return parser.parse_args(words)
+
+
+def main() -> int:
+    """The campaign."""
+    options = asked(sys.argv[1:])
     campaign.begun()
     with machine.scratch() as root:
-        scene = scenes.made(root)
-        found = list(cases(scene, options.jobs, options.faults, options.count))
-        random.Random(options.seed).shuffle(found)
-        path = options.results or campaign.RESULTS / "faults.jsonl"
-        return campaign.carry_out(found[: options.count], partial(attempt, scene), options, path, root)
+        return tried(scenes.made(root), options)
 
 
 if __name__ == "__main__":

@@ -4,35 +4,38 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import save_file
 
-from tests.torture import machine, scenes
+from tests.torture import campaign, faults, machine, scenes, twins
 from tests.torture.scenes import Reference
 from tests.torture.witness import Seen
 
 ROOT = Path(__file__).parents[2]
 
 
-def assert_nothing_breaks(tmp_path: Path, name: str, *options: str) -> None:
+def main(results: str) -> None:
+    """Both campaigns, in one place. Faults: on a file of each kind, answers, ledger, journal and head."""
+    campaign.begun()
+    few = faults.asked(["--count", "8", "--jobs", "train", "--faults", "ENOSPC", "torn write"])
+    with machine.scratch() as root:
+        scene, three = scenes.made(root), Namespace(count=3, seed=0, workers=1, minutes=1e9)
+        for each, options in ((faults, few), (twins, three)):
+            options.results = Path(results, each.__name__)
+            assert each.tried(scene, options) == 0
+
+
+def test_what_is_killed_or_fails_or_runs_at_once_breaks_nothing_and_charges_nothing_twice(tmp_path: Path) -> None:
     if machine.compiler() is None:
         pytest.skip("needs Linux and a C compiler")
-    line = [sys.executable, "-m", f"tests.torture.{name}", "--results", str(tmp_path / "results.jsonl"), *options]
+    line = [sys.executable, "-c", f"from tests.torture import test_campaigns; test_campaigns.main({str(tmp_path)!r})"]
     # With the shim in it, the campaign need not start itself again.
     environment = {**os.environ, "LD_PRELOAD": str(machine.compiled(tmp_path))}
     ended = subprocess.run(line, check=False, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-
-
-def test_what_is_killed_or_fails_breaks_nothing_and_the_next_run_goes_on(tmp_path: Path) -> None:
-    """On a file of each kind: answers, ledger, journal, head."""
-    assert_nothing_breaks(tmp_path, "faults", "--count", "8", "--jobs", "train", "--faults", "ENOSPC", "torn write")
-
-
-def test_equal_trainings_at_once_charge_nothing_twice(tmp_path: Path) -> None:
-    assert_nothing_breaks(tmp_path, "twins", "--count", "3")
 
 
 def done(code: int, said: str = "") -> machine.Ended:

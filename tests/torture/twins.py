@@ -19,6 +19,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -63,7 +64,6 @@ def plant(place: Path) -> None:
     from dpfc_cli.privacy import curator
     from dpfc_cli.privacy.oracle import planned
     from dpfc_cli.privacy.queries import Query
-    from dpfc_cli.training import check
 
     def no_sum(self: Any, query: Query, sample: np.ndarray | None = None) -> np.ndarray:
         return np.zeros(planned(query, self._facts, 1.0).shape)
@@ -72,7 +72,6 @@ def plant(place: Path) -> None:
         return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=0.2, isolation_level=None)
 
     curator.Curator._sum = no_sum  # type: ignore[method-assign]
-    check.check_devices = lambda: None  # type: ignore[attr-defined]
     file._connected = connected
     scenes.plant_trace(place)
 
@@ -309,16 +308,20 @@ def _sums(world: World, charges: list[dict[str, object]]) -> list[str]:
     return wrong
 
 
+def tried(scene: Scenes, options: Namespace) -> int:
+    """Try the schedules of a campaign: how many broke something."""
+    scene.reference(JOB)
+    path = options.results or campaign.RESULTS / "twins.jsonl"
+    found = cases(options.seed, options.count)
+    return campaign.carry_out(found, partial(attempt, scene), options, path, scene.root)
+
+
 def main() -> int:
     """The campaign."""
     options = campaign.arguments(str(__doc__), 2000).parse_args()
     campaign.begun()
     with machine.scratch() as root:
-        scene = scenes.made(root)
-        scene.reference(JOB)
-        path = options.results or campaign.RESULTS / "twins.jsonl"
-        found = cases(options.seed, options.count)
-        return campaign.carry_out(found, partial(attempt, scene), options, path, root)
+        return tried(scenes.made(root), options)
 
 
 if __name__ == "__main__":
