@@ -118,6 +118,7 @@ torture: .venv/.torture .venv/flower/bin/flwr ## Equal trainings, failing system
 	@broke=0; for campaign in twins faults; do \
 	$(BIN)/python -m tests.torture.$$campaign --workers $(or $(WORKERS),2) || broke=1; done; \
 	$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) --hypothesis-profile=torture -k "damaged_file or whatever_stands or hostile_value" tests/torture tests || broke=1; \
+	$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) -m long || broke=1; \
 	$(BIN)/python -m pytest -q tests/backbones -k real_ || broke=1; \
 	$(BIN)/python -m tests.torture.sites --kills 100 || broke=1; \
 	$(BIN)/python -m tests.torture.sites --kills 10 --flower .venv/flower/bin || broke=1; \

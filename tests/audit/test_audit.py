@@ -84,6 +84,28 @@ def one_class_in_each_block(facts: Facts = FACTS) -> Iterator[None]:
         yield
 
 
+MORE = {
+    "label sets",
+    "replace-one, gradients",
+    "two labels, persons, replace-one",
+    "noise shared by the classes of gradients",
+    "the mean without noise",
+    "no clip of gradients",
+    "persons, records of a person are taken to be orthogonal",
+    "replace-one, √2 where 2 is needed",
+    "replace-one, 1 where √2 is needed",
+    "sampled, noise times the rate",
+    "label sets, class Grams of records with one label",
+    "blocks, the noise of a single release",
+}
+"""Others of their kind stand for them in `make test`."""
+
+
+def of_each_kind(cases: dict[str, Any]) -> list[Any]:
+    """The cases of a test by their names: those in `MORE` are long."""
+    return [pytest.param(*case, id=name, marks=[pytest.mark.long] * (name in MORE)) for name, case in cases.items()]
+
+
 # Honest methods
 
 HONEST = {
@@ -99,7 +121,7 @@ HONEST = {
 """Each mechanism with a number of pairs, and the part of the claimed μ that the bound must reach with them."""
 
 
-@pytest.mark.parametrize(("honest", "pairs", "part"), HONEST.values(), ids=list(HONEST))
+@pytest.mark.parametrize(("honest", "pairs", "part"), of_each_kind(HONEST))
 def test_a_true_claim_is_approached_and_not_refuted(honest: Claim, pairs: int, part: float) -> None:
     with one_class_in_each_block():
         found = honest.attacked(pairs, 20)
@@ -131,7 +153,7 @@ KINDS_OF_FACTS = {
 }
 
 
-@pytest.mark.parametrize("facts", KINDS_OF_FACTS.values(), ids=list(KINDS_OF_FACTS))
+@pytest.mark.parametrize("facts", of_each_kind({name: (facts,) for name, facts in KINDS_OF_FACTS.items()}))
 def test_the_canaries_change_every_release_by_the_whole_sensitivity(
     facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,7 +489,7 @@ above without a fault, for every release of every method.
 """
 
 
-@pytest.mark.parametrize(("made", "planted", "pairs", "few"), FAULTS.values(), ids=list(FAULTS))
+@pytest.mark.parametrize(("made", "planted", "pairs", "few"), of_each_kind(FAULTS))
 def test_a_planted_fault_refutes_the_claim(made: Claim, planted: Planted, pairs: int, few: int) -> None:
     with planted(), one_class_in_each_block(made.facts):
         found = made.attacked(pairs, few)

@@ -107,11 +107,9 @@ if sys.argv[1:]:
     for file in folder.glob("*-cache"):
         file.unlink()
         file.mkdir()
-from dpfc_cli.kernels import products
-jax.config.update("jax_enable_x64", True)
 seen = []
 jax.monitoring.register_event_listener(lambda name, **_: seen.append(name.rsplit("/", 1)[-1]))
-products.check_exact()
+jax.jit(jax.numpy.cumsum)(jax.numpy.ones(9))
 print(seen.count("cache_hits"), seen.count("cache_misses"))
 """
 

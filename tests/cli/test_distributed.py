@@ -156,7 +156,11 @@ LOOPBACK_6 = {"00000000000000000000000001000000"}
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux says where a process listens")
 @pytest.mark.parametrize(
-    ("launcher", "allowed"), [(by_hand, LOOPBACK), (by_hand_over_ipv6, LOOPBACK_6)], ids=["IPv4", "IPv6"]
+    ("launcher", "allowed"),
+    [
+        pytest.param(by_hand, LOOPBACK, id="IPv4"),
+        pytest.param(by_hand_over_ipv6, LOOPBACK_6, id="IPv6", marks=pytest.mark.long),
+    ],
 )
 def test_all_processes_listen_on_the_network_of_process_0_alone_and_add_each_number_once(
     launcher: Launcher, allowed: set[str]

@@ -84,8 +84,7 @@ def test_the_weighted_sum_has_the_noise_that_the_solver_is_told() -> None:
     assert beside == pytest.approx(solver.noise.sigmas[0], rel=0.06)
 
 
-@pytest.mark.parametrize("persons", [False, True])
-@pytest.mark.parametrize("method", plans.FEDERATED)
+@pytest.mark.parametrize(("method", "persons"), [*((each, False) for each in plans.FEDERATED), ("dp-ls", True)])
 def test_sites_train_one_head_over_sockets(method: str, persons: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their classes have other orders, and answers of dp-ls come in pieces. One of them sends noise alone: it hardly
     counts, and makes the claim no smaller.

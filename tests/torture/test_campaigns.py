@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def main(results: str) -> None:
     """Both campaigns, in one place. Faults: on a file of each kind, answers, ledger, journal and head."""
     campaign.begun()
-    few = faults.asked(["--count", "8", "--jobs", "train", "--faults", "ENOSPC", "torn write"])
+    few = faults.asked(["--count", "6", "--jobs", "train", "--faults", "ENOSPC", "torn write"])
     with machine.scratch() as root:
         scene, three = scenes.made(root), Namespace(count=3, seed=0, workers=1, minutes=1e9)
         for each, options in ((faults, few), (twins, three)):

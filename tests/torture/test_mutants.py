@@ -19,17 +19,12 @@ from hypothesis import Phase, settings
 ROOT = Path(__file__).parents[2]
 MUTANTS = {
     "test_small_sigmas_have_the_exact_probabilities": "privacy.noise: accept = u < p → accept = u < 2 * p",
-    "test_a_record_takes_part_if_its_word_lies_below_the_rate":
-        "privacy.noise: bits.words(count) < → bits.words(count) >",
     "test_each_answer_is_its_exact_sum_and_noise_of_the_next_words":
         "privacy.curator: total.shape, sigma, self._bits → total.shape, 1, self._bits",
-    "test_a_sample_of_many_units_is_that_of_their_words": "privacy.curator: if rate == 1 else → if rate else",
     "test_shares_sum_to_one_and_sigmas_compose_to_mu":
         "privacy.oracle: (mu * math.sqrt(w)) → (mu * math.sqrt(math.sqrt(w)))",
     "test_the_check_alone_keeps_the_bound_if_nothing_is_scaled":
         "privacy.lattice: keepdims=True) <= squared → keepdims=True) <= 4 * squared",
-    "test_only_equal_releases_that_follow_one_another_are_one_mechanism":
-        "privacy.poisson: times=sampled[-1].times + 1 → times=1",
     "test_the_samplers_distance_is_paid_for_out_of_delta":
         "privacy.accounting: delta - (1 + math.exp(epsilon)) * eta → delta",
     "test_a_total_is_that_of_the_splits_that_cost_most":
