@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,14 +39,12 @@ from tests.training.stopped import Listener
 pytestmark = pytest.mark.usefixtures("heads")
 
 
-@pytest.mark.parametrize(("write", "name"), [(npz, "v.npz"), (safetensors, "v.safetensors")])
-def test_vectors_are_matched_to_classes_by_name(
-    tmp_path: Path, private: FeatureSet, write: Callable[[Path], Path], name: str
-) -> None:
-    found = read(private, write(tmp_path / name))
+def test_vectors_are_matched_to_classes_by_name(tmp_path: Path, private: FeatureSet) -> None:
     expected = np.stack([VECTORS[1] / VECTORS[1].max(), np.zeros(6), VECTORS[0] / VECTORS[0].max()], axis=1)
-    assert np.allclose(found.vectors, expected)
-    assert (found.origin["name"], found.origin["classes"], found.origin["without"]) == (name, 2, ["Wolf"])
+    for path in (npz(tmp_path / "v.npz"), safetensors(tmp_path / "v.safetensors")):
+        found = read(private, path)
+        assert np.allclose(found.vectors, expected)
+        assert (found.origin["name"], found.origin["classes"], found.origin["without"]) == (path.name, 2, ["Wolf"])
 
 
 TEXT = {"source": "text", "model": "clip-b16", "prompts": ["a {}.", "the {}", "{}"], "weights": {"id": "\x1b[2J"}}
@@ -61,16 +58,11 @@ ROWS = {"source": "classifier", "model": "vit-ti16", "classifier": 1000, "rows":
     [
         (TEXT, {"source": "text", "model": "clip-b16", "count": 3}),
         (ROWS, {"source": "classifier", "model": "vit-ti16", "count": 1000}),
-        ({**TEXT, "prompts": ["{}"]}, {"source": "text", "model": "clip-b16", "count": 1}),
-        ({**ROWS, "classifier": 1}, {"source": "classifier", "model": "vit-ti16", "count": 1}),
         ({**TEXT, "model": "\x1b[2J"}, None),
         ({**TEXT, "source": "x" * 10_000}, None),
         ({**TEXT, "prompts": []}, None),
-        ({**TEXT, "prompts": 3}, None),
-        ({**ROWS, "classifier": -1}, None),
         ({**ROWS, "classifier": 1e300}, None),
         ({"source": "text", "model": "clip-b16"}, None),
-        ([], None),
         ("{", None),
     ],
 )
@@ -130,11 +122,9 @@ def test_numbers_of_every_size_become_vectors(tmp_path: Path, private: FeatureSe
     ("vectors", "classes", "why"),
     [
         (VECTORS[:, :5], NAMES, r"shape \[3, 5\], not numbers of shape \[classes, 6\]"),
-        (VECTORS[0], NAMES, r"shape \[6\]"),
         (VECTORS > 5, NAMES, r"bool of shape \[3, 6\], not numbers"),
         (np.where(VECTORS > 20, np.nan, VECTORS), NAMES, "NaN or infinite"),
         (VECTORS, NAMES[:2], "2 names for 3 vectors"),
-        (VECTORS, ("a", "b", "c"), "only 0 of the set's classes"),
         (VECTORS * [[1], [0], [1]], NAMES, "only 1 of the set's classes"),
         (np.outer([1, 2, 3], VECTORS[0]), NAMES, "do not tell any two classes apart"),
         (VECTORS, ("otter", "otter", "Wolf"), "a class twice"),
