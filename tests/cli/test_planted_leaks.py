@@ -169,7 +169,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         "meanwhile",
         before(training, "run", lambda: Path(f"features/.{nulls()}.tmp").touch()),
     ),
-    "a file of statistics beside the heads": (".counts", before(heads, "publish", noted("heads/.counts"))),
+    "a file of statistics beside the heads": (".counts", before(heads, "make", noted("heads/.counts"))),
     "a figure of the records in the charge": (
         "ledger.sqlite",
         after(card, "charge_of", lambda made: replace(made, purpose=str(nulls()))),

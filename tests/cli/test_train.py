@@ -270,13 +270,14 @@ def test_on_a_full_disk_nothing_is_charged_and_what_was_charged_before_it_filled
 
     real, left = files.write_synced, [0]
 
-    def filling(path: Path, data: bytes) -> None:
-        left[0] -= 1
-        real(path, data[: len(data) // 2] if left[0] < 0 else data)
+    def filling(path: Path, data: bytes, mode: int | None = None) -> None:
+        left[0] -= path.parent.name == "heads"
+        real(path, data[: len(data) // 2] if left[0] < 0 else data, mode)
         if left[0] < 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(head, "write_synced", filling)
+    for module in (files, head):
+        monkeypatch.setattr(module, "write_synced", filling)
     for trials, charged in ((0, 0), (1, 0), (2, 1)):
         left[0] = trials
         refused = dpfc("train", "--epsilon", "1")
@@ -288,8 +289,6 @@ def test_on_a_full_disk_nothing_is_charged_and_what_was_charged_before_it_filled
 
 
 def test_a_name_taken_meanwhile_gets_a_number(dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpfc_cli.heads import head
-
     real = files.publish
 
     def late(temporary: Path, path: Path) -> bool:
@@ -297,7 +296,7 @@ def test_a_name_taken_meanwhile_gets_a_number(dpfc: Dpfc, features: Path, monkey
             path.write_bytes(b"somebody else's head")
         return real(temporary, path)
 
-    monkeypatch.setattr(head, "publish", late)
+    monkeypatch.setattr(files, "publish", late)
     trained = dpfc("train", "--epsilon", "1")
     assert heads() == ["blobs-dp-whitened-eps1-2.safetensors", "blobs-dp-whitened-eps1.safetensors"]
     assert "blobs-dp-whitened-eps1-2.safetensors" in trained.stdout
