@@ -175,10 +175,10 @@ def quoted(path: str | PathLike[str]) -> str:
 def secret(*texts: object) -> str:
     """What tells of records, inside `what` of a `UserError`, in quotation marks. Readers see '…' in its place.
 
-    In `full` each of several texts has a line of its own.
+    In `full` each of several texts has a line of its own, and nothing else is on it.
     """
-    lines = "\n".join("'" + printable(str(text).replace("\0", "")) + "'" for text in texts)
-    return f'\0"{lines}"\0' if len(texts) == 1 else f'\0"\n{lines}\n"\0'
+    lines = [printable(str(text).replace("\0", "")) for text in texts]
+    return f"\0\"'{lines[0]}'\"\0" if len(lines) == 1 else '\0"' + "\n".join(["", *lines, ""]) + '"\0'
 
 
 def spelled(text: str, spell: Callable[[str], str]) -> str:

@@ -37,4 +37,4 @@ def test_what_tells_of_a_record_is_in_no_text_of_an_error() -> None:
         assert (error.what, error.fields) == ("'…' in 'a.csv' has no person.", {"path": "a.csv"})
         assert error.full == f"'{printable(name.replace(chr(0), ''))}' in 'a.csv' has no person."
         assert not any(name in text for text in (str(error), *error.args))
-    assert UserError(f"No: {secret('a, b', 'c, d')}.", "Name them.").full == "No: \n'a, b'\n'c, d'\n."
+    assert UserError(f"No: {secret('a, b', 'c, d')}.", "Name them.").full == "No: \na, b\nc, d\n."

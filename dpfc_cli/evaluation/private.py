@@ -45,6 +45,7 @@ from dpfc_cli.heads.head import Head, cards
 from dpfc_cli.heads.metrics import BEST, Interval, Z
 from dpfc_cli.ledger.facts import Charge, account_name, noted
 from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.populations import elsewhere
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.memory import free_memory
 from dpfc_cli.privacy import forms, queries
@@ -180,7 +181,7 @@ def prepare(
             "Give a larger one, or a split with more of them. Nothing was charged.",
             parameter="epsilon",
         )
-    for lost in (without_charge(cards(heads_folder()), book), loses(account, charge)):
+    for lost in (without_charge(cards(heads_folder()), book), elsewhere(features.folder), loses(account, charge)):
         if lost is not None:
             warn(lost)
     if not _pays(sigma, facts.n):

@@ -30,7 +30,7 @@ from dpfc_cli.features.writer import FeatureWriter, Task, complete, saying_what_
 from dpfc_cli.images import catalogue, prefetch, sets
 from dpfc_cli.ledger.facts import RESERVED
 from dpfc_cli.ledger.file import ledger_path, read
-from dpfc_cli.ledger.populations import check_begin, check_name, check_same, register
+from dpfc_cli.ledger.populations import check_begin, check_name, check_same, check_source, elsewhere, register
 from dpfc_cli.options import takes
 from dpfc_cli.processes import part_of
 from dpfc_cli.progress import Progress
@@ -92,7 +92,7 @@ def extract(wanted: Extraction) -> Extracted:
     made_of = checked(wanted)
     task = wanted.task or _part()
     folder = new_folder(wanted.out or _own_name(wanted))
-    with naming(folder if task is None else folder.with_name(f"{folder.name}-{task[0]}")) as listed:
+    with naming(folder if task is None else folder.with_name(f"{folder.name}-{task[0]}"), wanted.tolerant) as listed:
         return _extracted(wanted, made_of, folder, task, listed)
 
 
@@ -140,7 +140,11 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
     features = complete(folder, manifest, partial(check_same, population=whose))
     if features is not None:
         return Extracted(folder=folder, features=features, was_complete=True)
-    check_begin(read(ledger_path(folder)))
+    ledger = read(ledger_path(folder))
+    check_begin(ledger)
+    check_source(ledger, manifest, whose)
+    if (said := elsewhere(folder)) is not None:
+        wanted.warned(said)
     splits = pictures.splits
     sizes = {name: split.n for name, split in splits.items()}
     writer = FeatureWriter(

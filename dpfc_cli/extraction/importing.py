@@ -26,7 +26,7 @@ from dpfc_cli.features.tables import opened
 from dpfc_cli.features.writer import FeatureWriter, complete, saying_what_is_kept
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.ledger.file import ledger_path, read
-from dpfc_cli.ledger.populations import check_begin, check_name, check_same, register
+from dpfc_cli.ledger.populations import check_begin, check_name, check_same, check_source, elsewhere, register
 from dpfc_cli.memory import check_fits
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress
@@ -77,7 +77,7 @@ def import_features(wanted: Import) -> Imported:
     check_begin(read(ledger_path(out)))
     wanted.check_there(path=path)
     names = stated(class_names(wanted.classes))
-    with naming(out) as broken, ExitStack() as stack:
+    with naming(out, tolerant) as broken, ExitStack() as stack:
         if folder is None:
             slides.refuse(wanted)
             source = stack.enter_context(opened(path, wanted.column, wanted.label_column, group_column))
@@ -149,6 +149,9 @@ def import_features(wanted: Import) -> Imported:
         features = complete(out, manifest, partial(check_same, population=wanted.population))
         if features is not None:
             return Imported(features, made=False)
+        check_source(read(ledger_path(out)), manifest, wanted.population)
+        if (said := elsewhere(out)) is not None:
+            wanted.warned(said)
         sizes = {split: table.n for split, table in tables.items()}
         nulls = Broken("record", sizes, lambda split, i: f"record {i} of {split}", broken, wanted.share)
         writer = FeatureWriter(

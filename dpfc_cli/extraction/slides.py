@@ -12,7 +12,7 @@ the import.
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -104,7 +104,7 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...], named: Path) 
         if seems is not None:
             raise persons_noticed(str(folder), "group_column", seems)
     listed = _listed(table, lines, wanted)
-    found = _files(folder, listed.slides, table, wanted.warned)
+    found = _files(folder, listed.slides, table)
     number = {label: i for i, label in enumerate(sorted(set(listed.labels)))}
     names = tuple(number)
     # What is refused for its label is refused before a slide is read.
@@ -159,12 +159,11 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...], named: Path) 
     return Tables(splits=splits, person=listed.person)
 
 
-def _files(folder: Path, slides: Sequence[str], table: Path, warn: Callable[[str], None]) -> list[Path | None]:
+def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None]:
     """The file of each slide in the folder or in folders of it; None if there is none.
 
     A file has the name of its slide and the ending of HDF5, perhaps in place of the slide's own ending. If there are
-    several, the one in the folder that the table names counts. A name never leads elsewhere. warn: told of slides that
-    are left out.
+    several, the one in the folder that the table names counts. A name never leads elsewhere.
 
     Raises:
         UserError: there is no such folder, or it cannot be listed; or two lines name one file, or one line two.
@@ -204,8 +203,6 @@ def _files(folder: Path, slides: Sequence[str], table: Path, warn: Callable[[str
             f"one. {GUARDED}",
             "Leave one line for each slide.",
         )
-    if unnamed := len(below) - sum(path is not None for path in found):
-        warn(f"Left out, because no line for train or test names them: {counted(unnamed, 'slide')}.")
     return found
 
 

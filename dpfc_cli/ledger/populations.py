@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter, printa
 from dpfc_cli.features import digests
 from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
-from dpfc_cli.folders import LEDGER_DIGESTS, PARTIAL
+from dpfc_cli.folders import LEDGER_DIGESTS, PARTIAL, features_folder
 from dpfc_cli.ledger.facts import MOST_NAME, RESERVED, Fact, Set, account_name, is_note, noted
 from dpfc_cli.ledger.file import append, ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
@@ -69,6 +69,36 @@ def check_begin(ledger: Ledger) -> None:
             "of a set that is gone: delete that file. What was spent on that set is then in no sum."
         )
         raise refused("out", what, remedy, "missing")
+
+
+def check_source(ledger: Ledger, manifest: Manifest, population: str | None) -> None:
+    """UserError where a set that is to be made is of the same source as a set of another named population: no picture
+    need be read to tell.
+    """
+    listing = set(manifest.source["identity"]["listing"].values())
+    for each in ledger.all(Set):
+        theirs = ledger.populations_of(each.set)
+        if population and theirs and ledger.named(population) not in theirs and listing & set(each.listing.values()):
+            raise _of_two(f"This source and {each.name} have the same files", each.name, theirs)
+
+
+def _of_two(shared: str, its: str, theirs: Collection[str], **fields: object) -> UserError:
+    """The error for records of a set, `its`, that would be in a population which the set is not in."""
+    what = f"{shared}, and {its} is of the population '{min(theirs)}'. Nobody may be in two. {GUARDED}"
+    remedy = f"Give both the same {parameter('population')}, or leave it out: then both are added up."
+    return refused("population", what, remedy, "conflict", **fields)
+
+
+def elsewhere(folder: Path) -> str | None:
+    """What to tell of a set in this folder, where the features folder has a ledger and this set's is another one."""
+    own, usual = ledger_path(folder), ledger_path(features_folder() / folder.name)
+    if own == usual or not usual.exists():
+        return None
+    return (
+        f"'{own}' is another ledger than '{usual}', and neither adds what is spent in the other. If both are of the "
+        f"same people, bring the sets into one folder: 'dpfc budget --merge {shlex.quote(str(own.parent))}', then move "
+        "them."
+    )
 
 
 def register(folder: Path, place: Path, manifest: Manifest, population: str | None) -> None:
@@ -209,9 +239,7 @@ def keep_digests(ledger: Ledger, new: Sequence[Fact], files: Mapping[str, Path])
         if count or equal:
             name, its = (after.sets[each][0].name for each in (of, other))
             shared = f"{name} and {its} share {'all records' if equal else counted(count, 'record')}"
-            what = f"{shared}, and {its} is of the population '{min(theirs)}'. Nobody may be in two. {GUARDED}"
-            remedy = f"Give both the same {parameter('population')}, or leave it out: then both are added up."
-            raise refused("population", what, remedy, count=count)
+            raise _of_two(shared, its, theirs, count=count)
     try:
         for of, source in files.items():
             if source.exists() and not (folder / of).exists():

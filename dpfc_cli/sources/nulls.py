@@ -2,7 +2,7 @@
 
 Which records are broken is a fact about records, and their names may be those of patients. Where no set is made, they
 stand in a file for the owner alone (mode 0600). Where some become null records, standard error has their number, and no
-file does: that there is one, or how long it is, would tell others.
+file is made: that there is one, or how long it is, would tell others.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,8 +21,9 @@ MOST_NULL = 0.05
 """The share of a split's records that may become null records, unless the user says otherwise."""
 MOST_LISTED = 100_000
 """The most records that are remembered. A longer list helps nobody, and it would take memory."""
-LISTED = ".broken.txt"
-"""How the name of a list of broken records ends. It lies beside the set that could not be made."""
+LISTED, REFUSED = ".broken.txt", ".refused.txt"
+"""How the names of two files end: a list of broken records, and what is secret in a refusal. They lie beside the set
+that could not be made."""
 
 
 class Broken:
@@ -130,21 +131,21 @@ class Broken:
 
 
 @contextmanager
-def naming(folder: Path) -> Iterator[Path]:
-    """While the feature set in this folder is made: the file beside it that names broken records. It is of this attempt
-    alone: that of an earlier one is removed first. What is secret in a UserError is written there, and the error says
-    where.
+def naming(folder: Path, tolerant: bool) -> Iterator[Path]:
+    """While the feature set in this folder is made: the file beside it that names broken records. It stays until none
+    is broken. What is secret in a UserError is written to another file, and the error says where.
     """
-    file = folder.with_name(f"{folder.name}{LISTED}")
-    with suppress(OSError):
-        file.unlink()
+    listed, refused = (folder.with_name(f"{folder.name}{end}") for end in (LISTED, REFUSED))
     try:
-        yield file
+        yield listed
     except UserError as error:
         if error.full is not None:
-            said = written_down([*map(printable, spelled(error.full, str).split("\n"))], file, "What is meant")
+            said = written_down([*map(printable, spelled(error.full, str).split("\n"))], refused, "What is meant")
             error.what = UserError(f"{error.what} {said}", error.remedy).what
         raise
+    with suppress(OSError):
+        for file in (refused,) if tolerant else (refused, listed):
+            file.unlink(missing_ok=True)
 
 
 def written_down(lines: Sequence[str], file: Path, which: str = "Which they are") -> str:

@@ -18,7 +18,7 @@ from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
-from dpfc_cli.ledger.populations import known_set
+from dpfc_cli.ledger.populations import elsewhere, known_set
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.curator import lattice_of
@@ -78,9 +78,10 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     path, charge, found = _place(request, calibrated, book, observer, final)
     account = book.account_of(features.manifest.id)
     after = account if found is not None else book.with_facts(charge).account_of(features.manifest.id)
-    lost = without_charge(heads.cards(request.folder), book)
-    if lost is not None and calibrated.tuning is None:
-        observer.warn(lost)
+    another = elsewhere(features.folder) if request.keep else None
+    for said in (without_charge(heads.cards(request.folder), book), another):
+        if said is not None and calibrated.tuning is None:
+            observer.warn(said)
     if found is None and (final or not any_kept(book)):
         check_charge(book, features, charge)
     said = loses(account, charge) if found is None and final else None

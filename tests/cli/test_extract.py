@@ -127,6 +127,26 @@ def test_a_picture_of_another_population_is_refused(dpfc: Dpfc, pictures: Path) 
     assert (refused.exit_code, Path("features/others").exists()) == (2, False)
     assert dpfc(*line, "a").exit_code == 0
     assert [each.population for each in read(Path("features", LEDGER)).all(Set)] == ["a", "a"]
+    # The same source need not be read for that.
+    dpfc("extract", "imagefolder:others", *SMALL, "--out", "anew", "--population", "b", ends=2)
+    assert not list(Path("features").glob("anew*"))
+
+
+def test_whoever_makes_or_uses_a_set_beside_another_ledger_is_told_before_the_charge(dpfc: Dpfc, arrays: Path) -> None:
+    """What is spent in two ledgers is added by nobody."""
+
+    def told(*line: str) -> bool:
+        said = json.loads(dpfc(*line, "--json", ends=0).stdout)["warnings"]
+        return any(f"{name}/{LEDGER}" in each for each in said for name in ("other", "features"))
+
+    digits = ("extract", "digits", "--limit", "20", "--pool", "mean")
+    train = ("train", "--epsilon", "8", "--dry-run", "--features")
+    assert not told(*digits, "--out", "other/digits")
+    assert not told("import", str(arrays), "--classes", "3", "--out", "blobs")
+    assert told(*digits, "--out", "other/again")
+    assert told("import", str(arrays), "--classes", "3", "--out", "other/blobs")
+    assert told(*train, "other/blobs")
+    assert not told(*train, "blobs")
 
 
 class Squares:

@@ -21,7 +21,7 @@ from tests.support import stored
 LINE = ("extract", "imagefolder:pictures", *SCATTER, "--classes", "c0,c1,c2", "--out", "set")
 NULL = (*LINE, "--on-error", "null")
 PARTIAL = Path("features/set.partial")
-LIST = Path("features/set.broken.txt")
+LIST, REFUSED = (Path(f"features/set.{kind}.txt") for kind in ("broken", "refused"))
 
 
 def damage(numbers: Iterable[int], split: str = "train") -> list[Path]:
@@ -135,10 +135,15 @@ def test_all_broken_pictures_are_named_without_computing_what_would_be_in_vain(
     before = order.index(damaged[1]) // 3
     assert (counting.batches, len(list(PARTIAL.glob("*.h5")))) == (before, before)
     assert not list(PARTIAL.glob("*.tmp"))
+    # A later mistake does not take the list away.
+    listed = LIST.read_text()
+    dpfc(*LINE[:-3], "c0,c1", "--out", "set", ends=2)
+    assert (LIST.read_text(), REFUSED.exists()) == (listed, True)
     # What was finished is gone on with, and everything else is made once.
     assert dpfc(*NULL, "--shards", "10", "--most-null", "0.2").exit_code == 0
     assert counting.batches == 10 + 6
-    assert not LIST.exists()
+    # These pictures are broken still.
+    assert (LIST.read_text(), REFUSED.exists()) == (listed, False)
 
 
 def test_where_null_records_need_a_size_both_are_named_at_once(dpfc: Dpfc, pictures: Path) -> None:
@@ -189,13 +194,13 @@ def test_what_tells_of_a_record_goes_to_that_file_alone(dpfc: Dpfc, pictures: Pa
         (["extract", "imagefolder:.", *LINE[2:], "--table", "metadata.csv"], "Quittenbaum"),
         ([*LINE[:-3], "c0,c1", "--out", "set"], "c2"),
     ):
-        LIST.unlink(missing_ok=True)
+        REFUSED.unlink(missing_ok=True)
         refused = dpfc(*line, *more)
         assert refused.exit_code in (2, 5), refused.output
         assert named not in refused.output
-        if LIST.exists():
-            assert named in LIST.read_text()
-            assert (stat.S_IMODE(LIST.stat().st_mode), str(LIST) in one_line(refused.output)) == (0o600, True)
+        if REFUSED.exists():
+            assert named in REFUSED.read_text()
+            assert (stat.S_IMODE(REFUSED.stat().st_mode), str(REFUSED) in one_line(refused.output)) == (0o600, True)
 
 
 @pytest.mark.usefixtures("ctrl_c", "counting")

@@ -64,8 +64,8 @@ def test_a_person_in_two_splits_of_the_source_is_refused(dpfc: Dpfc, clinic: Pat
         shutil.copytree("all", clinic / split)
     refused = dpfc(*PERSONS, ends=2)
     assert f"{PATIENTS} persons have records in two splits: '…'" in one_line(refused.stderr)
-    (named,) = Path("features").glob("*.broken.txt")
-    assert {f"'patient {i}'" for i in range(PATIENTS)} <= set(named.read_text().splitlines())
+    (named,) = Path("features").glob("*.refused.txt")
+    assert {f"patient {i}" for i in range(PATIENTS)} <= set(named.read_text().splitlines())
     for folder in sorted(clinic.glob("test/*/patient *")):
         folder.rename(folder.with_name(folder.name.replace("patient", "other")))
     assert dpfc(*PERSONS).exit_code == 0

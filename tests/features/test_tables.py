@@ -193,7 +193,7 @@ def test_groups_that_do_not_fit_are_refused_and_leave_no_set(tmp_path: Path, dat
         file["train_groups"] = texts(data["train_groups"])
     with pytest.raises(UserError, match="dtype object beside"):
         import_features(source, tmp_path / "set", classes=3)
-    assert {path.name for path in tmp_path.rglob("set*")} == {"set.broken.txt"}
+    assert {path.name for path in tmp_path.rglob("set*")} == {"set.refused.txt"}
 
 
 def test_a_column_of_another_name_is_named(tmp_path: Path, data: Arrays) -> None:

@@ -196,7 +196,7 @@ def test_names_that_are_not_utf8_are_those_of_files_and_of_no_class(tmp_path: Pa
     with refuses("conflict", match="not among the 2 classes") as error:
         extract(f"imagefolder:{tmp_path / 'bad'}", image_size=8, out=tmp_path / "set", classes=("a", "b"))
     str(error.value).encode()
-    assert "b\\udcff'" in (tmp_path / "set.broken.txt").read_text()
+    assert "b\\udcff'" in (tmp_path / "set.refused.txt").read_text()
 
 
 # Pictures
@@ -282,7 +282,7 @@ def test_class_folders_count_beside_a_table_of_persons(tmp_path: Path) -> None:
     # A table whose names begin elsewhere: which pictures it lacks is said, and where its names begin.
     place.write_text("file_name,patient\nbilder/a/0.png,7\na/1.png,8\n")
     error = refused(tmp_path / "bilder", "no line for 2 pictures", group_by=rule_of(f"table:{place}"))
-    assert (f"begin in '{tmp_path / 'bilder'}'" in error.what, "'a/0.png'\n'b/2.png'" in str(error.full)) == (
+    assert (f"begin in '{tmp_path / 'bilder'}'" in error.what, "\na/0.png\nb/2.png\n" in str(error.full)) == (
         True,
         True,
     )

@@ -29,6 +29,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.tables import opened
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.heads.head import read as read_head
+from dpfc_cli.images.cifar import CIFAR10
 from dpfc_cli.images.decoding import decode
 from dpfc_cli.images.sets import Preparation, by_person
 from dpfc_cli.images.unlabelled import in_arrow, in_parquet
@@ -268,7 +269,7 @@ def make_cifar(folder: Path) -> None:
     (folder / "cifar-10-batches-py").mkdir()
     pixels = np.arange(2 * 3072, dtype=np.int64).astype(np.uint8).reshape(2, 3072)
     batch = {b"data": pixels, b"labels": [1, 2], b"batch_label": b"a", b"filenames": [b"a.png", b"b.png"]}
-    for name, value in (("batches.meta", {b"label_names": [b"c%d" % i for i in range(10)]}), ("data_batch_1", batch)):
+    for name, value in (("batches.meta", {"label_names": [*CIFAR10.classes]}), ("data_batch_1", batch)):
         (folder / "cifar-10-batches-py" / name).write_bytes(pickle.dumps(value, protocol=3))
 
 
