@@ -8,10 +8,11 @@ import functools
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from threadpoolctl import ThreadpoolController
 
 Given = TypeVar("Given")
@@ -37,11 +38,14 @@ def in_threads(
     item when its result is asked for. waiting: how many items there may be whose result was not taken. None: two for
     each thread. blas: how many threads BLAS and LAPACK have in each. None: as many as they have.
     """
-    threads, made = max(1, min(cores(), MOST, most)), deque[Future[Made]]()
+    threads, made = max(1, min(cores(), MOST, most)), deque["Future[Made]"]()
     with _blas().limit(limits=blas, user_api="blas"):
         if most == 0:
             yield from map(work, items)
             return
+        # It takes long to import, and many commands start no thread.
+        from concurrent.futures import ThreadPoolExecutor
+
         pool, wait = ThreadPoolExecutor(threads), True
         try:
             for item in items:

@@ -15,9 +15,9 @@ from pathlib import Path
 from dpfc_cli.backbones import convnext, scattering, vision_transformer
 from dpfc_cli.backbones.family import DEFAULT_RECIPE as _DEFAULT_RECIPE
 from dpfc_cli.backbones.family import Backbone, Classifier, Family, Wanted, computed
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.hub import Pin
 from dpfc_cli.errors import conflict, parameter, unknown
+from dpfc_cli.geometry import Geometry
 
 __all__ = ["Backbone", "Classifier", "Family", "Geometry", "Wanted", "computed"]
 

@@ -9,8 +9,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpfc_cli.backbones.family import Backbone, Wanted
-from dpfc_cli.backbones.geometry import Triple
 from dpfc_cli.backbones.preprocess import Recipe
+from dpfc_cli.geometry import Triple
 
 
 def rows_that_fit(row: int) -> int:

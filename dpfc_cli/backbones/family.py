@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import parameter, unsupported
+from dpfc_cli.geometry import Geometry
 from dpfc_cli.progress import Progress
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from dpfc_cli.backbones.geometry import Filter, Geometry, Triple
+from dpfc_cli.geometry import Filter, Geometry, Triple
 
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 """The precisions of the arithmetic, by name."""

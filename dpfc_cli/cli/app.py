@@ -7,12 +7,10 @@ The exit codes are `errors.ENDINGS`. With --json the object has the warnings. An
 
 import contextlib
 import functools
-import hashlib
 import importlib
 import inspect
 import io
 import os
-import platform
 import select
 import stat
 import sys
@@ -272,6 +270,8 @@ def keep_compiled() -> None:
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
+    import hashlib
+
     # A home folder may be that of several machines. A program that was compiled for another processor may crash.
     with contextlib.suppress(OSError, RuntimeError):
         outer = cache_folder() / "compiled"
@@ -320,6 +320,8 @@ def _sweep(folder: Path) -> None:
 
 def _processor() -> bytes:
     """What tells this kind of processor from others."""
+    import platform
+
     described = platform.machine().encode()
     with contextlib.suppress(OSError), Path("/proc/cpuinfo").open("rb") as file:
         lines = file.read(2**14).split(b"\n\n")[0].splitlines()

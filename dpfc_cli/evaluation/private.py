@@ -43,7 +43,7 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads.head import Head, cards
 from dpfc_cli.heads.metrics import BEST, Interval, Z
-from dpfc_cli.ledger.facts import Charge, account_name, noted
+from dpfc_cli.ledger.facts import EVALUATION, Charge, account_name, noted
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import elsewhere
 from dpfc_cli.ledger.totals import Account, Ledger
@@ -157,7 +157,7 @@ def prepare(
     digest = sha256_of(head.file)
     book = read(ledger_path(features.folder))
     _refuse_leaking(head, digest, features, split, book)
-    charge = charge_of(plan, features, head.file.name, digest, by, purpose, split)
+    charge = charge_of(plan, EVALUATION, features, head.file.name, digest, by, purpose, split)
     check_charge(book, features, charge)
     for query in asked:
         forms.check(query, facts)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dpfc_cli import backbones
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, Note, conflict, counted, parameter
 from dpfc_cli.extraction.fetching import Needed, fetch, needed
 from dpfc_cli.extraction.request import AUTO, Extraction
@@ -27,6 +26,7 @@ from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
 from dpfc_cli.features.writer import FeatureWriter, Task, complete, saying_what_is_kept
+from dpfc_cli.geometry import Geometry
 from dpfc_cli.images import catalogue, prefetch, sets
 from dpfc_cli.ledger.facts import RESERVED
 from dpfc_cli.ledger.file import ledger_path, read

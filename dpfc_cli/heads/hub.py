@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.hub import download, named_by
 from dpfc_cli.errors import UserError, missing
 from dpfc_cli.heads.signature import SUFFIX
 
@@ -37,6 +35,9 @@ def fetch(name: str, suffixes: Sequence[str]) -> Path:
             "Write hf:OWNER/NAME, hf:OWNER/NAME/FILE or hf:OWNER/NAME@REVISION.",
             parameter="head",
         )
+    # It loads all families of backbones, and few heads are on the hub.
+    from dpfc_cli.backbones import hub
+
     repository, revision = found["repository"], found["revision"]
     for file in [found["file"]] if found["file"] else [STEM + suffix for suffix in suffixes]:
         path = _download(repository, file, revision)
@@ -52,7 +53,7 @@ def fetch(name: str, suffixes: Sequence[str]) -> Path:
     # Offline, the cache may not know whether there is a signature. Who checks it misses it then.
     with suppress(UserError):
         _download(repository, file + SUFFIX, commit)
-    whole = hub.Located(id=f"{PREFIX}{repository}/{file}", file=path, config={}, expected=named_by(path))
+    whole = hub.Located(id=f"{PREFIX}{repository}/{file}", file=path, config={}, expected=hub.named_by(path))
     whole.digest()
     return path
 
@@ -66,8 +67,10 @@ def origin(path: Path) -> str | None:
 
 
 def _download(repository: str, file: str, revision: str | None) -> Path | None:
+    from dpfc_cli.backbones import hub
+
     try:
-        return download(repository, file, None, revision)
+        return hub.download(repository, file, None, revision)
     except UserError as error:
         remedy = "Check the name, the revision and the network, and try again. Or get the file in another way."
         fields = {**error.fields, "parameter": "head"}

@@ -35,8 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
 
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError, secret
+from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.dicom import Stored, check_installed, is_dicom, pixels_of, stored
 from dpfc_cli.images.sets import Pixels, Preparation, Window, check_size, unread, unreadable
 from dpfc_cli.memory import proved

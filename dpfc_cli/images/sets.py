@@ -19,9 +19,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.downloads import Remote
 from dpfc_cli.errors import GUARDED, UserError, parameter, quoted, secret
+from dpfc_cli.geometry import Geometry
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import Origin
 from dpfc_cli.sources.digests import Digests, Kind

@@ -1,6 +1,5 @@
 """A document as plain values."""
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -141,6 +140,8 @@ class Told:
         return f"<{type(self).__name__}: {'; '.join(f'{name} {said}' for name, said in self.told().items())}>"
 
     def _repr_html_(self) -> str:
+        import html
+
         left = 'style="text-align: left; vertical-align: top"'
         shown = ((html.escape(printable(name)), html.escape(printable(said))) for name, said in self.told().items())
         rows = (f"<tr><th {left}>{name}</th><td {left}>{said}</td></tr>" for name, said in shown)

@@ -8,29 +8,32 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter, printable, quoted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
-from dpfc_cli.ledger.facts import EVALUATION, Charge
+from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.totals import Account, Ledger
-from dpfc_cli.methods.method import Solution
-from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.outputs import check_new
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.sources.classes import Origin
 from dpfc_cli.training.answers import digest_of
-from dpfc_cli.training.calibrate import Calibrated, Planned
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.version import __version__
 
+if TYPE_CHECKING:
+    from dpfc_cli.methods.method import Solution
+    from dpfc_cli.methods.public_head import PublicHead
+    from dpfc_cli.training.calibrate import Calibrated, Planned
+
 
 def charge_of(
-    planned: Planned,
+    planned: "Planned",
+    method: str,
     features: FeatureSet,
     head: str,
     digest: str,
@@ -40,18 +43,16 @@ def charge_of(
 ) -> Charge:
     """What is charged to the ledger.
 
-    What is no training is the evaluation of a head. `by` and `purpose` go into no card: a head is handed over, and it
-    need not say who made it.
-
-    head: the name of the file that is to be written, or is evaluated. digest: of all that the training computes with;
-    of an evaluation, the SHA-256 of the head.
+    `by` and `purpose` go into no card: a head is handed over, and it need not say who made it. method: `EVALUATION` for
+    what is no training. head: the name of the file that is to be written, or is evaluated. digest: of all that the
+    training computes with; of an evaluation, the SHA-256 of the head.
     """
     facts, claimed = planned.facts, planned.claimed
     return Charge(
         by=by,
         set=features.manifest.id,
         split=split,
-        method=planned.method.name if isinstance(planned, Calibrated) else EVALUATION,
+        method=method,
         claim=planned.claim,
         epsilon=claimed.epsilon if claimed else None,
         delta=claimed.delta if claimed else None,
@@ -68,13 +69,15 @@ def charge_of(
     )
 
 
-def charge_of_training(calibrated: Calibrated, features: FeatureSet, head: str, by: str, purpose: str | None) -> Charge:
+def charge_of_training(
+    calibrated: "Calibrated", features: FeatureSet, head: str, by: str, purpose: str | None
+) -> Charge:
     """What a training charges. Trainings of one command have the same digest."""
     computed = (calibrated.options, calibrated.facts, calibrated.tuning, calibrated.before, calibrated.releases)
     said = (calibrated.method.name, calibrated.method.source, calibrated.claimed, by, purpose, calibrated.federation)
     noise, manifest = calibrated.privacy.seed, features.manifest
     digest = digest_of(manifest.id, manifest.fingerprint, noise, *computed, *said)
-    return charge_of(calibrated, features, head, digest, by, purpose)
+    return charge_of(calibrated, calibrated.method.name, features, head, digest, by, purpose)
 
 
 def standing_of(account: Account, charge: Charge) -> dict[str, Any]:
@@ -135,7 +138,7 @@ def charged_standing(ledger: Ledger, charge: Charge) -> dict[str, Any]:
 
 
 def card_of(
-    calibrated: Calibrated, features: FeatureSet, at: str, solution: Solution, standing: Mapping[str, Any]
+    calibrated: "Calibrated", features: FeatureSet, at: str, solution: "Solution", standing: Mapping[str, Any]
 ) -> dict[str, Any]:
     manifest = features.manifest
     known = {
@@ -151,12 +154,12 @@ def card_of(
 
 
 def card_with(
-    calibrated: Calibrated,
+    calibrated: "Calibrated",
     features: Mapping[str, Any],
     classes: Sequence[str],
     origin: Origin,
     at: str,
-    solution: Solution,
+    solution: "Solution",
     standing: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """The head's card, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
@@ -200,7 +203,7 @@ def card_with(
     }
 
 
-def _seeded(calibrated: Calibrated) -> dict[str, Any]:
+def _seeded(calibrated: "Calibrated") -> dict[str, Any]:
     """The seed, and the ε and δ that the noise would be worth if nobody could repeat it."""
     guarantee = calibrated.guarantee
     if guarantee is None or calibrated.claim != "research":
@@ -208,7 +211,7 @@ def _seeded(calibrated: Calibrated) -> dict[str, Any]:
     return {"seeded": {"seed": calibrated.privacy.seed, "epsilon": guarantee.epsilon, "delta": guarantee.delta}}
 
 
-def _begun(start: PublicHead, trusted: np.ndarray | None, classes: Sequence[str]) -> dict[str, Any]:
+def _begun(start: "PublicHead", trusted: np.ndarray | None, classes: Sequence[str]) -> dict[str, Any]:
     """Where a start came from, and how far it was trusted: the mean over the classes that have a vector, and the names
     of those that were not believed.
     """
@@ -226,7 +229,7 @@ def with_ending(out: Path, claim: Claim) -> Path:
     return out if heads.ending(out.name) or out.is_dir() else out.with_name(out.name + heads.SUFFIXES[claim])
 
 
-def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, folder: Path) -> Path:
+def path_of(calibrated: "Calibrated", features: FeatureSet, out: Path | None, folder: Path) -> Path:
     """Where the head goes: `out`, or a new name in `folder`. It is named by what was asked for, not by what came out.
 
     UserError: see `check_name`.

@@ -10,9 +10,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dpfc_cli.backbones.geometry import Filter
 from dpfc_cli.errors import UserError, counted, damaged, quoted
-from dpfc_cli.methods import known
+from dpfc_cli.geometry import Filter
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
 from dpfc_cli.privacy.chain import Chain, Clip
 from dpfc_cli.privacy.facts import Facts
@@ -306,6 +305,8 @@ def _facts(card: Mapping[str, Any]) -> Facts:
 
 def _planned(card: Mapping[str, Any], facts: Facts, mu: float | None) -> Plan:
     """The plan that the method makes with the card's options. ValueError: it makes none with these."""
+    from dpfc_cli.methods import known
+
     private, named = mu is not None, card["method"][:40]
     given = {name: value for name, value in card["options"].items() if value is not None}
     try:

@@ -10,7 +10,6 @@ from statistics import NormalDist
 from typing import Any
 
 from dpfc_cli.errors import counted
-from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, attack, epsilon_for, gaussian_attack, mu_for
 from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
@@ -145,6 +144,8 @@ def trained(card: Mapping[str, Any], sha256: str) -> Section:
 
 
 def method_rows(method: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from dpfc_cli.methods import METHODS
+
     titled = f"{method} ({METHODS[method].title})" if method in METHODS else method
     said = ", ".join(f"{name.replace('_', ' ')} = {_value(value)}" for name, value in options.items())
     return [("method", titled), ("options", said)]

@@ -14,8 +14,8 @@ import pytest
 from dpfc_cli import backbones
 from dpfc_cli.backbones import convnext
 from dpfc_cli.backbones.family import Backbone
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import UserError
+from dpfc_cli.geometry import Geometry
 from tests.backbones.tiny import pictures, random_weights, write
 
 REFERENCES: dict[str, dict[str, Any]] = json.loads(

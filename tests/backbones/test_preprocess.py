@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.preprocess import normalised, patches, resized
+from dpfc_cli.geometry import Geometry
 
 PAPER = Geometry(resize=(384, 384), crop=256)
 KINDS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from dpfc_cli import backbones
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.backbones.vision_transformer.transformer import Transformer
 from dpfc_cli.errors import UserError
+from dpfc_cli.geometry import Geometry
 from tests.backbones.tiny import build, pictures, random_weights, references, write
 
 CASE = references()["timm-vit"]

@@ -78,10 +78,10 @@ def build(
 
     from dpfc_cli.backbones import hub
     from dpfc_cli.backbones.family import Wanted
-    from dpfc_cli.backbones.geometry import Geometry
     from dpfc_cli.backbones.preprocess import DTYPES
     from dpfc_cli.backbones.vision_transformer import checkpoint, transformer
     from dpfc_cli.backbones.vision_transformer.models import HALF, Model
+    from dpfc_cli.geometry import Geometry
 
     located = hub.locate(str(file))
     located = replace(located, id=located_as or located.id)

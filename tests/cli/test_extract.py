@@ -172,7 +172,7 @@ class Squares:
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """What `load` was asked for, with `Squares` in the place of every model; it wants 16 pixels of 24."""
     from dpfc_cli import backbones
-    from dpfc_cli.backbones.geometry import Geometry
+    from dpfc_cli.geometry import Geometry
 
     found: dict[str, object] = {}
 

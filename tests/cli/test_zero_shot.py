@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.files import sha256_of
+from dpfc_cli.geometry import Geometry
 from tests.backbones.test_hub import Hub, home  # noqa: F401
 from tests.backbones.test_text import made as clip
 from tests.cli.conftest import Dpfc

@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 
 from dpfc_cli.backbones import Backbone
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction import extract as extraction
 from dpfc_cli.extraction.request import ExtractionWarning
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, Task
+from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.sets import Preparation
 from dpfc_cli.sources.nulls import Broken
 from tests.images.pictures import open_images

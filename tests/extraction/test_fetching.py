@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.downloads import Remote
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction import fetching
 from dpfc_cli.extraction.extract import extract
 from dpfc_cli.extraction.fetching import Needed
+from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.catalogue import CATALOGUE
 from tests.backbones.test_hub import Hub, home, model  # noqa: F401
 from tests.images.pictures import cifar10, pack

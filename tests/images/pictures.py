@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.geometry import Geometry
 from dpfc_cli.images import catalogue
 from dpfc_cli.images.sets import ImageSet, Preparation, Request, Split
 from dpfc_cli.sources.classes import composed

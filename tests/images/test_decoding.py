@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.geometry import Geometry
 from dpfc_cli.images import decoding
 from dpfc_cli.images.decoding import (
     BLOCK,

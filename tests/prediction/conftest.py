@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.geometry import Geometry
 from dpfc_cli.heads.head import Head
 from tests.backbones.tiny import random_weights, references, write
 

@@ -31,7 +31,8 @@ def card(made: Calibrated, solution: Solution = SOLUTION) -> dict[str, Any]:
 
 
 def charged(made: Planned, by: str = "me", purpose: str | None = None) -> Charge:
-    return charge_of(made, set_of(made.facts), "h.safetensors", "0" * 64, by, purpose)
+    method = made.method.name if isinstance(made, Calibrated) else EVALUATION
+    return charge_of(made, method, set_of(made.facts), "h.safetensors", "0" * 64, by, purpose)
 
 
 def whitened(**public: Any) -> Calibrated:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.family import Backbone, Family, Wanted
-from dpfc_cli.backbones.geometry import IMAGENET, PAPER, Geometry
+from dpfc_cli.geometry import IMAGENET, PAPER, Geometry
 
 
 @dataclass(frozen=True, kw_only=True)

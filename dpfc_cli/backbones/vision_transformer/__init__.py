@@ -2,9 +2,9 @@
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.family import Backbone, Classifier, Family, Wanted
-from dpfc_cli.backbones.geometry import PAPER, Geometry
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.errors import missing, parameter
+from dpfc_cli.geometry import PAPER, Geometry
 
 
 class VisionTransformerFamily(Family):

@@ -43,8 +43,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dpfc_cli.backbones.geometry import IMAGENET, Geometry, Triple
 from dpfc_cli.backbones.hub import Pin, Published
+from dpfc_cli.geometry import IMAGENET, Geometry, Triple
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
 

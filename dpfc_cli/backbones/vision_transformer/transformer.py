@@ -15,11 +15,11 @@ from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.batched import Group, Sharded, rows_that_fit
 from dpfc_cli.backbones.checkpoint import Arrays, Parameters
 from dpfc_cli.backbones.family import Wanted
-from dpfc_cli.backbones.geometry import Triple
 from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
 from dpfc_cli.backbones.vision_transformer import checkpoint, models, vit
 from dpfc_cli.backbones.vision_transformer.models import MODELS, Activation, Model
 from dpfc_cli.errors import conflict, damaged, missing, parameter
+from dpfc_cli.geometry import Triple
 
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
