@@ -46,12 +46,15 @@ def one_npy(folder: Path, arrays: Arrays) -> Path:
 
 
 def slides(folder: Path, arrays: Arrays) -> Path:
+    """In a folder of their own: the shards of a set beside them would be slides that the table does not name."""
+    place = folder / "slides"
+    place.mkdir()
     for i, row in enumerate(arrays["train_x"]):
-        with h5py.File(folder / f"s{i}.h5", "w") as file:
+        with h5py.File(place / f"s{i}.h5", "w") as file:
             file["features"] = row[None]
     rows = (f"s{i},{y},{p}" for i, (y, p) in enumerate(zip(arrays["train_y"], arrays["train_patient"], strict=True)))
-    (folder / "slides.csv").write_text("\n".join(["slide,label,Patient Number", *rows]))
-    return folder
+    (place / "slides.csv").write_text("\n".join(["slide,label,Patient Number", *rows]))
+    return place
 
 
 FORMATS = (npz, npz_of_texts, safetensors, hdf5, parquet(), npy, one_npy, slides)

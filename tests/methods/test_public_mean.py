@@ -87,7 +87,7 @@ def features(n: int, m: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return (x * np.arange(1, 41, dtype=np.float32) ** -0.7 + 0.5).astype(np.float32), y
 
 
-def learned(public: Public | None, runs: int = 6) -> float:
+def learned(public: Public | None, runs: int = 3) -> float:
     found, test = [], features(4000, 5, 3)
     x, y = test[0][:500], test[1][:500]
     facts, mu = Facts(n=500, m=5, d=40), mu_for(0.3, 1e-5)
