@@ -91,19 +91,8 @@ def trained(folders: list[Path], *arguments: str, launcher: Launcher = by_hand) 
 def test_two_processes_that_srun_has_started_make_the_head_of_one(made: Path) -> None:
     features = library.open_features(made / "features/made")
     library.train(features, epsilon=1.0, method="dp-fc", seed=5, steps=1, out=made / "one.research.safetensors")
-    given = (
-        "--again",
-        "--method",
-        "dp-fc",
-        "--seed",
-        "5",
-        "--steps",
-        "1",
-        "--out",
-        "two.research.safetensors",
-        "--json",
-    )
-    first, second = trained([made, made], *given, launcher=by_srun)
+    given = ("--again", "--json", "--method", "dp-fc", "--seed", "5", "--steps", "1", "--out")
+    first, second = trained([made, made], *given, "two.research.safetensors", launcher=by_srun)
     assert (first[0], second) == (0, (0, "", "")), (first, second)
     assert first[1].startswith("{")
     one, two = (load_file(made / f"{name}.research.safetensors") for name in ("one", "two"))
