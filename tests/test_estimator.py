@@ -78,6 +78,7 @@ class Checked(PrivateClassifier):
             self.classes = None
 
 
+@pytest.mark.long
 def test_scikit_learns_checks_pass_except_those_that_the_table_names() -> None:
     table = dict(re.findall(r"^\| `(check_\w+)` \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE))
     assert table

@@ -140,7 +140,6 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
 
 TRAININGS: dict[str, dict[str, Any]] = {
     "gram and gradients": {"method": "dp-fc", "steps": 2},
-    "samples": {"method": "dp-adam", "steps": 4, "sampling_rate": 0.3},
     "an answer in pieces": {"method": "dp-ls"},
     "the default": {"method": "dp-whitened", "steps": 2},
     "replace-one": {"method": "dp-ls", "adjacency": "replace-one"},
@@ -182,7 +181,7 @@ def shared(wanted: Request) -> tuple[Calibrated, dpfc.Head]:
 @pytest.mark.parametrize(
     ("by", "training"),
     [(alone, each) for each in TRAININGS]
-    + [(shared, each) for each in ("the default", "an answer in pieces", "samples of persons")],
+    + [(shared, each) for each in ("an answer in pieces", "samples of persons")],
 )
 def test_each_word_of_a_training_comes_from_the_system_once_even_if_it_was_killed(
     by: Callable[[Request], tuple[Calibrated, dpfc.Head]],

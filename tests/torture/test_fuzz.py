@@ -125,7 +125,7 @@ def test_a_damaged_file_ends_in_an_error_of_the_user_or_in_a_value(name: str, tm
         with contextlib.suppress(UserError):
             tried(name, {**whole(name), **files}, tmp_path / case.name)
 
-    @some(8)
+    @some(5)
     @given(files=damaged(whole(name)))
     def check(files: Files) -> None:
         with contextlib.suppress(UserError):
