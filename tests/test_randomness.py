@@ -180,8 +180,7 @@ def shared(wanted: Request) -> tuple[Calibrated, dpfc.Head]:
 
 @pytest.mark.parametrize(
     ("by", "training"),
-    [(alone, each) for each in TRAININGS]
-    + [(shared, each) for each in ("an answer in pieces", "samples of persons")],
+    [(alone, each) for each in TRAININGS] + [(shared, each) for each in ("an answer in pieces", "samples of persons")],
 )
 def test_each_word_of_a_training_comes_from_the_system_once_even_if_it_was_killed(
     by: Callable[[Request], tuple[Calibrated, dpfc.Head]],
