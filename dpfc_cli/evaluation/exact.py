@@ -53,12 +53,11 @@ class Evaluation(Told):
 
     n: labelled records. top1: the fraction of them of which the best class is a label; top5: of which one of the best
     five classes is, None with five classes or fewer, where it would always be 1. interval, top5_interval: their 95 %
-    Wilson intervals, which take the records as drawn independently. mean_average_precision: over the classes that
-    occur, None for single labels. per_class: in the order of the classes. private_split: whether the split has the name
-    of the one that the head was trained on. warnings: sentences about these figures, for whoever reads them.
-    confusions: the cells of the confusion matrix that are not 0, by label and predicted class in the order of the
-    classes. calibration: whether the softmax of the scores is the probability to be right. Both are None for records
-    with several labels, and for a private split.
+    Wilson intervals (see `figures`). mean_average_precision: over the classes that occur, None for single labels.
+    per_class: in the order of the classes. private_split: whether the split has the name of the one that the head was
+    trained on. warnings: sentences about these figures, for whoever reads them. confusions: the cells of the confusion
+    matrix that are not 0, by label and predicted class in the order of the classes. calibration: whether the softmax of
+    the scores is the probability to be right. Both are None for records with several labels, and for a private split.
     """
 
     split: str
@@ -127,8 +126,8 @@ class _Watched:
             self._right.append(right)
         return right
 
-    def evaluation(self, split: str, precisions: np.ndarray | None, private_split: bool) -> Evaluation:
-        """The figures. precisions: of the classes; None for single labels."""
+    def evaluation(self, split: str, precisions: np.ndarray | None, private_split: bool, share: float) -> Evaluation:
+        """The figures. precisions: of the classes; None for single labels. share: of the records, as `figures` says."""
         scores, names = self.scores, self.head.classes
         top5 = len(names) > BEST
         each = np.full(len(names), np.nan) if precisions is None else precisions
@@ -139,18 +138,18 @@ class _Watched:
                 Confused(names[cell // len(names)], names[cell % len(names)], n)
                 for cell, n in zip(cells.tolist(), counts.tolist(), strict=True)
             )
-            calibrated = calibration(np.concatenate(self._probabilities), np.concatenate(self._right))
+            calibrated = calibration(np.concatenate(self._probabilities), np.concatenate(self._right), share)
         return Evaluation(
             split=split,
             n=scores.n,
             top1=scores.top1 / scores.n,
-            interval=wilson(scores.top1, scores.n),
+            interval=wilson(scores.top1, scores.n, share),
             top5=scores.top5 / scores.n if top5 else None,
-            top5_interval=wilson(scores.top5, scores.n) if top5 else None,
+            top5_interval=wilson(scores.top5, scores.n, share) if top5 else None,
             # Every record scored has a label, so one class at least occurs.
             mean_average_precision=None if precisions is None else float(np.nanmean(precisions)),
             per_class=tuple(
-                _class_figures(name, int(n), int(hits), float(precision))
+                _class_figures(name, int(n), int(hits), float(precision), share)
                 for name, n, hits, precision in zip(names, scores.rows, scores.hits, each, strict=True)
             ),
             private_split=private_split,
@@ -173,12 +172,20 @@ def figures(
     The records are read once for all heads, and once more for each head if they have several labels. Of the cards only
     the classes are looked at, which must be those of the features. private_split: whether the records are private ones.
     detailed: with confusions and calibration, if the records have one label each. UserError: no record has a label.
+
+    Intervals take the persons as drawn independently, if they are known, and all records of one as equal. Then n
+    records tell as much as n²/Σs² persons of one record each (Kish 1965), where s are the numbers of records of the
+    persons. Records of one person are not always equal, so the intervals are wide enough.
     """
-    n, stream = features.split(split).n, features.stream(split)
+    facts = features.split(split)
+    n, stream = facts.n, features.stream(split, groups=facts.groups is not None)
+    of_person = np.zeros(facts.groups or 0, np.int64)
     several = features.manifest.labels_per_record > 1
     watched = [_Watched(head, detailed and not several) for head in heads]
     gained, lost = np.zeros(len(heads), np.int64), np.zeros(len(heads), np.int64)
-    for _, x, y in labelled(_counted("Evaluating", stream(ROWS), n, progress)):
+    for _, x, y, *persons in labelled(_counted("Evaluating", stream(ROWS), n, progress)):
+        for each in persons:
+            of_person += np.bincount(each, minlength=len(of_person))
         right = np.stack([each.add(x, y) for each in watched])
         gained += (right & ~right[0]).sum(axis=1)
         lost += (~right & right[0]).sum(axis=1)
@@ -189,30 +196,32 @@ def figures(
             "Evaluate on a split with labels.",
             parameter="split",
         )
+    scored = watched[0].scores.n
+    share = 1.0 if facts.groups is None else scored / float(np.square(of_person, dtype=np.float64).sum())
     evaluations = []
-    for each in watched:
+    for head in watched:
         precisions = None
         if several:
             precisions = average_precisions(
-                each.head, lambda: _counted("Ranking the records", stream(ROWS), n, progress), n
+                head.head, lambda: _counted("Ranking the records", stream(ROWS), n, progress), n
             )
-        evaluations.append(each.evaluation(split, precisions, private_split))
-    differences = tuple(difference(int(gained[i]), int(lost[i]), watched[0].scores.n) for i in range(1, len(heads)))
+        evaluations.append(head.evaluation(split, precisions, private_split, share))
+    differences = tuple(difference(int(gained[i]), int(lost[i]), scored, share) for i in range(1, len(heads)))
     return tuple(evaluations), differences
 
 
-def _class_figures(name: str, n: int, hits: int, precision: float) -> ClassFigures:
+def _class_figures(name: str, n: int, hits: int, precision: float, share: float) -> ClassFigures:
     return ClassFigures(
         name=name,
         n=n,
         top1=hits / n if n else None,
-        interval=wilson(hits, n) if n else None,
+        interval=wilson(hits, n, share) if n else None,
         average_precision=None if math.isnan(precision) else precision,
     )
 
 
 def _counted(stage: str, blocks: Blocks, n: int, progress: Progress | None) -> Blocks:
-    for start, x, y in blocks:
-        yield start, x, y
+    for start, x, *others in blocks:
+        yield start, x, *others
         if progress:
             progress(stage, start + len(x), n)

@@ -38,6 +38,7 @@ import numpy as np
 
 from dpfc_cli.errors import Note, UserError, conflict, notes, parameter, printable
 from dpfc_cli.evaluation.request import PrivateScoring
+from dpfc_cli.features.lookup import elsewhere
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import heads_folder
@@ -45,7 +46,6 @@ from dpfc_cli.heads.head import Head, cards
 from dpfc_cli.heads.metrics import BEST, Interval, Z
 from dpfc_cli.ledger.facts import EVALUATION, Charge, account_name, noted
 from dpfc_cli.ledger.file import ledger_path, read
-from dpfc_cli.ledger.populations import elsewhere
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.memory import free_memory
 from dpfc_cli.privacy import forms, queries

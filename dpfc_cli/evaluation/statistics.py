@@ -16,8 +16,10 @@ second is, and n in all, the difference is (b − c)/n. Its interval is that of 
 confidence interval for the difference in proportions for the paired-sample design"): all differences that the score
 test does not reject. It is to pairs what Wilson's interval is to one head. It has 0 outside if and only if McNemar's
 test (without a correction for continuity) says that the heads differ. Unlike the normal interval it is sound for few
-records, and it has a width where the heads never differ. Records are taken as drawn independently. Each interval is for
-one pair: of twenty, one misses the truth.
+records, and it has a width where the heads never differ. Each interval is for one pair: of twenty, one misses the
+truth.
+
+All of this takes records as drawn independently. If they are not, n of them tell as much as a *share* of n.
 """
 
 import math
@@ -46,7 +48,7 @@ class Calibration:
     bins: tuple[Bin, ...] = field(repr=False)
 
 
-def calibration(probabilities: np.ndarray, right: np.ndarray) -> Calibration:
+def calibration(probabilities: np.ndarray, right: np.ndarray, share: float = 1.0) -> Calibration:
     """Of at least one record. probabilities: (n,), of the best class of each. right: (n,), whether it is the label."""
     p, n = np.asarray(probabilities, np.float64), len(probabilities)
     index = np.clip(np.ceil(p * BINS).astype(int) - 1, 0, BINS - 1)
@@ -56,12 +58,12 @@ def calibration(probabilities: np.ndarray, right: np.ndarray) -> Calibration:
     return Calibration(
         probability=float(p.mean()),
         error=float(np.abs(sums - hits).sum() / n),
-        by_chance=float(math.sqrt(2 / math.pi) * np.sqrt(spread).sum() / n),
-        bins=tuple(_bin(i, int(rows[i]), float(sums[i]), int(hits[i])) for i in range(BINS)),
+        by_chance=float(math.sqrt(2 / math.pi / share) * np.sqrt(spread).sum() / n),
+        bins=tuple(_bin(i, int(rows[i]), float(sums[i]), int(hits[i]), share) for i in range(BINS)),
     )
 
 
-def _bin(i: int, n: int, total: float, hits: int) -> Bin:
+def _bin(i: int, n: int, total: float, hits: int, share: float) -> Bin:
     empty = n == 0
     return Bin(
         low=i / BINS,
@@ -69,7 +71,7 @@ def _bin(i: int, n: int, total: float, hits: int) -> Bin:
         n=n,
         probability=None if empty else total / n,
         right=None if empty else hits / n,
-        interval=None if empty else wilson(hits, n),
+        interval=None if empty else wilson(hits, n, share),
     )
 
 
@@ -90,20 +92,20 @@ class Difference:
     only_other: int
 
 
-def difference(only_this: int, only_other: int, n: int) -> Difference:
+def difference(only_this: int, only_other: int, n: int, share: float = 1.0) -> Difference:
     """Of n records, at least one."""
-    gain = (only_this - only_other) / n
-    return Difference(gain=gain, interval=tango(only_this, only_other, n), only_this=only_this, only_other=only_other)
+    interval = tango(*(share * each for each in (only_this, only_other, n)))
+    return Difference(gain=(only_this - only_other) / n, interval=interval, only_this=only_this, only_other=only_other)
 
 
-def tango(first: int, second: int, n: int) -> Interval:
+def tango(first: float, second: float, n: float) -> Interval:
     """The 95 % interval of the difference of two probabilities, within [−1, 1], by Tango's score test on n paired
     records: of `first` only the first head is right, and of `second` only the second.
     """
     return _lower(first, second, n), -_lower(second, first, n)
 
 
-def _lower(b: int, c: int, n: int) -> float:
+def _lower(b: float, c: float, n: float) -> float:
     """The smallest difference that is not rejected: below (b − c)/n the test rejects all up to it."""
     rejected, held = -1.0, (b - c) / n
     for _ in range(_HALVINGS):
@@ -115,7 +117,7 @@ def _lower(b: int, c: int, n: int) -> float:
     return held
 
 
-def _far(b: int, c: int, n: int, gain: float) -> bool:
+def _far(b: float, c: float, n: float, gain: float) -> bool:
     """Whether what was observed lies more than Z standard deviations from this difference.
 
     The deviation is that of the most likely probability q that only the second is right, among those with this

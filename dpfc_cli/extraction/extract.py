@@ -21,7 +21,7 @@ from dpfc_cli import backbones
 from dpfc_cli.errors import GUARDED, Note, conflict, counted, parameter
 from dpfc_cli.extraction.fetching import Needed, fetch, needed
 from dpfc_cli.extraction.request import AUTO, Extraction
-from dpfc_cli.features.lookup import new_folder
+from dpfc_cli.features.lookup import elsewhere, new_folder
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
@@ -29,8 +29,7 @@ from dpfc_cli.features.writer import FeatureWriter, Task, complete, saying_what_
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images import catalogue, prefetch, sets
 from dpfc_cli.ledger.facts import RESERVED
-from dpfc_cli.ledger.file import ledger_path, read
-from dpfc_cli.ledger.populations import check_begin, check_name, check_same, check_source, elsewhere, register
+from dpfc_cli.ledger.populations import check_name, check_new, check_same, register
 from dpfc_cli.options import takes
 from dpfc_cli.processes import part_of
 from dpfc_cli.progress import Progress
@@ -140,9 +139,7 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
     features = complete(folder, manifest, partial(check_same, population=whose))
     if features is not None:
         return Extracted(folder=folder, features=features, was_complete=True)
-    ledger = read(ledger_path(folder))
-    check_begin(ledger)
-    check_source(ledger, manifest, whose)
+    check_new(folder, manifest, whose)
     if (said := elsewhere(folder)) is not None:
         wanted.warned(said)
     splits = pictures.splits

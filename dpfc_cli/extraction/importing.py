@@ -18,15 +18,14 @@ import numpy as np
 from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, parameter, quoted, unwritable
 from dpfc_cli.extraction import slides
 from dpfc_cli.extraction.request import Import
-from dpfc_cli.features.lookup import new_folder
+from dpfc_cli.features.lookup import elsewhere, new_folder
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.table import ROWS, Table, reordered
 from dpfc_cli.features.tables import opened
 from dpfc_cli.features.writer import FeatureWriter, complete, saying_what_is_kept
 from dpfc_cli.folders import PARTIAL
-from dpfc_cli.ledger.file import ledger_path, read
-from dpfc_cli.ledger.populations import check_begin, check_name, check_same, check_source, elsewhere, register
+from dpfc_cli.ledger.populations import check_name, check_new, check_same, register
 from dpfc_cli.memory import check_fits
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress
@@ -74,7 +73,6 @@ def import_features(wanted: Import) -> Imported:
     default = ("imported" if folder is None else "slides") + ("" if hold_out is None else f"-holdout{hold_out:g}")
     out = new_folder(default if wanted.out is None else wanted.out)
     check_name(wanted.population)
-    check_begin(read(ledger_path(out)))
     wanted.check_there(path=path)
     names = stated(class_names(wanted.classes))
     with naming(out, tolerant) as broken, ExitStack() as stack:
@@ -149,7 +147,7 @@ def import_features(wanted: Import) -> Imported:
         features = complete(out, manifest, partial(check_same, population=wanted.population))
         if features is not None:
             return Imported(features, made=False)
-        check_source(read(ledger_path(out)), manifest, wanted.population)
+        check_new(out, manifest, wanted.population)
         if (said := elsewhere(out)) is not None:
             wanted.warned(said)
         sizes = {split: table.n for split, table in tables.items()}

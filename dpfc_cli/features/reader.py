@@ -24,7 +24,7 @@ NO_CLASS = np.iinfo(np.int32).max
 """A label that is the number of no class."""
 _INDICES = 2**16
 """Record numbers that are compared at a time."""
-Blocks = Iterator[tuple[int, np.ndarray, np.ndarray]]
+Blocks = Iterator[tuple[Any, ...]]
 """Blocks of consecutive records: (number of the first record, features, labels)."""
 
 

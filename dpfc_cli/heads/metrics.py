@@ -54,14 +54,16 @@ def score(head: Head, blocks: Blocks) -> Scores:
     return found
 
 
-def wilson(hits: int, n: int) -> tuple[float, float]:
-    """The 95 % Wilson score interval of a probability of which `hits` of n independent trials succeeded.
+def wilson(hits: int, n: int, share: float = 1.0) -> tuple[float, float]:
+    """The 95 % Wilson score interval of a probability of which `hits` of n trials succeeded, as wide as for share·n
+    independent ones.
 
     It holds every p for which hits/n lies within Z standard deviations √(p(1−p)/n) of p (Wilson 1927). It lies in
     [0, 1]. Unlike p̂ ± Z·√(p̂(1−p̂)/n) it is sound for few trials and near 0 and 1.
     """
-    p, weight = hits / n, Z**2 / n
-    centre, half = p + weight / 2, Z * math.sqrt(p * (1 - p) / n + weight / (4 * n))
+    p, m = hits / n, n * share
+    weight = Z**2 / m
+    centre, half = p + weight / 2, Z * math.sqrt(p * (1 - p) / m + weight / (4 * m))
     # At 0 and n one end is exact, and rounding must not move it.
     low = 0.0 if hits == 0 else (centre - half) / (1 + weight)
     high = 1.0 if hits == n else (centre + half) / (1 + weight)
@@ -81,7 +83,7 @@ def average_precisions(head: Head, stream: Callable[[], Blocks], n: int) -> np.n
     for first in range(0, m, width):
         classes = np.arange(first, min(first + width, m))
         part = replace(head, weight=head.weight[:, classes], bias=head.bias[classes])
-        kept = [(part.scores(x), (y[:, :, None] == classes).any(axis=1)) for _, x, y in labelled(stream())]
+        kept = [(part.scores(x), (y[:, :, None] == classes).any(axis=1)) for _, x, y, *_ in labelled(stream())]
         scores, positive = (np.concatenate(columns) for columns in zip(*kept, strict=True))
         for i, j in enumerate(classes):
             found[j] = _average_precision(scores[:, i], positive[:, i])
@@ -90,9 +92,9 @@ def average_precisions(head: Head, stream: Callable[[], Blocks], n: int) -> np.n
 
 def labelled(blocks: Blocks) -> Blocks:
     """The blocks without the records that have no label."""
-    for start, x, y in blocks:
-        known = (y >= 0).any(axis=1)
-        yield start, x[known], y[known]
+    for start, *columns in blocks:
+        known = (columns[1] >= 0).any(axis=1)
+        yield start, *(column[known] for column in columns)
 
 
 def _average_precision(scores: np.ndarray, positive: np.ndarray) -> float:

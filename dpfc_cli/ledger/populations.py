@@ -23,7 +23,7 @@ from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter, printa
 from dpfc_cli.features import digests
 from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
-from dpfc_cli.folders import LEDGER_DIGESTS, PARTIAL, features_folder
+from dpfc_cli.folders import LEDGER_DIGESTS, PARTIAL
 from dpfc_cli.ledger.facts import MOST_NAME, RESERVED, Fact, Set, account_name, is_note, noted
 from dpfc_cli.ledger.file import append, ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
@@ -71,10 +71,12 @@ def check_begin(ledger: Ledger) -> None:
         raise refused("out", what, remedy, "missing")
 
 
-def check_source(ledger: Ledger, manifest: Manifest, population: str | None) -> None:
-    """UserError where a set that is to be made is of the same source as a set of another named population: no picture
-    need be read to tell.
+def check_new(folder: Path, manifest: Manifest, population: str | None) -> None:
+    """Refuse, before a record is read, to make a set in a folder: as `check_begin`; and UserError where it is of the
+    same source as a set of another named population.
     """
+    ledger = read(ledger_path(folder))
+    check_begin(ledger)
     listing = set(manifest.source["identity"]["listing"].values())
     for each in ledger.all(Set):
         theirs = ledger.populations_of(each.set)
@@ -87,18 +89,6 @@ def _of_two(shared: str, its: str, theirs: Collection[str], **fields: object) ->
     what = f"{shared}, and {its} is of the population '{min(theirs)}'. Nobody may be in two. {GUARDED}"
     remedy = f"Give both the same {parameter('population')}, or leave it out: then both are added up."
     return refused("population", what, remedy, "conflict", **fields)
-
-
-def elsewhere(folder: Path) -> str | None:
-    """What to tell of a set in this folder, where the features folder has a ledger and this set's is another one."""
-    own, usual = ledger_path(folder), ledger_path(features_folder() / folder.name)
-    if own == usual or not usual.exists():
-        return None
-    return (
-        f"'{own}' is another ledger than '{usual}', and neither adds what is spent in the other. If both are of the "
-        f"same people, bring the sets into one folder: 'dpfc budget --merge {shlex.quote(str(own.parent))}', then move "
-        "them."
-    )
 
 
 def register(folder: Path, place: Path, manifest: Manifest, population: str | None) -> None:

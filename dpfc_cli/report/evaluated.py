@@ -232,7 +232,7 @@ def _records(result: "Evaluation", features: "FeatureSet") -> list[tuple[str, st
     n = features.split(result.split).n
     said = f"{result.n:,}" if n == result.n else f"{result.n:,} of {n:,}; the others have no label"
     if features.manifest.grouped_by is not None:
-        said += ". Intervals take them as independent: for several of one person they are too narrow"
+        said += ". Intervals are for persons: as wide as if all records of one were equal"
     rows = [("records", said)]
     missing = [each.name for each in result.per_class if not each.n]
     if missing:

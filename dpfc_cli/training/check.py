@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter, sentence, unsupported
+from dpfc_cli.features.lookup import elsewhere
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
-from dpfc_cli.ledger.populations import elsewhere, known_set
+from dpfc_cli.ledger.populations import known_set
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.curator import lattice_of

@@ -129,7 +129,7 @@ def test_a_split_that_is_missing_or_damaged_or_has_no_label_is_refused(seven: Fe
         evaluate(head_of(seven), seven)
     null = feature_set(tmp_path / "null", 3, np.arange(6) % 3)
 
-    def unlabelled(split: str) -> Any:
+    def unlabelled(split: str, **_: bool) -> Any:
         return lambda rows: iter([(0, np.zeros((6, 3), np.float32), np.full((6, 1), -1))])
 
     null.stream = unlabelled  # type: ignore[assignment, method-assign]
@@ -226,6 +226,29 @@ def test_heads_are_compared_with_the_first_on_the_same_records(seven: FeatureSet
     assert all(each.only_this and each.only_other for each in found.differences)
     for each, difference_ in zip(found.evaluations[1:], found.differences, strict=True):
         assert difference_.gain == pytest.approx(each.top1 - found.evaluations[0].top1)
+
+
+def test_more_pictures_of_the_same_persons_make_no_interval_narrower(seven: FeatureSet, tmp_path: Path) -> None:
+    """Four equal records of each person tell no more than one."""
+    heads = [turned(head_of(seven), seed) for seed in range(2)]
+    arrays: dict[str, Any] = {}
+    for split in ("train", "test"):
+        (x, y), n = seven.arrays(split), seven.split(split).n
+        arrays |= {f"{split}_x": x.repeat(4, 0), f"{split}_y": y[:, 0].repeat(4)}
+        arrays[f"{split}_groups"] = np.array([f"{split} {i // 4}" for i in range(4 * n)])
+    np.savez(tmp_path / "four.npz", **arrays)
+    four = import_features(tmp_path / "four.npz", tmp_path / "four", classes=list(seven.manifest.classes)).features
+    found, alone = compare(heads, four), compare(heads, seven)
+    for many, few in zip(found.evaluations, alone.evaluations, strict=True):
+        assert many.n == 4 * few.n
+        assert many.interval == pytest.approx(few.interval)
+        for mine, its in zip(many.per_class, few.per_class, strict=True):
+            assert mine.interval == pytest.approx(its.interval)
+    assert found.differences[0].interval == pytest.approx(alone.differences[0].interval)
+    fitted = found.evaluations[0].calibration, alone.evaluations[0].calibration
+    assert fitted[0] is not None
+    assert fitted[1] is not None
+    assert fitted[0].by_chance == pytest.approx(fitted[1].by_chance)
 
 
 def test_the_records_are_read_once_for_all_heads(seven: FeatureSet) -> None:

@@ -185,7 +185,7 @@ def test_a_shared_report_is_a_function_of_the_heads_file(ward: Ward, tmp_path: P
         assert not Path("internal.html").exists()
 
 
-def test_intervals_of_a_set_that_knows_persons_are_said_to_be_too_narrow(ward: Ward) -> None:
+def test_intervals_of_a_set_that_knows_persons_are_said_to_be_for_persons(ward: Ward) -> None:
     x, y = blobs(120, 8, 3, seed=3, apart=2.5)
     groups = np.arange(120) // 3
     parts = {"train": slice(90), "test": slice(90, 120)}
@@ -195,7 +195,7 @@ def test_intervals_of_a_set_that_knows_persons_are_said_to_be_too_narrow(ward: W
     place = Path("features/persons")
     features = dpfc.import_features(Path("persons.npz"), place, classes=CLASSES, population="persons").features
     head = dpfc.train(features, epsilon=8.0, method="dp-ls", out="heads/persons.safetensors").head
-    said = "for several of one person they are too narrow"
+    said = "Intervals are for persons"
     assert said in words(document(head, internal=True))
     head.card["features"]["hold_out"] = 0.2
     assert fact(document(head), "test split") == "0.2 of the persons were held out"
