@@ -59,8 +59,6 @@ def opened(
     """
     with ExitStack() as stack:
         kind, splits = path.suffix.lower(), list(SPLITS)
-        if not path.exists() and kind not in COLUMNS:
-            raise missing(f"There is no {quoted(path)}.", f"Name {ACCEPTED}.")
         arrays = _arrays(path, kind, stack)
         if arrays is None:
             from dpfc_cli.features.columns import open_columns

@@ -82,7 +82,8 @@ def _said(ledger: Ledger, offered: Ledger, apart: Sequence[str], same: Mapping[s
         what = f"Only one of the two ledgers has the population '{unsaid[0]}'. Are its people in others, too?"
         remedy = (
             f"Say {parameter('apart')} {unsaid[0]} if they are not. If it has another name in the other ledger, say "
-            f"{parameter('same')} NAME=OTHER: the name here, and the name there."
+            f"{parameter('same')} NAME=OTHER: the name here, and the name there. If its sets have no name there, give "
+            f"them this one first ({parameter('population')})."
         )
         raise refused("apart", what, remedy, "missing", populations=unsaid)
     return {other: name for other, name in same.items() if other != name}
