@@ -91,8 +91,7 @@ def set_cap(
 
     Raises:
         UserError: a value is out of range, more than that is spent already, there is no cap to remove, a cap would be
-            raised or removed without a note, a set was adopted, or the ledger cannot be written. It says whether the
-            cap was written all the same.
+            raised or removed without a note, a set was adopted, or the ledger cannot be written.
 
     Examples:
         dpfc.set_cap(dpfc.open_features("digits-scattering"), 3.0, delta=1e-5, by="the privacy officer")
@@ -211,22 +210,12 @@ def left(account: Account, delta: float, of: Charge | None = None) -> tuple[floa
     if not found:
         return None
     room, cap = min(found, key=lambda each: each[0])
-    return _fitting(room, delta), cap
-
-
-def _fitting(room: float, delta: float) -> float:
-    """The largest ε of four digits at δ that costs no more than μ² = room; 0 if not even the least one fits."""
     if room < mu_for(LEAST_EPSILON, delta) ** 2:
-        return 0.0
-
-    def cut(near: float) -> float:
-        epsilon = min(epsilon_for(math.sqrt(room), delta) * near, LARGEST_EPSILON)
-        unit = 10.0 ** (3 - math.floor(math.log10(epsilon)))
-        return math.floor(epsilon * unit) / unit
-
+        return 0.0, cap
+    epsilon = min(epsilon_for(math.sqrt(room), delta), LARGEST_EPSILON)
     # A little more, so that an ε which fits exactly is not lost; a little less, if that is too much.
-    more = cut(1 + 1e-8)
-    return more if mu_for(more, delta) ** 2 <= room else cut(1 - 1e-8)
+    more, less = (float(rounded_down(epsilon * near)) for near in (1 + 1e-8, 1 - 1e-8))
+    return (more if mu_for(more, delta) ** 2 <= room else less), cap
 
 
 def said(cap: Cap) -> str:

@@ -53,8 +53,7 @@ def read(path: Path) -> Ledger:
 
 
 def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> Ledger:
-    """Add facts to a ledger, which is made if it is not there: all of them or none. Returns the ledger with them, only
-    when they are on disk.
+    """Add facts to a ledger, or to a new one: all of them or none. Returns the ledger with them when they are on disk.
 
     While `make` decides, nobody else can add anything. The rows are compared with what was to be written before they
     are committed. Afterwards the file of that name is opened again, and must have them.
@@ -87,20 +86,17 @@ def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> L
             raise _strange(path, "has not the facts that were written")
         return there
     except (UserError, KeyboardInterrupt) as stop:
-        stands = f"{what} {_stands(path, made)}." if made else "Nothing was added to the ledger."
+        stands = "Nothing was added to the ledger."
+        if made:
+            stands = f"{what} may be written all the same: 'dpfc budget' says whether it is."
+            with suppress(UserError):
+                if made[0].id in read(path).known:
+                    stands = f"{what} was written to '{path}' all the same."
         if isinstance(stop, UserError):
             stop.what += f" {stands}"
         else:
             stop.add_note(Note(printable(stands)))
         raise
-
-
-def _stands(path: Path, made: Sequence[Fact]) -> str:
-    """What is said of facts that were being committed when it was stopped."""
-    with suppress(UserError):
-        if made[0].id in read(path).known:
-            return f"was written to '{path}' all the same"
-    return "may be written all the same: 'dpfc budget' says whether it is"
 
 
 def _hash(before: str, n: int, fact: str, kind: str, body: str) -> str:

@@ -52,9 +52,7 @@ def refused(name: str, what: str, remedy: str, code: Code = "conflict", **fields
 
 
 def check_begin(ledger: Ledger) -> None:
-    """Refuse to make a set that could not be written down: UserError if the ledger lacks a set that was made beside it.
-    What was spent is not known then.
-    """
+    """UserError if the ledger lacks a set that was made beside it: what was spent is not known, so none is made."""
     place = ledger.path.parent.resolve()
     here = {path.name: path for path in (place / LEDGER_DIGESTS).glob("[!.]*")}
     # A link leads to a set with a ledger of its own, elsewhere.
@@ -162,21 +160,17 @@ def set_population(
         unsaid = tuple(each.id for each in known if each.population is None)
         fact = _fact(features.folder, features.manifest, who, population)
         fact = replace(fact, adopted=adopt or any(each.adopted for each in known), replaces=unsaid)
-        _check_caps(ledger.with_facts(fact), fact.set)
+        after = ledger.with_facts(fact)
+        bare = any(each.set == fact.set and not each.private for each in after.charges)
+        for account in after.accounts(after.populations_of(fact.set)):
+            if account.passed or (bare and account.caps):
+                what = f"There is a cap ({account.population or 'each population'}). It would not hold any more."
+                remedy = "'dpfc budget' shows it. Remove it before, or unite the ledgers (merge) instead of adopting."
+                raise refused("population", what, remedy, "over-cap")
         keep_digests(ledger, [fact], {fact.set: features.folder / digests.FILE})
         return [fact]
 
     return append(ledger_path(features.folder), said, "The population").account_of(features.manifest.id)
-
-
-def _check_caps(after: Ledger, of: str) -> None:
-    """UserError where a cap would not hold any more. after: the ledger with what is said of a set."""
-    bare = any(each.set == of and not each.private for each in after.charges)
-    for account in after.accounts(after.populations_of(of)):
-        if account.passed or (bare and account.caps):
-            what = f"There is a cap ({account.population or 'each population'}). It would not hold any more."
-            remedy = "'dpfc budget' shows it. Remove it before, or unite the ledgers (merge) instead of adopting."
-            raise refused("population", what, remedy, "over-cap")
 
 
 def known_set(ledger: Ledger, features: "FeatureSet", lacking: bool = False) -> list[Set]:

@@ -80,9 +80,8 @@ class Account(Told):
         return "person" if self.private and units == {"person"} else "record"
 
     def counted(self, unit: Unit, at: tuple[str, str] | None = None) -> list[Charge]:
-        """The private charges of the most used split of each set; all of them where one is sampled.
-
-        at: a set and a split; of this set it is this split.
+        """The private charges of the most used split of each set; all of them where one is sampled. at: a set and a
+        split; of this set it is this split.
         """
         if any(charge.sampled for charge in self.private):
             return list(self.private)
@@ -236,9 +235,8 @@ class Ledger:
 
     @cached_property
     def charges(self) -> tuple[Charge, ...]:
-        """All charges, as often as they were spent.
-
-        A charge that went on in two copies of a ledger was spent twice: two of its outcomes then follow the same one.
+        """All charges, as often as they were spent. One that went on in two copies of a ledger was spent twice: two of
+        its outcomes then follow the same one.
         """
         return tuple(charge for charge in self.all(Charge) for _ in range(max(1, len(self._ends.get(charge.id, ())))))
 
