@@ -364,9 +364,7 @@ def _set_of(arrays: Mapping[str, np.ndarray], classes: tuple[str, ...] | None, f
             with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as temporary:
                 source = Path(temporary, SOURCE)
                 np.savez(source, allow_pickle=False, **arrays)
-                # Whoever fits names the ledger, so there is nothing to be told of it.
-                given: dict[str, Any] = {"classes": classes, "labels_per_record": 1, "warn": lambda said: None}
-                features = import_features(source, place, **given).features
+                features = import_features(source, place, classes=classes, labels_per_record=1).features
             yield features
         finally:
             _remove(place)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import feature_set, head_or_newest
+from dpfc_cli.cli.typed import feature_set, head_or_newest, tell_ledger
 from dpfc_cli.errors import conflict, missing, parameter
 from dpfc_cli.evaluation.request import PRIVATE, PrivateScoring
 from dpfc_cli.folders import features_folder
@@ -98,6 +98,7 @@ def evaluate(
     paths, cards = [_path(head) for head in loaded], [head.card for head in loaded]
     ready = None
     if epsilon is not None:
+        tell_ledger(found.folder)
         ready = evaluation.prepared(PrivateScoring(loaded[0], found, **asked, epsilon=epsilon), display.warn)
         if not asked["again"] and display.can_ask():
             from dpfc_cli.training.charge import charged_again, question

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON, flag_named, set_named, source_named
+from dpfc_cli.cli.typed import JSON, flag_named, set_named, source_named, tell_ledger
 from dpfc_cli.errors import UserError, counted, missing, spelled
 from dpfc_cli.extraction.request import SOURCES, WHAT, WORK, Extraction, Import
 from dpfc_cli.options import Option, declared
@@ -52,6 +52,7 @@ def extract(
     def make(**more: bool) -> extraction.Extracted:
         return extraction.extract(wanted, **asked | more, warn=warn)
 
+    _tell_ledger(asked["out"])
     made = _unless_persons(make)
     _remark(made)
     _report(made.folder, made.features, made=not made.was_complete, as_json=as_json)
@@ -65,8 +66,16 @@ def import_(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
     def make(**more: bool) -> Imported:
         return import_features(**asked | more, warn=display.warn)
 
+    _tell_ledger(asked["out"])
     features, made = _unless_persons(make)
     _report(features.folder, features, made=made, as_json=as_json)
+
+
+def _tell_ledger(out: str | None) -> None:
+    from dpfc_cli.features.lookup import new_folder
+
+    if out is not None:
+        tell_ledger(new_folder(out))
 
 
 def _remark(made: "Extracted") -> None:

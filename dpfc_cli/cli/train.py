@@ -10,7 +10,7 @@ from dpfc_cli import rounding
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import feature_set, head_named, with_sets
+from dpfc_cli.cli.typed import feature_set, head_named, tell_ledger, with_sets
 from dpfc_cli.errors import UserError, conflict, counted, parameter
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.options import Option
@@ -69,6 +69,7 @@ def train(
         if processes is not None and processes.number:
             serve(processes, found)
             return
+        tell_ledger(found.folder)
         observer = Shown(sets, yes)
         # The other processes wait already: what cannot be opened ends them, too.
         request = Request(

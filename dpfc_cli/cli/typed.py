@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from dpfc_cli.errors import UserError, conflict, parameter, spelled
-from dpfc_cli.folders import features_folder, heads_folder
+from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 from dpfc_cli.options import HEAD, Option, Options, declared, of_type
 
 if TYPE_CHECKING:
@@ -142,6 +142,19 @@ def feature_set(given: str | None) -> "FeatureSet":
     if given is None and (sets := len(finished(features_folder()))) > 1:
         display.say(f"Features: {found.folder} (the newest of {sets} sets; --features names another)")
     return found
+
+
+def tell_ledger(of: Path) -> None:
+    """Warn where a set is not charged to the ledger of the features folder: nobody adds what two ledgers have."""
+    from dpfc_cli.cli import display
+
+    own, usual = (place.resolve() / LEDGER for place in (of.resolve().parent, features_folder()))
+    if own != usual and usual.exists():
+        display.warn(
+            f"'{own}' is another ledger than '{usual}', and neither adds what is spent in the other. If both are of "
+            f"the same people, bring the sets into one folder: 'dpfc budget --merge {shlex.quote(str(own.parent))}', "
+            "then move them."
+        )
 
 
 def head_or_newest(given: Path | str | None, features: "FeatureSet | None" = None) -> Path:

@@ -38,7 +38,6 @@ import numpy as np
 
 from dpfc_cli.errors import Note, UserError, conflict, notes, parameter, printable
 from dpfc_cli.evaluation.request import PrivateScoring
-from dpfc_cli.features.lookup import elsewhere
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import heads_folder
@@ -181,7 +180,7 @@ def prepare(
             "Give a larger one, or a split with more of them. Nothing was charged.",
             parameter="epsilon",
         )
-    for lost in (without_charge(cards(heads_folder()), book), elsewhere(features.folder), loses(account, charge)):
+    for lost in (without_charge(cards(heads_folder()), book), loses(account, charge)):
         if lost is not None:
             warn(lost)
     if not _pays(sigma, facts.n):

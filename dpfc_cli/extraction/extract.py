@@ -21,7 +21,7 @@ from dpfc_cli import backbones
 from dpfc_cli.errors import GUARDED, Note, conflict, counted, parameter
 from dpfc_cli.extraction.fetching import Needed, fetch, needed
 from dpfc_cli.extraction.request import AUTO, Extraction
-from dpfc_cli.features.lookup import elsewhere, new_folder
+from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
@@ -140,8 +140,6 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
     if features is not None:
         return Extracted(folder=folder, features=features, was_complete=True)
     check_new(folder, manifest, whose)
-    if (said := elsewhere(folder)) is not None:
-        wanted.warned(said)
     splits = pictures.splits
     sizes = {name: split.n for name, split in splits.items()}
     writer = FeatureWriter(

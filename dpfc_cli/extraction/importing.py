@@ -18,7 +18,7 @@ import numpy as np
 from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, parameter, quoted, unwritable
 from dpfc_cli.extraction import slides
 from dpfc_cli.extraction.request import Import
-from dpfc_cli.features.lookup import elsewhere, new_folder
+from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.table import ROWS, Table, reordered
@@ -148,8 +148,6 @@ def import_features(wanted: Import) -> Imported:
         if features is not None:
             return Imported(features, made=False)
         check_new(out, manifest, wanted.population)
-        if (said := elsewhere(out)) is not None:
-            wanted.warned(said)
         sizes = {split: table.n for split, table in tables.items()}
         nulls = Broken("record", sizes, lambda split, i: f"record {i} of {split}", broken, wanted.share)
         writer = FeatureWriter(

@@ -1,7 +1,6 @@
 """Finding a feature set: by path, by name in the features folder, or the newest one."""
 
 import os
-import shlex
 from pathlib import Path
 
 from dpfc_cli.errors import UserError, check_new_name, missing, near, parameter, quoted
@@ -76,18 +75,6 @@ def new_folder(name: str | Path) -> Path:
             f"Give the feature set another name: {parameter('out')}.",
         )
     return placed(name)
-
-
-def elsewhere(folder: Path) -> str | None:
-    """What to tell of a set in this folder, where the features folder has a ledger and this set's is another one."""
-    own, usual = (place.resolve() / LEDGER for place in (folder.resolve().parent, features_folder()))
-    if own == usual or not usual.exists():
-        return None
-    return (
-        f"'{own}' is another ledger than '{usual}', and neither adds what is spent in the other. If both are of the "
-        f"same people, bring the sets into one folder: 'dpfc budget --merge {shlex.quote(str(own.parent))}', then move "
-        "them."
-    )
 
 
 def newest(folder: Path) -> FeatureSet:

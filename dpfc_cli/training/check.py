@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter, sentence, unsupported
-from dpfc_cli.features.lookup import elsewhere
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger import caps
@@ -79,10 +78,9 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     path, charge, found = _place(request, calibrated, book, observer, final)
     account = book.account_of(features.manifest.id)
     after = account if found is not None else book.with_facts(charge).account_of(features.manifest.id)
-    another = elsewhere(features.folder) if request.keep else None
-    for said in (without_charge(heads.cards(request.folder), book), another):
-        if said is not None and calibrated.tuning is None:
-            observer.warn(said)
+    lost = without_charge(heads.cards(request.folder), book)
+    if lost is not None and calibrated.tuning is None:
+        observer.warn(lost)
     if found is None and (final or not any_kept(book)):
         check_charge(book, features, charge)
     said = loses(account, charge) if found is None and final else None

@@ -56,7 +56,7 @@ MISTAKES = {
     "zero-shot --from text": "missing model", "zero-shot --from photos": "unknown-name source",
     "zero-shot --from text --features blobs --model vit-b16": "unsupported model",
     "zero-shot --from text --rows a": "conflict rows",
-    "import nowhere --classes 3": "missing nowhere",
+    "import nowhere --classes 3": "missing path nowhere",
     "import arrays --classes 3 --out arrays/train_x.npy/x": "unwritable out",
     "budget --features nowhere": "missing nowhere", "budget --features arrays": "missing arrays",
 }  # fmt: skip

@@ -23,7 +23,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def make(folder: str, made_at: int) -> Path:
     """A feature set. made_at: the date of its manifest, in seconds."""
-    import_features("source.npz", f"./{folder}", classes=("a", "b"), warn=lambda said: None)
+    import_features("source.npz", f"./{folder}", classes=("a", "b"))
     os.utime(Path(folder, MANIFEST), (made_at, made_at))
     return Path(folder)
 
