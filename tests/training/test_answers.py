@@ -379,7 +379,7 @@ def told(what, real, wait=False):
         return real(*given)
     return calling
 
-charge.pay = told("charging", charge.pay)
+charge.pay = told("ready", told("charging", charge.pay), True)
 if sys.argv[1:]:
     Curator.release = told("running", Curator.release, True)
 dpfc.train(dpfc.open_features("set"), method="dp-fc", steps=1, epsilon=1.0, by="me", again=True)
@@ -388,7 +388,7 @@ dpfc.train(dpfc.open_features("set"), method="dp-fc", steps=1, epsilon=1.0, by="
 
 @pytest.fixture
 def typed() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """The same command in a process of its own. With a word it waits for a line at each release."""
+    """The same command in a process of its own. It waits for a line before its charge, and with a word at releases."""
     with ExitStack() as stack:
 
         def made(*words: str) -> "subprocess.Popen[str]":
@@ -401,6 +401,16 @@ def typed() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
         yield made
 
 
+def heard(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def told(process: "subprocess.Popen[str]") -> None:
+    assert process.stdin is not None
+    print(file=process.stdin, flush=True)
+
+
 @pytest.mark.usefixtures("ctrl_c")
 def test_one_charge_pays_for_one_training_whatever_becomes_of_equal_commands_that_wait(
     features: FeatureSet, typed: Callable[..., "subprocess.Popen[str]"]
@@ -408,21 +418,21 @@ def test_one_charge_pays_for_one_training_whatever_becomes_of_equal_commands_tha
     """Three equal commands wait for the ledger. One is stopped, one is killed, and the third is charged. While it runs
     the command is typed again.
     """
+    waiting = [typed(), typed(), typed("hold")]
+    assert [heard(each) for each in waiting] == ["ready"] * 3
     with closing(sqlite3.connect(LEDGER, isolation_level=None)) as busy:
         busy.execute("BEGIN IMMEDIATE")
-        waiting = [typed(), typed(), typed("hold")]
         for each in waiting:
-            assert each.stdout is not None
-            assert each.stdout.readline() == "charging\n"
+            told(each)
+        assert [heard(each) for each in waiting] == ["charging"] * 3
         stopped, killed, third = waiting
         stopped.send_signal(signal.SIGINT)
         killed.kill()
     assert [each.wait() for each in (stopped, killed)] == [-signal.SIGINT, -signal.SIGKILL]
-    assert third.stdout is not None
-    assert third.stdout.readline() == "running\n"
+    assert heard(third) == "running"
     assert (states(features), len(kept())) == (["charged"], 3)
     again = typed()
-    again.communicate()
+    again.communicate("\n")
     assert (again.returncode, states(features), len(heads())) == (0, ["charged", "written"], 1)
     third.communicate("\n" * 9)
     assert (third.returncode, kept()) == (0, [])
