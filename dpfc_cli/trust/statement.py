@@ -271,35 +271,33 @@ def _means(card: Mapping[str, Any], groups: Sequence[int]) -> list[tuple[str, st
 
 
 def _sites(card: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Whose head it is, if several sites trained it, and what that means for who has records at some of them.
-
-    In j sites a person, or a record, is in the answers of each. They have independent noise, so μ² adds up.
-    """
+    """Whose head it is, if several sites trained it, and what is promised then."""
     if "federation" not in card:
         return []
-    known, delta, eta = card["federation"], card["delta"], card["eta"]
+    known = card["federation"]
     said = ", ".join(f"{each['name']} ({each['n']:,}, epsilon = {each['epsilon']:g})" for each in known["sites"])
     whose = f"the records of {known['site']}" if "site" in known else "each site, with the largest epsilon"
-    squares = sorted((mu_for(each["epsilon"], delta, eta) ** 2 for each in known["sites"]), reverse=True)
-    several = "; ".join(
-        f"{j} sites: epsilon = {_figure(epsilon_for(math.sqrt(sum(squares[:j])), delta, eta))}"
-        for j in range(2, min(len(squares), 3) + 1)
-    )
     return [
-        ("trained by", f"{counted(len(squares), 'site')}: {said}; this says what is promised for {whose}"),
-        (f"a {card['unit']} of", f"{several}; at most, at the same delta"),
+        ("trained by", f"{counted(len(known['sites']), 'site')}: {said}; this says what is promised for {whose}"),
         *trusted(card),
     ]
 
 
 def trusted(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Which claim holds if nobody is trusted, and which one if some are; and which plan. card: of a head of several
-    sites.
+    sites. Who has records at j of them is in the answers of each. These have independent noise, so μ² adds up.
     """
-    known, count = card["federation"], len(card["federation"]["sites"])
+    known, delta, eta = card["federation"], card["delta"], card["eta"]
+    count = len(known["sites"])
+    squares = sorted((mu_for(each["epsilon"], delta, eta) ** 2 for each in known["sites"]), reverse=True)
+    several = "; ".join(
+        f"{j} sites: epsilon = {_figure(epsilon_for(math.sqrt(sum(squares[:j])), delta, eta))}"
+        for j in range(2, min(count, 3) + 1)
+    )
     digest = f"SHA-256 {' '.join(textwrap.wrap(known['plan'], 8))} (compare it with all operators, outside the network)"
     alone = [
         ("trust nobody", "the epsilon of each site holds: it adds the whole noise of its own claim"),
+        (f"a {card['unit']} of", f"{several}; at most, at the same delta"),
         ("plan", digest),
     ]
     if known["colluding"] == count - 1:

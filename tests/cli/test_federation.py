@@ -41,6 +41,7 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
     assert done("site-check", "plan.json", *own)["digest"] == made["digest"]
     shown = dpfc("site-check", "plan.json", *own).stdout
     assert "would charge epsilon = 2 at delta = 1e-05" in shown
+    assert "2 sites: epsilon = " in shown, "what a record of both sites would spend"
     assert " ".join(textwrap.wrap(str(made["digest"]), 8)) in " ".join(shown.split())
     assert not charges(sets["south"])
 
