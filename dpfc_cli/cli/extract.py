@@ -147,7 +147,7 @@ def _show(features: "FeatureSet") -> None:
     splits = []
     for name, split in sorted(manifest.splits.items(), reverse=True):
         persons = "" if split.groups is None else f" of {counted(split.groups, 'person')}"
-        splits.append(f"{name} {split.n:,}{persons} in {counted(len(split.shards), 'shard')}")
+        splits.append(f"{name} {split.n:,}{persons}")
     pooling = f"pooling {manifest.backbone['pooling']}" if "pooling" in manifest.backbone else "of another program"
     feature = manifest.backbone.get("feature") or pooling
     origin = "asserted by you" if manifest.origin == "asserted" else "the data set's own"

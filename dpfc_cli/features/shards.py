@@ -21,6 +21,8 @@ from dpfc_cli.sources.digests import Digests
 
 SHARD_BYTES = 128 * 2**20
 SHARD_ROWS = 16_384
+PARTS, BATCH = 32, 256
+"""Shards that a split has by default, if each is of whole batches: so a run that stops loses little."""
 LARGEST = 2**30
 """Bytes of features in the largest shard that a user may ask for."""
 CHUNK_ROWS = 1_024
@@ -47,8 +49,8 @@ def shard_ranges(n: int, shards: int) -> list[tuple[int, int]]:
 
 
 def numbers_of_shards(rows: dict[str, int], row_bytes: int, given: int | None, parts: int) -> dict[str, int]:
-    """How many shards each split has. By default a shard has at most 16,384 rows and about 128 MB, and there is one for
-    each part of the work.
+    """How many shards each split has. By default a shard has a 32nd of the rows, rounded up to 256, and at most 16,384
+    rows and about 128 MB; and there is one for each part of the work.
 
     Args:
         rows: the number of records of each split.
@@ -57,8 +59,12 @@ def numbers_of_shards(rows: dict[str, int], row_bytes: int, given: int | None, p
         parts: how many processes share the work.
 
     """
-    most = max(1, LARGEST // row_bytes if given else min(SHARD_ROWS, SHARD_BYTES // row_bytes))
-    return {split: min(n, max(given or parts, -(-n // most))) for split, n in rows.items()}
+
+    def most(n: int) -> int:
+        part = BATCH * -(-n // (PARTS * BATCH))
+        return max(1, LARGEST // row_bytes if given else min(part, SHARD_ROWS, SHARD_BYTES // row_bytes))
+
+    return {split: min(n, max(given or parts, -(-n // most(n)))) for split, n in rows.items()}
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def test_persons_are_counted_and_named_nowhere(dpfc: Dpfc, clinic: Path) -> None
     assert folder.name == "imagefolder-persons-scattering-mean"
     assert load(folder).grouped_by == {"by": "folder", "level": 1}
     assert all(b"patient" not in data for data in stored(folder).values())
-    assert "train 33 of 14 persons in 1 shard" in one_line(dpfc(*PERSONS).stdout)
+    assert "train 33 of 14 persons" in one_line(dpfc(*PERSONS).stdout)
     assert " person 33 14 " in one_line(dpfc("list").stdout)
     assert json.loads(dpfc("list", "--json").stdout)["sets"][0]["persons"] == {"train": PATIENTS}
 

@@ -66,7 +66,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         x, y = blobs(2 * N, D, M)
         np.savez("raw.npz", train_x=x[:N], train_y=y[:N], test_x=x[N:], test_y=y[N:])
         made = import_features("raw.npz", Path("features/set"), classes=CLASSES, labels_per_record=1).features
-        (shard,) = made.split("test").shards
+        (*_, shard) = made.split("test").shards
         with h5py.File(made.folder / shard.file, "r+") as file:
             file["labels"][-20:] = -1
         told = (made.folder / MANIFEST).read_text()

@@ -153,6 +153,13 @@ def test_there_is_a_shard_for_each_part_and_who_goes_on_alone_keeps_them(folder:
     assert len(finished.splits["train"].shards) == 4
 
 
+def test_a_run_that_stops_loses_a_small_part_of_its_work_or_256_records(tmp_path: Path) -> None:
+    for n in (20, 2_000, 50_000, 10**6):
+        with closing(writer(tmp_path / f"{n}", rows={"train": n}, shards=None)) as w:
+            assert max(planned.rows for planned in w.missing) <= max(256, n / 24)
+            assert len(w.missing) <= max(32, n / 16_000)
+
+
 def test_a_shard_is_not_larger_than_memory_holds_however_few_are_asked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.features import shards
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as head_files
@@ -143,9 +142,8 @@ def test_a_ledger_that_is_gone_or_too_old_is_refused_or_told(sets: dict[str, Fea
 
 def test_progress_is_told_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(shards, "SHARD_ROWS", 8192)
     observer = Listener()
-    np.savez("raw.npz", train_x=np.zeros((16384, 1), np.float32), train_y=np.arange(16384) % 2)
+    np.savez("raw.npz", train_x=np.zeros((300, 1), np.float32), train_y=np.arange(300) % 2)
     wanted = request(import_features("raw.npz", "set", classes=("a", "b")).features)
     check(wanted, calibrate(wanted.chosen, wanted.facts, wanted.options, wanted.privacy), observer)
     assert observer.stages == [(CHECKING, 1, 2), (CHECKING, 2, 2)]

@@ -10,7 +10,6 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.features import shards
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy import parts, passes, persons
@@ -187,16 +186,12 @@ def test_what_comes_after_the_head_was_written_changes_nothing(
     assert trained.path.exists()
 
 
-def test_the_records_of_a_person_who_goes_on_behind_a_part_are_checked_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_records_of_a_person_who_goes_on_behind_a_part_are_checked_with_it(tmp_path: Path) -> None:
     """Copies may differ, and no other process adds these records."""
-    monkeypatch.setattr(shards, "SHARD_ROWS", 8192)
     n = 2 * 8192
     persons, labels = (np.arange(n) + 1) // 2, np.arange(n) % 2
     np.savez(tmp_path / "raw.npz", train_x=np.zeros((n, 1), np.float32), train_y=labels, train_groups=persons)
-    import_features(tmp_path / "raw.npz", tmp_path / "set", classes=("a", "b"))
-    features = FeatureSet(tmp_path / "set")
+    features = import_features(tmp_path / "raw.npz", tmp_path / "set", classes=("a", "b"), shards=2).features
     _, second = (tmp_path / "set" / shard.file for shard in features.split(SPLIT).shards)
     verify_part(Alone(count=2), features, SPLIT, facts_of(features))  # type: ignore[arg-type]
     data = bytearray(second.read_bytes())
