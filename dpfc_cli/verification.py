@@ -28,21 +28,21 @@ from dpfc_cli.trust.card import findings as of_card
 from dpfc_cli.trust.claims import same_epsilon
 from dpfc_cli.trust.statement import brief
 
-_NO_LEDGER = "no ledger at hand has the charge that the card names, and none was named"
+_NO_LEDGER = "no ledger was named, and none here has the charge that the card names"
 _JOINT = "no ledger has the head of a coordinator. Verify the head of a site beside that site's ledger"
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Verified(Told):
-    """What the checks of a head found. card: its description, which says what is claimed. sha256: of its file. ledger:
-    the one that was looked into; signature: the one that was checked; None where there was none. findings: the checks.
-    unproved: what the file cannot prove, whatever the checks found. account: what that ledger has of the same people
-    now, if it has the charge.
+    """What the checks of a head found.
+
+    head: it may contradict itself. sha256: of its file. ledger: the one that was looked into; signature: the one that
+    was checked; None where there was none. findings: the checks. unproved: what the file cannot prove, whatever they
+    found. account: what that ledger has of the same people now, if it has the charge.
     """
 
-    path: Path
-    card: Mapping[str, Any]
+    head: heads.Head
     sha256: str
     ledger: Path | None
     signature: Signed | None
@@ -58,6 +58,15 @@ class Verified(Told):
             "contradicts": "; ".join(self.contradictions) or "nothing",
         }
         return {**found, "not checked": unknown or "nothing", "signed by": self.signature.by if self.signature else "–"}
+
+    @property
+    def path(self) -> Path:
+        return self.head.file
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """The description of the head, which says what is claimed."""
+        return self.head.card
 
     @property
     def contradictions(self) -> list[str]:
@@ -112,8 +121,7 @@ def verify(wanted: Checking) -> Verified:
             assert isinstance(charge, Charge)
             account = book.account_of(charge.set)
     return Verified(
-        path=path,
-        card=card,
+        head=head,
         sha256=digest,
         ledger=place,
         signature=signed,
@@ -123,13 +131,12 @@ def verify(wanted: Checking) -> Verified:
     )
 
 
-def check_at_home(head: heads.Head) -> None:
-    """UserError where the ledger that is here has the charge of a head, and says something else of it."""
-    place = _place(None, None, head.card["ledger"]["charge"]) if "ledger" in head.card else None
-    if place is not None:
-        wrong = contradictions(_of_ledger(head.card, sha256_of(head.file), read(place), _set_at_hand(head.card)[0]))
-        if wrong:
-            raise refused(head.file, wrong)
+def vouched(path: Path | str) -> heads.Head:
+    """A head for whoever tells others what it claims. UserError where `verify` finds that something contradicts."""
+    found = verify(path)
+    if found.contradictions:
+        raise refused(found.path, found.contradictions)
+    return found.head
 
 
 def of_signature(signed: Signed | None) -> Finding:

@@ -2,7 +2,11 @@
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +127,38 @@ def test_what_no_ledger_shows_is_named_as_unproved(shelf: Made, tmp_path: Path) 
     card["ledger"]["charge"] = shelf.book.charges[1].id
     changed.write_bytes(encoded(replace(head, card=card)))
     assert CHARGED in verify(changed, ledger=other).unproved
+
+
+def test_each_value_of_a_card_is_checked_or_among_what_cannot_be_proved(
+    shelf: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever forges a value that no check computes again, finds its name among those that nobody can prove."""
+    monkeypatch.setenv("DPFC_FEATURES", str(tmp_path))
+    forged, head = tmp_path / "forged.safetensors", Head.load(shelf.heads[0])
+
+    def places(value: Any, *keys: Any) -> Iterator[tuple[Any, ...]]:
+        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        yield from [each for key, one in inner for each in places(one, *keys, key)] if inner else [keys]
+
+    named = {"zero-out": "replace-one", "record": "person", "private": "research", "asserted": "path"}
+
+    def others(value: Any) -> list[Any]:
+        if isinstance(value, str):
+            return [named.get(value, f"{value}x")]
+        return [not value] if type(value) is bool else [value + 1, value / 2, value // 2] if value is not None else []
+
+    passed, card = set(), shelf.card()
+    for place in places(card):
+        for other in others(reduce(getitem, place, card)):
+            changed = shelf.card()
+            reduce(getitem, place[:-1], changed)[place[-1]] = other
+            changed["facts"] |= {"records": 200} if other == "person" else {}
+            forged.write_bytes(encoded(replace(head, card=changed)))
+            with suppress(UserError):
+                passed |= {place[0]} - ({place[0]} if verify(forged).contradictions else set())
+    assert {"adjacency", "unit", "options", "facts"} <= passed
+    said = " ".join(verify(shelf.heads[0]).unproved)
+    assert [name for name in passed if name not in said] == []
 
 
 def test_a_set_without_a_ledger_beside_it_leaves_the_charge_unknown(

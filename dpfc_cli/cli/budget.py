@@ -108,6 +108,7 @@ def budget(
         from dpfc_cli.ledger.file import read
         from dpfc_cli.ledger.merge import merge_ledgers
         from dpfc_cli.ledger.populations import set_population
+        from dpfc_cli.report import account
 
         place = _ledger(found)
         before = len(read(place).facts)
@@ -119,8 +120,8 @@ def budget(
         elif found is not None and cap is not None:
             set_cap(found, most, delta=delta[0] if delta else None, by=by, note=note)
         elif found is not None:
-            set_population(found, population, adopt=adopt, by=by)
-            whose = "" if population is None else f": {found.name} is of population '{population}' from now on"
+            made = set_population(found, population, adopt=adopt, by=by)
+            whose = "" if population is None else f": {found.name} is now of {account.whose(made)}"
             display.say(f"Written to the ledger{whose}.")
         stop.stands = f"The change was written to '{_ledger(found)}'."
     result: dict[str, Any] = {}
@@ -238,15 +239,11 @@ def _spent(
     lost = without_charge(cards(heads_folder()), book)
     blocks = [block for each in accounts for block in account.blocks(each, book, deltas)]
     blocks += [] if lost is None else [Words(lost, strong=True)]
-    newest = max((fact.at for fact in book.facts), default=None)
     if ledger is not None:
-        blocks.insert(0, Words(f"The newest row is of {newest}. What was charged since, if it is a copy, is not here."))
-    values = {
-        "ledger": str(book.path),
-        "newest": newest,
-        "populations": [account.values(each, book, deltas) for each in accounts],
-    }
-    return {**values, "warning": lost}, blocks
+        words = f"The newest row is of {book.newest}. What was charged since, if it is a copy, is not here."
+        blocks.insert(0, Words(words))
+    populations = [account.values(each, book, deltas) for each in accounts]
+    return {"ledger": str(book.path), "populations": populations, "warning": lost}, blocks
 
 
 def _epsilon(value: float) -> str:

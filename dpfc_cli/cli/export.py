@@ -22,9 +22,10 @@ def export(
     no dpfc. The card, with what is claimed of the head, is in each file.
     """
     from dpfc_cli.exports.export import export as write
-    from dpfc_cli.heads.head import Head, shown
+    from dpfc_cli.heads.head import shown
+    from dpfc_cli.verification import vouched
 
-    loaded = Head.load(head_or_newest(head))
+    loaded = vouched(head_or_newest(head))
     made = write(loaded, **asked)
     name = shown(loaded.file)
     if as_json:

@@ -20,10 +20,11 @@ def statement(
     """Show what is claimed of a head, from its card, with the SHA-256 of its file."""
     from dpfc_cli.errors import conflict, parameter
     from dpfc_cli.files import sha256_of
-    from dpfc_cli.heads.head import Head, shown
+    from dpfc_cli.heads.head import shown
     from dpfc_cli.trust import statement as statements
+    from dpfc_cli.verification import vouched
 
-    found = Head.load(head_or_newest(head))
+    found = vouched(head_or_newest(head))
     path = found.file
     if records_per_person is not None and found.card["unit"] == "person":
         raise conflict(

@@ -10,7 +10,6 @@ from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
 from dpfc_cli.errors import counted, missing, parameter
 from dpfc_cli.heads.signature import Checking
-from dpfc_cli.options import Option
 from dpfc_cli.show.document import Facts, page
 
 SHOWN = {"ok": "ok", "contradicts": "CONTRADICTS", "unknown": "cannot be known"}
@@ -19,10 +18,6 @@ SHOWN = {"ok": "ok", "contradicts": "CONTRADICTS", "unknown": "cannot be known"}
 @command("verify", Checking)
 def verify(
     head: Annotated[Path | None, NEWEST] = None,
-    strict: Annotated[
-        bool,
-        Option("End with an exit code above 0 if something was not checked, too: who signed it, if no key is given."),
-    ] = False,
     full: Full = False,
     as_json: Annotated[bool, JSON] = False,
     **asked: Any,
@@ -30,7 +25,8 @@ def verify(
     """Check whether a head can be what its card says.
 
     It computes epsilon again, and compares the releases with those of the method, and the file with the ledger. It ends
-    with exit code 5 if anything contradicts, or if the signature is not good.
+    with exit code 5 if anything contradicts, or if the signature is not good; with 2 if no ledger has its charge and no
+    signature was checked.
     """
     from dpfc_cli.heads.head import shown
     from dpfc_cli.ledger.file import read
@@ -67,16 +63,15 @@ def verify(
         claimed = ("claimed", "; ".join(said for _, said in brief(found.card)))
         digest, limits = ("SHA-256 of the file", found.sha256), ("cannot be proved", "; ".join(found.unproved))
         left = f" (not checked: {', '.join(unknown)})" if unknown else ""
-        told = Facts([claimed, *(rows if full else short), digest, limits])
+        age = [("newest row", book.newest)] if book else []
+        told = Facts([claimed, *(rows if full else short), digest, *age, limits])
         now = accounts.brief(account, book, delta) if account and book else []
         display.show(page(f"{outcome}{left}: head {shown(found.path)}", told, *now))
     if wrong:
         raise refused(found.path, wrong, "Do not rely on it: ask whoever made it for the head and its ledger again.")
-    # Who checks a head need not have its records: a ledger says what the set would.
-    lacking = [name for name in unknown if name != "feature set" or found.account is None]
-    if strict and lacking:
+    if found.account is None and found.signature is None:
+        why = next(each.why for each in found.findings if each.what == "ledger")
         raise missing(
-            f"Not checked: {', '.join(lacking)}.",
-            f"Give what it takes, such as {parameter('ledger')} and {parameter('public_key')}, or leave out "
-            f"{parameter('strict')}.",
+            f"Nothing but the head itself says so. No signature was checked, and {why}.",
+            f"Give {parameter('ledger')} or {parameter('public_key')}.",
         )

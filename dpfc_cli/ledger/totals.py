@@ -170,6 +170,11 @@ class Ledger:
         """The facts by their ids."""
         return {fact.id: fact for fact in self.facts}
 
+    @property
+    def newest(self) -> str:
+        """When its newest fact was written: so old a copy may be. It has one."""
+        return max(fact.at for fact in self.facts)
+
     def with_facts(self, *facts: Fact) -> "Ledger":
         """The ledger as it will be with more facts."""
         return Ledger(path=self.path, facts=(*self.facts, *facts))

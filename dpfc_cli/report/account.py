@@ -82,8 +82,12 @@ def brief(account: Account, ledger: Ledger, delta: float) -> list[Block]:
         alone = [replace(each, caps=(cap,), also=()) for each in account.meant if cap in each.caps]
         largest = min(found[0] for each in alone if (found := caps.left(each, cap.delta or 1.0)))
         count = _charges_before(cap, account, ledger)
-        when = f"set after {counted(count, 'charge')}" if count else "set before the first charge"
-        rows += [("cap", f"{caps.said(cap)}, {when}"), ("left", rounding.left(largest, cap.delta or 1.0))]
+        less = any(each.id in cap.replaces and (each.most or 0.0) < (cap.most or 0.0) for each in ledger.all(Cap))
+        when = f"after {counted(count, 'charge')}" if count else "before the first charge"
+        rows += [
+            ("cap", f"{caps.said(cap)}, {'raised' if less else 'set'} {when}"),
+            ("left", rounding.left(largest, cap.delta or 1.0)),
+        ]
     sets, changes = _sets(account, ledger), _changes(account, ledger)
     if changes and not binding:
         rows.append(("cap", "none"))
@@ -147,7 +151,13 @@ def _charged(account: Account, ledger: Ledger) -> list[Block]:
     shown = [tuple(row[i] for i in kept) for row in (columns, *rows)]
     return [
         Table(shown[0], shown[1:], left=len(kept) - 2, title="Charges, the newest first", few=NEWEST),
-        Table(("purpose", "no.", "UTC", "by", "head"), why, left=5, title="What they are for, as was said", full=True),
+        Table(
+            ("purpose", "no.", "UTC", "charged by", "head"),
+            why,
+            left=5,
+            title="What they are for, as was said",
+            full=True,
+        ),
     ]
 
 
@@ -158,12 +168,12 @@ def _minute(fact: Fact) -> str:
 
 def _sets(account: Account, ledger: Ledger) -> Table:
     rows = [
-        (each.name, each.population or "nothing is said", each.by, each.at[:10])
+        (each.name, each.population or "nothing is said", each.by, _minute(each))
         for of, facts in ledger.sets.items()
         for each in facts
         if (where := ledger.populations_of(of)) is None or account.population in where
     ]
-    return Table(("set", "population", "by", "made"), rows, left=4, title="The sets that count")
+    return Table(("set", "population", "said by", "UTC"), rows, left=4, title="The sets that count")
 
 
 def _totals(account: Account, deltas: Sequence[float]) -> list[Block]:
@@ -189,7 +199,7 @@ def _changed(changes: Sequence[Cap]) -> Table:
         )
         for cap in changes
     ]
-    columns = ("note", "UTC", "population", "for one", "by", "delta", "epsilon")
+    columns = ("note", "UTC", "population", "for one", "set by", "delta", "epsilon")
     return Table(columns, rows, left=5, title="Every change of a cap", full=True)
 
 
@@ -212,6 +222,7 @@ def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[st
 
     return {
         "ledger": str(account.ledger),
+        "newest": ledger.newest,
         "population": account.told()["population"] if account.also else account.population,
         "adjacency": "zero-out",
         "unit": account.unit,

@@ -8,14 +8,14 @@ from typing import Any
 
 from dpfc_cli.errors import UserError, missing, parameter, quoted, sentence
 from dpfc_cli.heads import signature
-from dpfc_cli.heads.head import SUFFIXES, Head, copied, located
+from dpfc_cli.heads.head import SUFFIXES, copied, located
 from dpfc_cli.heads.hub import PREFIX, STEM
 from dpfc_cli.heads.signature import SUFFIX
 from dpfc_cli.options import takes
 from dpfc_cli.report.contents import document
 from dpfc_cli.report.request import Pushing
 from dpfc_cli.show.markdown import markdown
-from dpfc_cli.verification import check_at_home
+from dpfc_cli.verification import vouched
 
 README = "README.md"
 _REPOSITORY = re.compile(r"hf:([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)", re.ASCII)
@@ -72,8 +72,7 @@ def push(wanted: Pushing) -> Pushed:
             "Give one as the hub lists them, such as apache-2.0 or cc-by-4.0.",
         )
     path = located(wanted.head)
-    loaded = Head.load(path)
-    check_at_home(loaded)
+    loaded = vouched(path)
     name = STEM + SUFFIXES[loaded.card["claim"]]
     place = f"{PREFIX}{found[1]}/{name}"
     figures = None if wanted.evaluation is None else Path(wanted.evaluation)

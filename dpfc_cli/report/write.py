@@ -6,14 +6,13 @@ from pathlib import Path
 from dpfc_cli import outputs
 from dpfc_cli.errors import installing, sentence, unsupported
 from dpfc_cli.heads import signature
-from dpfc_cli.heads.head import Head
 from dpfc_cli.options import takes
 from dpfc_cli.report.contents import document
 from dpfc_cli.report.request import Reporting
 from dpfc_cli.show.document import Document
 from dpfc_cli.show.html import html_of
 from dpfc_cli.show.markdown import markdown
-from dpfc_cli.verification import check_at_home
+from dpfc_cli.verification import vouched
 
 
 @takes(Reporting)
@@ -34,7 +33,7 @@ def write_report(wanted: Reporting) -> Path:
         >>> write_report("eps1", "report.html", internal=True)
 
     """
-    head = Head.load(wanted.head)
+    head = vouched(wanted.head)
     path = Path(
         f"{head.file.stem}-{'internal' if wanted.internal else 'report'}.html" if wanted.out is None else wanted.out
     )
@@ -42,7 +41,6 @@ def write_report(wanted: Reporting) -> Path:
     made = _KINDS[path.suffix.lower()]
     if made is _pdf:
         _check_pdf()
-    check_at_home(head)
     signed = signature.check(head.file, head.file, signature.Signer(public_key=wanted.public_key))
     report = document(
         head,

@@ -133,7 +133,10 @@ NOISE = "that the noise was really drawn"
 BELONGS = "that the card belongs to these weights: only a ledger with the digest of the file shows it"
 CHARGED = "that its training was charged to a ledger, and how many others that ledger had"
 OWNER = "that this ledger is the newest, whole and unchanged"
-TEXT = "that dates, names, numbers of records, other sites and the values of options that shape no release are true"
+TEXT = (
+    "that what nobody can compute is true: the unit and the adjacency, facts such as numbers of records, classes, "
+    "features, options that shape no release, starts, tuning, sites, date and versions"
+)
 
 
 def unproved(card: Mapping[str, Any], *, named: bool = False, charged: bool = False) -> list[str]:

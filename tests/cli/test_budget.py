@@ -222,7 +222,7 @@ def test_a_cap_is_set_shown_and_changed_and_every_change_stays(dpfc: Dpfc, featu
     more, before = ("budget", "--cap", "4", "--delta", "1e-6"), BOOK.read_bytes()
     assert [dpfc(*line).exit_code for line in (more, (*SET, "--cap", "none"))] == [2, 2]
     assert BOOK.read_bytes() == before
-    assert dpfc(*more, "--note", "the board").exit_code == 0
+    assert "raised after 1 charge" in dpfc(*more, "--note", "the board", ends=0).stdout
     for change in (("2",), ("none", "--note", "the study has ended")):
         assert dpfc(*SET, "--cap", *change).exit_code == 0
     (account,) = told(dpfc)

@@ -70,13 +70,12 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
     other.join()
     serving.heads()
     (head,) = Path("south/heads").glob("*.safetensors")
-    assert dpfc("verify", str(head)).exit_code == 0
+    dpfc("verify", str(head), "--ledger", "south/ledger.sqlite", ends=0)
     shown = dpfc("statement", str(head), ends=0).stdout
     assert " ".join(textwrap.wrap(str(made["digest"]), 8)) in " ".join(shown.split())
     assert done(*serve) == {"site": "south", "head": head.name, "sha256": sha256_of(head), "warnings": []}
     # The coordinator's head is in no ledger, and says nothing of what the sites have spent.
-    checks = done("verify", str(JOINT), "--ledger", "south/ledger.sqlite")["checks"]
-    assert [each["result"] for each in checks if "ledger" in each["what"]] == ["unknown"]
+    dpfc("verify", str(JOINT), "--ledger", "south/ledger.sqlite", ends=2)
     # Both have it. So there is nobody who answers, and nothing to do.
     assert done(*line, ".")["head"] == str(JOINT)
 

@@ -109,6 +109,8 @@ def _made(text: str, file: str) -> None:
     hostile = {name: card[name] if name in kept else worst(card[name], text, closed=True) for name in card}
     hostile["features"]["backbone"] = worst(card["features"]["backbone"], text)
     hostile["classes"] = stored["classes"]
+    # The ledger here would contradict it.
+    hostile["ledger"]["charge"] = "0" * 32
     save_file(load_file(head), Path("heads", f"card{file}.safetensors"), metadata | {"card": json.dumps(hostile)})
     ledger, own = Path("features", LEDGER), file.encode("utf-8", "ignore").decode()
     facts = [

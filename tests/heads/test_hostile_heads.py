@@ -62,7 +62,8 @@ def refused_or_used(path: Path, listed: bool = True) -> bool:
         return error.code == "damaged" or pytest.fail(str(error))
     for line in (["statement", str(path)], *([["list"]] if listed else [])):
         ended = CliRunner().invoke(app, line)
-        assert ended.exit_code == 0, (line, ended.output)
+        # What does not fit the method is refused, too: nobody is told what it claims.
+        assert ended.exit_code in (0, 5), (line, ended.output)
     assert np.isfinite(found.scores(np.ones((2, 2)))).all()
     return False
 
