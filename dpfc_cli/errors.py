@@ -70,7 +70,7 @@ _PARAMETER = re.compile("‹([a-z_]+)›")
 MOST_MARKS = 6
 """Marks in a row (accents, vowel signs) that are shown. More of them would cover the lines above and below."""
 _QUOTED = re.compile("\0'(.*?)'\0", re.DOTALL)
-_SECRET = re.compile('\0"(.*?)"\0', re.DOTALL)
+_SECRET = re.compile("\0\"(['\n].*?['\n])\"\0", re.DOTALL)
 _EMPTY = "\u115f\u1160\u3164\uffa0"
 """Letters that look like nothing."""
 
@@ -175,9 +175,9 @@ def quoted(path: str | PathLike[str]) -> str:
 def secret(*texts: object) -> str:
     """What tells of records, inside `what` of a `UserError`, in quotation marks. Readers see '…' in its place.
 
-    In `full` each of several texts has a line of its own, and nothing else is on it.
+    In `full` each of several texts has a line of its own, and nothing else is on it. A text may have secrets itself.
     """
-    lines = [printable(str(text).replace("\0", "")) for text in texts]
+    lines = [printable(_SECRET.sub(r"\1", str(text)).replace("\0", "")) for text in texts]
     return f"\0\"'{lines[0]}'\"\0" if len(lines) == 1 else '\0"' + "\n".join(["", *lines, ""]) + '"\0'
 
 

@@ -52,7 +52,6 @@ def extract(
     def make(**more: bool) -> extraction.Extracted:
         return extraction.extract(wanted, **asked | more, warn=warn)
 
-    _tell_ledger(asked["out"])
     made = _unless_persons(make)
     _remark(made)
     _report(made.folder, made.features, made=not made.was_complete, as_json=as_json)
@@ -66,16 +65,8 @@ def import_(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
     def make(**more: bool) -> Imported:
         return import_features(**asked | more, warn=display.warn)
 
-    _tell_ledger(asked["out"])
     features, made = _unless_persons(make)
     _report(features.folder, features, made=made, as_json=as_json)
-
-
-def _tell_ledger(out: str | None) -> None:
-    from dpfc_cli.features.lookup import new_folder
-
-    if out is not None:
-        tell_ledger(new_folder(out))
 
 
 def _remark(made: "Extracted") -> None:
@@ -110,11 +101,23 @@ def _report(folder: Path, features: "FeatureSet | None", *, made: bool, as_json:
         if not made:
             said = "is complete already by its manifest: its shards were not read"
             display.say(f"'{folder}' {said}. Delete it to make it anew.")
+        else:
+            _tell_ledger(features)
         if not as_json:
             _show(features)
         _advise(features)
     if as_json:
         display.as_json(_json(folder, features, made))
+
+
+def _tell_ledger(features: "FeatureSet") -> None:
+    from dpfc_cli.ledger.file import ledger_path, read
+
+    tell_ledger(features.folder)
+    book = read(ledger_path(features.folder))
+    if len(book.facts) == 1:
+        place = book.path.resolve()
+        display.say(f"A new ledger: '{place}'. What another one has of the same people is not in its sums.")
 
 
 def _json(folder: Path, features: "FeatureSet | None", made: bool) -> dict[str, Any]:

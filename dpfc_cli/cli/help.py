@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from typer.completion import install  # type: ignore[attr-defined]
 from typer.core import TyperCommand, TyperGroup
 
-from dpfc_cli.errors import UserError, near
+from dpfc_cli.errors import UserError, near, unknown
 from dpfc_cli.options import Option
 
 Full = Annotated[bool, Option("Show all, and not the short form.")]
@@ -43,6 +44,7 @@ _LISTED = (
 COMMANDS = {name: module for name, module, _ in _LISTED}
 
 
+SHELLS = ("bash", "zsh", "fish")
 _LineError: Any = typer.BadParameter.__mro__[1]
 """What is wrong with a line: the class that Typer takes from click, or has itself in its later versions."""
 _PARSED = re.compile(", unable to parse string as an? [a-z]+")
@@ -113,13 +115,17 @@ class Group(_Ours, TyperGroup):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         words = kwargs.get("args") or sys.argv[1:]
-        if len(words) == 2 and words[0] == "--show-completion" and words[1] in ("bash", "zsh", "fish"):
-            os.environ["_DPFC_COMPLETE"] = f"source_{words[1]}"
-        elif len(words) > 1 and words[0] in ("--install-completion", "--show-completion"):
-            from dpfc_cli.cli import display
+        if len(words) > 1 and words[0] in ("--install-completion", "--show-completion"):
+            # The library's own options are for the shell in which they are typed.
+            if words[1] not in SHELLS:
+                from dpfc_cli.cli import display
 
-            what = f"'{words[0]}' is for the shell that it runs in, and does not take '{words[1]}'."
-            sys.exit(display.fail(UserError(what, "Start the other shell, and run it there, alone.")))
+                sys.exit(display.fail(unknown("shell", words[1], SHELLS)))
+            os.environ["_DPFC_COMPLETE"] = f"source_{words[1]}"
+            if words[0] == "--install-completion":
+                shell, path = install(words[1], "dpfc")
+                print(f"The completion for {shell} is in '{path}'. It begins in a new terminal.")  # noqa: T201
+                sys.exit()
         if "_DPFC_COMPLETE" in os.environ:
             return super().main(*args, **kwargs)
         try:
@@ -163,7 +169,9 @@ def _refused(error: Any, words: Sequence[str]) -> UserError:
         if said.startswith("Got unexpected extra") and any("--features" in p.opts for p in _options(ctx.command, ctx)):
             about = "A feature set is named with '--features'. "
         # Many write 0,5 where they live.
-        said += ", such as 0.5" if said.endswith("a valid number") else ""
+        typed = next(filter(None, (re.fullmatch(r"(?:--[a-z-]+=)?(\d*),(\d+)", word) for word in words)), None)
+        number = "0.5" if typed is None else ".".join(typed.groups())
+        said += f", such as {number}" if said.endswith("a valid number") else ""
         return UserError(said if said.endswith("?") else f"{said}.", about + more)
     name = error.option_name
     flags = [flag for option in _options(ctx.command, ctx) for flag in option.opts if flag.startswith("--")]

@@ -127,7 +127,8 @@ class Making(Options):
             and not (set(str(each)) & set(PATTERN) or os.path.exists(os.path.expanduser(each)))
         ]
         if gone:
-            remedy = f"Name files that are there. Names of {parameter('classes')} stand between commas."
+            names = f" Names of {parameter('classes')} stand between commas."
+            remedy = f"Name files that are there.{names if parameter('classes') in ' '.join(gone) else ''}"
             raise missing(f"There is no file of this name: {', '.join(gone)}.", remedy)
 
     def __post_init__(self) -> None:

@@ -257,7 +257,7 @@ def _in_table(path: Path | None, folder: Path, labels: Needed, rule: Rule | None
         try:
             found.append((label, Entry(name, _size(place, place.stat()), str(label))))
         except FileNotFoundError:
-            wrong.append(f"line {line} names a file that is not in '{table.folder}', where the names begin")
+            wrong.append(f"line {line} names {secret(name)}, which is not in '{table.folder}', where the names begin")
     # A split without any label is one that was published so.
     wrong += unlabelled if len(unlabelled) < len(found) else []
     refuse_lines(path, wrong)

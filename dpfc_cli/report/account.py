@@ -26,6 +26,7 @@ CAPPED = (
     "A cap is a guarantee, however the trainings are chosen, if it was fixed before the first head was seen. If it was "
     "raised later, what counts is the highest one that might have been set."
 )
+SQUARES = "Several epsilon add up in squares, roughly: 1 and 1 make 1.5."
 NEWEST = 3
 """Charges in a short rendering."""
 
@@ -101,6 +102,7 @@ def brief(account: Account, ledger: Ledger, delta: float) -> list[Block]:
     said = whose(account)
     return [
         Facts(rows, title=f"Spent on {said}"),
+        *([Words(SQUARES)] if len(account.private) > 1 else []),
         *(Words(f"{said}: {each}.", strong=True) for each in not_in(account)),
     ]
 

@@ -118,8 +118,8 @@ def read(
             name = row.pop(called, None)
             file = _file(top, name, endings)
             if file is None or file in files:
-                why = f"no file of '{top}' under '{called}'"
-                wrong.append(f"line {number} names {'a file again: two records' if file else why}")
+                why = "a file again: two records" if file else f"no file of '{top}' under '{called}'"
+                wrong.append(f"line {number} names {why}{f' ({secret(name)})' if name else ''}")
                 continue
             for column, value in row.items():
                 values = columns.setdefault(column, [])

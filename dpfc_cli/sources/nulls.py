@@ -21,9 +21,9 @@ MOST_NULL = 0.05
 """The share of a split's records that may become null records, unless the user says otherwise."""
 MOST_LISTED = 100_000
 """The most records that are remembered. A longer list helps nobody, and it would take memory."""
-LISTED, REFUSED = ".broken.txt", ".refused.txt"
-"""How the names of two files end: a list of broken records, and what is secret in a refusal. They lie beside the set
-that could not be made."""
+REFUSED = ".refused.txt"
+"""How the name of a file ends that lies beside a set which could not be made: broken records, or what is secret in a
+refusal."""
 
 
 class Broken:
@@ -132,20 +132,20 @@ class Broken:
 
 @contextmanager
 def naming(folder: Path, tolerant: bool) -> Iterator[Path]:
-    """While the feature set in this folder is made: the file beside it that names broken records. It stays until none
-    is broken. What is secret in a UserError is written to another file, and the error says where.
+    """While the feature set in this folder is made: the file beside it that names broken records. What is secret in a
+    UserError is written there, too, and the error says so. It stays until a set is made without null records.
     """
-    listed, refused = (folder.with_name(f"{folder.name}{end}") for end in (LISTED, REFUSED))
+    refused = folder.with_name(folder.name + REFUSED)
     try:
-        yield listed
+        yield refused
     except UserError as error:
         if error.full is not None:
             said = written_down([*map(printable, spelled(error.full, str).split("\n"))], refused, "What is meant")
             error.what = UserError(f"{error.what} {said}", error.remedy).what
         raise
-    with suppress(OSError):
-        for file in (refused,) if tolerant else (refused, listed):
-            file.unlink(missing_ok=True)
+    if not tolerant:
+        with suppress(OSError):
+            refused.unlink(missing_ok=True)
 
 
 def written_down(lines: Sequence[str], file: Path, which: str = "Which they are") -> str:

@@ -128,11 +128,7 @@ def refusal(ended: Result) -> str:
 
 def snapshot() -> dict[str, bytes]:
     """What lies in the working folder, but for the names of records that cannot be used, which '…' stands for."""
-    found = (
-        path
-        for path in sorted(Path().rglob("*"))
-        if path.is_file() and not path.name.endswith((".broken.txt", ".refused.txt"))
-    )
+    found = (path for path in sorted(Path().rglob("*")) if path.is_file() and not path.name.endswith(".refused.txt"))
     return {str(path): path.read_bytes() for path in found}
 
 

@@ -170,10 +170,15 @@ def test_a_shell_completes_commands_options_and_names(tmp_path: Path, monkeypatc
     assert "imagefolder:features/mine/" in ended.stdout.replace("\\", "")
 
 
-def test_a_completion_is_shown_for_the_shell_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_DPFC_COMPLETE", "")
-    ended = CliRunner().invoke(application.app, ["--show-completion", "fish"], prog_name="dpfc")
-    assert (ended.exit_code, "complete --command dpfc" in ended.stdout) == (0, True)
+def test_a_completion_is_shown_or_installed_for_the_shell_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for flag in ("--show-completion", "--install-completion"):
+        monkeypatch.setenv("_DPFC_COMPLETE", "")
+        ended = CliRunner().invoke(application.app, [flag, "fish"], prog_name="dpfc")
+        assert ended.exit_code == 0
+        assert "complete --command dpfc" in "".join([ended.stdout, *map(Path.read_text, tmp_path.rglob("*.fish"))])
 
 
 def test_a_value_of_another_kind_is_refused_in_plain_words() -> None:
@@ -189,7 +194,9 @@ def test_what_is_typed_by_guess_is_told_how_it_is_written(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     for words, said in (
         ("help", "dpfc --help"),
-        ("--install-completion zsh", "run it there"),
+        ("--install-completion tcsh", "bash, zsh, fish"),
+        ("train --epsilon 1,5", "1.5"),
+        ("train --epsilon=,5", ".5"),
         ("train --epsilon -1", "between 0.0001 and 100"),
     ):
         ended = CliRunner().invoke(application.app, words.split())

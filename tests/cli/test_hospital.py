@@ -85,7 +85,7 @@ def test_a_hospitals_folder_from_extract_to_statement(dpfc: Dpfc, hospital: Path
     assert refused.exit_code == 2
     assert "Left out, because their names do not end as those of pictures: 2 files (1 .pdf, 1 .txt)." in said
     assert "This message says something about a private record" in said
-    (named,) = Path("features").glob("*.broken.txt")
+    (named,) = Path("features").glob("*-holdout0.25.refused.txt")
     assert all(f"hospital/{name}: it is not an image of a known format\n" in named.read_text() for name in BROKEN)
     assert "--on-error null" in said
 

@@ -21,7 +21,7 @@ from tests.support import stored
 LINE = ("extract", "imagefolder:pictures", *SCATTER, "--classes", "c0,c1,c2", "--out", "set")
 NULL = (*LINE, "--on-error", "null")
 PARTIAL = Path("features/set.partial")
-LIST, REFUSED = (Path(f"features/set.{kind}.txt") for kind in ("broken", "refused"))
+LIST = Path("features/set.refused.txt")
 
 
 def damage(numbers: Iterable[int], split: str = "train") -> list[Path]:
@@ -111,7 +111,7 @@ def test_null_records_of_other_processes_and_of_earlier_runs_count(dpfc: Dpfc, p
     second = dpfc(*parts, "--task", "2/2", ends=2)
     assert "At most 1 of the 30 train pictures" in one_line(second.stderr)
     # Which they are is known, but of the other part not what is wrong with them.
-    named = Path("features/set-2.broken.txt").read_text()
+    named = Path("features/set-2.refused.txt").read_text()
     assert named == f"{damaged[0]}: it is a null record\n{damaged[1]}: image file is truncated\n"
     assert nothing_to_train_on(dpfc)
     # All shards are there, so nothing is computed now.
@@ -135,15 +135,12 @@ def test_all_broken_pictures_are_named_without_computing_what_would_be_in_vain(
     before = order.index(damaged[1]) // 3
     assert (counting.batches, len(list(PARTIAL.glob("*.h5")))) == (before, before)
     assert not list(PARTIAL.glob("*.tmp"))
-    # A later mistake does not take the list away.
     listed = LIST.read_text()
-    dpfc(*LINE[:-3], "c0,c1", "--out", "set", ends=2)
-    assert (LIST.read_text(), REFUSED.exists()) == (listed, True)
     # What was finished is gone on with, and everything else is made once.
     assert dpfc(*NULL, "--shards", "10", "--most-null", "0.2").exit_code == 0
     assert counting.batches == 10 + 6
     # These pictures are broken still.
-    assert (LIST.read_text(), REFUSED.exists()) == (listed, False)
+    assert LIST.read_text() == listed
 
 
 def test_where_null_records_need_a_size_both_are_named_at_once(dpfc: Dpfc, pictures: Path) -> None:
@@ -174,7 +171,7 @@ def test_the_names_are_for_the_owner_alone_and_command_no_terminal(dpfc: Dpfc, p
     assert not any(line.split(":")[0] in refused.output for line in listed.splitlines())
     # Each part has a list of its own.
     assert dpfc(*LINE, "--task", "1/2").exit_code == 2
-    assert Path("features/set-1.broken.txt").exists()
+    assert Path("features/set-1.refused.txt").exists()
     # What is no longer true is removed.
     for path in [*damaged, *Path("pictures/train/c0").glob("*[!0-9].*")]:
         path.unlink()
@@ -187,20 +184,22 @@ def test_what_tells_of_a_record_goes_to_that_file_alone(dpfc: Dpfc, pictures: Pa
     """A picture without a person, a label, a row of a table without a header."""
     table = Path("kopflos.csv")
     table.write_text("c0/000.png,Kleinöttinger\nc1/001.png,Altbrüllmann\n")
+    Path("gone.csv").write_text("file_name,label\n../gone.png,c0\ntrain/c0/Xaver.png,c0\n")
     Path("metadata.csv").write_text("file_name,label\n" + "pictures/train/c0/000.png,Quittenbaum\n" * 2)
     for line, named in (
         ([*LINE, "--group-by", "name:(nobody)"], "000.png"),
         ([*LINE, "--table", str(table), "--file-column", "Datei"], "Kleinöttinger"),
-        (["extract", "imagefolder:.", *LINE[2:], "--table", "metadata.csv"], "Quittenbaum"),
+        ([*LINE, "--table", "gone.csv"], "Xaver.png"),
+        (["extract", "imagefolder:.", *LINE[2:], "--table", "metadata.csv"], "c0/000.png"),
         ([*LINE[:-3], "c0,c1", "--out", "set"], "c2"),
     ):
-        REFUSED.unlink(missing_ok=True)
+        LIST.unlink(missing_ok=True)
         refused = dpfc(*line, *more)
         assert refused.exit_code in (2, 5), refused.output
         assert named not in refused.output
-        if REFUSED.exists():
-            assert named in REFUSED.read_text()
-            assert (stat.S_IMODE(REFUSED.stat().st_mode), str(REFUSED) in one_line(refused.output)) == (0o600, True)
+        if LIST.exists():
+            assert named in LIST.read_text()
+            assert (stat.S_IMODE(LIST.stat().st_mode), str(LIST) in one_line(refused.output)) == (0o600, True)
 
 
 @pytest.mark.usefixtures("ctrl_c", "counting")

@@ -213,7 +213,7 @@ def test_a_slide_that_cannot_be_read_is_named_or_becomes_a_null_record(
     with pytest.raises(UserError, match=r"1 slide cannot be read") as refused:
         imported(tmp_path, place)
     assert GUARDED in refused.value.what
-    listed = tmp_path / "set.broken.txt"
+    listed = tmp_path / "set.refused.txt"
     assert str(listed) in refused.value.what
     assert "slide_3" not in refused.value.what
     assert listed.read_text().startswith("slide_3: ")
