@@ -246,17 +246,17 @@ all trainings. Accuracy is the mean ± standard deviation over seeds.
         yield f"**{name}**, {shape[0]:,} × {shape[1]} × {shape[2]}\n"
         yield from peers.table(runs)
         yield ""
-        yield from _best_at_the_end(runs)
+        yield from _best_at_the_end(name, runs)
 
 
-def _best_at_the_end(runs: peers.Runs) -> Iterator[str]:
-    """Whose best learning rate is the smallest or the largest of those that were tried."""
+def _best_at_the_end(data: str, runs: peers.Runs) -> Iterator[str]:
+    """Whose best learning rate on a set is the smallest or the largest of those that were tried."""
     for name, tried in peers.RATES.items():
         best = peers.rates(name, runs)
         if len(best) == 1 and (rate := best[0]) in (min(tried), max(tried)):
             which, beyond = ("largest", "larger") if rate == max(tried) else ("smallest", "smaller")
             words = peers.WORDS[name].partition(":")[0]
-            yield f"The best learning rate is the {which} that was tried: {words}. A {beyond} one may be better.\n"
+            yield f"{data}: the best rate is the {which} that was tried: {words}. A {beyond} one may be better.\n"
 
 
 def _extraction(rows: list[tuple[dict[str, Any], Any]]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.features.lookup import open_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy.facts import Facts
 
@@ -54,7 +55,7 @@ def load(path: str) -> Data:
         persons = np.load(groups) if groups.exists() else None
         return Data(x, y.astype(np.int32), test_x, test_y.astype(np.int32), int(y.max()) + 1, persons)
     try:
-        features = FeatureSet(folder)
+        features = open_features(folder)
         train, test = (_whole(features, split) for split in ("train", "test"))
     except UserError as error:
         raise SystemExit(str(error)) from None

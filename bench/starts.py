@@ -69,7 +69,7 @@ def rows_of(
     return {"no start": plain, "start": started, "public features": informed, "both": both}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("data", help="folder")
     parser.add_argument("public", nargs="?", help="folder of other records, which nobody needs to protect")
@@ -79,13 +79,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--results", type=Path, default=cells.RESULTS)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
+    rows = rows_of(given.data, given.public, given.hostile, given.epsilons)
+    if unknown := set(given.rows or rows) - set(rows):
+        parser.error(f"--rows: {', '.join(sorted(unknown))}? There are: {', '.join(map(repr, rows))}")
+    rows = {name: rows[name] for name in given.rows or rows}
     if given.hostile:
         given.hostile.mkdir(parents=True, exist_ok=True)
         for name, vectors in hostile(np.load(Path(given.data) / VECTORS)).items():
             np.save(given.hostile / f"{name}.npy", vectors)
-    rows = rows_of(given.data, given.public, given.hostile, given.epsilons)
-    rows = {name: row for name, row in rows.items() if given.rows is None or name in given.rows}
     optimum = Cell(given.data, METHOD, None)
     wanted = [replace(cell, seed=seed) for row in rows.values() for cell in row for seed in range(given.seeds)]
     done = cells.run([optimum, *wanted], given.results, given.workers)

@@ -148,6 +148,8 @@ def method_rows(method: str, options: Mapping[str, Any]) -> list[tuple[str, str]
 
     titled = f"{method} ({METHODS[method].title})" if method in METHODS else method
     said = ", ".join(f"{name.replace('_', ' ')} = {_value(value)}" for name, value in options.items())
+    if {"feature_clip", "gradient_clip"} <= set(options):
+        said += "; other lengths are in units of the feature clip"
     return [("method", titled), ("options", said)]
 
 

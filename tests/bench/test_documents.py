@@ -48,6 +48,11 @@ def test_a_reproduction_on_other_sets_leaves_the_projects_own_alone(
             reproduction.main(given)
     assert not list(work.rglob("*.*"))
     reproduction.main([data, *few])
+    # What was not asked for is not there.
+    page = Path("bench-results/reproduction.md").read_text("utf-8")
+    assert [page.count(each) for each in ("### ", "\n| dp-")] == [1, 1]
+    with pytest.raises(SystemExit):
+        starts.main([data, "--rows", "sart"])
     assert len(list((work / "bench-results").glob("*"))) == len(list(work.rglob("*.*"))) == 3
 
 
