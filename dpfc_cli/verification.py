@@ -28,7 +28,6 @@ from dpfc_cli.trust.card import findings as of_card
 from dpfc_cli.trust.claims import same_epsilon
 from dpfc_cli.trust.statement import brief
 
-_NO_LEDGER = "no ledger was named, and none here has the charge that the card names"
 _JOINT = "no ledger has the head of a coordinator. Verify the head of a site beside that site's ledger"
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
 
@@ -104,15 +103,14 @@ def verify(wanted: Checking) -> Verified:
     if card["date"][:10] > datetime.now(UTC).date().isoformat():
         findings.append(Finding(what="date", result="contradicts", why=f"{card['date']} is later than today"))
     known, said = _set_at_hand(card, wanted.ledger)
-    place = _place(wanted.ledger, known, card["ledger"]["charge"]) if "ledger" in card else None
+    book = _book(card, wanted.ledger, known)
     # Without its charge a set may be another one of that name.
-    findings.append(replace(said, result="unknown") if place is None and said.result == "contradicts" else said)
+    alone = isinstance(book, str) and said.result == "contradicts"
+    findings.append(replace(said, result="unknown") if alone else said)
     named, charged, account = False, False, None
-    if place is None:
-        why = _gone(known) or _NO_LEDGER if "ledger" in card else _JOINT
-        findings.append(Finding(what="ledger", result="unknown", why=why))
+    if isinstance(book, str):
+        findings.append(Finding(what="ledger", result="unknown", why=book))
     else:
-        book = _ledger_in(place)
         row, *others = _of_ledger(card, digest, book, known)
         findings += [row, *others]
         named, charged = bool(book.written(digest)), row.result == "ok"
@@ -123,7 +121,7 @@ def verify(wanted: Checking) -> Verified:
     return Verified(
         head=head,
         sha256=digest,
-        ledger=place,
+        ledger=None if isinstance(book, str) else book.path,
         signature=signed,
         findings=tuple(findings),
         unproved=tuple(unproved(card, named=named, charged=charged)),
@@ -177,32 +175,27 @@ def _set_at_hand(card: Mapping[str, Any], ledger: Path | str | None = None) -> t
     return found, Finding(what=what, result="ok", why=f"the facts, classes and backbone are those of {found.folder}")
 
 
-def _place(ledger: Path | str | None, known: FeatureSet | None, charge: str) -> Path | None:
-    """The ledger that was named, or else the one beside the set, or here, if it has the charge. None if there is none:
-    one that nobody named, and that lacks the charge, is of other trainings.
+def _book(card: Mapping[str, Any], named: Path | str | None, known: FeatureSet | None) -> Ledger | str:
+    """The ledger that was named, or else the one beside the set, or here, if it has the charge; or why there is none.
+    One that nobody named, and that lacks the charge, is of other trainings.
     """
-    if ledger is not None:
-        return Path(ledger)
-    here = features_folder() / LEDGER if known is None else ledger_path(known.folder)
-    return here if charge in read(here).known else None
-
-
-def _gone(known: FeatureSet | None) -> str | None:
-    """What is said of the ledger here where it lacks a set, or is gone. None where nothing shows that."""
-    try:
-        check_begin(read(features_folder() / LEDGER if known is None else ledger_path(known.folder)))
-    except UserError as error:
-        return error.what.rstrip(".")
-    return None
-
-
-def _ledger_in(place: Path) -> Ledger:
-    if not place.exists() or place.is_dir():
+    place = features_folder() / LEDGER if known is None else ledger_path(known.folder)
+    place = place if named is None else Path(named)
+    if named is not None and not place.is_file():
         raise missing(
             f"There is no ledger {quoted(place)}{' (it is a folder)' if place.is_dir() else ''}.",
             f"Name the file that lies beside the feature set: {parameter('ledger')}.",
         )
-    return read(place)
+    if "ledger" not in card:
+        return _JOINT
+    book = read(place)
+    if named is not None or card["ledger"]["charge"] in book.known:
+        return book
+    try:
+        check_begin(book)
+    except UserError as error:
+        return error.what.rstrip(".")
+    return "no ledger was named, and none here has the charge that the card names"
 
 
 def _of_ledger(card: Mapping[str, Any], digest: str, book: Ledger, known: FeatureSet | None) -> list[Finding]:
@@ -245,11 +238,6 @@ def _alike(said: Sequence[Mapping[str, Any]], true: Sequence[Mapping[str, Any]])
     return bare == others
 
 
-def _ends(said: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the last ones of some releases are these."""
-    return _alike(said[-len(last) :], last)
-
-
 def _of_digest(digest: str, charge: Charge, book: Ledger) -> Finding:
     what, last = "SHA-256", book.outcome(charge.id)
     if charge in book.written(digest):
@@ -274,10 +262,12 @@ def _of_start(card: Mapping[str, Any], before: Ledger, of: str) -> Finding:
     number = next((i for i, charge in enumerate(charges, start=1) if charge.id in named), 0)
     if not number:
         return Finding(what=what, result="contradicts", why="no charge before ended with the head that it started from")
-    while number and _ends(rest, charges[number - 1].releases):
-        rest = rest[: -len(charges[number - 1].releases)]
+    for i, charge in enumerate(reversed(charges[:number])):
+        if _alike(rest[-len(charge.releases) :], charge.releases):
+            rest = rest[: -len(charge.releases)]
         # That head may have started from another one, which the card does not name.
-        number = next((i for i in range(number - 1, 0, -1) if _ends(rest, charges[i - 1].releases)), 0)
+        elif i == 0:
+            break
     if rest:
         why = "the ledger has the head that it started from, and the releases before its own are not those of charges"
         return Finding(what=what, result="contradicts", why=why)

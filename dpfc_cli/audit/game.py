@@ -4,6 +4,9 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from scipy.optimize import brentq
+from scipy.special import betaincinv
+
 from dpfc_cli.audit.signals import Signals
 
 FALSE_ALARM = 1e-4
@@ -45,8 +48,6 @@ class Comparison:
 
 def _smallest(claimed: Signals, right: float) -> float:
     """The smallest μ at which releases with these rates allow so many right guesses, or a little less."""
-    from scipy.optimize import brentq
-
     low = high = claimed.mu
     while claimed.named(high).right < right:
         low, high = high, 2 * high
@@ -72,8 +73,6 @@ class Bound:
 
 def at_least(wins: int, runs: int, error: float) -> float:
     """The lower bound of Clopper and Pearson on a probability. error: the probability that it is too large."""
-    from scipy.special import betaincinv
-
     return float(betaincinv(wins, runs - wins + 1, error)) if wins else 0.0
 
 

@@ -31,6 +31,7 @@ from statistics import NormalDist
 from typing import Self
 
 import numpy as np
+from scipy.special import ndtr
 
 from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.oracle import Mechanism
@@ -146,18 +147,12 @@ def _loss(a: float, q: float, lowest: float, highest: float, step: float, up: bo
     with np.errstate(divide="ignore", invalid="ignore"):
         x = np.where(odds > 0, (np.log(odds) + a * a / 2) / a, -np.inf)
     if up:
-        below = (1 - q) * _cdf(x) + q * _cdf(x - a)
+        below = (1 - q) * ndtr(x) + q * ndtr(x - a)
         below[0] = 0.0
         return _Loss(low + 1, np.diff(below), step, 1 - below[-1])
-    below = _cdf(x)
+    below = ndtr(x)
     below[0] = 0.0
     return _Loss(low, np.append(np.diff(below), 1 - below[-1])[: high - low + 1], step, 0.0)
-
-
-def _cdf(x: np.ndarray) -> np.ndarray:
-    from scipy.special import ndtr
-
-    return np.asarray(ndtr(x))
 
 
 def _sum(parts: list[tuple[_Loss, int]]) -> _Loss:

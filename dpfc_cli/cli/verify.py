@@ -12,8 +12,6 @@ from dpfc_cli.errors import counted, missing, parameter
 from dpfc_cli.heads.signature import Checking
 from dpfc_cli.show.document import Facts, page
 
-SHOWN = {"ok": "ok", "contradicts": "CONTRADICTS", "unknown": "cannot be known"}
-
 
 @command("verify", Checking)
 def verify(
@@ -53,7 +51,7 @@ def verify(
             }
         )
     else:
-        rows = [(each.what, f"{SHOWN[each.result]}: {each.why}") for each in found.findings]
+        rows = [(each.what, f"{each.shown}: {each.why}") for each in found.findings]
         # Who signed is what a signature is asked for. That none was checked is in the title.
         plain = [(each.result == "ok") != (each.what == "signature") for each in found.findings]
         short = [row for row, left_out in zip(rows, plain, strict=True) if not left_out]

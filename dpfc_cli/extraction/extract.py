@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpfc_cli import backbones
+from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import GUARDED, Note, conflict, counted, parameter
 from dpfc_cli.extraction.fetching import Needed, fetch, needed
 from dpfc_cli.extraction.request import AUTO, Extraction
@@ -37,9 +38,6 @@ from dpfc_cli.sources.classes import class_names
 from dpfc_cli.sources.groups import Rule, rule_of
 from dpfc_cli.sources.nulls import Broken, naming
 from dpfc_cli.sources.person_hints import persons_noticed, refuse_both
-
-if TYPE_CHECKING:
-    from dpfc_cli.backbones import Backbone
 
 Advance = Callable[[int, int], None]
 Wanted = Iterator[tuple[PlannedShard, sets.Decode, int, int]]
@@ -232,7 +230,7 @@ def _sized(source: str, geometry: Geometry | None) -> bool:
 
 def manifest_of(
     source: sets.ImageSet,
-    backbone: "Backbone",
+    backbone: Backbone,
     dtype: str,
     preparation: sets.Preparation,
     rule: Rule | None = None,
@@ -328,7 +326,7 @@ class _UnfinishedError(Exception):
 def make_shards(
     writer: FeatureWriter,
     source: sets.ImageSet,
-    backbone: "Backbone",
+    backbone: Backbone,
     broken: Broken,
     advance: Advance | None = None,
     look: Advance | None = None,

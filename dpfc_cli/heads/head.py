@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dpfc_cli.errors import UserError, bad_record, counted, missing, near, parameter, printable, quoted, unsupported
 from dpfc_cli.features.manifest import fingerprint_of
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import check_plain, json_of, make, sha256_of, temporary_beside, write_synced, written_at
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads import hub
@@ -31,9 +32,6 @@ from dpfc_cli.reading import unread
 from dpfc_cli.show.document import Told, Values
 from dpfc_cli.trust import card as card_values
 from dpfc_cli.trust import statement
-
-if TYPE_CHECKING:
-    from dpfc_cli.features.reader import FeatureSet
 
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
@@ -394,7 +392,7 @@ def check_heads(*heads: object) -> None:
             raise UserError(what, "Open a file with Head.load. A PrivateClassifier has its head as .head_.")
 
 
-def misfit(head: Head, features: "FeatureSet") -> str | None:
+def misfit(head: Head, features: FeatureSet) -> str | None:
     """Why a head is none of these features, as a sentence."""
     if head.dim != features.dim:
         return f"The head takes {head.dim} dimensions, the features have {features.dim}."
@@ -403,7 +401,7 @@ def misfit(head: Head, features: "FeatureSet") -> str | None:
     return None
 
 
-def made_otherwise(head: Head, features: "FeatureSet", what: str) -> tuple[str, ...]:
+def made_otherwise(head: Head, features: FeatureSet, what: str) -> tuple[str, ...]:
     """A warning where features were made in another way than those that a head was trained on. what: may mean little
     then.
     """
@@ -434,7 +432,7 @@ def cards(
 
 
 def newest(
-    folder: Path, features: "FeatureSet | None" = None, skipped: Callable[[UserError], None] = lambda error: None
+    folder: Path, features: FeatureSet | None = None, skipped: Callable[[UserError], None] = lambda error: None
 ) -> Path:
     """The newest private head in a folder, by the date in its card. Non-private and research heads are chosen only when
     they are named.

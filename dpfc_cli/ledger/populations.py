@@ -17,19 +17,16 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter, printable, quoted
 from dpfc_cli.features import digests
 from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER_DIGESTS, PARTIAL
 from dpfc_cli.ledger.facts import MOST_NAME, RESERVED, Fact, Set, account_name, is_note, noted
 from dpfc_cli.ledger.file import append, ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
-
-if TYPE_CHECKING:
-    from dpfc_cli.features.reader import FeatureSet
 
 
 def records_of(manifest: Manifest) -> str:
@@ -108,7 +105,7 @@ def register(folder: Path, place: Path, manifest: Manifest, population: str | No
     append(ledger_path(folder), written, "The set")
 
 
-def check_same(features: "FeatureSet", population: str | None) -> None:
+def check_same(features: FeatureSet, population: str | None) -> None:
     """UserError where a finished set is said to be of another population than before. None: nothing is said."""
     known = read(ledger_path(features.folder))
     said = known.names(known_set(known, features))
@@ -119,7 +116,7 @@ def check_same(features: "FeatureSet", population: str | None) -> None:
 
 
 def set_population(
-    features: "FeatureSet", population: str | None, *, adopt: bool = False, by: str | None = None
+    features: FeatureSet, population: str | None, *, adopt: bool = False, by: str | None = None
 ) -> Account:
     """Say whose records a set has. All charges on it count there from then on.
 
@@ -173,7 +170,7 @@ def set_population(
     return append(ledger_path(features.folder), said, "The population").account_of(features.manifest.id)
 
 
-def known_set(ledger: Ledger, features: "FeatureSet", lacking: bool = False) -> list[Set]:
+def known_set(ledger: Ledger, features: FeatureSet, lacking: bool = False) -> list[Set]:
     """What the ledger says of a set. UserError where it is not complete, the ledger lacks it, or it is not the one it
     was. lacking: it may lack the set.
     """

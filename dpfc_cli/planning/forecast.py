@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import backbones, rounding
 from dpfc_cli.errors import UserError, conflict, counted, parameter, quoted
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.caps import allowed
 from dpfc_cli.ledger.facts import Cap, Unit
 from dpfc_cli.ledger.file import ledger_path, read
@@ -37,7 +38,6 @@ from dpfc_cli.training.request import SPLIT, Privacy, facts_of
 from dpfc_cli.trust.statement import meaning
 
 if TYPE_CHECKING:
-    from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.planning.stand_in import StandIn
 
 MEASURED = (
@@ -197,7 +197,7 @@ def forecast(wanted: Forecasting) -> Forecast:
     )
 
 
-def _left(features: "FeatureSet | None", cap: Cap) -> list[float]:
+def _left(features: FeatureSet | None, cap: Cap) -> list[float]:
     """The μ² that a cap would leave, as the ledger of a set says. Nothing where it does not know the set."""
     if features is None:
         return []

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpfc_cli import rounding
 from dpfc_cli.errors import counted
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Cap, Charge, Fact
 from dpfc_cli.ledger.file import ledger_path, read
@@ -14,9 +15,6 @@ from dpfc_cli.ledger.populations import known_set
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.options import Option
 from dpfc_cli.show.document import Block, Facts, Table, Words
-
-if TYPE_CHECKING:
-    from dpfc_cli.features.reader import FeatureSet
 
 PLANNED = (
     "This sum is a guarantee if the trainings were planned in advance. If later ones were chosen by looking at earlier "
@@ -31,7 +29,7 @@ NEWEST = 3
 """Charges in a short rendering."""
 
 
-def spent(features: "FeatureSet") -> Account:
+def spent(features: FeatureSet) -> Account:
     """What was spent on the people whose records a set has, as its ledger says.
 
     Args:

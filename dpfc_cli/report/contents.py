@@ -33,7 +33,6 @@ _PLACES = Table(
 _ALONE = Finding(what="ledger", result="unknown", why="no ledger is asked for this report")
 _COMPARED = Finding(what="figures", result="ok", why="the ledger has these figures")
 _NOT_COMPARED = Finding(what="figures", result="unknown", why="not compared with a ledger")
-_SHOWN = {"ok": "ok", "contradicts": "contradicts", "unknown": "cannot be known"}
 
 
 def document(
@@ -217,7 +216,7 @@ def _used(head: Head, name: str) -> list[Block]:
 
 
 def _checked(findings: Sequence[Finding], unproved: Sequence[str]) -> list[Block]:
-    rows = [(each.what, _SHOWN[each.result], each.why) for each in findings]
+    rows = [(each.what, each.shown, each.why) for each in findings]
     table = Table(("check", "result", "why"), rows, left=3)
     return [table, Words("Nothing contradicts. What the files cannot prove:"), Points(unproved)]
 

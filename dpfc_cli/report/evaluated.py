@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import rounding
 from dpfc_cli.errors import UserError, conflict, counted, damaged, parameter, quoted
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.figures.canvas import shortened, told_apart
 from dpfc_cli.files import json_in
 from dpfc_cli.ledger import caps
@@ -25,7 +26,6 @@ from dpfc_cli.trust.statement import SEEDED, brief, claimed
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.exact import Comparison, Evaluation
     from dpfc_cli.evaluation.private import PrivateEvaluation
-    from dpfc_cli.features.reader import FeatureSet
 
 MOST_CLASSES = 100
 """Of more classes than this only the ten worst and the ten best are shown. --json has all."""
@@ -58,7 +58,7 @@ _NO_CLASSES = (
 )
 
 
-def one(path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "Evaluation") -> Document:
+def one(path: Path, card: Mapping[str, Any], features: FeatureSet, result: "Evaluation") -> Document:
     claim, *more = brief(card)
     rest = Facts([("method", str(card["method"])), *more], full=True)
     sections = [Section("", [*warned(result.warnings), *exact(result, features, [claim]), rest])]
@@ -74,7 +74,7 @@ def one(path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "Ev
 
 
 def several(
-    paths: Sequence[Path], cards: Sequence[Mapping[str, Any]], features: "FeatureSet", found: "Comparison"
+    paths: Sequence[Path], cards: Sequence[Mapping[str, Any]], features: FeatureSet, found: "Comparison"
 ) -> Document:
     names, results = heads_named(paths), found.evaluations
     ranked, n = results[0].mean_average_precision is not None, results[0].n
@@ -125,7 +125,7 @@ def several(
     )
 
 
-def private(path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "PrivateEvaluation") -> Document:
+def private(path: Path, card: Mapping[str, Any], features: FeatureSet, result: "PrivateEvaluation") -> Document:
     """What was released, and what was spent for it. Nothing else of the records is shown."""
     figures, spent, left = result.figures, result.spent.epsilon(result.delta), caps.left(result.spent, result.delta)
     bound = "" if result.spent.exact else " (an upper bound)"
@@ -158,7 +158,7 @@ def released(figures: Mapping[str, Any], more: Sequence[tuple[str, str]] = ()) -
     return [Facts([*rows, *more]), _by_class(shown, "top-1", f"{unit}s, about")]
 
 
-def exact(result: "Evaluation", features: "FeatureSet", more: Sequence[tuple[str, str]] = ()) -> list[Block]:
+def exact(result: "Evaluation", features: FeatureSet, more: Sequence[tuple[str, str]] = ()) -> list[Block]:
     """The accuracies, beside what guesses would reach, and the classes. more: facts beside them."""
     return [Facts([*figures_rows(result), *_records(result, features), *more]), classes(result)]
 
@@ -228,7 +228,7 @@ def heads_named(paths: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(set(paths)) else [str(path) for path in paths]
 
 
-def _records(result: "Evaluation", features: "FeatureSet") -> list[tuple[str, str]]:
+def _records(result: "Evaluation", features: FeatureSet) -> list[tuple[str, str]]:
     n = features.split(result.split).n
     said = f"{result.n:,}" if n == result.n else f"{result.n:,} of {n:,}; the others have no label"
     if features.manifest.grouped_by is not None:
