@@ -55,15 +55,16 @@ ENDINGS = {
     2: "Something in the line, or in what it names, must be changed.",
     3: "A cap allows no such charge.",
     4: "The network, or another process, does not answer: try again.",
-    5: "A file, a folder or a disk is damaged, full or closed, or not what it must be.",
+    5: "A file is damaged, or not what it must be.",
     6: "It is there already, or another process holds it.",
+    7: "The system does not let dpfc read or write: a disk is full or fails, or rights lack.",
     130: "Stopped by Ctrl-C.",
     143: "Stopped by SIGTERM.",
 }
 """What each exit code of the command line says."""
 _ENDINGS: dict[Code, int] = {
     **{"defect": 1, "over-cap": 3, "unreachable": 4, "lost": 4, "exists": 6, "busy": 6},
-    **{"damaged": 5, "unreadable": 5, "unwritable": 5, "stopped": 130, "terminated": 143},
+    **{"damaged": 5, "unreadable": 7, "unwritable": 7, "stopped": 130, "terminated": 143},
 }
 
 _PARAMETER = re.compile("‹([a-z_]+)›")

@@ -52,7 +52,7 @@ def lines_in(
 ) -> list[str]:
     """The lines of a text file. name: of the parameter. UserError if it is not UTF-8."""
     kind = f"the text file of {parameter(name)}"
-    with readable(path, kind, remedy, plain=False, wrong="unreadable"), path.open("rb") as file:
+    with readable(path, kind, remedy, plain=False), path.open("rb") as file:
         # Some editors put a mark ahead that "utf-8-sig" removes.
         data = file.read(LARGEST_JSON + 1)
         if len(data) > LARGEST_JSON:

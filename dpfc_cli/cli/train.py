@@ -30,7 +30,7 @@ def train(
         str | None, Option("Feature set, by path or name. Default: the newest one.", metavar="SET")
     ] = None,
     dry_run: Annotated[
-        bool, Option("Do everything but the training: show plan, guarantee and cost, charge nothing.", RUN)
+        bool, Option("Do everything but the training: show guarantee and cost, charge nothing.", RUN)
     ] = False,
     yes: Annotated[
         bool,
@@ -197,15 +197,8 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
         said = shown.left(after, claimed.delta, checked.charge)
         rows += [] if said is None else [("then", said)]
     plan = statement.released(releases, {"claim": calibrated.claim, "unit": calibrated.facts.unit})
-    title = "Nothing was charged. This training would be"
-    document = Document(
-        title=title,
-        sections=[
-            Section("", [Facts(rows)]),
-            *(replace(each, title="What would be released", full=False) for each in plan),
-        ],
-    )
-    display.show(document, full)
+    sections = [Section("", [Facts(rows)]), *(replace(each, title="What would be released") for each in plan)]
+    display.show(Document(title="Nothing was charged. This training would be", sections=sections), full)
 
 
 def _show_head(trained: "Trained", as_json: bool, full: bool, features: str | None) -> None:

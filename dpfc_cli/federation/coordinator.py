@@ -152,8 +152,9 @@ class Remote:
         except (OSError, ValueError) as error:
             raise UserError(
                 f"Site '{self.name}' does not answer at '{self.socket}'.",
-                "See that it was started there, and works: then the same command goes on. One that has its head has "
-                f"ended. If a pass over its records takes long, give it more time: {parameter('patience')}.",
+                "See that it was started there, and works: then the same command goes on. One that has its head, or "
+                "refuses the plan when it starts, has ended: its log says so. If a pass over its records takes long, "
+                f"give it more time: {parameter('patience')}.",
                 code="lost",
                 site=self.name,
             ) from error
@@ -278,17 +279,17 @@ def _at_once(sites: Sequence[Remote], work: Callable[[Remote], None]) -> None:
 
 def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer, start: PublicHead | None) -> Head:
     """Ask whether all are ready, then for all charges, then the queries. A note of an error says who is charged."""
-    stands = dict.fromkeys((site.name for site in sites), "may be charged")
+    stands = dict.fromkeys((site.name for site in sites), "not reached")
 
     def state(asked: str, site: Remote) -> None:
         try:
-            stands[site.name] = "may be charged"
+            if asked == "charge" and stands[site.name] != "charged":
+                stands[site.name] = "may be charged"
             said = site.say(asked)[0]
             stands[site.name] = "charged" if said == "charged" else "not charged"
             observer.say(f"{site.name}: {said}")
         except RefusedError as error:
-            if error.said == "refused":
-                stands[site.name] = "not charged"
+            stands[site.name] = "not charged" if error.said == "refused" else "may be charged"
             # It is raised when all have ended, and others may be away.
             observer.say(error.what)
             raise
@@ -303,6 +304,7 @@ def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer, star
         solution = solver.method.solve(oracle, solver.facts, solver.options)
     except UserError as error:
         error.add_note(Note(f"What the ledgers have: {', '.join(f'{name} {said}' for name, said in stands.items())}."))
+        error.fields["ledgers"] = stands
         raise
     card = _card(plan, solver, solution)
     return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)

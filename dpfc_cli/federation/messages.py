@@ -73,11 +73,12 @@ class Door:
     """The socket of a site, for one message at a time. Only the own user can reach it. Who neither sends nor takes
     anything while somebody else waits is let go, and can come again.
 
-    path: of the socket. limit: the most bytes of a message. every: see `left`.
+    path: of the socket. limit: the most bytes of a message. every: see `left`. quiet: called where nobody has come for
+    `PATIENCE`.
     """
 
-    def __init__(self, path: Path, limit: int, every: float = 0.0) -> None:
-        self._path, self._limit, self._every = path, limit, every
+    def __init__(self, path: Path, limit: int, every: float = 0.0, quiet: Callable[[], None] = lambda: None) -> None:
+        self._path, self._limit, self._every, self._quiet = path, limit, every, quiet
         self._socket = socket.socket(socket.AF_UNIX)
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -108,6 +109,8 @@ class Door:
     def exchanges(self) -> Iterator[Exchange]:
         """Messages as they come. What is none is refused, and not seen here."""
         while True:
+            if not select.select([self._socket], [], [], PATIENCE)[0]:
+                self._quiet()
             connection, _ = self._socket.accept()
             connection.setblocking(False)
             try:

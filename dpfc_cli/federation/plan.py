@@ -333,15 +333,10 @@ def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
     return data
 
 
-def offered(features: FeatureSet, key: str) -> Part:
-    """What a site has said of itself in its invitation with that key. UserError: it has made none."""
+def offered(features: FeatureSet, key: str) -> Part | None:
+    """What a site has said of itself in its invitation with that key; None if it has made none."""
     path = keys_of(features) / f"{key}.json"
-    if not path.exists():
-        raise missing(
-            f"'{features.name}' has made no invitation with the key that the plan has for it.",
-            "Name the feature set that the invitation was made of, or ask for a plan of a new invitation.",
-        )
-    return _part(_read(path, _INVITATION, "an invitation"))
+    return _part(_read(path, _INVITATION, "an invitation")) if path.exists() else None
 
 
 def _part(invited: Mapping[str, Any]) -> Part:

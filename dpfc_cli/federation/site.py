@@ -16,12 +16,13 @@ After a restart the curator hands out the answers that are kept, and draws the o
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, conflict
+from dpfc_cli.errors import UserError, conflict, missing, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation.masks import Masks, forget
 from dpfc_cli.federation.messages import Door, Exchange, query_bytes
@@ -75,7 +76,16 @@ def site_of(plan: Federation, name: str, features: FeatureSet, folder: Path | No
         UserError: the plan has no such site, says something else of the records, or is of no invitation of this site.
 
     """
-    part, own = plan.part(name), offered(features, plan.part(name).key)
+    part = plan.part(name)
+    own = offered(features, part.key)
+    if own is None:
+        mine = [each.name for each in plan.sites if offered(features, each.key)]
+        remedy = "Name the feature set that the invitation was made of, or ask for a plan of a new invitation."
+        raise missing(
+            f"'{features.name}' has made no invitation that the plan has for '{name}'.",
+            f"It has made one for {parameter('name')} {', '.join(mine)}." if mine else remedy,
+            known=mine,
+        )
     found = features.with_classes(plan.classes)
     facts = facts_of(found, plan.adjacency)
     wrong = [
@@ -147,10 +157,11 @@ def serve(site: Site, socket: Path, observer: Observer, every: float = 0.0) -> T
 
     """
     if (before := site.ended) is not None:
-        _forget(site)
+        forget(keys_of(site.features), site.plan.part(site.name).key)
         return before
     checked = ready(site, observer)
-    with Door(socket, query_bytes(site.features.dim, len(site.plan.classes)), every) as door:
+    quiet = partial(_log, observer, "Nobody has asked for ten minutes. If the coordinator has stopped, it can go on.")
+    with Door(socket, query_bytes(site.features.dim, len(site.plan.classes)), every, quiet) as door:
         stands = "nothing is charged yet" if checked.unfinished is None else "it was charged before, and goes on"
         _log(observer, f"Waits at {socket} for the coordinator of the plan {site.plan.digest}: {stands}.")
         charged = _charged(site, checked, door, observer)
@@ -169,18 +180,13 @@ def serve(site: Site, socket: Path, observer: Observer, every: float = 0.0) -> T
         assert answering.last is not None
         answering.last.reply({"state": "ended"})
         _log(observer, f"Ended with the head {trained.path.name}.")
-        _forget(site)
+        forget(keys_of(site.features), site.plan.part(site.name).key)
         return trained
 
 
 def _log(observer: Observer, text: str) -> None:
     """A line of public facts. It is said when the reply has left, so its time tells no more than the reply does."""
     observer.say(f"{now()} {text}")
-
-
-def _forget(site: Site) -> None:
-    if site.plan.masked:
-        forget(keys_of(site.features), site.plan.part(site.name).key)
 
 
 def _charged(site: Site, checked: Checked, door: Door, observer: Observer) -> Charged:

@@ -250,7 +250,7 @@ def pictures_at(given: str) -> Unlabelled:
     if ending in EXTENSIONS:
         return in_list([given])
     kind = f"a list of files ({parameter('source')})"
-    with readable(path, kind, f"Name {ACCEPTED}.", wrong="unreadable"), path.open("rb") as file:
+    with readable(path, kind, f"Name {ACCEPTED}."), path.open("rb") as file:
         return in_list(_names(file.read(LARGEST_LIST + 1), given))
 
 

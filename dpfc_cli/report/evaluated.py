@@ -231,9 +231,9 @@ def heads_named(paths: Sequence[Path]) -> list[str]:
 def _records(result: "Evaluation", features: FeatureSet) -> list[tuple[str, str]]:
     n = features.split(result.split).n
     said = f"{result.n:,}" if n == result.n else f"{result.n:,} of {n:,}; the others have no label"
-    if features.manifest.grouped_by is not None:
-        said += ". Intervals are for persons: as wide as if all records of one were equal"
     rows = [("records", said)]
+    if features.manifest.grouped_by is not None:
+        rows.append(("intervals", "for persons: as wide as if all records of one were equal"))
     missing = [each.name for each in result.per_class if not each.n]
     if missing:
         more = ", …" if len(missing) > MOST_NAMED else ""

@@ -139,7 +139,7 @@ def each_is_refused(dpfc: Dpfc, lines: Mapping[str, str], *command: str) -> None
     before = snapshot()
     for line, expected in lines.items():
         ended, told = (dpfc(*command, *line.split(), *more) for more in ((), ("--json",)))
-        assert ended.exit_code == told.exit_code in (2, 5, 6), (line, ended.output)
+        assert ended.exit_code == told.exit_code in (2, 5, 6, 7), (line, ended.output)
         assert refusal(told).startswith(expected), (line, told.stderr)
         assert len(ended.stderr.strip().splitlines()) >= 2, line
         assert "Traceback" not in ended.output, line

@@ -38,7 +38,7 @@ def stopped(program: str) -> None:
 def test_a_full_disk_is_named_as_such_whatever_was_to_be_said() -> None:
     for arguments in (("train", "--help"), SIGMA):
         result = ended(*arguments, out="/dev/full")
-        assert result.returncode == 5
+        assert result.returncode == 7
         assert result.stderr.splitlines()[0] == "Error: The output could not be written (No space left on device)."
         assert "is in place" in result.stderr.splitlines()[1]
         assert "Traceback" not in result.stderr
@@ -48,7 +48,7 @@ def test_a_full_disk_is_named_as_such_whatever_was_to_be_said() -> None:
 def test_remarks_that_cannot_be_written_stop_no_training(dpfc: Dpfc, features: Path) -> None:
     line = [sys.executable, "-c", MAIN, "train", "--method", "dp-ls", "--epsilon", "1"]
     with Path("/dev/full").open("w") as nowhere:
-        assert subprocess.run(line, check=False, stdout=nowhere, stderr=nowhere).returncode == 5
+        assert subprocess.run(line, check=False, stdout=nowhere, stderr=nowhere).returncode == 7
     assert len(charges()) == len(list(Path("heads").iterdir())) == 1
 
 
@@ -88,7 +88,7 @@ app._run = lambda _: sum(os.path.samestat(os.fstat(n), os.stat(os.devnull)) for 
 
 def test_results_that_nobody_can_have_got_are_an_error() -> None:
     line = f"exec '{sys.executable}' -c '{MAIN}' budget --sigma 10 >&-"
-    assert subprocess.run(line, check=False, shell=True, stderr=subprocess.DEVNULL).returncode == 5
+    assert subprocess.run(line, check=False, shell=True, stderr=subprocess.DEVNULL).returncode == 7
 
 
 def test_a_reader_that_has_gone_misses_nothing() -> None:

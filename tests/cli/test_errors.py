@@ -28,7 +28,7 @@ def test_what_the_system_refuses_is_no_defect(dpfc: Dpfc, monkeypatch: pytest.Mo
         raise error
 
     monkeypatch.setattr("dpfc_cli.cli.budget._converted", refused)
-    result = dpfc("budget", "--sigma", "10", ends=5)
+    result = dpfc("budget", "--sigma", "10", ends=7)
     assert result.stderr.splitlines() == [
         f"Error: The system does not let dpfc use 'features/file': {os.strerror(errno.EIO)}.",
         "The training was charged.",
@@ -146,7 +146,7 @@ def test_a_place_that_a_variable_names_is_not_blamed_on_a_flag(
         with monkeypatch.context() as patch:
             patch.setenv(variable, "arrays/train_x.npy")
             ended = dpfc(*line)
-        assert ended.exit_code == 5
+        assert ended.exit_code == 7
         assert "cannot be written" in ended.stderr
         assert variable in ended.stderr
         assert "--out" not in ended.stderr

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import socket
+import threading
 import time
 from collections import Counter
 from dataclasses import replace
@@ -30,7 +31,7 @@ from dpfc_cli.privacy.queries import ClassSums, Gradient, Gram, Mean
 from dpfc_cli.training import run
 from dpfc_cli.training.observer import Observer
 from tests.federation.sites import JOINT, NAMES, PARTS, Serving, agreed, made_set, said, say, trained, word
-from tests.support import drawn_sigmas, refuses
+from tests.support import LOST, drawn_sigmas, refuses
 from tests.training.requests import charges, states
 from tests.training.stopped import Killed, Listener
 
@@ -219,6 +220,7 @@ def test_a_site_that_has_its_head_serves_the_plan_no_more(sets: dict[str, Featur
     serving = Serving(plan, sets)
     joint = trained(plan)
     serving.heads()
+    assert not list(Path().rglob("*.key"))
     again = Serving(plan, sets).heads()
     assert [each.state for each in again.values()] == ["written"] * 2
     with refuses("exists"):
@@ -264,7 +266,7 @@ def test_a_plan_whose_answers_are_gone_is_not_charged_again(
 
 def test_other_features_or_another_name_are_refused(sets: dict[str, FeatureSet]) -> None:
     plan = agreed(sets)
-    with refuses("missing", match="no invitation"):
+    with refuses("missing", known=["south"]):
         site_of(plan, "north", sets["south"])
     with pytest.raises(UserError, match="counts"):
         site_of(replace(plan, k=2), "north", sets["north"])
@@ -312,6 +314,19 @@ def test_who_says_nothing_or_takes_no_reply_keeps_nobody_out(sets: dict[str, Fea
         second = next(asked)
         second.refuse("failed")
         assert second.said["ask"] == NAMES[1]
+
+
+def test_a_site_is_told_where_nobody_asks_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the coordinator has given up, or its machine has stopped."""
+    told = threading.Event()
+    with Door(Path("door.sock"), 100, quiet=told.set) as door:
+        thread = threading.Thread(target=lambda: next(door.exchanges()).refuse("failed"))
+        with monkeypatch.context() as patch:
+            patch.setattr(messages, "PATIENCE", 0.05)
+            thread.start()
+            assert told.wait(LOST)
+        assert word("door", framed({"ask": "ready"}, b"")) == "failed"
+        thread.join()
 
 
 def test_replies_leave_at_times_that_do_not_depend_on_how_long_a_pass_takes() -> None:

@@ -63,5 +63,5 @@ def test_names_are_read_from_a_file_and_no_more_of_it_than_there_can_be_names(
     monkeypatch.setattr(reading, "LARGEST_JSON", 8)
     (tmp_path / "enough.txt").write_text("cat\ndog\n")
     assert class_names(tmp_path / "enough.txt") == ("cat", "dog")
-    with refuses("unreadable", parameter="classes"):
+    with refuses("damaged", parameter="classes"):
         class_names(Path("/dev/zero"))
