@@ -44,6 +44,8 @@ LONGEST = 600.0
 NOISELESS = 300.0
 """The total step without noise. A longer one comes closer to the optimum of the loss, which is not always a better
 head."""
+LENGTHS = 100
+"""How many lengths are compared where noise hides that of the mean."""
 STABLE = 0.8
 """The largest step, in units of m. At θ = 0 the curvature of the softmax loss in a white space is 1/m, so 2 would
 diverge.
@@ -220,22 +222,34 @@ def centred(oracle: Oracle, facts: Facts, options: Options) -> Chain:
     """The chain: scale records to norm 1, subtract their mean, and clip at the root of the mean squared norm that
     remains.
 
-    The released mean is shrunk towards the public mean, or towards 0. It is shrunk by the part of their distance that
-    is noise. This part is known: E‖noise‖² = d·s², where s is the standard deviation in one coordinate (James and Stein
-    1961, positive part).
+    What the released mean differs by from the public mean, or from 0, is multiplied by S/(S + d·s²): s is the known
+    standard deviation of the noise in one coordinate, S the expected squared length of that difference (`left`). Then
+    the expected error is smallest.
     """
     mean = oracle.release(Mean((NORMALISE,)))[0] / facts.n
     deviation = _deviation(facts, options, options.budget_split[0], Mean)
     noise = facts.d * deviation**2
     public = None if options.public is None else options.public.mean
     target = np.zeros(facts.d) if public is None else public * explained(mean, public, deviation)
-    squared = float(np.square(mean - target).sum())
-    # Records have norm 1, and so is their mean at most. What is longer than its noise by more than that is noise.
-    kept = max(1 - noise / min(squared, 1 + noise), 0.0) if squared > 0 else 0.0
+    length = left(float(np.square(mean - target).sum()), noise, facts.d)
+    kept = length / (length + noise)
     centre = target + kept * (mean - target)
     # An estimate of the squared norm of the true mean: that of its estimate, plus what is still unknown.
-    signal = float(centre @ centre) + kept * noise
-    return unit_chain(centre, signal)
+    return unit_chain(centre, float(centre @ centre) + kept * noise)
+
+
+def left(squared: float, noise: float, d: int) -> float:
+    """The expected squared length of a vector in d dimensions, of which the squared length with noise is known.
+
+    Records have norm 1, and so is their mean at most. Before the release S has the density 2(1 − S): on four real sets
+    it is 0.1 to 0.34. Then squared is nearly normal, with the mean S + noise and the variance (2·noise + 4S)·noise/d,
+    and this is Bayes' rule. noise: the expected squared length of the noise.
+    """
+    lengths = (np.arange(LENGTHS) + 0.5) / LENGTHS
+    variances = (2 * noise + 4 * lengths) * noise / d + LENGTHS**-2.0
+    likely = -((squared - lengths - noise) ** 2) / (2 * variances) - np.log(variances) / 2
+    weights = (1 - lengths) * np.exp(likely - likely.max())
+    return float(weights @ lengths / weights.sum())
 
 
 def unit_chain(centre: np.ndarray, squared: float) -> Chain:

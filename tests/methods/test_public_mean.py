@@ -79,6 +79,18 @@ def test_a_mean_that_is_all_noise_is_hardly_subtracted() -> None:
     assert np.linalg.norm(centre_of(released, facts, mu, None)[0]) < 0.2
 
 
+def test_what_is_subtracted_is_nearer_to_the_mean_than_nothing_is_and_than_what_was_released() -> None:
+    facts, rng = Facts(n=1000, m=3, d=192), np.random.default_rng(4)
+    for deviation in (0.02, 0.1, 0.2, 0.4):  # the noise is 0.08 to 31 times as long, squared, as records are
+        mu = 1 / (deviation * math.sqrt(0.03) * facts.n)
+        means = rng.normal(size=(400, 192))
+        means *= np.sqrt(rng.uniform(0.1, 0.35, size=(400, 1))) / np.linalg.norm(means, axis=1, keepdims=True)
+        noisy = means + deviation * rng.normal(size=means.shape)
+        found = np.array([centre_of(row, facts, mu, None)[0] for row in noisy])
+        away, nothing, released = (np.square(means - guess).sum(axis=1).mean() for guess in (found, 0, noisy))
+        assert away < min(nothing, released)
+
+
 def features(n: int, m: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Classes in a space with different variances in different directions, like the features of a backbone, and an
     offset.
