@@ -178,6 +178,9 @@ def test_a_set_without_a_ledger_beside_it_leaves_the_charge_unknown(
     monkeypatch.setenv("DPFC_FEATURES", str(tmp_path))
     results = {each.what: each.result for each in verify(shelf.heads[0]).findings}
     assert (results["feature set"], results["ledger"]) == ("unknown", "unknown")
+    # The set beside a ledger that is named is looked at, too.
+    found = verify(shelf.heads[0], ledger=ledger_path(shelf.features.folder))
+    assert {each.result for each in found.findings[1:]} == {"ok"}
 
 
 def test_an_honest_head_of_a_neighbour_does_not_contradict_where_a_set_has_the_same_name(

@@ -37,7 +37,7 @@ CELLS = 20
 MARGIN = 2.0**-40
 """Far above the float64 error of exp and of its argument, which is below 2⁻⁴⁷ for arguments from −21 to 0."""
 EXTRA = 256
-"""The number of bits that are added to each 64-bit uniform number if a comparison is too close for float64."""
+"""Bits, of whole words, that are added to each 64-bit uniform number if a comparison is too close for float64."""
 DIGITS = 120
 """The number of decimal digits of that comparison: more than 64 + EXTRA bits."""
 ETA_PER_SAMPLE = 2.0**-240

@@ -36,7 +36,7 @@ def stopped(program: str) -> None:
 
 @full
 def test_a_full_disk_is_named_as_such_whatever_was_to_be_said() -> None:
-    for arguments in (("train", "--help"), SIGMA):
+    for arguments in (("train", "--help"), ("--version",)):
         result = ended(*arguments, out="/dev/full")
         assert result.returncode == 7
         assert result.stderr.splitlines()[0] == "Error: The output could not be written (No space left on device)."

@@ -148,6 +148,8 @@ def test_whoever_makes_or_uses_a_set_beside_another_ledger_is_told_before_the_ch
     assert told("import", str(arrays), "--classes", "3", "--out", "other/blobs")
     assert told(*train, "other/blobs")
     assert not told(*train, "blobs")
+    Path("features/linked").symlink_to(Path("other/blobs").resolve())
+    assert told(*train, "linked")
 
 
 class Squares:

@@ -431,12 +431,12 @@ def test_an_interval_has_the_fractions_that_the_counts_do_not_exclude(
     assert (low, high) == pytest.approx((inside[0], inside[-1]), abs=1e-5)
 
 
-def covered(n: int, p: float, a: float, b: float, told: float = 1.0) -> int:
-    """How often the interval has p, if the head is right with probability p. told: of the noise, this part."""
+def covered(n: int, p: float, a: float, b: float) -> int:
+    """How often the interval has p, if the head is right with probability p."""
     rng = np.random.default_rng([n, int(1000 * p), int(a)])
     right = rng.binomial(n, p, RUNS)
     counts = zip(right + rng.normal(0, a, RUNS), n - right + rng.normal(0, b, RUNS), strict=True)
-    found = (fraction(float(h), float(w), told * a, told * b, n)[1] for h, w in counts)
+    found = (fraction(float(h), float(w), a, b, n)[1] for h, w in counts)
     return sum(low <= p <= high for low, high in found)
 
 
@@ -452,12 +452,6 @@ def test_an_interval_covers_the_choice_of_the_records_and_the_noise(n: int, p: f
         noise = 1 / mu_for(epsilon, 1e-5)
         for wrong in (1.0, math.sqrt(2)):
             assert covered(n, p, noise, wrong * noise) >= ENOUGH
-
-
-def test_an_interval_that_forgets_the_noise_is_seen() -> None:
-    noise = 1 / mu_for(0.1, 1e-5)
-    for told in (0.5, 0.0):
-        assert covered(1000, 0.9, noise, noise, told) < ENOUGH
 
 
 def test_without_noise_it_is_the_interval_of_an_exact_evaluation() -> None:

@@ -262,4 +262,8 @@ def test_digests_are_copied_and_what_contradicts_is_refused(tmp_path: Path) -> N
     (here / "ledger.digests" / second.manifest.id).write_bytes(own)
     merge_ledgers(here, there, apart=["a"])
     assert (here / "ledger.digests" / second.manifest.id).read_bytes() == own
+    # The same people may be called by either name.
+    made_set(tmp_path / "z" / "six", range(10), "z")
+    merge_ledgers(here, tmp_path / "z", same={"z": "a"}, apart=["b"])
+    made_set(here / "seven", range(10), "z")
     assert all(isinstance(each, Set | Merge | Cap) for each in held(here).facts)

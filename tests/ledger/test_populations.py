@@ -121,6 +121,8 @@ def test_digests_that_are_damaged_or_closed_stop_what_needs_them(place: Path) ->
     # Whoever deletes digests is told of equal sets alone.
     path.unlink()
     refused("conflict", lambda: made_set(place / "second", range(10), "b"))
+    third = made_set(place / "third", range(10))
+    refused("conflict", lambda: dpfc_cli.set_population(third, "b"))
 
 
 # Names

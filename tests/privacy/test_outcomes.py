@@ -74,21 +74,6 @@ def length(added: np.ndarray) -> int:
     return sum(int(v) ** 2 for v in added.ravel())
 
 
-@pytest.mark.parametrize("fault", ["counted twice", "counted in two cells"])
-def test_a_hit_that_counts_twice_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is seen by the norm of what one record adds."""
-    real = Outcomes.factors
-
-    def wrong(self: Outcomes, *given: Any) -> tuple[Any, Any]:
-        left, right = real(self, *given)
-        return (left, 2 * right) if fault == "counted twice" else (left, right + right[:, ::-1])
-
-    monkeypatch.setattr(Outcomes, "factors", wrong)
-    query = Outcomes((Clip(1.0),), np.eye(D, M), np.zeros(M))
-    x, labels = np.ones(D, np.float32), np.array([1], np.int32)
-    assert length(contribution(query, x, labels, Facts(n=1, m=M, d=D), LATTICE)) > LATTICE.unit**2
-
-
 @pytest.mark.parametrize(
     ("weights", "cells"),
     [((0.0, 1.0), [0.0, 1.0]), ((-1.0, 0.0), [1.0, 0.0])],

@@ -1,6 +1,7 @@
 """The statement says what the card says."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -103,14 +104,15 @@ def test_the_statement_says_what_several_records_of_one_person_have_spent() -> N
 
 
 def test_a_head_of_several_sites_names_them_and_says_what_a_patient_of_some_has_spent() -> None:
-    sites = [{"name": name, "n": n, "epsilon": 1.0} for name, n in (("north", 80), ("south", 20), ("west", 5))]
+    spend = {"north": 1.0, "south": 0.5, "west": 2.0}
+    sites = [{"name": name, "n": 20, "epsilon": epsilon} for name, epsilon in spend.items()]
     card = make_card("private")
     own = {**card, "federation": {"plan": "0" * 64, "colluding": 2, "sites": sites, "site": "south"}}
     said = said_of(own)
     assert "promised for the records of south" in said["trained by"]
-    mu = mu_for(1.0, card["delta"], card["eta"])
+    mus = [mu_for(each, card["delta"], card["eta"]) for each in (2.0, 1.0, 0.5)]
     for j in (2, 3):
-        spent = epsilon_for(j**0.5 * mu, card["delta"], card["eta"])
+        spent = epsilon_for(math.hypot(*mus[:j]), card["delta"], card["eta"])
         assert f"{j} sites: epsilon = {epsilon(spent)}" in said["a record of"]
     assert "with masks" not in said
     assert "trained by" not in said_of(card)
