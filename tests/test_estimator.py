@@ -171,6 +171,9 @@ def test_a_fit_is_a_training_like_any_other() -> None:
     assert model.classes_.tolist() == list(model.head_.classes) == NAMES.tolist()
     assert model.predict(X).tolist() == model.head_.predict(X)
     assert np.allclose(model.predict_proba(X).sum(axis=1), 1)
+    with pytest.raises(ValueError, match="features"):
+        model.predict(X[:, :3])
+    assert model.n_features_in_ == X.shape[1]
     head = dpfc.Head.load(str(model.head_.path))
     assert dict(model.statement_) == head.statement()
     checked = dpfc.verify(str(head.path), ledger=model.privacy_["ledger"])

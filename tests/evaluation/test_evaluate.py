@@ -1,5 +1,6 @@
 """How good a head is: figures, their intervals, and what is refused or said about them."""
 
+import itertools
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
@@ -231,8 +232,9 @@ def test_heads_are_compared_with_the_first_on_the_same_records(seven: FeatureSet
 
 def intervals(of: Evaluation) -> list[Interval]:
     assert of.calibration is not None
-    parts = of.interval, of.top5_interval, *(each.interval for each in (*of.per_class, *of.calibration.bins))
-    return [each or (0.0, 0.0) for each in parts] + [(of.calibration.by_chance, 0.0)]
+    parts = (each.interval for each in of.per_class), (each.interval for each in of.calibration.bins)
+    found = [of.interval, of.top5_interval, *itertools.chain(*parts), (of.calibration.by_chance, 0.0)]
+    return [each or (0.0, 0.0) for each in found]
 
 
 def test_more_pictures_of_the_same_persons_make_no_interval_narrower(
