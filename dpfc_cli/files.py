@@ -5,7 +5,7 @@ sees half a file, and a file that was published survives a power cut.
 
 A link under the name of a temporary file is never followed. Otherwise another user who may write to the folder could
 make us overwrite a file elsewhere. Files that hold values of records are for their owner alone (`claimed`), and so
-are ledgers. Heads and manifests get the modes that the umask allows. Locks are flock's.
+are ledgers. Heads get the modes that the umask allows. Locks are flock's.
 """
 
 import errno

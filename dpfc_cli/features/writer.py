@@ -18,8 +18,8 @@ folder's lock alone, so the last process that gives up the shared lock finishes 
 with the process, in any case.
 
 **Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. So
-are the digests of records (`digests`). The folder and the manifest get the modes that the umask allows. The processes
-that make one set are of one user.
+are the digests of records (`digests`) and the manifest, which has digests of the whole. The processes that make one set
+are of one user.
 """
 
 import fcntl
@@ -198,7 +198,7 @@ class FeatureWriter:
             known = [part for part in parts if part is not None]
             if self._kind is not None and len(known) == len(parts):
                 digests.write(self._partial / digests.FILE, self._kind, np.concatenate(known))
-            files.replace(self._partial / MANIFEST, whole.to_json())
+            files.replace(self._partial / MANIFEST, whole.to_json(), mode=0o600)
             if register is not None:
                 register(self.folder, self._partial, whole)
             # Killed before the renaming, a later run finds everything in place and renames. Killed after it, a later

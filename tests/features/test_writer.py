@@ -23,7 +23,7 @@ from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import shards
 from dpfc_cli.features.digests import note
-from dpfc_cli.features.manifest import MANIFEST, load
+from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
 from dpfc_cli.features.writer import SETTINGS, FeatureWriter, Task, complete
@@ -337,7 +337,7 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_shards_and_digests_are_their_owners_from_the_first_byte_on_and_the_manifest_can_be_shown(
+def test_all_files_of_a_set_are_their_owners_and_shards_from_the_first_byte_on(
     tmp_path: Path,
 ) -> None:
     for umask in (0o022, 0o002, 0o077):
@@ -357,9 +357,7 @@ def test_shards_and_digests_are_their_owners_from_the_first_byte_on_and_the_mani
                         np.ones((planned.rows, 2)), np.zeros(planned.rows, int), None, np.ones(planned.rows, np.uint64)
                     )
             w.finish()
-            private = {path.name for path in folder.iterdir() if mode_of(path) == 0o600}
-            assert {path.name for path in folder.iterdir()} - private == ({MANIFEST} if umask != 0o077 else set())
-            assert mode_of(folder / MANIFEST) == 0o666 & ~umask
+            assert {mode_of(path) for path in folder.iterdir()} == {0o600}
         finally:
             os.umask(before)
 
