@@ -236,6 +236,8 @@ def test_a_cap_is_set_replaced_and_removed_and_every_change_stays(tmp_path: Path
     dpfc_cli.set_cap(unsaid, 5.0)
     dpfc_cli.set_cap(grouped, 7.0)
     assert held() == [("ward7", "record", 2.0), (None, "record", 5.0), (None, "person", 7.0)]
+    # The same once more is no more.
+    dpfc_cli.set_cap(unsaid, 5.0)
     before = kept(tmp_path)
     for wrong in (0.0, -1.0, 1e-5, 101.0, math.nan, math.inf, "3", True):
         with refuses("bad-value"):
@@ -254,7 +256,7 @@ def test_a_cap_is_set_replaced_and_removed_and_every_change_stays(tmp_path: Path
     assert held() == []
     with refuses("missing"):
         dpfc_cli.set_cap(ward, None, note="the end")
-    assert len(read(path).all(Cap)) == 7
+    assert len(read(path).all(Cap)) == 8
     # A set that was renamed has one of its earlier name alone.
     dpfc_cli.set_cap(ward, 2.0)
     dpfc_cli.set_population(ward, "renamed")

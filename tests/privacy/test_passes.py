@@ -140,6 +140,10 @@ def test_a_pass_that_ends_before_its_part_is_refused() -> None:
 
     with pytest.raises(IncompletePassError, match="covered the records to 50, not to 60"):
         partial_sum(every_query(RECORDS)[0], Summed(stream, RECORDS, LATTICE), Part(30, 60, 30))
+    # All records are there, and a person is missing.
+    sizes = SIZES["one person over several parts"]
+    with pytest.raises(IncompletePassError):
+        exact_sum(every_query(RECORDS)[0], stream_of(sizes), replace(facts_of(sizes), n=4), LATTICE)
 
 
 @pytest.mark.parametrize("sample", [np.ones(N - 1, bool), np.ones(N)], ids=["too short", "no booleans"])
