@@ -25,6 +25,7 @@ CAPPED = (
     "raised later, what counts is the highest one that might have been set."
 )
 SQUARES = "Several epsilon add up in squares, roughly: 1 and 1 make 1.5."
+SPLITS = "The splits of a set have other records: only that counts on which most was spent."
 NEWEST = 3
 """Charges in a short rendering."""
 
@@ -101,6 +102,7 @@ def brief(account: Account, ledger: Ledger, delta: float) -> list[Block]:
     return [
         Facts(rows, title=f"Spent on {said}"),
         *([Words(SQUARES)] if len(account.private) > 1 else []),
+        *([Words(SPLITS)] if len(account.counted(account.unit)) < len(account.private) else []),
         *(Words(f"{said}: {each}.", strong=True) for each in not_in(account)),
     ]
 
