@@ -9,7 +9,9 @@ import json
 import math
 import multiprocessing
 import os
+import signal
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
@@ -204,13 +206,27 @@ def run(cells: Iterable[Cell], results: Path, workers: int, work: Callable[[Cell
         os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
     jobs = [(cell, work) for cell in missing]
     with ExitStack() as stack:
-        pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(workers)) if workers > 1 else None
+        spawn, ignored = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
+        pool = stack.enter_context(spawn.Pool(workers, signal.signal, ignored)) if workers > 1 else None
         found = map(_job, jobs) if pool is None else pool.imap_unordered(_job, jobs)
         for i, (key, value) in enumerate(found):
             keep(results, key, value)
             done[key] = value
             print(f"[{i + 1}/{len(missing)}] {value:.2f} {key}", flush=True)
     return done
+
+
+def start(main: Callable[[], None]) -> None:
+    """Run the program of an experiment. It ends quietly on Ctrl-C, and where nobody reads its output any more."""
+    try:
+        main()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("Stopped. What is computed is kept: the same command goes on.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)
 
 
 def know(path: str, results: Path, done: dict[str, Any]) -> None:

@@ -7,8 +7,9 @@ The second line makes the project's own page.
 """
 
 import argparse
+import os
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ PHASES = {
     "shared": "Defaults, the zCDP conversion, noise shared by classes and steps (not private)",
 }
 GRID_SEED = 1000
+DOCS = Path(__file__).parents[1] / "docs"
 Row = tuple[str, int]
 
 
@@ -83,9 +85,9 @@ def table(data: str, phase: str, results: dict[str, float], count: int) -> Itera
     return _table({row: found for row, found in rows.items() if any(each != "–" for each in found[1:])})
 
 
-def papers(name: str) -> Iterator[str]:
-    """The paper's own table for a data set."""
-    return _table({row: ["≤ 20" if f is None else f"{f}" for f in found] for row, found in paper.TABLES[name].items()})
+def papers(rows: Mapping[Row, Sequence[float | None]]) -> Iterator[str]:
+    """The paper's own table."""
+    return _table({row: ["≤ 20" if f is None else f"{f}" for f in found] for row, found in rows.items()})
 
 
 def _table(rows: dict[Row, list[str]]) -> Iterator[str]:
@@ -97,47 +99,69 @@ def _table(rows: dict[Row, list[str]]) -> Iterator[str]:
 
 def report(sets: list[str], results: dict[str, float], count: int, out: Path) -> None:
     """The document, from the results that exist."""
-    said = [
-        "# Reproduction of the paper's tables",
-        "",
-        '`make reproduce FEATURES="SET…"` makes such a page of other sets. [Another page](conclusions.md) says what',
-        f"this says. All are top-1 test accuracies in percent: mean ± standard deviation of {count} runs. The columns",
-        "are ε, at δ = min(1e-5, 1/n). NP is without privacy: one run, because nothing is random, with the epochs of",
-        "its row (`--steps 10 --non-private`). Every figure is a training by the product's own curator and methods,",
-        "with noise from a seed. An epoch is one step: a full pass over the records. Defaults were fitted on CIFAR-10",
-        "and CIFAR-100, among other sets: on a set that nobody has seen they may be worse.",
-        "",
-        "The methods differ from the paper's [in a few points](heads.md#methods-and-options). One is left out here:",
-        "the eigenvalues of DP-FC's Gram matrix are not shrunk. `dpfc train` always shrinks them, and gains 0.5 points",
-        "by it, on the average of eleven sets.",
-        "",
-        "The second table of each set has options from a grid. In factors of the defaults the grid is: "
-        + "; ".join(
-            f"{m}: " + ", ".join(f"{o} × {{{', '.join(f'{v:g}' for v in f)}}}" for o, f in METHODS[m].grid.items())
-            for m in dict.fromkeys(method for method, _ in ROWS)
-        )
-        + ".",
-        "The grid is run once with another seed, and its best point is chosen **on the test labels**. Nobody with",
-        "private data can do that. Then it is run with the seeds of the other cells. NP, not tuned, may be lower.",
-        "",
-    ]
+    told: list[str] = []
+    shown: set[str] = set()
     for data in sets:
         d, name = load(data), Path(data).name
-        said += [
+        told += [
             f"## {name}: {len(d.x):,} × {d.x.shape[1]}, {d.m} classes",
             "",
             f"![DP-FC against ε](figure-1-{name}.svg)",
         ]
         for phase, title in PHASES.items():
             found = list(table(data, phase, results, count))
-            said += ["", f"### {title}", "", *found] if len(found) > 2 else []
+            if len(found) > 2:
+                told += ["", f"### {title}", "", *found]
+                shown.add(phase)
         known = next((known for known in ("cifar100", "cifar10", "imagenet") if name.startswith(known)), None)
-        if known:
-            title = "### The paper's figures (ViT-B/16, pre-trained on ImageNet-21k, all training records)"
-            said += ["", title, "", *papers(known)]
-        said.append("")
+        for source, tables in (("ImageNet-1k", paper.IMAGENET_1K), ("ImageNet-21k", paper.TABLES)):
+            if known in tables:
+                title = f"### The paper's figures (ViT-B/16, pre-trained on {source}, all training records)"
+                told += ["", title, "", *papers(tables[known])]
+        told.append("")
         plot(data, known, results, count, out.parent / f"figure-1-{name}.svg")
-    out.write_text("\n".join(said), "utf-8")
+    out.write_text("\n".join([*introduction(shown, count, out), *told]), "utf-8")
+
+
+def introduction(shown: set[str], count: int, out: Path) -> Iterator[str]:
+    """What the page says above its tables, which are those of the phases in `shown`."""
+
+    def link(page: str) -> str:
+        return os.path.relpath(DOCS / page, out.parent)
+
+    yield "# Reproduction of the paper's tables"
+    yield ""
+    runs = f"mean ± standard deviation of {count} runs" if count > 1 else "of one run each"
+    yield '`make reproduce FEATURES="SET…"` makes such a page of other sets.'
+    yield f"[The conclusions]({link('conclusions.md')}) are from such tables of CIFAR-10 and CIFAR-100."
+    yield f"All are top-1 test accuracies in percent, {runs}. The columns"
+    yield "are ε, at δ = min(1e-5, 1/n). NP is without privacy: one run, because nothing is random, with the epochs of"
+    yield "its row (`--steps 10 --non-private`). Every figure is a training by the product's own curator and methods,"
+    yield "with noise from a seed. An epoch is one step: a full pass over the records. Defaults were fitted on CIFAR-10"
+    yield "and CIFAR-100, among other sets: on a set that nobody has seen they may be worse."
+    yield ""
+    yield f"The methods differ from the paper's [in a few points]({link('heads.md')}#methods-and-options). One is left"
+    yield "out here: the eigenvalues of DP-FC's Gram matrix are not shrunk. `dpfc train` always shrinks them, and gains"
+    yield "0.5 points by it, on the average of eleven sets."
+    yield ""
+    if "tuned" in shown:
+        yield (
+            "Where options are chosen on the test labels, they are from a grid. In factors of the defaults it is: "
+            + (
+                "; ".join(
+                    f"{m}: "
+                    + ", ".join(f"{o} × {{{', '.join(f'{v:g}' for v in f)}}}" for o, f in METHODS[m].grid.items())
+                    for m in dict.fromkeys(method for method, _ in ROWS)
+                )
+                + "."
+            )
+        )
+        yield "The grid is run once with another seed, and its best point is chosen **on the test labels**. Nobody with"
+        yield "private data can do that. Then it is run with the seeds of the other cells. NP, not tuned, may be lower."
+        yield ""
+    if "shared" in shown:
+        yield "Where noise is shared by steps, dp-adam is not the paper's: its published code draws anew in each step."
+        yield ""
 
 
 def plot(data: str, known: str | None, results: dict[str, float], count: int, out: Path) -> None:
@@ -171,13 +195,17 @@ def plot(data: str, known: str | None, results: dict[str, float], count: int, ou
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="+", help="folders of feature sets")
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=1, help="processes")
-    parser.add_argument("--phases", nargs="+", default=PHASES, choices=PHASES)
-    parser.add_argument("--rows", nargs="+", default=ROW_NAMES, choices=ROW_NAMES)
-    parser.add_argument("--results", type=Path, default=Path("bench-results/reproduction.jsonl"))
-    parser.add_argument("--out", type=Path, default=Path("bench-results/reproduction.md"))
+    parser.add_argument("--runs", type=int, default=5, help="trainings of each cell, with other noise (default: 5)")
+    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument("--phases", nargs="+", default=PHASES, choices=PHASES, help="tables (default: all)")
+    parser.add_argument("--rows", nargs="+", default=ROW_NAMES, choices=ROW_NAMES, help="METHOD:EPOCHS (default: all)")
+    kept, page = (Path("bench-results") / f"reproduction.{ending}" for ending in ("jsonl", "md"))
+    text = "keeps each training; what it has is not run again (default: %(default)s)"
+    parser.add_argument("--results", type=Path, default=kept, help=text)
+    parser.add_argument("--out", type=Path, default=page, help="the page, beside its figures (default: %(default)s)")
     args = parser.parse_args(arguments)
+    if args.runs < 1:
+        parser.error("--runs is the number of trainings of each cell: 1 or more")
     each = [base(data, ROW_NAMES[row], e) for row in args.rows for data in args.sets for e in paper.EPSILONS]
     private = [cell for cell in each if cell.epsilon is not None]
     for number, phase in enumerate(args.phases, start=1):
@@ -194,4 +222,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    cells.start(main)

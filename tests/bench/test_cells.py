@@ -135,3 +135,13 @@ def test_a_feature_set_of_dpfc_is_read_like_arrays(data: str, tmp_path: Path) ->
     assert (sets.load(data).x == sets.load(str(stored)).x).all()
     done = cells.run([Cell(data, "dp-ls", None)], tmp_path / "results.jsonl", 1)
     assert cells.run([Cell(str(stored), "dp-ls", None)], tmp_path / "results.jsonl", 1, _never) == done
+
+
+def test_an_experiment_that_is_stopped_says_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as end:
+        cells.start(stopped)
+    assert end.value.code == 130
+    assert capsys.readouterr().err.count("\n") == 1

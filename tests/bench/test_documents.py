@@ -1,6 +1,7 @@
 """The generated documents are what their generators make of the stored results, to the letter."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ def test_the_reproduction(results: dict[str, float], tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(reproduction, "load", load)
     monkeypatch.setattr(reproduction, "plot", lambda *_: None)
+    monkeypatch.setattr(reproduction, "DOCS", tmp_path)
     made = tmp_path / "reproduction.md"
     reproduction.report(list(CIFAR), results, 5, made)
     assert made.read_text("utf-8") == (ROOT / "docs/reproduction.md").read_text("utf-8")
@@ -42,15 +44,18 @@ def test_a_reproduction_on_other_sets_leaves_the_projects_own_alone(
     (work / "docs").mkdir(parents=True)
     monkeypatch.chdir(work)
     few = ["--rows", "dp-ls:1", "--phases", "default", "--runs", "1"]
-    wrong = ([str(tmp_path / "missing"), *few], [data, *few, "--rows", "dp-ls:2"], [data, *few, "--phases", "tunned"])
-    for given in wrong:
+    wrong = (["--rows", "dp-ls:2"], ["--phases", "tunned"], ["--runs", "0"])
+    for given in ([str(tmp_path / "missing"), *few], *([data, *few, *each] for each in wrong)):
         with pytest.raises(SystemExit):
             reproduction.main(given)
     assert not list(work.rglob("*.*"))
     reproduction.main([data, *few])
     # What was not asked for is not there.
     page = Path("bench-results/reproduction.md").read_text("utf-8")
-    assert [page.count(each) for each in ("### ", "\n| dp-")] == [1, 1]
+    assert [page.count(each) for each in ("### ", "\n| dp-", "±", "negative_weight")] == [1, 1, 0, 0]
+    links = re.findall(r"\]\(([^)#]+)", page)
+    assert links
+    assert all((work / "bench-results" / each).exists() for each in links)
     with pytest.raises(SystemExit):
         starts.main([data, "--rows", "sart"])
     assert len(list((work / "bench-results").glob("*"))) == len(list(work.rglob("*.*"))) == 3
