@@ -93,7 +93,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model.privacy_["spent"]  # ε of all fits with this ledger
 
     Every call of `fit` spends privacy, also those of a cross-validation or a grid search. From the second fit on a
-    `TrainingWarning` says how much is spent together, and a cap limits it.
+    `TrainingWarning` says how much is spent together, and a cap limits it. A step of a pipeline before it that learns
+    from X, such as `StandardScaler`, is not covered by ε.
 
     Args:
         epsilon: ε of one fit, 1e-4 to 100. None: `noise_multiplier` says it.
@@ -228,7 +229,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             limit = " A cap limits it: PrivateClassifier(cap=…)." if self.cap is None and self.seed is None else ""
             spent = after.summed(checked.charge.delta or default_delta(checked.calibrated.facts.n))
             observer.warn(
-                f"this is charge {len(after.charges)} with this ledger. {spent}: all charges together.{limit}"
+                f"this is charge {len(after.charges)} with this ledger. Spent by all charges together: {spent}.{limit}"
             )
         return finish(checked, observer)
 

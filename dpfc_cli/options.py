@@ -312,7 +312,11 @@ def added_methods() -> "dict[str, EntryPoint]":
 _KINDS: dict[Any, Kind] = {bool: "switch", int: "integer", float: "number", Sequence[float]: "numbers"}
 
 
-_ELSEWHERE = {"random_state": "Did you mean 'seed'? It ends the guarantee.", "cap": "A function sets it: set_cap."}
+_ELSEWHERE = {
+    "random_state": "Did you mean 'seed'? It ends the guarantee.",
+    "cap": "A function sets it: set_cap.",
+    "lr": "Did you mean 'learning_rate'?",
+}
 """What is said of options that others have."""
 
 

@@ -106,6 +106,9 @@ def verify(wanted: Checking) -> Verified:
     book = _book(card, wanted.ledger, known)
     # Without its charge a set may be another one of that name.
     alone = isinstance(book, str) and said.result == "contradicts"
+    if known is not None and known.manifest.backbone.get("name") == "imported" and not _is_of(book, card, known):
+        why = "the set of that name here was imported, and no ledger says that the head was trained on it"
+        known, said = None, replace(said, result="unknown", why=why)
     findings.append(replace(said, result="unknown") if alone else said)
     named, charged, account = False, False, None
     if isinstance(book, str):
@@ -196,6 +199,12 @@ def _book(card: Mapping[str, Any], named: Path | str | None, known: FeatureSet |
     except UserError as error:
         return error.what.rstrip(".")
     return "no ledger was named, and none here has the charge that the card names"
+
+
+def _is_of(book: Ledger | str, card: Mapping[str, Any], known: FeatureSet) -> bool:
+    """Whether a ledger has the charge of a card as one on these records."""
+    charge = None if isinstance(book, str) else book.known.get(card["ledger"]["charge"])
+    return isinstance(book, Ledger) and isinstance(charge, Charge) and was_on(book, charge, known, charge.split)
 
 
 def _of_ledger(card: Mapping[str, Any], digest: str, book: Ledger, known: FeatureSet | None) -> list[Finding]:

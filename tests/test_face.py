@@ -60,6 +60,8 @@ def test_a_wrong_option_is_an_error_for_type_checkers_too(tmp_path: Path) -> Non
     features = dpfc.import_features(tmp_path / "a.npz", tmp_path / "set", classes=3).features
     with pytest.raises(TypeError, match=r"'epsilonn'.*'epsilon'"):
         dpfc.train(features, epsilonn=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="'learning_rate'"):
+        dpfc.train(features, epsilon=1, lr=3)  # type: ignore[call-arg]
     with pytest.raises(dpfc.UserError, match="Did you mean 'dp-ls'"):
         dpfc.train(features, epsilon=1, method="dp-lss")  # type: ignore[arg-type]
     with pytest.raises(dpfc.UserError, match="steps must be a whole number between 1 and 10000, not 0"):

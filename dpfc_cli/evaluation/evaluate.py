@@ -16,7 +16,7 @@ from dpfc_cli.errors import UserError, conflict, parameter
 from dpfc_cli.evaluation.exact import Comparison, Evaluation, figures
 from dpfc_cli.evaluation.request import PrivateScoring, Scoring
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.heads.head import Head, check_heads, made_otherwise, misfit
+from dpfc_cli.heads.head import Head, check_heads, made_otherwise, misfit, of_training
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress, show
 
@@ -179,10 +179,6 @@ def _private(head: Head, split: str) -> bool:
 
 
 def _warnings(head: Head, features: FeatureSet, split: str, private_split: bool, noisy: bool) -> tuple[str, ...]:
-    own, hold_out = head.card["features"], features.manifest.hold_out
-    facts = head.card["facts"]
-    # A set of the same name that was made anew with persons holds out other pictures.
-    other_records = facts.get("records", facts["n"]) != features.splits.get(own["split"])
     found = [*made_otherwise(head, features, "the figures")]
     if private_split:
         meaning = (
@@ -191,7 +187,7 @@ def _warnings(head: Head, features: FeatureSet, split: str, private_split: bool,
             else "these figures are not differentially private. Do not publish them."
         )
         found.append(f"the head was trained on a split of this name, '{split}'. If these are its records, {meaning}")
-    elif hold_out and ((features.name, hold_out) != (own["name"], own["hold_out"]) or other_records):
+    elif features.manifest.hold_out and not of_training(head, features):
         found.append(
             f"this {split} split was held out from training pictures, and the head was trained on another set. If that "
             "set was made from the same pictures, the head has seen some of these."

@@ -160,7 +160,7 @@ def to_sklearn(head: Head) -> "HeadClassifier":
     """A head as a scikit-learn classifier.
 
     It has `predict`, `predict_proba`, `decision_function` and `classes_`. `fit` changes nothing. Columns are in the
-    sorted order of the names of the classes. Probabilities are not calibrated.
+    sorted order of the names of the classes, or of 0 … m − 1 where these are counted. Probabilities are not calibrated.
 
     Args:
         head: the head.

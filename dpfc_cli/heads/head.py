@@ -401,17 +401,27 @@ def misfit(head: Head, features: FeatureSet) -> str | None:
     return None
 
 
+def of_training(head: Head, features: FeatureSet) -> bool:
+    """Whether a set is the one that a head was trained on, as far as its name, hold-out and number of records tell."""
+    own, facts = head.card["features"], head.card["facts"]
+    said = own["name"], own["hold_out"], facts.get("records", facts["n"])
+    # A set of the same name that was made anew with persons holds out other pictures.
+    return said == (features.name, features.manifest.hold_out, features.splits.get(own["split"]))
+
+
 def made_otherwise(head: Head, features: FeatureSet, what: str) -> tuple[str, ...]:
-    """A warning where features were made in another way than those that a head was trained on. what: may mean little
-    then.
+    """A warning where features were made in another way than those that a head was trained on, or, of another imported
+    set, where nobody can know. what: may mean little then.
     """
     there = features.manifest
     preparation = there.source["identity"].get("preparation")
     # That of a set whose classes are those of the head.
     made = fingerprint_of(there.backbone, head.classes, there.dim, there.dtype, preparation)
-    if made == head.card["features"]["fingerprint"]:
-        return ()
     other = "were made in another way than those that the head was trained on"
+    if made == head.card["features"]["fingerprint"]:
+        if there.backbone.get("name") != "imported" or of_training(head, features):
+            return ()
+        other = "were imported, and the head was trained on another imported set. Their backbones may differ"
     return (f"the features of '{features.name}' {other}, so {what} may mean little.",)
 
 

@@ -152,6 +152,9 @@ def test_figures_of_the_split_of_the_training_are_not_for_publication(seven: Fea
 def test_features_made_in_another_way_are_warned_of(seven: FeatureSet) -> None:
     (warning,) = evaluate(head_of(seven, fingerprint="another"), seven).warnings
     assert "made in another way" in warning
+    # All imported sets of these classes have one fingerprint, whatever made them.
+    (warning,) = evaluate(head_of(seven, name="another"), seven).warnings
+    assert "another imported set" in warning
 
 
 def test_held_out_pictures_that_the_head_may_have_seen_are_warned_of(seven: FeatureSet) -> None:
@@ -161,7 +164,7 @@ def test_held_out_pictures_that_the_head_may_have_seen_are_warned_of(seven: Feat
     changed(seven, source=held_out(seven.manifest))
     assert evaluate(head_of(seven, hold_out=0.1), seven).warnings == ()
     for own in ({"hold_out": 0.2}, {"hold_out": 0.1, "name": "another"}):
-        (warning,) = evaluate(head_of(seven, **own), seven).warnings
+        *_, warning = evaluate(head_of(seven, **own), seven).warnings
         assert "the head has seen some of these" in warning
 
 

@@ -135,6 +135,15 @@ def test_of_two_classes_scikit_learn_gets_one_score_for_each_record() -> None:
     assert near(made.decision_function(records()), scores[:, 0] - scores[:, 1])
 
 
+def test_scikit_learn_gets_numbers_where_classes_were_counted() -> None:
+    head = head_of(m=10)
+    head = replace(head, card={**head.card, "classes": [str(j) for j in range(10)]})
+    made: Any = dpfc.to_sklearn(head)
+    labels = np.array(head.predict(records())).astype(int)
+    assert (made.classes_.tolist(), made.score(records(), labels)) == (list(range(10)), 1.0)
+    assert near(made.decision_function(records()), head.scores(records()))
+
+
 def test_torchs_state_dict_gives_the_scores_by_the_formula_in_its_module(head: Head, tmp_path: Path) -> None:
     path = written(head, "torch", tmp_path)
     with safe_open(path, framework="numpy") as file:

@@ -40,9 +40,11 @@ def head_of(features: FeatureSet, **changed: Any) -> Head:
         "backbone": manifest.backbone,
         "preparation": manifest.source["identity"].get("preparation"),
         "dtype": manifest.dtype,
+        "hold_out": manifest.hold_out,
     }
     known = own | changed
-    card = {"classes": list(manifest.classes), "claim": "private", "facts": {"k": 1}, "features": known}
+    card = {"classes": list(manifest.classes), "claim": "private", "features": known}
+    card["facts"] = {"k": 1, "n": features.splits.get("train")}
     weight = np.random.default_rng(5).normal(size=(manifest.dim, len(manifest.classes)))
     return Head(chain=(), weight=weight, bias=np.zeros(len(manifest.classes)), card=card)
 

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_array
 class HeadClassifier(ClassifierMixin, BaseEstimator):
     """A linear classifier that was trained already: `fit` changes nothing.
 
-    Columns are in the sorted order of the names of the classes (`classes_`), because scikit-learn's metrics expect it.
+    Columns are in the sorted order of the labels (`classes_`), because scikit-learn's metrics expect it.
     Probabilities are not calibrated: they are the softmax of the scores; if records have several labels, the logistic
     function of each score.
 
@@ -51,8 +51,8 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def classes_(self):
-        """The names of the classes, sorted."""
-        return np.array(self.classes, dtype=object)[self._order]
+        """The labels, sorted: the names of the classes, or 0 … m − 1 where these are counted ("0", "1" …)."""
+        return self._labels[self._order]
 
     @property
     def n_features_in_(self):
@@ -80,12 +80,17 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         return powers / powers.sum(axis=1, keepdims=True)
 
     def predict(self, X):
-        """The name of the best class for each record."""
-        return np.array(self.classes, dtype=object)[self._scores(X).argmax(axis=1)]
+        """The label of the best class for each record, as in `classes_`."""
+        return self._labels[self._scores(X).argmax(axis=1)]
+
+    @property
+    def _labels(self):
+        counted = list(self.classes) == [str(j) for j in range(len(self.classes))]
+        return np.array(range(len(self.classes)) if counted else self.classes, dtype=int if counted else object)
 
     @property
     def _order(self):
-        return np.array(sorted(range(len(self.classes)), key=lambda j: self.classes[j]))
+        return np.argsort(self._labels)
 
     def _scores(self, X):
         z = check_array(X, dtype=np.float32).astype(np.float64)
