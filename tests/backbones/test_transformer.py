@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli import backbones
+from dpfc_cli.backbones.vision_transformer import vit
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.backbones.vision_transformer.transformer import Transformer
 from dpfc_cli.errors import UserError
@@ -68,6 +69,15 @@ def test_any_number_of_rows_gives_what_one_at_a_time_gives(small: Transformer, c
     assert features.dtype == np.float32
     for row in range(count):
         np.testing.assert_allclose(features[row], small(batch[row : row + 1])[0], atol=1e-5)
+
+
+def test_features_are_the_same_where_one_head_after_the_other_attends(
+    small: Transformer, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = pictures(16)
+    expected = np.asarray(small(shown))
+    monkeypatch.setattr(vit, "LARGEST", 0)
+    assert np.allclose(build(file, batch=3)(shown), expected, atol=1e-5)
 
 
 def test_rows_may_be_handed_in_without_waiting_and_their_array_filled_anew(small: Transformer) -> None:
