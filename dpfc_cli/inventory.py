@@ -20,10 +20,10 @@ from dpfc_cli.training.request import facts_of
 @dataclass(frozen=True, kw_only=True)
 class ListedSet:
     """A feature set. persons: how many each split has, if the set knows which records belong to one person. population:
-    whose records they are; None where nothing is said. charges: of the population, trainings and evaluations. epsilon:
-    what the private ones cost together at `delta`, 0 if there are none. unprotected: trainings that no ε covers. These
-    three are None where the ledger cannot be read, or lacks the set. warning: what to tell if heads of its ledger's
-    sets have no charge there.
+    whose records they are, 'a or b' of several; None where nothing is said. charges: of the population on which most
+    was spent, trainings and evaluations. epsilon: what the private ones cost together at `delta`, 0 if there are none.
+    unprotected: trainings that no ε covers. These three are None where the ledger cannot be read, or lacks the set.
+    warning: what to tell if heads of its ledger's sets have no charge there.
     """
 
     path: str
@@ -116,7 +116,7 @@ def _listed(known: FeatureSet, book: Ledger | None, cards: Iterable[tuple[Path, 
         persons=persons or None,
         classes=facts.m,
         dim=facts.d,
-        population=account.population if account and named else None,
+        population=account.told()["population"] if account and named else None,
         charges=len(account.charges) if account else None,
         epsilon=account.epsilon(delta) if account else None,
         delta=delta,

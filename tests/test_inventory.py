@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.inventory import Inventory, ListedSet, inventory
 from dpfc_cli.ledger.file import read
+from dpfc_cli.ledger.populations import set_population
 from dpfc_cli.privacy.accounting import default_delta
 from tests.ledger.facts import a_charge, a_set, made_set, spent_by, written
 
@@ -41,6 +43,8 @@ def test_a_set_is_listed_with_its_counts_and_what_was_spent_on_its_population(fo
     plain = listed(folder, "plain")
     assert (plain.charges, plain.unprotected) == (3, 1)
     assert plain.epsilon == pytest.approx(spent_by(1.0, 0.5), rel=1e-6)
+    set_population(FeatureSet(folder / "features" / "plain"), "b")
+    assert listed(folder, "plain").population == "a or b"
     written(ledger.path, a_charge(of["persons"], 1.0))
     # A total that protects records says so of a set with persons. Nothing is said whose they are.
     assert (listed(folder, "persons").unit, listed(folder, "persons").charges) == ("record", 4)

@@ -222,7 +222,7 @@ def main() -> None:
     if failed and not code:
         from dpfc_cli.cli import display
 
-        remedy = "What the command made is in place. Make room, or send the output elsewhere."
+        remedy = "Only the output is lost, no file and no charge. Make room, or send it elsewhere."
         error = unwritable(f"The output could not be written ({failed.strerror}).", remedy)
         code = display.fail(error, as_json="--json" in sys.argv)
     if code in (130, 143) or stop.at_once:

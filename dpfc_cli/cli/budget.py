@@ -121,8 +121,9 @@ def budget(
             set_cap(found, most, delta=delta[0] if delta else None, by=by, note=note)
         elif found is not None:
             made = set_population(found, population, adopt=adopt, by=by)
-            whose = "" if population is None else f": {found.name} is now of {account.whose(made)}"
-            display.say(f"Written to the ledger{whose}.")
+            whose = "" if population is None else f": {found.name} is of {account.whose(made)}. This stays"
+            both = ": what is charged on it counts in each of them" if whose and made.also else ""
+            display.say(f"Written to the ledger{whose}{both}.")
         stop.stands = f"The change was written to '{_ledger(found)}'."
     result: dict[str, Any] = {}
     sections: list[Section] = []

@@ -99,8 +99,7 @@ def _report(folder: Path, features: "FeatureSet | None", *, made: bool, as_json:
     """What a feature set is. features: None if other processes still make it. made: whether it was made now."""
     if features is not None:
         if not made:
-            said = "is complete already by its manifest: its shards were not read"
-            display.say(f"'{folder}' {said}. Delete it to make it anew.")
+            display.say(f"'{folder}' is there already. Its shards were not read. Delete it to make it anew.")
         else:
             _tell_ledger(features)
         if not as_json:

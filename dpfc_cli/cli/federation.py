@@ -137,7 +137,7 @@ def check(
     display.show(Document(title=f"Plan {plan}", sections=[Section("", [Facts(rows), _sites(site.plan)])]))
 
 
-@command("site-serve", when_stopped="Nothing more was charged.")
+@command("site-serve", when_stopped="This run charged nothing.")
 def serve(
     plan: Plan,
     features: Features,

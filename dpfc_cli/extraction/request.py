@@ -128,8 +128,8 @@ class Making(Options):
         ]
         if gone:
             names = f" Names of {parameter('classes')} stand between commas."
-            remedy = f"Name files that are there.{names if parameter('classes') in ' '.join(gone) else ''}"
-            raise missing(f"There is no file of this name: {', '.join(gone)}.", remedy)
+            remedy = f"Name what is there.{names if parameter('classes') in ' '.join(gone) else ''}"
+            raise missing(f"There is nothing at {', '.join(gone)}.", remedy)
 
     def __post_init__(self) -> None:
         super().__post_init__()

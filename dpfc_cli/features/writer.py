@@ -40,6 +40,7 @@ from dpfc_cli import files, schema
 from dpfc_cli.errors import Note, UserError, conflict, counted, parameter, printable, quoted
 from dpfc_cli.features import digests
 from dpfc_cli.features.hdf5 import opened_hdf5, plain_dataset
+from dpfc_cli.features.lookup import GO_ON
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard, ShardSink, numbers_of_shards, shard_ranges, writing
@@ -399,11 +400,15 @@ def complete(folder: Path, wanted: Manifest, check: Callable[[FeatureSet], None]
 
 @contextmanager
 def saying_what_is_kept(folder: Path) -> Iterator[None]:
-    """Ctrl-C says what there is of the set after its making was stopped, in a sentence, and what to do next."""
+    """A refusal and Ctrl-C say what there is of the set after its making was stopped, and what to do next."""
+    partial = folder.with_name(folder.name + PARTIAL)
     try:
         yield
+    except UserError as refused:
+        if partial.exists():
+            refused.add_note(Note(printable(f"'{partial}' stays. {GO_ON}")))
+        raise
     except KeyboardInterrupt as stopped:
-        partial = folder.with_name(folder.name + PARTIAL)
         made = len(list(partial.glob("*.h5")))
         said = "No shard was finished, so nothing was kept. Run the same command to begin again."
         if (folder / MANIFEST).exists():

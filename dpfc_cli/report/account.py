@@ -85,7 +85,7 @@ def brief(account: Account, ledger: Ledger, delta: float) -> list[Block]:
         less = any(each.id in cap.replaces and (each.most or 0.0) < (cap.most or 0.0) for each in ledger.all(Cap))
         when = f"after {counted(count, 'charge')}" if count else "before the first charge"
         rows += [
-            ("cap", f"{caps.said(cap)}, {'raised' if less else 'set'} {when}"),
+            ("cap", f"{caps.said(cap)}, {'raised' if less else 'set'} {when}, as this ledger says"),
             ("left", rounding.left(largest, cap.delta or 1.0)),
         ]
     sets, changes = _sets(account, ledger), _changes(account, ledger)
@@ -101,7 +101,7 @@ def brief(account: Account, ledger: Ledger, delta: float) -> list[Block]:
     said = whose(account)
     return [
         Facts(rows, title=f"Spent on {said}"),
-        *([Words(SQUARES)] if len(account.private) > 1 else []),
+        *([Words(SQUARES)] if len(account.private) > 1 or (account.private and binding) else []),
         *([Words(SPLITS)] if len(account.counted(account.unit)) < len(account.private) else []),
         *(Words(f"{said}: {each}.", strong=True) for each in not_in(account)),
     ]

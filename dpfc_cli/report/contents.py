@@ -90,7 +90,7 @@ def document(
     return Document(
         title=f"Report on the head {name}",
         kind=SHARED if own is None else INTERNAL,
-        notice=holder.NOTICE if own is not None else _notice(card, figures is not None),
+        notice=holder.NOTICE if own is not None else _notice(card),
         header={} if own is not None else _header(card, name, license, figures),
         sections=sections,
     )
@@ -102,11 +102,10 @@ _NOT_EVALUATED = (
 )
 
 
-def _notice(card: Mapping[str, Any], evaluated: bool) -> str:
-    figures = " Its figures on test records were not compared with a ledger." if evaluated else ""
+def _notice(card: Mapping[str, Any]) -> str:
     said = (
         "For whoever gets the head. This report was made from the head's file. It says nothing about the training "
-        f"records that the head itself does not say.{figures}"
+        "records that the head itself does not say."
     )
     if card["claim"] == "private":
         return said
@@ -120,7 +119,7 @@ def _short(head: Head, own: "holder.Holder | None", signed: Signed | None) -> li
     return [
         *_strength(card),
         ("signed by", signed.by if signed else "not checked"),
-        *(() if own is None else own.short),
+        *([("ledger", "not compared with a ledger: 'dpfc verify' does")] if own is None else own.short),
         ("trained on", f"{card['facts']['n']:,} {unit} of '{card['features']['name']}'"),
         ("what it is", made_of),
     ]

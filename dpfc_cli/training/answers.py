@@ -217,12 +217,13 @@ def _read(file: int, at: int, length: int) -> bytearray:
 def begun(charge: Charge, plan: Plan, ledger: Path) -> Answers:
     """A new file for the answers of a training that is about to be charged. UserError: there is no room for all."""
     path, file = _path_of(ledger.parent / LEDGER_ANSWERS, charge.id, 0), None
+    size = sum(_DIGEST + length for length in _lengths(plan))
     try:
         path.parent.mkdir(exist_ok=True)
         file = claimed(path)
         if file is None:
             raise OSError("another process has it")
-        fill(file, sum(_DIGEST + length for length in _lengths(plan)))
+        fill(file, size)
         os.ftruncate(file, 0)
         write_at(file, _header(charge.id, training_of(charge), file), 0)
         os.fsync(file)
@@ -234,12 +235,13 @@ def begun(charge: Charge, plan: Plan, ledger: Path) -> Answers:
             path.unlink()
         if file is not None:
             os.close(file)
-        raise _unwritable(path, error, "train again: nothing was charged") from error
+        room = f"{size // 10**6 + 1:,} MB"
+        raise _unwritable(path.parent, error, "train again: nothing was charged", room) from error
 
 
-def _unwritable(path: Path, error: OSError | ValueError, then: str) -> UserError:
+def _unwritable(path: Path, error: OSError | ValueError, then: str, room: str = "room") -> UserError:
     what = f"{quoted(path)} cannot be written: {getattr(error, 'strerror', None) or error}."
-    return unwritable(what, f"Make the place writable, with room left, and {then}.")
+    return unwritable(what, f"Make the place writable, with {room} left, and {then}.")
 
 
 def digest_of(*parts: object) -> str:

@@ -25,6 +25,7 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator, sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
+from dpfc_cli.report.account import SQUARES
 from dpfc_cli.training.observer import TrainingWarning
 from tests.cli.conftest import Dpfc, charges, error_of, one_line
 from tests.support import blobs
@@ -217,7 +218,10 @@ def test_a_cap_is_set_shown_and_changed_and_every_change_stays(dpfc: Dpfc, featu
     assert dpfc(*SET, "--population", "ward").exit_code == 0
     assert dpfc(*SET, "--cap", "3", *by).exit_code == 0
     assert [(each["population"], each["left"]["1e-05"]) for each in told(dpfc)] == [("ward", 3.0)]
+    assert SQUARES not in dpfc("budget").stdout
     assert dpfc(*LS, "1").exit_code == 0
+    # What is spent and what is left are not the cap.
+    assert SQUARES in dpfc("budget").stdout
     # Without a name it is the newest set.
     more, before = ("budget", "--cap", "4", "--delta", "1e-6"), BOOK.read_bytes()
     assert [dpfc(*line).exit_code for line in (more, (*SET, "--cap", "none"))] == [2, 2]

@@ -130,7 +130,7 @@ def test_ctrl_c_ends_with_130_and_says_what_stands(dpfc: Dpfc, features: Path, m
         assert "goes on with its" in " ".join(told.split())
     # Before the ledger was read nobody knows that it is charged.
     monkeypatch.setattr(trainings, "calibrate", stopped)
-    assert "Nothing more was charged" in dpfc(*TRAIN, ends=130).stderr
+    assert "This run charged nothing" in dpfc(*TRAIN, ends=130).stderr
 
 
 def test_ledgers_outlive_their_sets(dpfc: Dpfc, features: Path) -> None:

@@ -124,6 +124,7 @@ def test_a_picture_of_another_population_is_refused(dpfc: Dpfc, pictures: Path) 
     line = ("extract", "imagefolder:others", *SMALL, "--out", "others", "--population")
     refused = dpfc(*line, "b")
     assert "1 record" in one_line(refused.stderr)
+    assert "others.partial" in refused.stderr
     assert (refused.exit_code, Path("features/others").exists()) == (2, False)
     assert dpfc(*line, "a").exit_code == 0
     assert [each.population for each in read(Path("features", LEDGER)).all(Set)] == ["a", "a"]

@@ -812,8 +812,9 @@ def test_where_no_answers_can_be_kept_nothing_is_charged(
     place: Any, call: str, does: Any, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place, call, does, raising=False)
-    with refuses("unwritable"):
+    with refuses("unwritable") as refused:
         train(features)
+    assert "1 MB" in refused.value.remedy
     assert (kept(), states(features)) == ([], [])
 
 
