@@ -287,7 +287,7 @@ def test_no_record_stays_on_disk_and_a_fit_that_was_stopped_stays_charged(monkey
             patched.setattr(Curator, "release", stopped)
             with pytest.raises(stop) as end:
                 model.fit(X, LABELS)
-        assert "stays charged" in end.value.__notes__[0]
+        assert "ε = 1 was charged" in end.value.__notes__[0]
         assert "goes on" not in end.value.__notes__[0]
         assert not hasattr(model, "head_")
         assert {path.suffix for path in Path("private-classifier").iterdir()} == {".sqlite", ".digests"}

@@ -17,6 +17,7 @@ from dpfc_cli.privacy.lattice import Reals
 from dpfc_cli.privacy.noise import SeededBits, SystemBits
 from dpfc_cli.privacy.oracle import MAKING, TAKING, Oracle, Stages
 from dpfc_cli.privacy.queries import Grid
+from dpfc_cli.rounding import rounded_up
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.card import card_of, charge_of_training, charged_standing
 from dpfc_cli.training.charge import Charged, settle, spent_now
@@ -121,7 +122,9 @@ def stands(charged: Charged, head: Path | None) -> Note:
     else:
         asks = ": it asks first" if charged.receipt.charge.private else ""
         said = f"No head was written. The same command would make a new training, which is charged, too{asks}."
-    return Note(printable(f"The training was charged to '{charged.receipt.ledger.path}' and stays charged. {said}"))
+    spent = charged.receipt.charge.epsilon
+    what = "The training" if spent is None else f"ε = {rounded_up(spent, 6)}"
+    return Note(printable(f"{what} was charged to '{charged.receipt.ledger.path}' and stays charged. {said}"))
 
 
 def _settled(charged: Charged, path: Path | None, digest: str | None) -> UserError | None:
