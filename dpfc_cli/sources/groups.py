@@ -163,8 +163,8 @@ class _Letters(dict[int, int | str | None]):
 
 _LETTERS = _Letters()
 _NUMBER = re.compile(r"(-?)0*([0-9]+)(\.0*)?")
-_NOBODY = {"#n/a", "#ref!", "#value!", "#name?", "#null!", "#num!", "#div/0!", "n/a", "nan", "null"}
-"""What spreadsheets and tables write where there is no value."""
+_NOBODY = re.compile(r"#\D*(0!)?|n/a|nan|null")
+"""What spreadsheets of all languages (#N/A, #NV, #DIV/0!) and tables write where there is no value."""
 
 
 def key_of(value: object) -> str | None:
@@ -179,7 +179,9 @@ def key_of(value: object) -> str | None:
     number = _NUMBER.fullmatch(text)
     if number:
         return number[1] + number[2]
-    return None if text in _NOBODY else " ".join(unicodedata.normalize("NFC", text).translate(_LETTERS).split()) or None
+    if _NOBODY.fullmatch(text):
+        return None
+    return " ".join(unicodedata.normalize("NFC", text).translate(_LETTERS).split()) or None
 
 
 NO_PERSON = "Give each record a text with a letter or digit, or an integer."

@@ -35,7 +35,7 @@ def test_spellings_of_one_name_are_one_person() -> None:
     ):
         assert set(keys_of([one, *others], "t", str).codes.tolist()) == {0}
     assert keys_of(["p1", "p 1", "1 p", "p11", "-7", 7], "t", str).codes.tolist() == [0, 1, 2, 3, 4, 5]
-    for nobody in ("#N/A", "NaN", "?", ""):
+    for nobody in ("#N/A", "#NV", "#BEZUG!", "#DIV/0!", "NaN", "?", ""):
         with pytest.raises(UserError) as caught:
             keys_of(["p1", nobody], "t", str)
         assert caught.value.code == "bad-record"
