@@ -86,7 +86,7 @@ def test_a_stand_in_gives_an_accuracy_its_interval_and_what_it_is_worth(
     with monkeypatch.context() as patch:
         patch.setattr(files, "replace", full)
         failed = dpfc(*line, "--plot", "plot.svg")
-    assert (failed.exit_code, failed.stdout) == (5, shown.stdout)
+    assert (failed.exit_code, failed.stdout) == (7, shown.stdout)
     assert "cannot be written to 'plot.svg'" in failed.stderr
     monkeypatch.setattr(display, "out", Console(width=80, force_terminal=True, highlight=False, color_system=None))
     lines = dpfc(*line, "--cap", "3").stdout.splitlines()
