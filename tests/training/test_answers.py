@@ -393,7 +393,7 @@ def typed() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 
         def made(*words: str) -> "subprocess.Popen[str]":
             line, pipe = [sys.executable, "-W", "ignore", "-c", PROGRAM, *words], subprocess.PIPE
-            process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+            process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True)
             stack.enter_context(process)
             stack.callback(process.kill)
             return process
