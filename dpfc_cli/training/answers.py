@@ -220,9 +220,9 @@ def begun(charge: Charge, plan: Plan, ledger: Path) -> Answers:
     size = sum(_DIGEST + length for length in _lengths(plan))
     try:
         path.parent.mkdir(exist_ok=True)
-        file = claimed(path)
-        if file is None:
-            raise OSError("another process has it")
+        # Its name is new. Who looks through the files holds it for a moment, and may remove it.
+        while file is None:
+            file = claimed(path)
         fill(file, size)
         os.ftruncate(file, 0)
         write_at(file, _header(charge.id, training_of(charge), file), 0)
