@@ -41,8 +41,8 @@ What counts how:
   cap.
 - **Units.** For another unit than its own a charge has a ≤ weight/σ (`Charge.weight`), or no a: what protects records
   has none for persons. None of these is made under a cap for persons, and no such cap is set after one.
-- **Charges without a guarantee** have no a. None is made under a cap, and no cap covers those before it.
-- **An adopted set** has a past that nobody knows. No cap holds where it counts.
+- **Charges without a guarantee** have no a, and **an adopted set** has a past that nobody knows. No cap holds where one
+  of them counts, and none is set there.
 
 **A cap that is changed** is no longer fixed in advance. The theorem then holds for the largest cap that could have been
 set, whatever had been released. The ledger keeps all of them, with who and why.
@@ -142,18 +142,21 @@ def _check_new(accounts: list[Account], cap: Cap) -> None:
     if min(account.room(cap) for account in accounts) >= 0:
         return
     assert cap.delta is not None
-    spent = max(account.used(cap.unit) for account in accounts)
-    least = epsilon_for(math.sqrt(spent), cap.delta, RESERVE)
+    spent, least = max(account.used(cap.unit) for account in accounts), None
     if any(account.adopted for account in accounts):
         what = "A set was adopted here, and what was spent on it before is not known. So no cap can hold."
         remedy = "Unite this ledger with the one of that set (merge), before the set is adopted."
+    elif any(account.unprotected for account in accounts):
+        what = "A training without a guarantee was charged here: it has epsilon = ∞. So no cap can hold."
+        remedy = "'dpfc budget' shows it. If its set has records of others, say whose: 'dpfc budget --population'."
     elif math.isinf(spent):
         what = "Earlier trainings protect records, and not persons. So no cap for persons can hold."
         remedy = "'dpfc budget' shows these trainings. A cap for records can be set: name a set without persons."
     else:
         what = f"More than epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g} is spent already."
-        remedy = f"The least that holds is {parameter('cap')} {rounded_up(least, 4) if least else 0}."
-    raise refused("cap", what, remedy, "over-cap", least=least if math.isfinite(least) else None)
+        least = epsilon_for(math.sqrt(spent), cap.delta, RESERVE)
+        remedy = f"The least that holds is {parameter('cap')} {rounded_up(least, 4)}."
+    raise refused("cap", what, remedy, "over-cap", least=least)
 
 
 def check(ledger: Ledger, charge: Charge) -> None:
@@ -170,7 +173,7 @@ def check(ledger: Ledger, charge: Charge) -> None:
     more = f"at delta = {delta:g} epsilon = {rounded_down(largest)} still fits" if largest else "nothing more fits"
     what = f"This does not fit under the cap ({said(cap)}): {more}."
     line = shlex.join(["dpfc", "budget", "--full", "--ledger", str(ledger.path)])
-    remedy = f"Spend less, or ask for a higher cap. Who set it says: {line}"
+    remedy = f"{'Spend less, or ask' if largest else 'Ask'} for a higher cap, or none. Who set it says: {line}"
     fields = {"cap": cap.epsilon, "cap_delta": cap.delta, "asked": charge.epsilon, "delta": charge.delta}
     raise refused("epsilon", what, remedy, "over-cap", **fields, left=largest or None)
 
@@ -178,8 +181,9 @@ def check(ledger: Ledger, charge: Charge) -> None:
 def _check_kind(cap: Cap, charge: Charge) -> None:
     """Refuse what no cap can be kept with."""
     if not charge.private:
-        named, what = "non_private", "What has no guarantee has epsilon = ∞, so no cap is kept with it."
-        remedy = f"Leave out {parameter('seed')} and {parameter('non_private')}. To compare, train on public records."
+        named = "seed" if charge.claim == "research" else "non_private"
+        what = "What has no guarantee has epsilon = ∞, so no cap is kept with it."
+        remedy = f"Leave out {parameter(named)}. To compare, train on public records."
     elif charge.sampled:
         named, what = "sampling_rate", "For sampled trainings that are chosen as one goes there is no proof."
         remedy = f"Leave out {parameter('sampling_rate')}: then all take part."

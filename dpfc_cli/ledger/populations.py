@@ -158,9 +158,8 @@ def set_population(
         fact = _fact(features.folder, features.manifest, who, population)
         fact = replace(fact, adopted=adopt or any(each.adopted for each in known), replaces=unsaid)
         after = ledger.with_facts(fact)
-        bare = any(each.set == fact.set and not each.private for each in after.charges)
         for account in after.accounts(after.populations_of(fact.set)):
-            if account.passed or (bare and account.caps):
+            if account.passed:
                 what = f"There is a cap ({account.population or 'each population'}). It would not hold any more."
                 remedy = "'dpfc budget' shows it. Remove it before, or unite the ledgers (merge) instead of adopting."
                 raise refused("population", what, remedy, "over-cap")

@@ -134,7 +134,7 @@ class Account(Told):
     def room(self, cap: Cap, at: tuple[str, str] | None = None) -> float:
         """What is left of the μ² of a cap, for one of its units; below 0 if more is spent. at: see `counted`."""
         assert cap.most is not None
-        if self.adopted or self.eta > RESERVE:
+        if self.adopted or self.unprotected or self.eta > RESERVE:
             return -math.inf
         # Where another split has passed it already, nothing fits on this one either.
         return cap.most - self.used(cap.unit, at if self.used(cap.unit) <= cap.most else None)

@@ -133,7 +133,6 @@ def test_more_classes_than_a_release_can_have_are_not_counted_one_by_one(monkeyp
 def test_what_can_be_refused_is_refused_before_the_charge(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exposed = train(features, non_private=True, method="dp-ls", out="heads/plain.nonprivate.safetensors").head
     before = len(charges(features))
 
     def refused(code: str = "", of: Head = head, split: str = "test", epsilon: Any = 1.0, **given: Any) -> UserError:
@@ -150,10 +149,8 @@ def test_what_can_be_refused_is_refused_before_the_charge(
     assert "add" not in refused("delta", delta=1.01 / N).remedy, "an evaluation has no option for it"
     refused("missing", replace(head, path=None))
     refused("missing", split="other")
-    refused("epsilon", exposed, "train")
     set_cap(features, 9.0)
     refused("over-cap", epsilon=9.1)
-    before = len(charges(features))
     needed = working_bytes(facts_of(features, split="test"))
     with monkeypatch.context() as patched:
         patched.setattr(private_evaluation, "free_memory", lambda: needed - 1)
@@ -164,7 +161,11 @@ def test_what_can_be_refused_is_refused_before_the_charge(
         with monkeypatch.context() as patched:
             patched.setattr(place, name, lambda *given: (_ for _ in ()).throw(UserError("No.", "Never.", code="lost")))
             refused("lost")
-    # On other records a head without a guarantee may be evaluated.
+    # Only on other records a head without a guarantee may be evaluated.
+    set_cap(features, None, note="the end")
+    exposed = train(features, non_private=True, method="dp-ls", out="heads/plain.nonprivate.safetensors").head
+    before = len(charges(features))
+    refused("epsilon", exposed, "train")
     assert isinstance(evaluate_privately(exposed, features, epsilon=1.0), PrivateEvaluation)
 
 
