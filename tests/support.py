@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, cast
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -95,6 +96,13 @@ def refuses(code: str, match: str | None = None, **fields: object) -> Iterator[p
         yield caught
     error = caught.value
     assert (error.code, {name: error.fields.get(name) for name in fields}) == (code, fields)
+
+
+@contextmanager
+def shards_of(rows: int) -> Iterator[None]:
+    """Shards have so many rows."""
+    with mock.patch.multiple("dpfc_cli.features.shards", BATCH=rows, SHARD_ROWS=rows):
+        yield
 
 
 def stored(folder: Path) -> dict[str, bytes]:

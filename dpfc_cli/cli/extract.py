@@ -77,7 +77,7 @@ def _remark(made: "Extracted") -> None:
     rate = made.images / max(made.seconds, 1e-9)
     display.say(f"{counted(made.images, 'image')} in {made.seconds:,.1f} s ({rate:,.0f} images/s).")
     if made.features is None:
-        display.say("This part is done. The other parts are not: the last to end completes the set.")
+        display.say("Other processes still make shards of it: the last to end completes the set.")
 
 
 def _unless_persons(make: Callable[..., Made]) -> Made:

@@ -245,7 +245,6 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "FRACTIONS": _LIST,
     "LIST": _LIST,
     "LOW,HIGH": _reader(_numbers, "LOW,HIGH", "Give the grey values that are black and white, such as 0,4095."),
-    "I/N": _reader(lambda text: tuple(map(int, text.split("/"))), "i/N", "Give for instance 1/4 to one of four."),
     "SIZE": _reader(_bytes, "a size", "Write it like 8GB or 512MiB."),
 }
 """How a value is typed, by what stands for it."""

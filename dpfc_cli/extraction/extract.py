@@ -26,13 +26,12 @@ from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
-from dpfc_cli.features.writer import FeatureWriter, Task, complete, saying_what_is_kept
+from dpfc_cli.features.writer import FeatureWriter, complete, saying_what_is_kept
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images import catalogue, prefetch, sets
 from dpfc_cli.ledger.facts import RESERVED
 from dpfc_cli.ledger.populations import check_name, check_new, check_same, register
 from dpfc_cli.options import takes
-from dpfc_cli.processes import part_of
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import class_names
 from dpfc_cli.sources.groups import Rule, rule_of
@@ -87,10 +86,9 @@ def extract(wanted: Extraction) -> Extracted:
 
     """
     made_of = checked(wanted)
-    task = wanted.task or _part()
     folder = new_folder(wanted.out or _own_name(wanted))
-    with naming(folder if task is None else folder.with_name(f"{folder.name}-{task[0]}"), wanted.tolerant) as listed:
-        return _extracted(wanted, made_of, folder, task, listed)
+    with naming(folder, wanted.tolerant) as listed:
+        return _extracted(wanted, made_of, folder, listed)
 
 
 def _own_name(wanted: Extraction) -> str:
@@ -104,7 +102,7 @@ def _own_name(wanted: Extraction) -> str:
     return "-".join(filter(None, parts))
 
 
-def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: Task | None, listed: Path) -> Extracted:
+def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, listed: Path) -> Extracted:
     """The extraction. listed: where broken pictures are named."""
     source, hold_out, limit, tolerant = wanted.source, wanted.hold_out, wanted.limit, wanted.tolerant
     network, data_dir, asked, whose, needs = made_of
@@ -144,8 +142,6 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, task: T
         folder,
         manifest,
         rows=sizes,
-        shards=wanted.shards,
-        task=task,
         tolerant=tolerant,
         groups={name: grouping.ids for name, grouping in groupings.items()} or None,
         kind=first.pixels.kind,
@@ -293,12 +289,6 @@ def _population_of(given: str | None, catalogued: str | None) -> str | None:
         what = f"{catalogued} is a public data set with a population of its own."
         raise conflict(what, "Leave it out.", parameter="population")
     return given if catalogued is None else RESERVED + catalogued
-
-
-def _part() -> Task | None:
-    """The part of this process, if a launcher says that it is one of several."""
-    number, count = part_of() or (0, 1)
-    return (number + 1, count) if count > 1 else None
 
 
 _NOTICED: dict[sets.Notice, str] = {

@@ -154,7 +154,6 @@ def import_features(wanted: Import) -> Imported:
             out,
             manifest,
             rows=sizes,
-            shards=wanted.shards,
             groups={split: grouping.ids for split, grouping in groupings.items()} or None,
             tolerant=tolerant,
             kind="row",
@@ -169,7 +168,8 @@ def import_features(wanted: Import) -> Imported:
                     # What was refused is another import once it is corrected.
                     writer.discard()
                 raise
-    assert finished is not None, "a writer that works alone finishes the set"
+    if finished is None:
+        raise UserError(f"Another process is making {quoted(out)}.", "Wait for it.", code="busy")
     if nulls.said is not None:
         wanted.warned(nulls.said)
     return Imported(FeatureSet(out), made=True)
@@ -208,6 +208,8 @@ def _by_names(tables: dict[str, Table], called: tuple[str, ...] | None, classes:
 def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Progress | None) -> None:
     for planned in writer.missing:
         table = tables[planned.split]
+        if not writer.claim(planned):
+            continue
         with writer.shard(planned) as sink:
             rows = _rows_of(table)
             for at in range(planned.start, planned.stop, rows):

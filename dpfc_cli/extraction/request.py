@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS
-from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted, spelled, warned
+from dpfc_cli.errors import conflict, missing, parameter, quoted, spelled, warned
 from dpfc_cli.options import Classes, Options, listed, option, progress_option, said
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.nulls import MOST_NULL
@@ -22,7 +22,7 @@ SOURCES = (
     *("imagefolder:", "parquet:", "arrow:", "webdataset:"),
 )
 """The data sets, and the formats before a path. (`catalogue.DATASETS` takes long to import.)"""
-MOST_HELD_OUT, MOST_SHARDS, SMALLEST_SIDE = 0.9, 99_999, 8
+MOST_HELD_OUT, SMALLEST_SIDE = 0.9, 8
 
 
 class ExtractionWarning(UserWarning):
@@ -92,12 +92,6 @@ class Making(Options):
         metavar="SHARE",
         low=0,
         high=1,
-    )
-    shards: int | None = option(
-        "Files (shards) per split, more if one would be larger than 1 GB. Default: by size.",
-        WORK,
-        low=1,
-        high=MOST_SHARDS,
     )
     progress: Progress | None = progress_option()
     warn: Callable[[str], None] | None = option(
@@ -220,20 +214,6 @@ class Extraction(Making):
     )
     dtype: Literal["float16", "float32"] = option("Precision of the stored features.", HOW, default="float16")
     batch: int | None = option("Pictures per call of the model. Default: the model chooses.", WORK, low=1)
-    task: tuple[int, int] | None = option(
-        "Make the I-th of N parts of the shards, beside N-1 other processes or machines that share the folder. The "
-        "last one to end completes the set. Default: what srun, mpirun, or JAX_NUM_PROCESSES and JAX_PROCESS_ID say.",
-        WORK,
-        metavar="I/N",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.task is not None and not (len(self.task) == 2 and 1 <= self.task[0] <= self.task[1]):
-            raise UserError(
-                f"{parameter('task')} '{'/'.join(map(str, self.task))}' is not i/N with i from 1 to N.",
-                "Give for instance 1/4, 2/4, 3/4 and 4/4 to four processes.",
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

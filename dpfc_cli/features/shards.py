@@ -22,9 +22,7 @@ from dpfc_cli.sources.digests import Digests
 SHARD_BYTES = 128 * 2**20
 SHARD_ROWS = 16_384
 PARTS, BATCH = 32, 256
-"""Shards that a split has by default, if each is of whole batches: so a run that stops loses little."""
-LARGEST = 2**30
-"""Bytes of features in the largest shard that a user may ask for."""
+"""Shards that a split has, if each is of whole batches: so a run that stops loses little."""
 CHUNK_ROWS = 1_024
 
 
@@ -48,23 +46,12 @@ def shard_ranges(n: int, shards: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(cuts))
 
 
-def numbers_of_shards(rows: dict[str, int], row_bytes: int, given: int | None, parts: int) -> dict[str, int]:
-    """How many shards each split has. By default a shard has a 32nd of the rows, rounded up to 256, and at most 16,384
-    rows and about 128 MB; and there is one for each part of the work.
-
-    Args:
-        rows: the number of records of each split.
-        row_bytes: the size of a feature vector.
-        given: how many the user asks for. There are more if one would be larger than 1 GiB.
-        parts: how many processes share the work.
-
+def number_of_shards(n: int, row_bytes: int) -> int:
+    """How many shards a split of n records has. Each has a 32nd of the rows, rounded up to 256, and at most 16,384 rows
+    and about 128 MB. row_bytes: the size of a feature vector.
     """
-
-    def most(n: int) -> int:
-        part = BATCH * -(-n // (PARTS * BATCH))
-        return max(1, LARGEST // row_bytes if given else min(part, SHARD_ROWS, SHARD_BYTES // row_bytes))
-
-    return {split: min(n, max(given or parts, -(-n // most(n)))) for split, n in rows.items()}
+    most = max(1, min(BATCH * -(-n // (PARTS * BATCH)), SHARD_ROWS, SHARD_BYTES // row_bytes))
+    return -(-n // most)
 
 
 @contextmanager

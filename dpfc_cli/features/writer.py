@@ -10,12 +10,10 @@ is removed and the new run starts from nothing. A run that ends without a finish
 bad records are refused or become null records is no such setting. A run that refuses them does not complete a set that
 has some (`approve`).
 
-**Several processes** may make one set in a folder that they share. Task i of N makes every N-th shard, and the process
-that finds all shards in place finishes the set. Each process holds a lock on the folder while it works; the processes
-share this lock, but a process that works alone holds it alone. Each process also holds a lock on the shard that it is
-making, so that no two processes make the same shard at a time, even if N changes between runs. Finishing takes the
-folder's lock alone, so the last process that gives up the shared lock finishes the set. The locks are flock's: they end
-with the process, in any case.
+**Several processes** may make one set in a folder that they share: each makes the shards that no other one has, and the
+process that finds all shards in place finishes the set. Each process holds a lock on the folder while it works, which
+they share, and a lock on the shard that it is making. Finishing takes the folder's lock alone, so the last process that
+gives up the shared lock finishes the set. The locks are flock's: they end with the process, in any case.
 
 **Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. So
 are the digests of records (`digests`) and the manifest, which has digests of the whole. The processes that make one set
@@ -36,14 +34,14 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli import files, schema
+from dpfc_cli import files
 from dpfc_cli.errors import Note, UserError, conflict, counted, parameter, printable, quoted
 from dpfc_cli.features import digests
 from dpfc_cli.features.hdf5 import opened_hdf5, plain_dataset
 from dpfc_cli.features.lookup import GO_ON
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.shards import PlannedShard, ShardSink, numbers_of_shards, shard_ranges, writing
+from dpfc_cli.features.shards import PlannedShard, ShardSink, number_of_shards, shard_ranges, writing
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.sources.digests import Kind
 
@@ -54,8 +52,6 @@ PATIENCE = 20
 Approve = Callable[[dict[str, np.ndarray]], None]
 Register = Callable[[Path, Path, Manifest], None]
 """Told of a set that is made, before it gets its name: where it will lie, where it lies, and its manifest."""
-Task = tuple[int, int]
-"""(i, N): this process makes the i-th of N parts of the work. i counts from 1."""
 
 
 class FeatureWriter:
@@ -67,18 +63,16 @@ class FeatureWriter:
         folder: where the set is to lie.
         manifest: the description of the set. Its splits and its id are filled in at the end.
         rows: the number of records of each split.
-        shards: the number of shards per split; by default it depends on the size. See `numbers_of_shards`.
-        task: the part of the shards that this process makes; None: all of them, and no other process takes part.
         tolerant: whether this process makes null records. A record with features that are not finite then becomes one;
             otherwise it is an error.
         groups: the group of each record of each split, if the set is grouped: 0, …, 0, 1, …, P - 1. The identity must
             say which records belong together.
         kind: what digests of the records are made of (`sources.digests`); None if there are none.
-        population: whose records they are. Processes that share the work must all say so. One that works alone may say
+        population: whose records they are. Processes that share the work must all say so. One that is alone may say
             otherwise than those before it.
 
     Raises:
-        UserError: the folder cannot be written, another process works on it, or it was begun with other settings.
+        UserError: the folder cannot be written, another process finishes the set, or it was begun with other settings.
 
     """
 
@@ -88,8 +82,6 @@ class FeatureWriter:
         manifest: Manifest,
         *,
         rows: dict[str, int],
-        shards: int | None = None,
-        task: Task | None = None,
         tolerant: bool = False,
         groups: Mapping[str, np.ndarray] | None = None,
         kind: Kind | None = None,
@@ -97,19 +89,17 @@ class FeatureWriter:
     ) -> None:
         self.folder, self._manifest = folder, manifest
         self._groups, self._kind = groups, kind
-        self._task, self._tolerant = task, tolerant
+        self._tolerant = tolerant
         self._partial = folder.with_name(folder.name + PARTIAL)
         self._claims: dict[str, int] = {}
         claims = self._claims
         self._release = weakref.finalize(self, lambda: files.let_go(*claims.values()))
         self._unlock: Callable[[], object] = lambda: None
         width = manifest.dim * np.dtype(manifest.dtype).itemsize
-        counts = numbers_of_shards(rows, width, shards, 1 if task is None else task[1])
+        counts = {split: number_of_shards(n, width) for split, n in rows.items()}
         made_of = {"identity": manifest.source["identity"], "classes": manifest.classes}
-        settings = {**made_of, "population": population, "shards": counts}
         self.resumed = False
-        # A set begun by another number of processes may have another number of shards. We keep that number.
-        counts = self._opened(json.loads(json.dumps(settings)), rows, shards is not None)
+        self._enter(json.loads(json.dumps({**made_of, "population": population, "shards": counts})))
         self._all = [
             PlannedShard(split=split, file=f"{split}-{i:05d}-of-{counts[split]:05d}.h5", start=start, stop=stop)
             for split, n in rows.items()
@@ -118,10 +108,9 @@ class FeatureWriter:
 
     @property
     def missing(self) -> list[PlannedShard]:
-        """The shards that this process still has to make."""
-        first, step = self._task or (1, 1)
+        """The shards that are not made yet."""
         with writing(self.folder):
-            return [planned for planned in self._all[first - 1 :: step] if not self._made(planned)]
+            return [planned for planned in self._all if not self._made(planned)]
 
     def claim(self, planned: PlannedShard) -> bool:
         """Reserve a shard for this process, before `shard` writes it.
@@ -185,7 +174,7 @@ class FeatureWriter:
 
         """
         with writing(self.folder):
-            if self._task is not None and not self._alone():
+            if not self._alone():
                 return None
             if not self._partial.exists():
                 return load(self.folder)
@@ -293,70 +282,41 @@ class FeatureWriter:
             return not self._partial.exists()
         return True
 
-    def _opened(self, settings: dict[str, Any], rows: dict[str, int], exactly: bool) -> dict[str, int]:
-        """Begin the set in the partial folder, or go on with it. The numbers of its shards; exactly: they must be those
-        of the settings.
-        """
-        with writing(self.folder):
-            begun = self._entered(settings)
-        numbers = schema.closed({split: schema.whole(1, n) for split, n in rows.items()})
-        if schema.fault(begun, schema.record({"shards": numbers})) is None:
-            wanted = settings if exactly else {**settings, "shards": begun["shards"]}
-            # One that works alone may correct whose records they are.
-            alone = {} if self._task is not None else {"population": settings["population"]}
-            if {**begun, **alone} == wanted:
-                if begun != wanted:
-                    self._write(wanted)
-                return dict(begun["shards"])
-        self._unlock()
-        raise conflict(
-            f"{quoted(self._partial)} was begun from another source or with other settings.",
-            f"Run the command that began it, with the same {parameter('population')}. Or delete that folder, or choose "
-            f"another {parameter('out')}.",
-        )
-
-    def _write(self, settings: dict[str, Any]) -> None:
-        with writing(self.folder):
-            files.replace(self._partial / SETTINGS, json.dumps(settings, sort_keys=True, indent=1).encode())
-
-    def _entered(self, settings: dict[str, Any]) -> Any:
-        """Lock the partial folder, which is made if it is not there. The settings in it; None if they are damaged. They
-        are ours if nobody is at work there and no shard is made.
-        """
+    def _enter(self, settings: dict[str, Any]) -> None:
+        """Begin the set in the partial folder, or go on with it, beside whoever is at work there."""
         for _ in range(PATIENCE):
             self._unlock()
-            try:
-                self._partial.mkdir(parents=True, exist_ok=True)
-                self.resumed = not self._begun(settings)
-            except FileNotFoundError:
-                # Another process has completed the set, or has removed what it began.
-                continue
-            except BlockingIOError:
-                if self._task is None:
-                    break
-                # It may hold the folder alone for a moment, to see whether it is the last one.
-                time.sleep(0.05)
-                continue
-            try:
-                return files.json_in(self._partial / SETTINGS)
-            except (FileNotFoundError, ValueError):
-                return None
-        raise UserError(
-            f"Another process is making {quoted(self.folder)}.",
-            f"Wait for it, or choose another {parameter('out')}. To divide the work between several processes, "
-            f"give each of them its {parameter('task')}.",
-            code="busy",
-        )
+            with writing(self.folder):
+                try:
+                    self._partial.mkdir(parents=True, exist_ok=True)
+                    begun = self._begun(settings)
+                except FileNotFoundError:
+                    # Another process has completed the set, or has removed what it began.
+                    continue
+                except BlockingIOError:
+                    # It holds the folder alone for a moment, to see whether it is the last one.
+                    time.sleep(0.05)
+                    continue
+            if begun == settings:
+                return
+            self._unlock()
+            raise conflict(
+                f"{quoted(self._partial)} was begun from another source or with other settings.",
+                f"Run the command that began it, with the same {parameter('population')}. Or delete that folder, or "
+                f"choose another {parameter('out')}.",
+            )
+        raise UserError(f"Another process is completing {quoted(self.folder)}.", "Wait for it.", code="busy")
 
-    def _begun(self, settings: dict[str, Any]) -> bool:
-        """Lock the partial folder, and begin the set if nobody is at work there and no shard is made. True if so."""
+    def _begun(self, settings: dict[str, Any]) -> Any:
+        """Lock the partial folder. Returns the settings in it, None if they are damaged. Who is alone there makes them
+        its own if no shard is made, or if they differ in the population.
+        """
         try:
             descriptor = self._lock(fcntl.LOCK_EX)
         except BlockingIOError:
-            if self._task is None:
-                raise
             self._lock(fcntl.LOCK_SH)
-            return False
+            self.resumed = True
+            return self._settings()
         if self.folder.exists():
             self.close()
             raise UserError(
@@ -364,13 +324,20 @@ class FeatureWriter:
                 "Continue with that set.",
                 code="exists",
             )
-        begins = self._emptied()
-        if begins:
-            self._write(settings)
-        if self._task is not None:
-            # Another process may take it before we do.
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return begins
+        self.resumed = not self._emptied()
+        found = self._settings() if self.resumed else {}
+        whose = {"population": settings["population"]}
+        if not self.resumed or (isinstance(found, dict) and {**found, **whose} == settings):
+            files.replace(self._partial / SETTINGS, json.dumps(settings, sort_keys=True, indent=1).encode())
+            found = settings
+        # Another process may take it before we do.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return found
+
+    def _settings(self) -> Any:
+        with suppress(FileNotFoundError, ValueError):
+            return files.json_in(self._partial / SETTINGS)
+        return None
 
 
 def _tidy(folder: Path) -> None:

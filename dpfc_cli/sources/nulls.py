@@ -143,7 +143,8 @@ def naming(folder: Path, tolerant: bool) -> Iterator[Path]:
             said = written_down([*map(printable, spelled(error.full, str).split("\n"))], refused, "What is meant")
             error.what = UserError(f"{error.what} {said}", error.remedy).what
         raise
-    if not tolerant:
+    # Another process may have refused what this one did not come to.
+    if not tolerant and folder.exists():
         with suppress(OSError):
             refused.unlink(missing_ok=True)
 

@@ -14,10 +14,12 @@ from PIL import Image
 
 from dpfc_cli import backbones
 from dpfc_cli.features.manifest import load
+from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Set
 from dpfc_cli.ledger.file import read
 from tests.cli.conftest import SCATTER, Dpfc, each_is_refused, error_of, labels_of, one_line
+from tests.support import shards_of
 
 STATED = ("--classes", "c0,c1,c2")
 SMALL = (*SCATTER, *STATED)
@@ -27,7 +29,6 @@ def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, pictures: Path) -> No
     Path("one/alone").mkdir(parents=True)
     Image.new("RGB", (9, 9)).save("one/alone/1.png")
     mistakes = {
-        "imagefolder:pictures --task 0/2": "bad-value task", "digits --task ½/2": "bad-value task",
         "digits --precision float8": "unknown-name float8", "digits --on-error skip": "unknown-name on_error",
         "digits --image-size 32": "conflict image_size",
         "imagefolder:pictures --classes c0,c1,c2": "conflict image_size",
@@ -73,9 +74,9 @@ def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
             os.kill(os.getpid(), signal.SIGINT)
         real(self, *rows)
 
-    line = ("extract", "--dataset", "imagefolder:pictures", *SMALL, "--shards", "5")
+    line = ("extract", "--dataset", "imagefolder:pictures", *SMALL)
     before = threading.active_count()
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, shards_of(6):
         patch.setattr(shards.ShardSink, "append", stopped)
         ended = dpfc(*line)
     assert ended.exit_code == 130
@@ -84,11 +85,12 @@ def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
     assert kept == 2
     assert f"{kept} finished shards kept in '{partial}'. Run the same command to go on." in one_line(ended.stderr)
     assert threading.active_count() == before
-    again = dpfc(*line, ends=0)
-    assert "8 shards were still to be made" in again.stderr
+    with shards_of(6):
+        again = dpfc(*line, ends=0)
+    assert "4 shards were still to be made" in again.stderr
 
 
-def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, pictures: Path) -> None:
+def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = ("extract", "imagefolder:pictures", *SMALL, "--json")
     made, found = (json.loads(dpfc(*line).stdout) for _ in range(2))
     folder = Path("features/imagefolder-scattering-mean")
@@ -110,9 +112,10 @@ def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, pictures: Path) -> No
         "warnings": ["the test split has 6 records only: what dpfc evaluate finds will be rough."],
     }
     assert found == made | {"made": False}
-    part = dpfc(*line, "--out", "shared", "--shards", "4", "--task", "1/2")
+    # Another process is at work in it.
+    monkeypatch.setattr(FeatureWriter, "_alone", lambda self: False)
     shared = {"path": "features/shared", "name": "shared", "complete": False, "made": True, "warnings": []}
-    assert json.loads(part.stdout) == shared
+    assert json.loads(dpfc(*line, "--out", "shared").stdout) == shared
 
 
 def test_a_picture_of_another_population_is_refused(dpfc: Dpfc, pictures: Path) -> None:

@@ -187,7 +187,7 @@ def lines(text: str, file: str) -> list[list[str]]:
         ["predict", head, file, "--out", f"{file}.csv"],
         *(extract, [*extract, "--classes", argument], [*extract, "--out", file, "--on-error", "null"]),
         *([*extract, "--out", "p", "--on-error", "null"], ["extract", argument]),
-        *([*digits, "--pool", argument], [*digits, "--task", argument], [*digits, "--model", argument]),
+        *([*digits, "--pool", argument], [*digits, "--model", argument]),
         *([*weights, argument], [*weights, f"hf:{argument}"], [*weights, f"{file}.npy"]),
         *(["import", name, "--classes", "3"] for name in (f"{file}.npz", f"{file}.npy", file, "good.npz", argument)),
         *(["import", "good.npz", option, argument] for option in ("--column", "--classes", "--out")),

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from dpfc_cli import backbones
-from dpfc_cli.sources.nulls import Broken
+from dpfc_cli.sources.nulls import Broken, naming
 from tests.cli.conftest import SCATTER, Dpfc, labels_of, one_line
 from tests.images.dicoms import written
-from tests.support import stored
+from tests.support import shards_of, stored
 
 LINE = ("extract", "imagefolder:pictures", *SCATTER, "--classes", "c0,c1,c2", "--out", "set")
 NULL = (*LINE, "--on-error", "null")
@@ -37,14 +37,17 @@ def nothing_to_train_on(dpfc: Dpfc) -> bool:
 
 
 class Counting:
-    """A backbone whose features are mean colours. It counts its batches."""
+    """A backbone whose features are mean colours. It counts its batches. last: Ctrl-C is pressed behind this one."""
 
     name, dim, batch, batches = "counting", 3, 4, 0
+    last: int | None = None
 
     def describe(self) -> dict[str, object]:
         return {"name": self.name, "weights": None}
 
     def submit(self, pixels: np.ndarray) -> np.ndarray:
+        if self.batches == self.last:
+            raise KeyboardInterrupt
         self.batches += 1
         means: np.ndarray = pixels.mean(axis=(1, 2), dtype=np.float32)
         return means
@@ -75,7 +78,8 @@ def test_whoever_extracts_learns_how_many_records_are_null_and_nobody_else(dpfc:
 
 def test_beyond_the_share_no_set_is_made_and_a_larger_share_goes_on(dpfc: Dpfc, pictures: Path) -> None:
     damaged = damage([26, 29])
-    refused = dpfc(*NULL, "--shards", "5", ends=2)
+    with shards_of(6):
+        refused = dpfc(*NULL, ends=2)
     said = one_line(refused.stderr)
     assert "At most 1 of the 30 train pictures may become null records (--most-null)." in said
     assert "do not publish it" in said
@@ -84,10 +88,12 @@ def test_beyond_the_share_no_set_is_made_and_a_larger_share_goes_on(dpfc: Dpfc, 
     kept = {path.name: path.stat().st_mtime_ns for path in PARTIAL.glob("*.h5")}
     assert kept
     # The share is no part of what a set is.
-    made = dpfc(*NULL, "--shards", "5", "--most-null", "0.07", ends=0)
+    with shards_of(6):
+        made = dpfc(*NULL, "--most-null", "0.07", ends=0)
     assert {name: Path("features/set", name).stat().st_mtime_ns for name in kept} == kept
     assert "2 of 30 train pictures" in one_line(made.stderr)
-    dpfc(*LINE[:-1], "anew", "--on-error", "null", "--shards", "5", "--most-null", "1", ends=0)
+    with shards_of(6):
+        dpfc(*LINE[:-1], "anew", "--on-error", "null", "--most-null", "1", ends=0)
     one, other = (stored(Path("features", name)) for name in ("set", "anew"))
     assert one == other
 
@@ -103,29 +109,43 @@ def test_a_split_of_null_records_alone_is_never_made(dpfc: Dpfc, pictures: Path,
     assert nothing_to_train_on(dpfc)
 
 
-def test_null_records_of_other_processes_and_of_earlier_runs_count(dpfc: Dpfc, pictures: Path) -> None:
-    """Each of the two parts has one, which is allowed. Together they are too many."""
-    parts = (*NULL, "--shards", "2")
+def test_null_records_of_other_processes_and_of_earlier_runs_count(
+    dpfc: Dpfc, pictures: Path, counting: Counting
+) -> None:
+    """Each of the two runs has one, which is allowed. Together they are too many."""
     damaged = damage([0, 29])
-    assert dpfc(*parts, "--task", "1/2").exit_code == 0
-    second = dpfc(*parts, "--task", "2/2", ends=2)
-    assert "At most 1 of the 30 train pictures" in one_line(second.stderr)
-    # Which they are is known, but of the other part not what is wrong with them.
-    named = Path("features/set-2.refused.txt").read_text()
-    assert named == f"{damaged[0]}: it is a null record\n{damaged[1]}: image file is truncated\n"
-    assert nothing_to_train_on(dpfc)
-    # All shards are there, so nothing is computed now.
-    assert dpfc(*parts).exit_code == 2
-    assert nothing_to_train_on(dpfc)
-    last = dpfc(*parts, "--most-null", "0.1", ends=0)
+    with shards_of(15):
+        counting.last = 6
+        dpfc(*NULL, ends=130)
+        assert len(list(PARTIAL.glob("*.h5"))) == 1
+        counting.last = None
+        second = dpfc(*NULL, ends=2)
+        assert "At most 1 of the 30 train pictures" in one_line(second.stderr)
+        # Which they are is known, but of the earlier run not what is wrong with them.
+        named = LIST.read_text()
+        assert named == f"{damaged[0]}: it is a null record\n{damaged[1]}: image file is truncated\n"
+        assert nothing_to_train_on(dpfc)
+        # All shards are there, so nothing is computed now.
+        assert dpfc(*NULL).exit_code == 2
+        assert nothing_to_train_on(dpfc)
+        last = dpfc(*NULL, "--most-null", "0.1", ends=0)
     assert "2 of 30 train pictures" in one_line(last.stderr)
+
+
+def test_who_has_made_shards_of_a_set_that_another_process_refused_leaves_the_list(tmp_path: Path) -> None:
+    listed = tmp_path / "set.refused.txt"
+    listed.touch()
+    with naming(tmp_path / "set", tolerant=False):
+        pass
+    assert listed.exists()
 
 
 def test_all_broken_pictures_are_named_without_computing_what_would_be_in_vain(
     dpfc: Dpfc, pictures: Path, counting: Counting
 ) -> None:
     damaged = [*damage([1], "test"), *damage([12, 15, 29])]
-    refused = dpfc(*LINE, "--shards", "10", ends=2)
+    with shards_of(3):
+        refused = dpfc(*LINE, ends=2)
     said = one_line(refused.stderr)
     assert str(LIST) in said
     assert "--on-error null" in said
@@ -137,8 +157,9 @@ def test_all_broken_pictures_are_named_without_computing_what_would_be_in_vain(
     assert not list(PARTIAL.glob("*.tmp"))
     listed = LIST.read_text()
     # What was finished is gone on with, and everything else is made once.
-    assert dpfc(*NULL, "--shards", "10", "--most-null", "0.2").exit_code == 0
-    assert counting.batches == 10 + 6
+    with shards_of(3):
+        dpfc(*NULL, "--most-null", "0.2", ends=0)
+    assert counting.batches == 10 + 2
     # These pictures are broken still.
     assert LIST.read_text() == listed
 
@@ -169,9 +190,6 @@ def test_the_names_are_for_the_owner_alone_and_command_no_terminal(dpfc: Dpfc, p
     assert len(listed.splitlines()) == 5
     assert stat.S_IMODE(LIST.stat().st_mode) == 0o600
     assert not any(line.split(":")[0] in refused.output for line in listed.splitlines())
-    # Each part has a list of its own.
-    assert dpfc(*LINE, "--task", "1/2").exit_code == 2
-    assert Path("features/set-1.refused.txt").exists()
     # What is no longer true is removed.
     for path in [*damaged, *Path("pictures/train/c0").glob("*[!0-9].*")]:
         path.unlink()

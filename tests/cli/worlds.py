@@ -38,7 +38,7 @@ from dpfc_cli.ledger.populations import register
 from dpfc_cli.privacy import passes, sums
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.training import answers, run
-from tests.support import blobs, typed
+from tests.support import blobs, shards_of, typed
 
 N, TEST, D, M, K = 150, 30, 4, 3, 3
 CLASSES = ("flu", "cold", "rare")
@@ -102,7 +102,8 @@ def write_set(folder: Path, x: np.ndarray, y: np.ndarray, sizes: list[int] | Non
         source={"dataset": "raw", "identity": identity},
         grouped_by=None if groups is None else {"by": "column", "column": "person"},
     )
-    writer = FeatureWriter(folder, manifest, rows=rows, shards=2, groups=groups)
+    with shards_of(N // 2):
+        writer = FeatureWriter(folder, manifest, rows=rows, groups=groups)
     shards = writer.missing
 
     def rewritten(lies: Path, now: Path, made: Manifest) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from dpfc_cli.extraction import extract as extraction
 from dpfc_cli.extraction.request import ExtractionWarning
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.writer import FeatureWriter, Task
+from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.sets import Preparation
 from dpfc_cli.sources.nulls import Broken
 from tests.images.pictures import open_images
-from tests.support import refuses, stored
+from tests.support import refuses, shards_of, stored
 
 pytestmark = pytest.mark.filterwarnings("ignore:nobody stated the classes")
 SQUARE = Geometry(resize=8, crop=8)
@@ -66,19 +67,19 @@ def pictures(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scattering computes a whole batch, however few pictures there are."""
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Scattering computes a whole batch, however few pictures there are. The sets have 5 + 1 shards."""
     monkeypatch.setattr("dpfc_cli.backbones.scattering.transform._ROWS", 16)
+    with shards_of(12):
+        yield
 
 
-def extracted(
-    pictures: Path, out: Path, backbone: Backbone | None = None, task: Task | None = None, tolerant: bool = False
-) -> Manifest | None:
+def extracted(pictures: Path, out: Path, backbone: Backbone | None = None, tolerant: bool = False) -> Manifest | None:
     source = open_images(f"imagefolder:{pictures}", geometry=SQUARE)
     backbone = backbone or Means()
     manifest = extraction.manifest_of(source, backbone, "float16", AS_SQUARE)
     rows = {name: split.n for name, split in source.splits.items()}
-    writer = FeatureWriter(out, manifest, rows=rows, shards=5, task=task, tolerant=tolerant)
+    writer = FeatureWriter(out, manifest, rows=rows, tolerant=tolerant)
     broken = Broken("picture", rows, lambda split, i: str(i), out.with_name("broken.txt"), 1.0 if tolerant else None)
     extraction.make_shards(writer, source, backbone, broken)
     return writer.finish()
@@ -106,7 +107,7 @@ def test_interrupted_again_and_again_it_ends_with_the_same_bytes(
     out = tmp_path / "set"
     interruptions = 0
     for _ in range(12):
-        # A shard has two batches (of test, one), and the device is one ahead: each attempt makes a shard or two.
+        # A shard has two batches, and the device is one ahead: each attempt makes a shard or two.
         try:
             extracted(pictures, out, Means(stop_at=4))
             break
@@ -122,9 +123,11 @@ SHARED = """
 import os, sys
 from pathlib import Path
 from tests.extraction.test_extraction import extracted
+from tests.support import shards_of
 for i in (1, 2, 3):
     if not os.fork():
-        extracted(Path(sys.argv[1]), Path(sys.argv[2]), task=(i, 3))
+        with shards_of(12):
+            extracted(Path(sys.argv[1]), Path(sys.argv[2]))
         os._exit(0)
 sys.exit(any(os.wait()[1] for _ in range(3)))
 """
@@ -196,30 +199,31 @@ def test_extract_makes_a_set_finds_it_again_and_goes_on(
     made = extraction.extract(
         "imagefolder:pictures",
         **SCATTER,
-        shards=5,
         progress=lambda stage, done, total: stages.append(stage.partition(":")[0]),
     )
     assert made.features is not None
     assert made.folder == made.features.folder == Path("features/imagefolder-scattering-mean")
     assert (made.was_complete, made.images, made.resumed) == (False, 72, None)
     assert list(dict.fromkeys(stages)) == [extraction.OPENING, extraction.LOADING, extraction.EXTRACTING]
-    found = extraction.extract("imagefolder:pictures", **SCATTER, shards=5)
+    found = extraction.extract("imagefolder:pictures", **SCATTER)
     assert (found.was_complete, found.images, found.resumed) == (True, 0, None)
-    first = extraction.extract("imagefolder:pictures", **SCATTER, shards=5, out="parts", task=(1, 2))
-    assert (first.features, first.resumed) == (None, None)
-    second = extraction.extract("imagefolder:pictures", **SCATTER, shards=5, out=tmp_path / "features" / "parts")
-    assert (second.images, second.resumed) == (72 - first.images, 5)
+
+    def stop(stage: str, done: int, total: int | None) -> None:
+        if stage == extraction.EXTRACTING and done == 24:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extraction.extract("imagefolder:pictures", **SCATTER, out="parts", progress=stop)
+    second = extraction.extract("imagefolder:pictures", **SCATTER, out=tmp_path / "features" / "parts")
+    assert (second.images, second.resumed) == (60, 5)
     assert stored(second.folder) == stored(made.folder)
 
 
 NO_SENSE: list[tuple[str, dict[str, Any], str, str]] = [
     ("digits", {"dtype": "int8"}, "unknown-name", "dtype"),
     ("digits", {"on_error": "skip"}, "unknown-name", "on_error"),
-    ("digits", {"task": (3, 2)}, "bad-value", "task"),
-    ("digits", {"task": (0, 2)}, "bad-value", "task"),
     ("digits", {"limit": 0}, "bad-value", "limit"),
     ("digits", {"batch": -1}, "bad-value", "batch"),
-    ("digits", {"shards": 100_000}, "bad-value", "shards"),
     ("digits", {"hold_out": 0.9}, "bad-value", "hold_out"),
     ("digits", {"image_size": 32}, "conflict", "image_size"),
     ("imagefolder:pictures", {"image_size": 7}, "bad-value", "image_size"),
@@ -244,15 +248,18 @@ def test_what_makes_no_sense_is_refused_by_its_python_name_and_changes_nothing(
         assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_processes_that_a_launcher_has_started_find_their_parts(
+def test_processes_with_the_same_command_share_the_work_and_the_last_to_end_completes_the_set(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
-    made = []
-    for number in ("0", "1"):
-        monkeypatch.setenv("SLURM_PROCID", number)
-        made.append(extraction.extract("imagefolder:pictures", **SCATTER, shards=4))
-    assert made[0].features is None
-    assert made[1].features is not None
-    assert sum(each.images for each in made) == 72
+    others = list[extraction.Extracted]()
+
+    def begun(stage: str, done: int, total: int | None) -> None:
+        if stage == extraction.EXTRACTING and not others:
+            others.append(extraction.extract("imagefolder:pictures", **SCATTER))
+
+    last = extraction.extract("imagefolder:pictures", **SCATTER, progress=begun)
+    assert others[0].features is None
+    assert last.features is not None
+    assert others[0].images > 0
+    assert others[0].images + last.images == 72

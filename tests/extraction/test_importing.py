@@ -17,7 +17,7 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.sources.person_hints import PersonsNoticedError
 from tests.features.formats import Arrays, Write, hdf5, npy, npz, parquet, safetensors
-from tests.support import refuses, stored
+from tests.support import refuses, shards_of, stored
 
 N, PERSONS = 60, 17
 
@@ -106,7 +106,6 @@ def test_splits_that_do_not_fit_together_are_refused(tmp_path: Path, single: Arr
 def test_values_that_make_no_sense_are_refused_before_the_source_is_read(tmp_path: Path) -> None:
     for given, code in (
         ({"dtype": "float64"}, "unknown-name"),
-        ({"shards": 0}, "bad-value"),
         ({"labels_per_record": 0}, "bad-value"),
         ({"hold_out": 1.5}, "bad-value"),
         ({"hold_out": 0.0}, "bad-value"),
@@ -127,7 +126,6 @@ def test_a_name_that_is_not_utf_8_is_kept(tmp_path: Path, single: Arrays) -> Non
 
 def test_a_stopped_import_goes_on_in_the_middle(tmp_path: Path, single: Arrays) -> None:
     source = parquet()(tmp_path, single)
-    expected = stored(made(source, tmp_path / "whole", shards=4).folder)
     calls = 0
 
     def stop(what: str, done: int, total: int | None) -> None:
@@ -136,10 +134,11 @@ def test_a_stopped_import_goes_on_in_the_middle(tmp_path: Path, single: Arrays) 
         if calls == 3:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt) as stopped:
-        made(source, tmp_path / "set", shards=4, progress=stop)
-    assert stopped.value.__notes__[0].startswith("2 finished shards kept")
-    assert stored(made(source, tmp_path / "set", shards=4).folder) == expected
+    with shards_of(N // 4):
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            made(source, tmp_path / "set", progress=stop)
+        assert stopped.value.__notes__[0].startswith("2 finished shards kept")
+        assert stored(made(source, tmp_path / "set").folder) == stored(made(source, tmp_path / "whole").folder)
 
 
 def test_a_changed_source_is_refused_rather_than_mixed(tmp_path: Path, single: Arrays) -> None:
@@ -156,24 +155,25 @@ def test_one_that_refuses_null_records_does_not_complete_a_set_that_has_some(tmp
     """The null record is in the shard that a run before has made."""
     arrays["train_x"][7] = 1e5
     source = slides(tmp_path, arrays)
-    given: dict[str, Any] = {"each_record_is_a_person": True, "dtype": "float16", "shards": 2, "out": tmp_path / "set"}
+    given: dict[str, Any] = {"each_record_is_a_person": True, "dtype": "float16", "out": tmp_path / "set"}
 
     def stop(what: str, done: int, total: int | None) -> None:
         if what == "Importing train" and done > N // 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        made(source, on_error="null", progress=stop, **given)
-    with refuses("bad-record"):
-        made(source, **given)
+    with shards_of(N // 2):
+        with pytest.raises(KeyboardInterrupt):
+            made(source, on_error="null", progress=stop, **given)
+        with refuses("bad-record"):
+            made(source, **given)
     assert not (tmp_path / "set.partial").exists()
     assert (made(source, on_error="null", warn=len, **given).arrays("train")[1] < 0).sum() == 1
 
 
 def test_a_source_that_was_refused_can_be_imported_when_it_was_corrected(tmp_path: Path, arrays: Arrays) -> None:
-    given: dict[str, Any] = {"each_record_is_a_person": True, "dtype": "float16", "shards": 2}
+    given: dict[str, Any] = {"each_record_is_a_person": True, "dtype": "float16"}
     arrays["train_x"][N - 1] = 1e5
-    with refuses("bad-record"):
+    with shards_of(N // 2), refuses("bad-record"):
         made(npz(tmp_path, arrays), tmp_path / "set", **given)
     arrays["train_x"][N - 1] = 1
     made(npz(tmp_path, arrays), tmp_path / "set", **given)

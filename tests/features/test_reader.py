@@ -21,7 +21,7 @@ from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.files import sha256_of
-from tests.support import bare_manifest, refuses
+from tests.support import bare_manifest, refuses, shards_of
 
 SHARD = "train-00000-of-00002.h5"
 N = {"train": 100, "test": 20}
@@ -41,7 +41,8 @@ def made(folder: Path, shards: int = 2, groups: list[int] | None = None, claimed
         honest = {"train": np.minimum(np.sort(truth), np.arange(len(groups)))}
         identity["groups"] = {"train": "0" * 64}
     manifest = bare_manifest({"identity": identity}, **({} if groups is None else {"grouped_by": {"by": "name"}}))
-    writer = FeatureWriter(folder, manifest, rows=rows, shards=shards, groups=honest)
+    with shards_of(-(-rows["train"] // shards)):
+        writer = FeatureWriter(folder, manifest, rows=rows, groups=honest)
     for planned in writer.missing:
         with writer.shard(planned) as sink:
             at = np.arange(planned.start, planned.stop)
@@ -102,7 +103,7 @@ def _no_waiting() -> Iterator[None]:
 
 
 def test_blocks_are_the_same_whatever_the_shards(tmp_path: Path) -> None:
-    for shards in (1, 3, 16):
+    for shards in (1, 3, 20):
         found = made(tmp_path / f"{shards}", shards)
         assert len(found.split("train").shards) == shards
         found.verify("train")

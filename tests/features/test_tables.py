@@ -35,7 +35,7 @@ from dpfc_cli.sources.classes import hub_class_names
 from tests.features import formats
 from tests.features.formats import Arrays, Write, hdf5, hdf5_flat, npy, npz, parquet, safetensors, vectors
 from tests.hostile import altered, places
-from tests.support import blobs, refuses
+from tests.support import blobs, refuses, shards_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:nobody stated the classes")
 N, D = {"train": 100, "test": 20}, 6
@@ -78,7 +78,8 @@ def listing(found: FeatureSet) -> object:
 
 def made(write: Write, place: Path, data: Arrays, **options: Any) -> FeatureSet:
     place.mkdir(parents=True, exist_ok=True)
-    return import_features(write(place, data), place / "set", **{"shards": 3, "classes": 3, **options}).features
+    with shards_of(34):
+        return import_features(write(place, data), place / "set", **{"classes": 3, **options}).features
 
 
 def a_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +106,7 @@ def test_every_format_makes_the_same_set(tmp_path: Path, data: Arrays, monkeypat
         if form in ("npy", "hdf5", "parquet fixed"):
             dtype = np.float64 if form == "hdf5" else np.float16
             given = {name: array.astype(dtype) if name.endswith("x") else array for name, array in plain.items()}
-            found = made(write, tmp_path / f"{form} {dtype.__name__}", given, shards=1)
+            found = made(write, tmp_path / f"{form} {dtype.__name__}", given)
             assert found.manifest.dtype == ("float16" if dtype == np.float16 else "float32")
 
 
@@ -838,5 +839,5 @@ def test_an_archive_is_read_the_same_in_pieces_of_any_size(tmp_path: Path, monke
         np.savez(tmp_path / "a.npz", train_x=np.array(X, order=order), train_y=Y)
         with zipfile.ZipFile(tmp_path / "a.npz", "a") as file:
             file.writestr("notes.txt", "What is no array is passed over.")
-        found = import_features(tmp_path / "a.npz", tmp_path / order, classes=3, shards=4).features
+        found = import_features(tmp_path / "a.npz", tmp_path / order, classes=3).features
         np.testing.assert_array_equal(found.arrays("train")[0], X)

@@ -3,6 +3,7 @@ bytes.
 """
 
 import errno
+import fcntl
 import json
 import os
 import resource
@@ -19,28 +20,28 @@ import numpy as np
 import pytest
 
 from dpfc_cli import files
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.features import shards
+from dpfc_cli.features import writer as writers
 from dpfc_cli.features.digests import note
 from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
-from dpfc_cli.features.writer import SETTINGS, FeatureWriter, Task, complete
+from dpfc_cli.features.writer import SETTINGS, FeatureWriter, complete
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.file import read
 from tests.hostile import altered
-from tests.support import bare_manifest, blobs, refuses, stored
+from tests.support import bare_manifest, blobs, refuses, shards_of, stored
 
 IDENTITY = {"listing": {"train": "", "test": ""}}
 WANTED = bare_manifest({"identity": IDENTITY})
 OTHER = bare_manifest({"identity": {**IDENTITY, "spread": 3}})
 
 
-def writer(folder: Path, task: Task | None = None, **changes: Any) -> FeatureWriter:
-    return FeatureWriter(
-        folder, **{"manifest": WANTED, "rows": {"train": 20, "test": 6}, "shards": 5, **changes}, task=task
-    )
+def writer(folder: Path, **changes: Any) -> FeatureWriter:
+    """Of a set of 4 + 2 shards."""
+    with shards_of(5):
+        return FeatureWriter(folder, **{"manifest": WANTED, "rows": {"train": 20, "test": 6}, **changes})
 
 
 def make(w: FeatureWriter, some: list[PlannedShard] | None = None) -> list[str]:
@@ -83,8 +84,8 @@ def bytes_in(partial: Path) -> dict[str, bytes]:
 def test_the_last_to_end_completes_the_set(
     folder: Path, undisturbed: dict[str, bytes], order: tuple[int, int, int]
 ) -> None:
-    workers = {i: writer(folder, (i, 3)) for i in (1, 2, 3)}
-    made = [file for i in (1, 2, 3) for file in make(workers[i])]
+    workers = {i: writer(folder) for i in (1, 2, 3)}
+    made = [file for i in (1, 2, 3) for file in make(workers[i], workers[i].missing[:2])]
     assert sorted(made) == sorted(set(made))
     finished = [workers[i].finish() for i in order]
     assert finished[:-1] == [None, None]
@@ -94,15 +95,14 @@ def test_the_last_to_end_completes_the_set(
 
 
 def test_one_that_ends_after_the_set_was_completed_finds_it(folder: Path) -> None:
-    first, second = writer(folder, (1, 2)), writer(folder, (2, 2))
+    first, second = writer(folder), writer(folder)
     make(first)
-    make(second)
     first.close()
     assert second.finish() == first.finish() == load(folder)
 
 
-def test_no_shard_is_made_twice_at_a_time_even_by_another_division(folder: Path, partial: Path) -> None:
-    first, second = writer(folder, (1, 2)), writer(folder, (1, 3))
+def test_no_shard_is_made_twice_at_a_time(folder: Path, partial: Path) -> None:
+    first, second = writer(folder), writer(folder)
     planned = first.missing[0]
     assert planned in second.missing
     assert first.claim(planned)
@@ -116,100 +116,73 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tests.features.test_writer import make, writer
-w = writer(Path(sys.argv[1]), (1, 2))
+w = writer(Path(sys.argv[1]))
 make(w, w.missing[:1])
 with w.shard(w.missing[0]) as sink:
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_the_part_of_a_killed_process_is_made_by_whoever_comes_next(
+def test_what_a_killed_process_has_begun_is_made_by_another_one(
     folder: Path, partial: Path, undisturbed: dict[str, bytes]
 ) -> None:
     """Killed in the middle of a shard, it leaves a lock on nothing and a file that does not look finished."""
+    second = writer(folder)
     subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False)
     [left] = partial.glob("*.tmp")
     left.write_bytes(b"longer than what will be written" * 1000)
-    second = writer(folder, (2, 2))
-    make(second)
-    assert second.finish() is None
-    last = writer(folder)
-    assert last.resumed
-    assert make(last)
-    last.finish()
+    assert len(make(second)) == 5
+    second.finish()
     assert stored(folder) == undisturbed
-
-
-def test_there_is_a_shard_for_each_part_and_who_goes_on_alone_keeps_them(folder: Path) -> None:
-    first = writer(folder, (1, 4), shards=None)
-    assert [planned.file for planned in first.missing] == ["train-00000-of-00004.h5", "test-00000-of-00004.h5"]
-    make(first)
-    first.close()
-    alone = writer(folder, shards=None)
-    assert len(alone.missing) == 6
-    make(alone)
-    finished = alone.finish()
-    assert finished is not None
-    assert len(finished.splits["train"].shards) == 4
 
 
 def test_a_run_that_stops_loses_a_small_part_of_its_work_or_256_records(tmp_path: Path) -> None:
     for n in (20, 2_000, 50_000, 10**6):
-        with closing(writer(tmp_path / f"{n}", rows={"train": n}, shards=None)) as w:
+        with closing(FeatureWriter(tmp_path / f"{n}", WANTED, rows={"train": n})) as w:
             assert max(planned.rows for planned in w.missing) <= max(256, n / 24)
             assert len(w.missing) <= max(32, n / 16_000)
 
 
-def test_a_shard_is_not_larger_than_memory_holds_however_few_are_asked_for(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_who_comes_while_another_process_completes_the_set_is_told_to_wait(
+    folder: Path, partial: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "LARGEST", 7 * 2 * 4)
-    with closing(writer(folder, shards=1)) as w:
-        assert {planned.file for planned in w.missing} == {
-            *(f"train-0000{i}-of-00003.h5" for i in range(3)),
-            "test-00000-of-00001.h5",
-        }
-
-
-def test_one_by_itself_and_one_that_shares_do_not_mix(folder: Path) -> None:
-    for first, second in ((None, (1, 2)), ((1, 2), None)):
-        with closing(writer(folder, first)), pytest.raises(UserError, match="Another process") as caught:
-            writer(folder, second)
-        assert parameter("task") in caught.value.remedy
-        assert caught.value.code == "busy"
+    monkeypatch.setattr(writers, "PATIENCE", 1)
+    partial.mkdir()
+    held = files.locked(partial, fcntl.LOCK_EX)
+    with refuses("busy", path=str(folder)):
+        writer(folder)
+    os.close(held)
+    writer(folder).close()
 
 
 def test_who_says_otherwise_of_what_is_made_joins_neither_a_process_nor_a_finished_shard(
     folder: Path, partial: Path
 ) -> None:
-    """Of the population, too: else the process that ends last would decide. One that works alone may correct it."""
-    changes: list[dict[str, Any]] = [{"manifest": OTHER}, {"shards": 4}, {"population": "ward7"}]
-    with closing(writer(folder, (1, 2))) as first:
-        for task, refused in (((2, 2), changes), ((2, 2), changes), (None, changes[:2])):
-            before = bytes_in(partial)
-            for changed in refused:
-                with refuses("conflict", match="another source"):
-                    writer(folder, task, **changed)
-            assert bytes_in(partial) == before
-            make(first)
-            first.close()
-    writer(folder, population="ward7").close()
-    with pytest.raises(UserError, match="another source"):
-        writer(folder, (2, 2))
+    """Of the population, too: else the process that ends last would decide. One that is alone may correct it."""
+    first, changes = writer(folder), list[dict[str, Any]](({"manifest": OTHER}, {"population": "ward7"}))
+    for _ in range(2):
+        before = bytes_in(partial)
+        for changed in changes:
+            with refuses("conflict", match="another source"):
+                writer(folder, **changed)
+        assert bytes_in(partial) == before
+        make(first, first.missing[:1])
+    first.close()
+    with refuses("conflict", match="another source"):
+        writer(folder, manifest=OTHER)
+    with closing(writer(folder, population="ward7")), refuses("conflict", match="another source"):
+        writer(folder)
 
 
-@pytest.mark.parametrize("task", [None, (1, 2)])
 def test_what_was_begun_without_a_finished_shard_gives_way(
-    folder: Path, partial: Path, undisturbed: dict[str, bytes], task: Task | None
+    folder: Path, partial: Path, undisturbed: dict[str, bytes]
 ) -> None:
-    killed = writer(folder, manifest=OTHER, shards=7)
+    killed = writer(folder, manifest=OTHER)
     assert killed.claim(killed.missing[0])
     (partial / f".{SETTINGS}.0123.tmp").touch()
     del killed
     assert partial.is_dir()
-    with closing(writer(folder, task, shards=None)) as first:
-        # Nor are its numbers of shards taken over.
-        assert len(first.missing) == 2
+    with closing(writer(folder)) as first:
         assert not first.resumed
         assert [p.name for p in partial.iterdir()] == [SETTINGS]
     last = writer(folder)
@@ -221,7 +194,7 @@ def test_what_was_begun_without_a_finished_shard_gives_way(
 def test_one_that_ends_without_a_shard_leaves_nothing_and_one_with_a_shard_leaves_it(
     folder: Path, partial: Path
 ) -> None:
-    first, second = writer(folder, (1, 2)), writer(folder, (2, 2))
+    first, second = writer(folder), writer(folder)
     assert first.claim(first.missing[0])
     first.close()
     # The other is still at work in it.
@@ -234,9 +207,8 @@ def test_one_that_ends_without_a_shard_leaves_nothing_and_one_with_a_shard_leave
     assert writer(folder).resumed
 
 
-@pytest.mark.parametrize("task", [None, (1, 2)])
 def test_one_that_begins_while_another_ends_begins_anew_or_finds_the_set(
-    folder: Path, partial: Path, task: Task | None, monkeypatch: pytest.MonkeyPatch
+    folder: Path, partial: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between making the folder and locking it, the other may have removed it, or given it its name."""
     ends: list[Callable[[], object]] = [partial.rmdir, partial.rmdir]
@@ -248,13 +220,13 @@ def test_one_that_begins_while_another_ends_begins_anew_or_finds_the_set(
         return real(place, kind)
 
     monkeypatch.setattr(files, "locked", locked)
-    w = writer(folder, task)
+    w = writer(folder)
     assert not w.resumed
     make(w)
     w.close()
     ends.append(lambda: partial.rename(folder))
     with refuses("exists", match="was completed by another process"):
-        writer(folder, task)
+        writer(folder)
     assert not partial.exists()
 
 
@@ -269,11 +241,11 @@ def test_whatever_stands_in_the_settings_of_a_set_that_was_begun_it_goes_on_or_i
         for text in altered(good, place):
             (partial / SETTINGS).write_text(text)
             try:
-                w = writer(folder, shards=None)
+                w = writer(folder)
             except UserError as error:
                 assert error.code == "conflict"  # noqa: PT017
                 continue
-            assert 1 <= len(w.missing) <= 25
+            assert len(w.missing) == 5
             w.close()
     (partial / SETTINGS).unlink()
     with pytest.raises(UserError, match="another source"):
@@ -285,7 +257,7 @@ def test_whatever_stands_in_the_settings_of_a_set_that_was_begun_it_goes_on_or_i
 
 def test_what_float16_cannot_hold_is_refused_or_made_a_null_record(tmp_path: Path) -> None:
     features = np.array([[1, 2], [65_504, 0], [65_520, 0], [np.nan, 1], [3, 4]], np.float32)
-    settings: dict[str, Any] = {"rows": {"train": 5}, "manifest": replace(WANTED, dtype="float16"), "shards": 1}
+    settings: dict[str, Any] = {"rows": {"train": 5}, "manifest": replace(WANTED, dtype="float16")}
     strict = writer(tmp_path / "strict", **settings)
     with pytest.raises(UserError, match=r"first in row 2.*do not publish"), strict.shard(strict.missing[0]) as sink:
         sink.append(features, np.zeros(5, np.int32))
@@ -304,9 +276,7 @@ def test_rows_are_made_null_records_by_a_mask_and_keep_their_groups(tmp_path: Pa
     ids, told = np.array([0, 0, 1, 1]), list[dict[str, np.ndarray]]()
     for k, labels in ((1, np.ones(4, np.int32)), (2, np.array([[1, -1], [0, 1], [0, 1], [1, 0]]))):
         manifest = replace(WANTED, labels_per_record=k, source=grouped, grouped_by={"by": "name"})
-        w = writer(
-            tmp_path / f"{k}", manifest=manifest, rows={"train": 4}, shards=1, tolerant=True, groups={"train": ids}
-        )
+        w = writer(tmp_path / f"{k}", manifest=manifest, rows={"train": 4}, tolerant=True, groups={"train": ids})
         with w.shard(w.missing[0]) as sink:
             sink.append(x, labels, np.array([False, True, True, False]))
         w.finish(told.append)
@@ -344,7 +314,7 @@ def test_all_files_of_a_set_are_their_owners_and_shards_from_the_first_byte_on(
         before = os.umask(umask)
         try:
             folder = tmp_path / oct(umask)
-            left = folder.with_name(f"{folder.name}.partial") / "train-00000-of-00005.h5.tmp"
+            left = folder.with_name(f"{folder.name}.partial") / "train-00000-of-00004.h5.tmp"
             with closing(writer(folder)) as made:
                 assert made.claim(made.missing[0])
                 # An earlier process may have left it open to others.
@@ -386,17 +356,19 @@ Import = Callable[[str], FeatureSet]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Import:
+def run(tmp_path: Path) -> Iterator[Import]:
     """Imports 3,000 records of 64 dimensions into a set of that name, in three shards."""
     x, y = blobs(3000, 64, 3)
     np.savez(tmp_path / "arrays.npz", train_x=x, train_y=y)
-    return lambda name: import_features(tmp_path / "arrays.npz", tmp_path / name, classes=3, shards=3).features
+    with shards_of(1000):
+        yield lambda name: import_features(tmp_path / "arrays.npz", tmp_path / name, classes=3).features
 
 
 KILLED_ANYWHERE = """
 import os, signal, sys
 from pathlib import Path
 from dpfc_cli.extraction.importing import import_features
+from tests.support import shards_of
 calls = kill_at = 0
 def counted(real):
     def call(*given):
@@ -410,7 +382,8 @@ os.replace, os.fsync = counted(os.replace), counted(os.fsync)
 for kill_at in range(1, 100):
     child = os.fork()
     if not child:
-        import_features(Path(sys.argv[1]), f"killed-{kill_at}", classes=3, shards=3)
+        with shards_of(1000):
+            import_features(Path(sys.argv[1]), f"killed-{kill_at}", classes=3)
         os._exit(0)
     if os.waitpid(child, 0)[1] == 0:
         break

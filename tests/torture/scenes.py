@@ -56,10 +56,10 @@ class Job:
 
 JOBS = {
     "extract": Job(
-        line=("extract", "imagefolder:pictures", *SCATTERING, "--classes", "c0,c1,c2", "--out", "set", "--shards", "2"),
+        line=("extract", "imagefolder:pictures", *SCATTERING, "--classes", "c0,c1,c2", "--out", "set"),
         needs=("pictures",),
     ),
-    "import": Job(line=("import", "arrays", "--out", "set", "--classes", "3", "--shards", "2"), needs=("arrays",)),
+    "import": Job(line=("import", "arrays", "--out", "set", "--classes", "3"), needs=("arrays",)),
     "train": Job(line=("train", "--again", *OWN, "--method", "dp-ls", "--epsilon", "1")),
     "steps": Job(line=("train", "--again", *OWN, "--method", "dp-fc", "--steps", "3", "--epsilon", "1")),
     "seeded": Job(line=("train", "--again", *OWN, "--method", "dp-ls", "--epsilon", "1", "--seed", "5")),
@@ -165,7 +165,7 @@ def made(root: Path) -> Scenes:
     save_file(tensors, work / "tiny" / "model.safetensors")
     np.save(work / "tiny" / "vectors.npy", np.eye(3, 4))
     (work / "tiny" / "rows.json").write_text(json.dumps({"c0": [0], "c1": [1, 2], "c2": [3]}))
-    classes = ("--classes", "3", "--shards", "2")
+    classes = ("--classes", "3")
     for line in (
         ("import", "others", "--out", "open", *classes),
         ("import", "arrays", "--out", "blobs", *classes),

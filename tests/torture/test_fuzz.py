@@ -142,7 +142,7 @@ WORDS = (
     *("budget", "train", "evaluate", "statement", "list", "import", "extract", "--help", "-h", "-q", "-v", "--json"),
     *("--sigma", "--epsilon", "--delta", "--steps", "--features", "--out", "--classes", "--method", "--seed"),
     *("--non-private", "--adjacency", "--dry-run", "--yes", "--memory", "--tune-on", "--public-features", "--column"),
-    *("--labels-per-record", "--dtype", "--shards", "--limit", "--hold-out", "--task", "--batch", "--budget-split"),
+    *("--labels-per-record", "--dtype", "--limit", "--hold-out", "--batch", "--budget-split"),
     *("float16", "float32", "a,b", "", " ", "ü", "\udcff", "--delta=0.5", "--", "-", "dp-ls", "dp-sgd", "dp-whitened"),
     *("set", "head.safetensors", "arrays", "imagefolder:arrays", "webdataset:arrays", "parquet:arrays", "train-0.tar"),
     *("1", "0", "-1", "1e-5", "nan", "inf", "-inf", "1e400", "1e-400", "999999999999999999999", "0.5,0.5", "8GB"),

@@ -24,6 +24,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request, facts_of
 from dpfc_cli.training.train import finish, plan
 from tests.privacy.test_parts import Threads
+from tests.support import shards_of
 from tests.training.requests import charges, states
 
 
@@ -191,7 +192,8 @@ def test_the_records_of_a_person_who_goes_on_behind_a_part_are_checked_with_it(t
     n = 2 * 8192
     persons, labels = (np.arange(n) + 1) // 2, np.arange(n) % 2
     np.savez(tmp_path / "raw.npz", train_x=np.zeros((n, 1), np.float32), train_y=labels, train_groups=persons)
-    features = import_features(tmp_path / "raw.npz", tmp_path / "set", classes=("a", "b"), shards=2).features
+    with shards_of(n // 2):
+        features = import_features(tmp_path / "raw.npz", tmp_path / "set", classes=("a", "b")).features
     _, second = (tmp_path / "set" / shard.file for shard in features.split(SPLIT).shards)
     verify_part(Alone(count=2), features, SPLIT, facts_of(features))  # type: ignore[arg-type]
     data = bytearray(second.read_bytes())
