@@ -53,12 +53,6 @@ def left(largest: float | None, at: float) -> str:
     return f"epsilon = {rounded_down(largest)} at delta = {rounded_down(at, 3)}" if largest else "nothing"
 
 
-def noise(deviation: float) -> str:
-    """Of noise of a fraction, in percent, what it does not pass in 95 of 100 cases: '± 2.1 %'."""
-    width = min(196 * deviation, 100.0)
-    return f"± {f'{width:.2g}' if width < 10 else f'{width:.0f}'} %"
-
-
 def at_least(value: float, decimals: int) -> str:
     """A figure that must not look larger than it is: rounded down."""
     return f"{math.floor(value * 10**decimals) / 10**decimals:,.{decimals}f}"

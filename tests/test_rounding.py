@@ -52,7 +52,3 @@ def test_what_was_spent_and_what_is_left_are_said_on_the_safe_side() -> None:
     assert rounding.cost(0.123411, 1 / 300_000) == "epsilon = 0.12342 at delta = 3.34e-06"
     assert rounding.left(0.12349, 1e-5) == "epsilon = 0.1234 at delta = 1e-05"
     assert rounding.left(None, 1e-5) == "nothing"
-
-
-def test_noise_never_moves_a_fraction_by_more_than_all_of_it() -> None:
-    assert [rounding.noise(each) for each in (0.0107, 0.25, 1.34)] == ["± 2.1 %", "± 49 %", "± 100 %"]

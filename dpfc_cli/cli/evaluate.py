@@ -13,7 +13,7 @@ from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import feature_set, head_or_newest, tell_ledger
-from dpfc_cli.errors import conflict, missing, parameter
+from dpfc_cli.errors import UserError, conflict, missing, parameter
 from dpfc_cli.evaluation.request import PRIVATE, PrivateScoring
 from dpfc_cli.folders import features_folder
 from dpfc_cli.options import Option
@@ -106,8 +106,9 @@ def evaluate(
             book = read(ready.account.ledger)
             refused = charged_again(book, ready.charge, found.name)
             cost = question(ready.charge, found.name, book.with_facts(ready.charge).account_of(found.manifest.id))
-            if refused is not None and not display.confirmed(f"{refused.what} Charge {cost}?"):
-                raise refused
+            said = "" if refused is None else f"{refused.what} "
+            if not display.confirmed(f"{said}{ready.sure} Charge {cost}?"):
+                raise refused or UserError("Nothing was charged.", "No figure was released.", code="declined")
             ready = replace(ready, wanted=replace(ready.wanted, again=refused is not None))
     if len(loaded) > 1:
         compared = evaluation.compare(loaded, **scored)

@@ -55,7 +55,7 @@ from dpfc_cli.privacy.noise import SystemBits
 from dpfc_cli.privacy.oracle import Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.progress import Progress
-from dpfc_cli.rounding import cost, noise, with_interval
+from dpfc_cli.rounding import cost, interval, with_interval
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.calibrate import Planned, check_delta, noised
 from dpfc_cli.training.card import charge_of, loses, without_charge
@@ -130,7 +130,7 @@ class PrivateEvaluation(Told):
 class Ready:
     """An evaluation that nothing stands against: what is left is to charge it and to read the records.
 
-    account: what was spent before. warnings: for whoever reads the figures.
+    account: what was spent before. sure: how sure its figures will be, in a sentence. warnings: for whoever reads them.
     """
 
     wanted: PrivateScoring
@@ -138,6 +138,7 @@ class Ready:
     queries: tuple[Outcomes, ...]
     charge: Charge
     account: Account
+    sure: str
     warnings: tuple[str, ...]
 
 
@@ -172,8 +173,9 @@ def prepare(
             allowed=allowed,
         )
     check_devices()
-    account, sigma = book.account_of(features.manifest.id), max(plan.noise.sigmas)
-    if fraction(facts.n / 2, facts.n / 2, sigma, sigma, facts.n)[1] == (0.0, 1.0):
+    account, half = book.account_of(features.manifest.id), facts.n / 2
+    noisy, exact = (fraction(half, half, each, each, facts.n)[1] for each in (max(plan.noise.sigmas), 0.0))
+    if noisy == (0.0, 1.0):
         raise UserError(
             f"With this noise the interval of an accuracy of one half is 0 to 100 %: {facts.n:,} {facts.unit}s are too "
             f"few for this {parameter('epsilon')}.",
@@ -183,12 +185,11 @@ def prepare(
     for lost in (without_charge(cards(heads_folder()), book), loses(account, charge)):
         if lost is not None:
             warn(lost)
-    if not _pays(sigma, facts.n):
-        warn(
-            f"with this epsilon the noise alone moves the accuracy by about {noise(sigma / facts.n)}, which is more "
-            f"than the choice of {facts.n:,} {facts.unit}s does."
-        )
-    return Ready(wanted=wanted, planned=plan, queries=asked, charge=charge, account=account, warnings=warnings)
+    with_noise, without = (interval(each, facts.n) for each in (noisy, exact))
+    sure = f"The 95 % interval of an accuracy of one half will be {with_noise}, and without noise {without}."
+    return Ready(
+        wanted=wanted, planned=plan, queries=asked, charge=charge, account=account, sure=sure, warnings=warnings
+    )
 
 
 def release(ready: Ready, progress: Progress | None = None) -> PrivateEvaluation:

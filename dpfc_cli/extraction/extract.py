@@ -147,8 +147,9 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, listed:
         kind=first.pixels.kind,
         population=whose,
     )
-    size = "" if _sized(source, asked.preparation.geometry) else f", with {parameter('image_size')}"
-    null = f"{parameter('on_error')} null{size}"
+    null = f"{parameter('on_error')} null"
+    if not _sized(source, asked.preparation.geometry):
+        null += f", {parameter('image_size')} and another {parameter('out')}"
     broken = Broken("picture", sizes, lambda split, i: splits[split].pixels.title(i), listed, wanted.share, null)
     with saying_what_is_kept(folder), closing(writer):
         left = len(writer.missing) if writer.resumed else None

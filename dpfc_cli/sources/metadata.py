@@ -67,11 +67,11 @@ def columns_in(path: Path, columns: Sequence[str], *needed: Needed) -> list[str]
     names = [usual_column(columns, each.usual) if each.given is None else each.given for each in needed]
     lacking = [each for each, name in zip(needed, names, strict=True) if name not in columns]
     if lacking:
-        wanted = (f"column of {each.what}" if each.given is None else f"column {each.given!r}" for each in lacking)
+        wanted = (f"column{f' {each.given!r}' if each.given else ''} of {each.what}" for each in lacking)
         raise missing(
-            f"{quoted(path)} has no {' and no '.join(wanted)}. By its "
-            # It may be about a record, where the names of columns are missing.
-            f"first line it has {counted(len(columns), 'column')}: {secret(*columns)}.",
+            # Its first line may be about a record, where the names of columns are missing.
+            f"{quoted(path)} has no {' and no '.join(wanted)}. It has {counted(len(columns), 'other column')}: "
+            f"{secret(*columns)}.",
             "Its first line must name the columns. Say which one it is: "
             f"{', '.join(f'{parameter(each.option)} {each.form}NAME' for each in lacking)}. Or give it a usual name: "
             f"{'; or '.join(', '.join(each.usual) for each in lacking)}.",

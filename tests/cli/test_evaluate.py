@@ -310,8 +310,12 @@ def test_the_json_of_released_figures_has_what_the_ledger_has(dpfc: Dpfc, traine
     assert account["charges"][1]["sha256"] == found["sha256"]
 
 
-def test_the_same_evaluation_is_charged_again_only_if_somebody_says_so(dpfc: Dpfc, trained: Path) -> None:
+def test_an_evaluation_is_charged_on_a_terminal_and_once_more_elsewhere_only_if_somebody_says_so(
+    dpfc: Dpfc, trained: Path
+) -> None:
     line = ("evaluate", "--epsilon", "1")
+    assert re.search("[0-9]+–[0-9]+ %.* Charge ε = 1 to blobs", one_line(dpfc(*line, answer="\n", ends=2).stderr))
+    assert len(charges()) == 1
     assert dpfc(*line).exit_code == 0
     refused = dpfc(*line, "--json")
     assert (refused.exit_code, refused.stdout, "--again" in refused.stderr) == (6, "", True)

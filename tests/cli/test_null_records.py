@@ -164,15 +164,17 @@ def test_all_broken_pictures_are_named_without_computing_what_would_be_in_vain(
     assert LIST.read_text() == listed
 
 
-def test_where_null_records_need_a_size_both_are_named_at_once(dpfc: Dpfc, pictures: Path) -> None:
-    """Without one, a picture of another size than the first would become a null record."""
-    line = ("extract", "imagefolder:pictures/train", "--model", "scattering", "--classes", "c0,c1,c2", "--out", "set")
+def test_what_keeps_null_records_is_named_at_once_and_works(dpfc: Dpfc, pictures: Path) -> None:
+    """Without a size, a picture of another size than the first would become a null record."""
+    line = ("extract", "imagefolder:pictures/train", "--classes", "c0,c1,c2", "--shards", "5", "--out")
     one = Path("pictures/train/c0/000.png").read_bytes()
     for path in Path("pictures/train").rglob("*.png"):
         path.write_bytes(one)
     damage([4])
-    refused = dpfc(*line, ends=2)
-    assert all(flag in refused.stderr for flag in ("--on-error", "--image-size"))
+    refused = dpfc(*line, "set", ends=2)
+    assert PARTIAL.exists()
+    assert all(flag in refused.stderr for flag in ("--on-error", "--image-size", "--out"))
+    dpfc(*line, "another", "--on-error", "null", "--image-size", "16", ends=0)
 
 
 def test_the_names_are_for_the_owner_alone_and_command_no_terminal(dpfc: Dpfc, pictures: Path) -> None:

@@ -214,13 +214,9 @@ def test_a_head_leaks_if_its_card_says_that_it_saw_the_records() -> None:
         assert not leaks(claim, name="other")
 
 
-def test_noise_that_is_larger_than_chance_is_told(features: FeatureSet, head: Head) -> None:
-    told: list[str] = []
-    assert prepare(PrivateScoring(head, features, epsilon=0.1), told.append).warnings == ()
-    (loud,) = told
-    assert re.search("by about ± [0-9]+ %, which is more than the choice of 300 records does", loud)
-    prepare(PrivateScoring(head, features, epsilon=50.0), told.append)
-    assert len(told) == 1
+def test_how_sure_the_figures_will_be_is_said_before_the_charge(features: FeatureSet, head: Head) -> None:
+    for epsilon, ends in ((0.1, "34–66 %"), (50.0, "44–56 %")):
+        assert re.findall("[0-9]+–[0-9]+ %", prepare(PrivateScoring(head, features, epsilon=epsilon)).sure)[0] == ends
     with refuses("bad-value", parameter="epsilon"):
         evaluate_privately(head, features, epsilon=0.01)
     assert [each.method for each in charges(features)] == ["dp-ls"]
@@ -251,7 +247,7 @@ def test_the_noise_that_is_drawn_is_what_is_charged_and_told(
     # Two cells make the wrong records of the first figure, and the right ones of the second.
     pairs = [(sigmas[0], sigmas[0] * math.sqrt(2)), (sigmas[0] * math.sqrt(2), sigmas[0]), *[(sigmas[-1],) * 2] * M]
     # Before the charge it was asked what can come of it.
-    del told[0]
+    del told[:2]
     assert [given[2:4] for given in told] == [pytest.approx(pair, rel=1e-3) for pair in pairs[: len(told)]]
     assert heard == sorted(heard, key=lambda far: far[1])
     assert {(stage, total) for stage, _, total in heard} == {("Evaluating", heard[-1][1])}

@@ -270,7 +270,7 @@ def test_class_folders_count_beside_a_table_of_persons(tmp_path: Path) -> None:
     place = tmp_path / "patienten.csv"
     place.write_text("Bild;Patientennummer\na/0.png;7\na/1.png;8\nb/2.png;7\n")
     rule = rule_of(f"table:{place}:Patientennummer")
-    error = refused(tmp_path / "bilder", "2 columns: '…'", group_by=rule)
+    error = refused(tmp_path / "bilder", "2 other columns: '…'", group_by=rule)
     assert error.fields["parameter"] == "file_column"
     by_column = {"table": place, "group_by": rule_of("column:Patientennummer")}
     for given in ({"group_by": rule}, by_column):
@@ -301,8 +301,8 @@ def test_a_table_that_does_not_fit_its_pictures_is_refused(tmp_path: Path) -> No
     given = {"label_column": "label", "classes": ("a", "b"), "group_by": rule_of("column:p")}
     refused(tmp_path, "There is no metadata.csv or metadata.jsonl in", **given)
     for text, label_column, says in (
-        ("file_name,kind,p\n0.png,1,1\n", None, "no column of labels. By its first line it has 3 columns: '…'"),
-        ("file_name,kind,p\n0.png,1,1\n", "label", "no column 'label'. By its first line it has 3 columns: '…'"),
+        ("file_name,kind,p\n0.png,1,1\n", None, "no column of labels. It has 3 other columns: '…'"),
+        ("file_name,kind,p\n0.png,1,1\n", "label", "no column 'label' of labels. It has 3 other columns: '…'"),
         # All that is wrong with lines is said at once.
         ("file_name,label,p\n/1,1,1\n0.png,1,\n3.png,,1\n4.png,1,1\n4.png,1,1\n", None, "line 2 names .*; and 3 more"),
     ):
@@ -327,7 +327,7 @@ def test_a_table_may_lie_anywhere_and_have_names_without_endings(tmp_path: Path)
     for place in (tmp_path / "elsewhere.CSV", tmp_path / "pictures" / "labels.csv"):
         place.write_text("\n".join(rows), encoding="utf-8-sig")
         given = {"table": place, "label_column": "Diagnosis", "classes": ("cold", "flu")}
-        error = refused(tmp_path / "pictures", "no column of pictures. By its first line it has 3 columns", **given)
+        error = refused(tmp_path / "pictures", "no column of pictures. It has 3 other columns", **given)
         assert (error.fields["parameter"], "Diagnosis;" in error.what) == ("file_column", False)
         for rule in ("column:who", f"table:{tmp_path / 'persons.csv'}"):
             (tmp_path / "persons.csv").write_text("image,patient\npart 1/p17,1\npart 1/p18,2\npart 2/é,1\n")

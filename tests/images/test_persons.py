@@ -242,12 +242,14 @@ LACKING: tuple[tuple[Callable[[Path], Made], str], ...] = (
         lambda p: without(p, beside, lambda p: change_text(p / "train" / "metadata.csv", " p0 ", " ")),
         "records of .* have no person",
     ),
-    (lambda p: (beside(p)[0], "column:who"), "has no column 'who'. By its first line it has 3 columns: '…'"),
+    (lambda p: (beside(p)[0], "column:who"), "has no column 'who' of persons. It has 3 other columns: '…'"),
+    # That of the pictures is no other one.
+    (lambda p: (beside(p)[0], "column:file_name"), "has no column 'file_name' of persons. It has 2 other columns"),
     (lambda p: (names(p)[0], "column:who"), "There is no metadata.csv"),
     (lambda p: (names(p)[0], f"table:{p / 'none.csv'}"), "cannot be read as a table"),
     (
         lambda p: without(p, elsewhere, lambda p: change_text(p / "persons: all.csv", "patient_id", "mrn")),
-        "has no column of persons. By its first line it has 2 columns: '…'",
+        "has no column of persons. It has 2 other columns: '…'",
     ),
     (
         lambda p: without(p, elsewhere, lambda p: change_text(p / "persons: all.csv", "train/a", "../a")),

@@ -30,7 +30,7 @@ def test_lines_of_json_keep_integers_and_may_lack_a_key(tmp_path: Path) -> None:
 def test_a_table_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     for name, text, says in (
         ("metadata.csv", "", "must name the columns"),
-        ("metadata.csv", "name,label\n1.png,2\n", "no column of pictures. By its first line it has 2 columns"),
+        ("metadata.csv", "name,label\n1.png,2\n", "no column of pictures. It has 2 other columns"),
         ("metadata.csv", "file_name,label,label\n1.png,2,3\n", "each once"),
         ("metadata.csv", "file_name,label\n1.png,2,3\n", "line 2 has more values"),
         ("metadata.csv", "file_name,label\n,2\n", "line 2 names no file"),
