@@ -76,7 +76,9 @@ SOURCE = "PrivateClassifier.npz"
 """What the manifest of a set of ours says that it was imported from."""
 COPIED = (
     "each fit of each copy of this classifier is charged to its ledger. A cross-validation makes one for each part, a "
-    "grid search one for each part and setting, and one more. A cap limits them: PrivateClassifier(cap=…)."
+    "grid search one for each part and setting, and one more: without it (refit=False) it keeps its scores where a cap "
+    "ends it. A search gives groups to its splitter alone, so its fits protect each record. With scikit-learn's "
+    "enable_metadata_routing and set_fit_request(groups=True) they protect persons."
 )
 """Said before the fits of a search, which begins with copies."""
 
@@ -94,7 +96,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Every call of `fit` spends privacy, also those of a cross-validation or a grid search. From the second fit on a
     `TrainingWarning` says how much is spent together, and a cap limits it. A step of a pipeline before it that learns
-    from X, such as `StandardScaler`, is not covered by ε.
+    from X, such as `StandardScaler`, is not covered by ε: leave it out, or fit it on public records before. The default
+    method scales by itself, with noise.
 
     Args:
         epsilon: ε of one fit, 1e-4 to 100. None: `noise_multiplier` says it.
@@ -139,7 +142,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_clone__(self) -> Self:
         """A copy that is not fitted. Searches and cross-validations make one for each of their fits."""
-        if self.cap is None and self.seed is None:
+        if self.seed is None:
             _Observer().warn(COPIED)
         found: Self = super().__sklearn_clone__()
         return found
@@ -150,7 +153,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Args:
             X: n × d, finite numbers: features of a backbone that knows nothing of these records.
             y: n labels.
-            groups: n keys that say which person each record is of. Then persons are protected. None: records are.
+            groups: n keys that say which person each record is of. Then persons are protected. None: records are, also
+                in a search whose splitter alone gets groups.
 
         Returns:
             This estimator.

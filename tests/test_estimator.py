@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.utils.estimator_checks import check_estimator
 
 import dpfc_cli as dpfc
@@ -122,7 +123,7 @@ def test_all_fits_with_one_ledger_are_added_up_and_another_ledger_begins_anew() 
 
 def test_a_grid_search_over_options_is_warned_of_with_what_it_spends_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimator._Observer, "hidden", set())
-    model = PrivateClassifier(epsilon=0.5, classes=NAMES.tolist(), method="dp-fc", steps=2)
+    model = PrivateClassifier(epsilon=0.5, classes=NAMES.tolist(), method="dp-fc", steps=2, cap=9.0)
     search = GridSearchCV(model, {"steps": [1, 2], "gradient_clip": [0.5]}, cv=2)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", TrainingWarning)
@@ -134,7 +135,6 @@ def test_a_grid_search_over_options_is_warned_of_with_what_it_spends_together(mo
     assert len(again) == 4
     assert "charge 5 " in again[-1]
     assert f"epsilon = {rounding.epsilon(spent)} at delta = 1e-05" in again[-1]
-    assert "cap=" in again[0]
     # A fit without a guarantee is counted, and said beside the sum.
     open_ = clone(model).set_params(ledger="open", seed=1, cap=None).fit(X, LABELS)
     assert open_.privacy_["unprotected"] == 1
@@ -348,6 +348,10 @@ def test_persons_are_protected_where_groups_say_whose_records_are_whose() -> Non
     assert model.head_.card["facts"]["n"] == 80
     assert (model.privacy_["unit"], model.privacy_["spent_unit"]) == ("person", "person")
     assert "one person of 80" in model.statement_["protects"]
+    with sklearn.config_context(enable_metadata_routing=True):
+        asking = PrivateClassifier(**QUICK).set_fit_request(groups=True)
+        search = GridSearchCV(asking, {"epsilon": [1.0]}, cv=GroupKFold(2)).fit(X, LABELS, groups=groups.astype(int))
+    assert search.best_estimator_.privacy_["unit"] == "person"
     # Records without a person would be protected together, and each of them also as the person that they are.
     for wrong in (None, np.nan, " "):
         groups[0] = wrong
@@ -381,8 +385,10 @@ def test_a_refused_fit_keeps_no_digest_and_its_cap_can_be_replaced() -> None:
     # No fit fits under the first: it is not written.
     for cap, held, more in ((0.5, 0, {}), (3.0, 1, {"steps": 9}), (3.0, 1, {"seed": 1})):
         model = PrivateClassifier(cap=cap, **QUICK).set_params(**more)
-        with pytest.raises(UserError):
+        with pytest.raises(UserError) as refused:
             model.fit(X, LABELS)
+        # What it names can be given.
+        assert {*re.findall("[a-z]+_[a-z]+", str(refused.value))} <= {*model.get_params()}
         assert files() == ["private-classifier/ledger.sqlite"]
         assert len(model.account.caps) == held
     assert PrivateClassifier(cap=1.2, **QUICK).fit(X, LABELS).privacy_["charges"] == 1

@@ -158,7 +158,7 @@ def check_public(
         "ledger would know.",
         f"Name a set of other records, which nobody needs to protect: {parameter(option)}{other}. A charge with a "
         "guarantee is a promise that stays. To practise on public records, train on them with "
-        f"{parameter('seed')} or {parameter('non_private')}: then they stay public.",
+        f"{parameter('seed')}: then they stay public.",
         code="private-records",
     )
 

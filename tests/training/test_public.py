@@ -185,7 +185,7 @@ def test_no_digests_are_compared_to_find_out_whether_a_set_is_public(
     monkeypatch.setattr(digests, "common", None)
     with pytest.raises(UserError, match="it was trained on with a guarantee") as refused:
         public.check_other(private, other, "public_features")
-    assert "‹seed› or ‹non_private›" in refused.value.remedy
+    assert "‹seed›" in refused.value.remedy
     unspent = made(tmp_path, "unspent", *blobs(90, 6, 3, seed=2))
     public.check_other(private, unspent, "public_features")
     # The same records under another name.
