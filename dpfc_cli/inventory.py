@@ -13,6 +13,7 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import known_set
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import default_delta
+from dpfc_cli.sources.nulls import REFUSED
 from dpfc_cli.training.card import without_charge
 from dpfc_cli.training.request import facts_of
 
@@ -58,8 +59,8 @@ class ListedHead:
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """All feature sets of one folder and all heads of another. unreadable: files among them that are neither, and why
-    not. failed: why a ledger cannot be read, if one cannot: nobody knows what was spent.
+    """All feature sets of one folder and all heads of another. unreadable: what lies among them and is neither, and
+    why. failed: why a ledger cannot be read, if one cannot: nobody knows what was spent.
     """
 
     sets: tuple[ListedSet, ...]
@@ -82,7 +83,11 @@ def inventory(features: Path, heads: Path) -> Inventory:
             cards.append((path, card))
         except UserError as error:
             unreadable.append((str(path), _what(error)))
-    unreadable += [(str(folder), f"It is not complete. {GO_ON}") for folder in begun(features)]
+    unreadable += [
+        (str(each), f"It is not complete, and as private as its source. {GO_ON}") for each in begun(features)
+    ]
+    said = "It tells what was wrong with private records. Delete it when you have read it."
+    unreadable += [(str(each), said) for each in sorted(features.glob(f"*{REFUSED}"))]
     for folder in sorted(finished(features)):
         try:
             known = FeatureSet(folder)
