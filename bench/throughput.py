@@ -68,7 +68,6 @@ def ours(model: str, size: int, batch: int, precision: str, weights: Path) -> Co
             preprocess="native" if size == 224 else "paper",
             batch=batch,
             precision=precision,
-            prepared=True,
         )
     )
     pixels = bytes_of(size, batch)

@@ -112,8 +112,7 @@ class Wanted:
         expected: the digest that the weights must have; None: any.
         progress: told how many bytes of a file were downloaded.
         image_shape: (H, W, C) of the pictures, if the model is to be loaded.
-        geometry: how pictures are resized and cropped, as the recipe says; None: they keep their size.
-        prepared: whether that was done already.
+        geometry: how pictures were resized and cropped, as the recipe says; None: they keep their size.
 
     """
 
@@ -127,7 +126,7 @@ class Wanted:
     progress: Progress | None = None
     image_shape: tuple[int, int, int] = (0, 0, 0)
     geometry: Geometry | None = None
-    prepared: bool = False
+    prepared: bool = True
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -1,15 +1,8 @@
-"""Preprocessing on the device: resize, crop, turn grey into colour, normalise, cut into patches.
-
-**Resizing gives the same bytes as Pillow.** So a picture has the same features whether it is resized here (data sets
-with one small size) or by the workers that decode pictures of many sizes. Pillow multiplies bytes by 22-bit integers,
-adds up, and rounds to bytes, first horizontally and then vertically. Accelerators multiply floats, so each weight is
-split into two 11-bit halves. The products of a half with bytes, and sums of up to 64 such products, stay below 2^24,
-so they are exact in float32. (An output has more than 64 inputs if pictures shrink more than fifteenfold. Then a byte
-can be off by one.)
+"""What a network does first with pictures that were resized and cropped when they were decoded: it normalises them, and
+cuts them into patches.
 """
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import jax
@@ -17,13 +10,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from dpfc_cli.geometry import Filter, Geometry, Triple
+from dpfc_cli.geometry import Geometry, Triple
 
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 """The precisions of the arithmetic, by name."""
-BITS = 22
-"""Pillow's weights for bytes are multiples of 2^-22, and it rounds to bytes after each axis."""
-_HALF = BITS // 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,29 +36,10 @@ class Recipe:
         }
 
 
-def seen(pixels: jax.Array, recipe: Recipe, prepared: bool) -> jax.Array:
-    """What a network sees of pictures: from uint8 (B, H, W, C) to float32 (B, 3, crop, crop). prepared: whether they
-    were resized and cropped already.
-    """
-    planes = pixels.transpose(0, 3, 1, 2).astype(jnp.float32) if prepared else resized(pixels, recipe.geometry)
-    return normalised(planes, np.array(recipe.mean), np.array(recipe.std))
-
-
-def resized(pixels: jax.Array, geometry: Geometry) -> jax.Array:
-    """Resize and crop: from uint8 (B, H, W, C) to float32 (B, C, crop, crop) with the values of bytes."""
-    vertical, horizontal = passes(pixels.shape[1], pixels.shape[2], geometry)
+def seen(pixels: jax.Array, recipe: Recipe, prepared: bool = True) -> jax.Array:
+    """What a network sees of pictures: from uint8 (B, crop, crop, 3) to float32 (B, 3, crop, crop)."""
     planes = pixels.transpose(0, 3, 1, 2).astype(jnp.float32)
-    return _pass(vertical, _pass(horizontal, planes).swapaxes(2, 3)).swapaxes(2, 3)
-
-
-def _pass(weights: np.ndarray, planes: jax.Array) -> jax.Array:
-    """Apply weights (out, in) along the last axis of planes (B, C, other, in), and round to bytes."""
-    high = (weights + (1 << (_HALF - 1))) >> _HALF
-    halves = np.concatenate([high, weights - (high << _HALF)]).astype(np.float32)
-    both = jnp.matmul(planes, halves.T, precision="highest").astype(jnp.int32)
-    total = (both[..., : len(weights)] << _HALF) + both[..., len(weights) :]
-    rounded: jax.Array = jnp.clip((total + (1 << (BITS - 1))) >> BITS, 0, 255).astype(jnp.float32)
-    return rounded
+    return normalised(planes, np.array(recipe.mean), np.array(recipe.std))
 
 
 def patches(planes: jax.Array, patch: int) -> jax.Array:
@@ -83,17 +54,16 @@ def patches(planes: jax.Array, patch: int) -> jax.Array:
 
 
 def normalised(planes: jax.Array, mean: np.ndarray, std: np.ndarray) -> jax.Array:
-    """(x / 255 - mean) / std: from float32 (B, 1 or 3, S, S) with the values of bytes to (B, 3, S, S)."""
+    """(x / 255 - mean) / std of float32 (B, 3, S, S) with the values of bytes."""
     scale, shift = (1 / (255 * std)).astype(np.float32), (mean / std).astype(np.float32)
     result: jax.Array = planes * scale[:, None, None] - shift[:, None, None]
     return result
 
 
-# Resizing as matrices: along one axis, an output is a weighted sum of some inputs. Pixel centres are at (i + ½)·scale.
-# With antialiasing, as in Pillow, the filter is wider when a picture shrinks, and the cubic has a = -½. Pillow works in
-# integers. `timm` resizes position embeddings by the same weights in floating point (torch's antialias=True). Without
-# antialiasing, as in torch, there are four neighbours, a = -¾, and inputs beyond the border repeat the border.
-_SUPPORT: dict[Filter, float] = {"bicubic": 2.0, "bilinear": 1.0}
+# Resizing position embeddings as matrices: along one axis, an output is a weighted sum of some inputs. Pixel centres
+# lie at (i + ½)·scale. With antialiasing, as timm does it (torch's antialias=True, and Pillow), the filter is wider
+# when a grid shrinks, and a = -½. Without it, as in torch, there are four neighbours, a = -¾, and inputs beyond the
+# border repeat the border.
 
 
 def _cubic(x: np.ndarray, a: float) -> np.ndarray:
@@ -104,18 +74,17 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
     return np.where(x < 1, near, np.where(x < 2, far, 0.0))
 
 
-def antialiased(size: int, target: int, kind: Filter = "bicubic") -> np.ndarray:
-    """The matrix (target, size) of resizing with antialiasing, in float64. Its rows sum to 1."""
+def antialiased(size: int, target: int) -> np.ndarray:
+    """The matrix (target, size) of bicubic resizing with antialiasing, in float64. Its rows sum to 1."""
     scale = size / target
     stretch = max(scale, 1.0)
-    support = _SUPPORT[kind] * stretch
+    support = 2.0 * stretch
     centre = (np.arange(target)[:, None] + 0.5) * scale
     inputs = np.arange(size)[None, :]
     low = np.maximum((centre - support + 0.5).astype(int), 0)
     high = np.minimum((centre + support + 0.5).astype(int), size)
     distance = (inputs - centre + 0.5) / stretch
-    weights = _cubic(distance, -0.5) if kind == "bicubic" else np.maximum(1 - np.abs(distance), 0.0)
-    weights = np.where((inputs >= low) & (inputs < high), weights, 0.0)
+    weights = np.where((inputs >= low) & (inputs < high), _cubic(distance, -0.5), 0.0)
     return np.asarray(weights / weights.sum(1, keepdims=True))
 
 
@@ -128,26 +97,3 @@ def interpolated(size: int, target: int) -> np.ndarray:
         index = np.clip(base + tap, 0, size - 1)
         np.add.at(matrix, (np.arange(target), index), _cubic(centre - base - tap, -0.75))
     return matrix
-
-
-@cache
-def passes(height: int, width: int, geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
-    """Two integer matrices that resize and crop pictures of one size, in units of 2^-BITS: (crop, height) for the
-    vertical axis and (crop, width) for the horizontal one. The crop keeps the pixels that torchvision's keeps.
-    """
-    rows, columns = geometry.resized(height, width)
-    return tuple(  # type: ignore[return-value]
-        _cut(_fixed(antialiased(size, target, geometry.filter)), geometry.crop)
-        for size, target in ((height, rows), (width, columns))
-    )
-
-
-def _fixed(weights: np.ndarray) -> np.ndarray:
-    """Round to multiples of 2^-BITS as Pillow does: halves away from zero."""
-    fixed: np.ndarray = np.trunc(weights * (1 << BITS) + np.copysign(0.5, weights)).astype(np.int64)
-    return fixed
-
-
-def _cut(matrix: np.ndarray, crop: int) -> np.ndarray:
-    margin = round((len(matrix) - crop) / 2)
-    return matrix[margin : margin + crop]

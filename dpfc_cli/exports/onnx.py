@@ -40,7 +40,7 @@ def rebuilt(head: Head, weights: str | None = None, progress: Progress | None = 
         raise stated.refused(
             f"The pictures of this head have sides of up to {max(shape)} pixels, too many for a graph."
         )
-    backbone = stated.load(shape, weights, prepared=True, precision="float32", progress=progress)
+    backbone = stated.load(shape, weights, precision="float32", progress=progress)
     said = _said(backbone.describe(), head.card["features"].get("preparation"))
     return Network(backbone=backbone, input=shape, said=said)
 

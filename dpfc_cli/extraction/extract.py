@@ -125,9 +125,7 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, listed:
     pictures, groupings = (pictures, {}) if rule is None else sets.by_person(pictures)
     first = next(iter(pictures.splits.values()))
     tell(LOADING, 0, None)
-    backbone = backbones.load(
-        replace(network, image_shape=first.pixels.shape, prepared=first.prepared, progress=_within(LOADING, tell))
-    )
+    backbone = backbones.load(replace(network, image_shape=first.pixels.shape, progress=_within(LOADING, tell)))
     # The listing is that of the source. So the ledger knows the pictures, with persons and without.
     who = {name: grouping.digest for name, grouping in groupings.items()} or None
     options = {"spread": limit, "hold_out": hold_out, "groups": who}
@@ -148,7 +146,7 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, listed:
         population=whose,
     )
     null = f"{parameter('on_error')} null"
-    if not _sized(source, asked.preparation.geometry):
+    if asked.preparation.geometry is None:
         null += f", {parameter('image_size')} and another {parameter('out')}"
     broken = Broken("picture", sizes, lambda split, i: splits[split].pixels.title(i), listed, wanted.share, null)
     with saying_what_is_kept(folder), closing(writer):
@@ -210,19 +208,14 @@ def checked(wanted: Extraction) -> Extractable:
     )
     catalogue.check(source, data_dir, asked)
     whose = _population_of(wanted.population, catalogue.catalogued(source, data_dir))
-    geometry = _geometry_of(source, model, preprocess, wanted.image_size)
-    if wanted.tolerant and not _sized(source, geometry):
+    geometry = _geometry_of(model, preprocess, wanted.image_size)
+    if wanted.tolerant and geometry is None:
         raise conflict(
             "Pictures that have another size than the first one would become null records.",
             f"Give {parameter('image_size')}, or leave out {parameter('on_error')}.",
         )
     asked = replace(asked, preparation=replace(asked.preparation, geometry=geometry))
     return Extractable(network, data_dir, asked, whose, needed(source, data_dir, model, wanted.weights))
-
-
-def _sized(source: str, geometry: Geometry | None) -> bool:
-    """Whether all pictures have the same size, or are brought to one."""
-    return geometry is not None or catalogue.small(source)
 
 
 def manifest_of(
@@ -265,19 +258,17 @@ def manifest_of(
     )
 
 
-def _geometry_of(source: str, model: str, preprocess: str | None, image_size: int | None) -> Geometry | None:
-    """How pictures of many sizes are resized and cropped; None if they are not."""
-    own = None if catalogue.small(source) else backbones.geometry_of(model, preprocess)
+def _geometry_of(model: str, preprocess: str | None, image_size: int | None) -> Geometry | None:
+    """How pictures are resized and cropped; None if they are not."""
+    own = backbones.geometry_of(model, preprocess)
     if image_size is None:
         return own
-    if own is None and not catalogue.small(source):
+    if own is None:
         return Geometry(resize=image_size, crop=image_size)
     raise conflict(
-        f"'{model}' looks at squares of {own.crop} pixels."
-        if own
-        else f"All pictures of '{source}' have one size already.",
-        f"Leave out {parameter('image_size')}: it is for pictures of many sizes, and models that take any size. Or "
-        f"choose another {parameter('preprocess')}.",
+        f"'{model}' looks at squares of {own.crop} pixels.",
+        f"Leave out {parameter('image_size')}: it is for models that take any size. Or choose another "
+        f"{parameter('preprocess')}.",
     )
 
 

@@ -65,7 +65,6 @@ class Stated:
         shape: tuple[int, int, int],
         weights: str | None,
         *,
-        prepared: bool,
         batch: int | None = None,
         precision: str | None = None,
         progress: Progress | None = None,
@@ -73,8 +72,8 @@ class Stated:
         """Make the backbone. UserError: the weights are not found, or are others, or this dpfc computes other features.
 
         shape: (H, W, C) of the pictures. weights: a file, a folder or `hf:owner/name[/file]`; None: as the card says.
-        prepared: whether pictures were resized and cropped already. batch: pictures per call; None: the model chooses.
-        precision: None: as the card says. progress: in bytes that were downloaded.
+        batch: pictures per call; None: the model chooses. precision: None: as the card says. progress: in bytes that
+        were downloaded.
         """
         stated, known, steps = dict(self.values), self.values.get("weights"), self.values.get("preprocessing")
         if weights is not None and not known:
@@ -97,7 +96,6 @@ class Stated:
                 batch=batch,
                 precision=stated.get("precision", "float32"),
                 expected=known["sha256"] if known else None,
-                prepared=prepared,
                 progress=progress,
                 preprocess=steps["recipe"] if isinstance(steps, dict) else None,
             )
@@ -147,9 +145,7 @@ class Recipe:
 
     def load(self, weights: str | None, batch: int | None, progress: Progress | None) -> Backbone:
         """Make the backbone. Arguments and errors: as for `Stated.load`."""
-        # Pictures are resized and cropped when they are decoded.
-        prepared = self.preparation.geometry is not None
-        return self.stated.load(self.image_shape, weights, prepared=prepared, batch=batch, progress=progress)
+        return self.stated.load(self.image_shape, weights, batch=batch, progress=progress)
 
 
 def recipe_of(head: Head) -> Recipe:
@@ -170,7 +166,6 @@ def recipe_of(head: Head) -> Recipe:
             "set.",
             parameter="head",
         )
-    # What was resized on the device then is resized while it is decoded now. Both give the same bytes.
     geometry = _geometry(preparation) or given.geometry
     window = preparation.get("window")
     return Recipe(

@@ -54,8 +54,8 @@ def check(dataset: str, data_dir: Path | None = None, asked: Request | None = No
         ("table", asked.table, "table" in entry.groups, "its labels stand elsewhere"),
         ("file_column", asked.file_column, "table" in entry.groups, "its labels stand elsewhere"),
         ("group_by", rule, known, "it does not say which pictures are of one person"),
-        ("window", window, not entry.small, "its pictures are pixels of 8 bits already"),
-        ("exif", asked.preparation.exif or None, not entry.small, "its pictures are pixels of 8 bits already"),
+        ("window", window, not entry.pixels, "its pictures are pixels of 8 bits already"),
+        ("exif", asked.preparation.exif or None, not entry.pixels, "its pictures are pixels of 8 bits already"),
     ):
         if given is not None and not taken:
             raise conflict(f"'{entry.name}' takes no {parameter(name)}: {why}.", f"Leave out {parameter(name)}.")
@@ -71,11 +71,6 @@ def check(dataset: str, data_dir: Path | None = None, asked: Request | None = No
         )
     if entry.asserted:
         stated(asked.classes)
-
-
-def small(dataset: str) -> bool:
-    """Whether all pictures have one small size, which the backbone's own preprocessing resizes."""
-    return dataset in CATALOGUE and CATALOGUE[dataset].small
 
 
 def catalogued(dataset: str, data_dir: Path | None) -> str | None:

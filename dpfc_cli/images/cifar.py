@@ -284,7 +284,7 @@ def _data_set(layout: Layout, size: int, sha256: str) -> DataSet:
         name=layout.name,
         open=lambda request: open_cifar(layout, request),
         location="data_dir",
-        small=True,
+        pixels=True,
         remotes=(mirrored(layout.name, (*folders, mirror), name=layout.archive, size=size, sha256=sha256),),
     )
 

@@ -334,6 +334,12 @@ def _fitted(image: Image.Image, preparation: Preparation) -> Pixels:
     return np.asarray(image if preparation.geometry is None else fitted(image, preparation.geometry))
 
 
+def brought(pixels: Pixels, geometry: Geometry) -> Pixels:
+    """Pixels, (H, W, 1 or 3), as colour ones of this geometry: (crop, crop, 3)."""
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    return np.asarray(fitted(image.convert("RGB"), geometry))
+
+
 def grey(pixels: Pixels) -> Pixels:
     """Colour pixels as grey ones, (H, W, 1). What is grey already keeps its values."""
     return np.asarray(Image.fromarray(pixels).convert("L"))[..., np.newaxis]

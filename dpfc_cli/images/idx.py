@@ -107,7 +107,7 @@ def _data_set(
         name=name,
         open=lambda request: open_idx(name, classes, request, (name, torchvision, "raw")),
         location="data_dir",
-        small=True,
+        pixels=True,
         remotes=tuple(
             mirrored(name, folders, name=file, size=size, sha256=sha256)
             for file, (size, sha256) in zip(packed, files, strict=True)
@@ -171,4 +171,4 @@ def _file(name: str) -> Traversable:
     return installed if installed.is_file() else Path(__file__).parents[2] / "sample_data" / name
 
 
-DIGITS = DataSet(name="digits", open=open_digits, location="included", small=True)
+DIGITS = DataSet(name="digits", open=open_digits, location="included", pixels=True)

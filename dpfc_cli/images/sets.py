@@ -92,7 +92,6 @@ class Split:
     labels: Labels  # (n,)
     pixels: Decode
     listing: str  # SHA-256 in hex of what the source is made of
-    prepared: bool = False  # the pictures were brought to a `Geometry`
     keys: Keys | None = None  # the person of each picture, if the user asked for persons
 
     @property
@@ -154,7 +153,7 @@ class Request:
     """What a data set is opened with."""
 
     place: Path = Path()  # the file, folder or pattern that holds its files, if they are not included in dpfc
-    preparation: Preparation = field(default_factory=Preparation)  # not used if all pictures have one small size
+    preparation: Preparation = field(default_factory=Preparation)
     classes: tuple[str, ...] | None = None  # those that the operator asserts
     progress: Progress | None = None  # told while files are downloaded or listed
     label_column: str | None = None  # the column, or the key, that holds the labels, if it is not a usual one
@@ -172,7 +171,7 @@ class DataSet:
     location: Literal["included", "data_dir", "path"]
     """Where its files are: inside dpfc; in a folder that the user names apart from the data set (or in the cache, if
     the data set can be downloaded); or at the path in the data set's name, `imagefolder:PATH`."""
-    small: bool = False  # all pictures have one small size, which the backbone's own preprocessing resizes
+    pixels: bool = False  # its pictures are pixels of 8 bits already, of one size
     groups: tuple[By, ...] = ()  # the rules by which it finds the person of a picture
     remotes: tuple[Remote, ...] = ()  # the files to download if the user names no folder, if that is possible
     obtain: str = ""  # where the user gets files that cannot be downloaded, a sentence for messages

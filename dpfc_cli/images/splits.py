@@ -16,6 +16,7 @@ import numpy as np
 
 from dpfc_cli.errors import GUARDED, bad_record, conflict, counted, parameter, quoted, secret
 from dpfc_cli.files import check_plain
+from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.sets import (
     Entry,
     ImageSet,
@@ -156,15 +157,15 @@ def _split(labels: np.ndarray, found: Listed, request: Request) -> Split:
             "Images and labels must come from the same copy of the data set. Fetch both again.",
         )
     labels.setflags(write=False)
-    listing = listing_of(found.classes, found.entries)
+    listing, geometry = listing_of(found.classes, found.entries), preparation.geometry
     if isinstance(pictures, np.ndarray):
-        return Split(labels=labels, pixels=_Held(pictures, np.arange(len(labels))), listing=listing)
-    geometry, remedy = preparation.geometry, NO_PERSON if rule is None else rule.remedy
+        return Split(labels=labels, pixels=_Held(pictures, np.arange(len(labels)), geometry), listing=listing)
+    remedy = NO_PERSON if rule is None else rule.remedy
     persons = found.persons
     keys = None if persons is None else keys_of(persons, str(request.place), lambda i: secret(pictures.name(i)), remedy)
     shape = _first_shape(pictures, preparation) if geometry is None else (geometry.crop, geometry.crop, 3)
     pixels = Decoder(pictures, shape, preparation)
-    return Split(labels=labels, pixels=pixels, listing=listing, prepared=geometry is not None, keys=keys)
+    return Split(labels=labels, pixels=pixels, listing=listing, keys=keys)
 
 
 def listing_of(classes: tuple[str, ...], entries: Iterable[object]) -> str:
@@ -184,20 +185,24 @@ class _Held:
 
     kind: Kind = "pixels"
 
-    def __init__(self, images: Pixels, records: Records) -> None:
-        self._images, self._records = images, records
+    def __init__(self, images: Pixels, records: Records, geometry: Geometry | None) -> None:
+        self._images, self._records, self._geometry = images, records, geometry
         self.digests = np.zeros(len(records), np.uint64)
         _, height, width, channels = images.shape
-        self.shape = (height, width, channels)
+        self.shape = (height, width, channels) if geometry is None else (geometry.crop, geometry.crop, 3)
 
     def __call__(self, start: int, stop: int) -> Pixels:
         _check_range(start, stop, len(self._records))
         found = self._images[self._records[start:stop]]
         self.digests[start:stop] = digests_of_pixels(found)
-        return found
+        if self._geometry is None:
+            return found
+        from dpfc_cli.images.decoding import brought
+
+        return np.array([brought(each, self._geometry) for each in found], np.uint8).reshape(-1, *self.shape)
 
     def only(self, records: Records) -> "_Held":
-        return _Held(self._images, self._records[records])
+        return _Held(self._images, self._records[records], self._geometry)
 
     def name(self, i: int) -> str:
         return str(self._records[i])

@@ -36,9 +36,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def loaded(file: Path, size: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Backbone:
     monkeypatch.setattr(convnext, "NATIVE", Geometry(resize=size, crop=size))
     return backbones.load(
-        backbones.Wanted(
-            name="convnext-t", image_shape=(size, size, 3), weights=str(file), prepared=True, **{"batch": 2} | options
-        )
+        backbones.Wanted(name="convnext-t", image_shape=(size, size, 3), weights=str(file), **{"batch": 2} | options)
     )
 
 

@@ -238,7 +238,7 @@ def load(home: Hub, model: bytes, monkeypatch: pytest.MonkeyPatch) -> Callable[[
         square = Geometry(resize=16, crop=16)
         entry = replace(MODELS["vit-ti16"], home="some/vit/model.safetensors", width=None, depth=None, patch=4, heads=2)
         monkeypatch.setitem(MODELS, "vit-ti16", replace(entry, native=square, pin=pin))
-        return transformer.load(Wanted(name="vit-ti16", image_shape=(16, 16, 3), geometry=square, prepared=True))
+        return transformer.load(Wanted(name="vit-ti16", image_shape=(16, 16, 3), geometry=square))
 
     return loaded
 

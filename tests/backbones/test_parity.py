@@ -124,8 +124,6 @@ def test_real_weights_give_the_features_that_were_stored() -> None:
     stored = np.load(folder / "vit_ti16_reference.npz")
     weights = str(folder / "vit_ti16_augreg.safetensors")
     prepared = backbones.load(
-        backbones.Wanted(
-            name="vit-ti16", image_shape=(224, 224, 3), preprocess="native", weights=weights, batch=8, prepared=True
-        )
+        backbones.Wanted(name="vit-ti16", image_shape=(224, 224, 3), preprocess="native", weights=weights, batch=8)
     )
     assert relative(prepared(stored["resized_224"]), stored["features_224"]) < 1e-4

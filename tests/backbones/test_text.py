@@ -152,7 +152,7 @@ def test_the_vectors_say_what_made_them(tmp_path: Path) -> None:
     folder = made(tmp_path, "clip")
     found = vectors(folder, "clip")
     weights = backbones.load(
-        backbones.Wanted(name="clip-b16", image_shape=(16, 16, 3), weights=str(folder))
+        backbones.Wanted(name="clip-b16", image_shape=(256, 256, 3), weights=str(folder))
     ).describe()["weights"]
     digest = hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
     assert found.origin == json.loads(json.dumps(found.origin)) == {

@@ -121,25 +121,10 @@ def test_four_devices_share_the_batch_and_give_what_one_gives(small: Transformer
 # Through `backbones.load`
 
 
-def test_pictures_of_the_data_sets_size_and_prepared_ones_give_the_same_features(tmp_path: Path) -> None:
-    from tests.backbones.test_preprocess import pillows
-
-    weights = str(ti16(tmp_path))
-    batch = pictures(32, 2)
-    raw = backbones.load(backbones.Wanted(name="vit-ti16", image_shape=(32, 32, 3), weights=weights, batch=2))
-    prepared = backbones.load(
-        backbones.Wanted(name="vit-ti16", image_shape=(256, 256, 3), weights=weights, batch=2, prepared=True)
-    )
-    geometry = backbones.geometry_of("vit-ti16", "paper")
-    assert geometry is not None
-    cut = np.stack([pillows(picture, geometry) for picture in batch])
-    assert np.array_equal(raw(batch), prepared(cut))
-
-
 def test_the_description_says_which_vector_of_which_weights_from_which_pixels(tmp_path: Path) -> None:
     weights = ti16(tmp_path)
     said = backbones.load(
-        backbones.Wanted(name="vit-ti16", image_shape=(28, 28, 1), weights=str(weights), preprocess="native")
+        backbones.Wanted(name="vit-ti16", image_shape=(224, 224, 3), weights=str(weights), preprocess="native")
     ).describe()
     assert json.loads(json.dumps(said)) == said
     assert said["weights"]["id"] == "model.safetensors"
@@ -149,9 +134,9 @@ def test_the_description_says_which_vector_of_which_weights_from_which_pixels(tm
     assert said["preprocessing"]["mean"] == [0.5, 0.5, 0.5]
     assert said.items() >= {"name": "vit-ti16", "pooling": "cls", "dim": 192, "grid": [14, 14]}.items()
     assert said["feature"] == "class token after the final normalisation"
-    # The same weights in another place, read for other pictures, are the same backbone.
+    # The same weights in another place are the same backbone.
     again = backbones.load(
-        backbones.Wanted(name="vit-ti16", image_shape=(32, 32, 3), weights=str(tmp_path), preprocess="native")
+        backbones.Wanted(name="vit-ti16", image_shape=(224, 224, 3), weights=str(tmp_path), preprocess="native")
     ).describe()
     assert again | {"weights": None} == said | {"weights": None}
     assert again["weights"]["sha256"] == said["weights"]["sha256"]
@@ -161,12 +146,12 @@ def test_mean_and_standard_deviation_are_those_that_timm_wrote_beside_the_weight
     weights, own = str(ti16(tmp_path)), {"mean": [0.1, 0.2, 0.3], "std": [1, 0.5, 0.25]}
     for config, mean in (({"pretrained_cfg": own}, 0.1), (own, 0.1), ({"pretrained_cfg": {"crop_pct": 1}}, 0.5)):
         (tmp_path / "config.json").write_text(json.dumps(config))
-        said = backbones.load(backbones.Wanted(name="vit-ti16", image_shape=(28, 28, 1), weights=weights)).describe()
+        said = backbones.load(backbones.Wanted(name="vit-ti16", image_shape=(256, 256, 3), weights=weights)).describe()
         assert said["preprocessing"]["mean"][0] == mean
     for senseless in ({"mean": [0.1] * 3}, own | {"std": [0, 1, 1]}, own | {"mean": [0.1, "x", 0.1]}, own | {"std": 1}):
         (tmp_path / "config.json").write_text(json.dumps(senseless))
         with pytest.raises(UserError, match="make no sense: mean"):
-            backbones.load(backbones.Wanted(name="vit-ti16", image_shape=(28, 28, 1), weights=weights))
+            backbones.load(backbones.Wanted(name="vit-ti16", image_shape=(256, 256, 3), weights=weights))
 
 
 def test_paper_preprocessing_of_patches_of_14_drops_the_last_pixels() -> None:

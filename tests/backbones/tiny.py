@@ -90,9 +90,7 @@ def build(
     model = Model(**{**own, "mean": HALF, "std": HALF, **facts})
     parameters = checkpoint.read(located.file, located.id, DTYPES[precision])
     return transformer.Transformer(
-        Wanted(
-            name="tiny", image_shape=(size, size, 3), preprocess="native", batch=batch, geometry=geometry, prepared=True
-        ),
+        Wanted(name="tiny", image_shape=(size, size, 3), preprocess="native", batch=batch, geometry=geometry),
         {},
         parameters,
         transformer.architecture(model, parameters, located, pool),

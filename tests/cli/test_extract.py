@@ -30,7 +30,6 @@ def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, pictures: Path) -> No
     Image.new("RGB", (9, 9)).save("one/alone/1.png")
     mistakes = {
         "digits --precision float8": "unknown-name float8", "digits --on-error skip": "unknown-name on_error",
-        "digits --image-size 32": "conflict image_size",
         "imagefolder:pictures --classes c0,c1,c2": "conflict image_size",
         "imagefolder:pictures --window 4095": "bad-value window", "digits --window 0,255": "conflict window",
         "digits --most-null 0.1": "conflict most_null", "imagenet": "missing data_dir",
@@ -197,7 +196,6 @@ def test_pictures_of_many_sizes_arrive_as_the_model_wants_them(
 ) -> None:
     line = ("extract", "imagefolder:pictures", *STATED, "--model", "vit-b16")
     dpfc(*line, "--batch", "5", "--precision", "bfloat16", ends=0)
-    assert asked["prepared"] is True
     assert asked["image_shape"] == (16, 16, 3)
     assert (asked["batch"], asked["precision"], asked["preprocess"], asked["pool"]) == (5, "bfloat16", None, None)
     manifest = load(Path("features/imagefolder-vit-b16"))

@@ -122,11 +122,11 @@ def test_scattering_and_its_head_give_what_the_backbone_and_the_head_give(
 
 @pytest.fixture(scope="module")
 def vit(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Head]:
-    """The weights of a small ViT-Ti/16, and a head that was trained behind it on pictures of 32 × 32 pixels."""
+    """The weights of a small ViT-Ti/16, and a head that was trained behind it."""
     folder = tmp_path_factory.mktemp("vit")
     weights = ti16(folder)
     described = backbones.load(
-        backbones.Wanted(name="vit-ti16", image_shape=(32, 32, 3), weights=str(weights), batch=1)
+        backbones.Wanted(name="vit-ti16", image_shape=(256, 256, 3), weights=str(weights), batch=1)
     ).describe()
     return weights, head_over(192, described)
 
@@ -142,7 +142,7 @@ def test_the_backbone_is_made_again_from_the_card_and_takes_prepared_pictures(
     assert made.notes["input"].startswith("pixels: uint8, n × 256 × 256 × 3: pictures, rows from above, resized to 384")
     pixels = pictures(256, 1)
     expected = backbones.load(
-        backbones.Wanted(name="vit-ti16", image_shape=(256, 256, 3), weights=str(weights), prepared=True, batch=1)
+        backbones.Wanted(name="vit-ti16", image_shape=(256, 256, 3), weights=str(weights), batch=1)
     )(pixels)
     features, scores = run(made.path, pixels)
     assert np.abs(features - expected).max() < 1e-4 * np.linalg.norm(expected)

@@ -225,7 +225,6 @@ NO_SENSE: list[tuple[str, dict[str, Any], str, str]] = [
     ("digits", {"limit": 0}, "bad-value", "limit"),
     ("digits", {"batch": -1}, "bad-value", "batch"),
     ("digits", {"hold_out": 0.9}, "bad-value", "hold_out"),
-    ("digits", {"image_size": 32}, "conflict", "image_size"),
     ("imagefolder:pictures", {"image_size": 7}, "bad-value", "image_size"),
     ("imagefolder:pictures", {"model": "vit-b16", "image_size": 32, "classes": 3}, "conflict", "image_size"),
     ("imagefolder:pictures", {"on_error": "null", "classes": 3}, "conflict", "image_size"),

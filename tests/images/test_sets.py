@@ -4,8 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.sets import ImageSet, held_out, spread
 from dpfc_cli.sources.split_files import _hashed
 from tests.images.pictures import SQUARE, files, idx, open_images, values
@@ -35,7 +37,7 @@ def test_a_trial_and_a_part_have_their_labels_their_names_and_the_listing_of_the
             trial = train.spread(n)
             assert values(trial).tolist() == spread(n, N).tolist()
             assert trial.labels.tolist() == [i // 20 for i in values(trial)]
-            assert (trial.n, trial.listing, trial.prepared) == (n, train.listing, train.prepared)
+            assert (trial.n, trial.listing) == (n, train.listing)
             apart = np.concatenate([trial.pixels(i, i + 1) for i in range(n)])
             np.testing.assert_array_equal(trial.pixels(0, n), apart)
             with pytest.raises(IndexError):
@@ -51,6 +53,23 @@ def test_a_trial_and_a_part_have_their_labels_their_names_and_the_listing_of_the
         trial = parts["test"].spread(3)
         assert [trial.pixels.name(i) for i in range(3)] == [names[i] for i in values(trial)]
         assert set(values(trial)) < set(values(parts["test"]))
+
+
+def test_pixels_are_brought_to_a_geometry_as_the_same_picture_in_a_file_is(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (6, 9, 7), np.uint8)
+    for i, image in enumerate(images):
+        path = tmp_path / f"images/train/{'ab'[i % 2]}/{i // 2}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    held = idx(tmp_path / "mnist", (images, (np.arange(6) % 2).astype(np.uint8)))
+    for wanted in (Geometry(resize=24, crop=16), Geometry(resize=(5, 5), crop=8, filter="bilinear")):
+        in_file = open_images(f"imagefolder:{tmp_path / 'images'}", geometry=wanted).splits["train"]
+        found = open_images("mnist", held, geometry=wanted).splits["train"].pixels
+        assert found.shape == (wanted.crop, wanted.crop, 3)
+        by_class = [0, 2, 4, 1, 3, 5]
+        np.testing.assert_array_equal(found(0, 6)[by_class], in_file.pixels(0, 6))
+        np.testing.assert_array_equal(found.only(np.array([3, 1]))(0, 2), found(0, 6)[[3, 1]])
+        assert found(2, 2).shape == (0, *found.shape)
 
 
 def test_one_record_is_taken_of_each_of_n_equal_stretches_and_of_all_classes() -> None:

@@ -70,21 +70,20 @@ class Network(Sharded):
             "dim": self.dim,
         }
         self.epsilon = epsilon
-        self._run = partial(_features, epsilon=epsilon, recipe=self.recipe, prepared=wanted.prepared)
+        self._run = partial(_features, epsilon=epsilon, recipe=self.recipe)
         self.outer = self._placed(parameters.outer)
         self.blocks = [[self._placed(block) for block in stage] for stage in parameters.blocks]
 
 
-@partial(jax.jit, static_argnames=("recipe", "prepared"))
+@partial(jax.jit, static_argnames="recipe")
 def _features(
     pixels: jax.Array,
     outer: Group,
     blocks: list[list[Group]],
     epsilon: float | jax.Array,
     recipe: Recipe,
-    prepared: bool,
 ) -> jax.Array:
-    x = norm(_strided(seen(pixels, recipe, prepared), outer, "stem"), outer, "stem_norm", EPSILON)
+    x = norm(_strided(seen(pixels, recipe), outer, "stem"), outer, "stem_norm", EPSILON)
     for i, stage in enumerate(blocks):
         if i:
             planes = norm(x, outer, f"down_norm{i}", EPSILON).transpose(0, 3, 1, 2)
