@@ -37,6 +37,8 @@ def fast_precision(name: str) -> str:
     """
     import jax
 
+    from dpfc_cli.backbones.batched import tensor_cores
+
     if "bfloat16" not in check(Wanted(name=name)).precisions:
         return "float32"
     device, cpu = jax.local_devices()[0], Path("/proc/cpuinfo")
@@ -44,8 +46,7 @@ def fast_precision(name: str) -> str:
         flags = set(cpu.read_text().split()) if cpu.exists() else set()
         fast = not flags.isdisjoint({"avx512_bf16", "amx_bf16"})
     else:
-        generation = str(getattr(device, "compute_capability", "")).partition(".")[0]
-        fast = device.platform == "tpu" or (generation.isdigit() and int(generation) >= 8)
+        fast = device.platform == "tpu" or tensor_cores()
     return "bfloat16" if fast else "float32"
 
 

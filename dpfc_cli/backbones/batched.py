@@ -1,6 +1,7 @@
 """What networks have in common: the devices that they run on, and their layers."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import jax
@@ -87,11 +88,21 @@ Group = dict[str, jax.Array]
 """The parameters of a part of a network."""
 
 
+@cache
+def tensor_cores() -> bool:
+    """Whether JAX computes on an NVIDIA GPU that has units for products of bfloat16 (compute capability 8)."""
+    generation = str(getattr(jax.local_devices()[0], "compute_capability", "")).partition(".")[0]
+    return generation.isdigit() and int(generation) >= 8
+
+
 def product(x: jax.Array, y: jax.Array) -> jax.Array:
-    """The matrix product of two arrays of one type, as float32."""
+    """The matrix product of two arrays of one type, summed in float32. It is float32, but of their type on an NVIDIA
+    GPU, which would wait for its memory otherwise.
+    """
     # Accelerators round the factors of float32 products to fewer bits unless they are told not to.
     precision = "highest" if x.dtype == jnp.float32 else None
-    product: jax.Array = jnp.matmul(x, y, precision=precision, preferred_element_type=jnp.float32)
+    kept = x.dtype if tensor_cores() else jnp.float32
+    product: jax.Array = jnp.matmul(x, y, precision=precision, preferred_element_type=kept)
     return product
 
 

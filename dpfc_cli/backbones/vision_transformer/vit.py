@@ -11,8 +11,8 @@ the classifier, after the final normalisation:
     map     the output of the attention pooling
     cls+mean  the class token and the mean, one behind the other (Virchow2; DINOv2's own linear classifiers)
 
-With bfloat16, only the factors of matrix products are rounded. The sum over blocks, normalisations, softmax and
-activations stay float32. This costs no time where they are fused with the products. With float32, matrix products use
+With bfloat16, the factors of matrix products are rounded, and on an NVIDIA GPU their results. The sum over blocks,
+normalisations, softmax and activations stay float32. This costs little time where they are fused with the products. With float32, matrix products use
 full float32 precision, also on devices that would round their factors by default.
 """
 
@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpfc_cli.backbones.batched import Group, dense, gelu, norm, product
+from dpfc_cli.backbones.batched import Group, dense, gelu, norm, product, tensor_cores
 from dpfc_cli.backbones.checkpoint import Parameters
 from dpfc_cli.backbones.preprocess import antialiased, interpolated
 from dpfc_cli.backbones.vision_transformer.models import Activation
@@ -120,7 +120,12 @@ def pool(outer: Group, x: jax.Array, a: Architecture) -> jax.Array:
 def _attention(qkv: jax.Array, dtype: Any, a: Architecture) -> jax.Array:
     """Self-attention: from float32 (B, N, 3·D) to (B, N, D) of dtype."""
     batch, count, width = qkv.shape
-    q, k, v = jnp.moveaxis(qkv.reshape(batch, count, 3, a.heads, -1), (2, 3), (0, 2))
+    divided = qkv.reshape(batch, count, 3, a.heads, -1)
+    if dtype == jnp.bfloat16 and tensor_cores() and not a.causal and divided.shape[-1] % 8 == 0:
+        # cuDNN keeps no scores: a whole network takes .8 of the time with 197 tokens, and half with 1,370.
+        q, k, v = jnp.moveaxis(divided.astype(dtype), 2, 0)
+        return jax.nn.dot_product_attention(q, k, v, implementation="cudnn").reshape(batch, count, width // 3)
+    q, k, v = jnp.moveaxis(divided, (2, 3), (0, 2))
     return _mix(q, k, v, dtype, a.causal).swapaxes(1, 2).reshape(batch, count, width // 3)
 
 
