@@ -12,8 +12,8 @@ the classifier, after the final normalisation:
     cls+mean  the class token and the mean, one behind the other (Virchow2; DINOv2's own linear classifiers)
 
 With bfloat16, the factors of matrix products are rounded, and on an NVIDIA GPU their results. The sum over blocks,
-normalisations, softmax and activations stay float32. This costs little time where they are fused with the products. With float32, matrix products use
-full float32 precision, also on devices that would round their factors by default.
+normalisations, softmax and activations stay float32. This costs little time where they are fused with the products.
+With float32, matrix products use full float32 precision, also on devices that would round their factors by default.
 """
 
 from dataclasses import dataclass, replace
