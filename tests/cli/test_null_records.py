@@ -170,7 +170,7 @@ def test_what_keeps_null_records_is_named_at_once_and_works(dpfc: Dpfc, pictures
     one = Path("pictures/train/c0/000.png").read_bytes()
     for path in Path("pictures/train").rglob("*.png"):
         path.write_bytes(one)
-    damage([4])
+    damage([29])
     with shards_of(6):
         refused = dpfc(*line, "set", ends=2)
     assert PARTIAL.exists()

@@ -1,5 +1,6 @@
 """Small sites, their plan, and threads in which they serve."""
 
+import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,6 +70,11 @@ def said(name: str, plan: Federation, asked: str, body: bytes = b"", **more: Any
     return bytes(ask(Path(f"{name}.sock"), message, 2**24, LOST)[1])
 
 
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as each:
+        return each.connect_ex(str(path)) == 0
+
+
 class Serving:
     """Sites that serve in threads, until they have their heads.
 
@@ -92,7 +98,7 @@ class Serving:
         for each in self.threads.values():
             each.start()
         for name in names:
-            while not self._socket(name).exists() and self.threads[name].is_alive():
+            while self.threads[name].is_alive() and not _listens(self._socket(name)):
                 self.threads[name].join(0.01)
 
     def _serve(self, name: str) -> None:
