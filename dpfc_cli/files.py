@@ -267,7 +267,7 @@ def claimed(path: Path) -> int | None:
     """Lock a file that holds values of records. It is made if it is not there, for its owner alone. Returns a
     descriptor of the file, which holds the lock; None if another process holds it.
 
-    A link under that name is removed and not followed.
+    A link under that name, also a hard one, is removed and not followed.
     """
     while True:
         try:
@@ -279,10 +279,13 @@ def claimed(path: Path) -> int | None:
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
-                # A file that an earlier version began may be open to others.
-                os.fchmod(descriptor, 0o600)
-                return descriptor
+            found = os.fstat(descriptor)
+            if os.path.samestat(found, os.lstat(path)):
+                if found.st_nlink == 1:
+                    # A file that somebody else began may be open to others.
+                    os.fchmod(descriptor, 0o600)
+                    return descriptor
+                path.unlink()
         except BlockingIOError:
             os.close(descriptor)
             return None

@@ -14,19 +14,18 @@ Predictions say something about pictures that may be private: the file is for it
 """
 
 import csv
-import fcntl
 import hashlib
 import io
 import json
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from dpfc_cli.errors import Note, UserError, parameter, printable, quoted, unknown
-from dpfc_cli.files import opened, publish, sync, temporary_beside
+from dpfc_cli.files import claimed, opened, publish, sync, temporary_beside
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.outputs import check_new, exists, unwritable
 from dpfc_cli.version import __version__
@@ -142,7 +141,12 @@ def _lines(blocks: Blocks, top: int, path: Path, form: str, identity: list[objec
     said = json.dumps([identity, form, __version__], sort_keys=True)
     partial = path.with_name(f"{path.name}.{hashlib.sha256(said.encode()).hexdigest()[:12]}{PARTIAL}")
     first = header(form, top)
-    with _partial(partial) as file:
+    descriptor = claimed(partial)
+    if descriptor is None:
+        raise UserError(
+            f"{quoted(partial)} is being written by another process.", "Wait until it has ended.", code="busy"
+        )
+    with os.fdopen(descriptor, "r+b") as file:
         saved = _found(file, first, form, top)
         try:
             with closing(blocks(saved.rows)) as more:
@@ -157,28 +161,6 @@ def _lines(blocks: Blocks, top: int, path: Path, form: str, identity: list[objec
         os.fsync(file.fileno())
         _publish(partial, path)
     return saved
-
-
-@contextmanager
-def _partial(path: Path) -> Iterator[IO[bytes]]:
-    """The file of rows, held by this process alone."""
-    with os.fdopen(opened(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f"{quoted(path)} is being written by another process.", "Wait until it has ended.", code="busy"
-            ) from error
-        # Somebody else may have made a file of this name, or have another name of it.
-        found = os.fstat(file.fileno())
-        if found.st_uid != os.geteuid() or found.st_nlink > 1:
-            raise UserError(
-                f"{quoted(path)} is not a file of this user alone, and rows of predictions would be written to it.",
-                "Look at it, remove it, and start again.",
-                code="exists",
-            )
-        os.fchmod(file.fileno(), 0o600)
-        yield file
 
 
 def _found(file: IO[bytes], first: str, form: str, top: int) -> Saved:
