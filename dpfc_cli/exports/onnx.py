@@ -4,15 +4,14 @@ The head computes in float64 inside, as `Head.scores` does, because its clipping
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dpfc_cli.backbones import Backbone
+from dpfc_cli.errors import unsupported
 from dpfc_cli.exports.graph import OPSET, Files, Graph, Values
-from dpfc_cli.heads.backbone import stated_of
+from dpfc_cli.heads.backbone import Recipe, recipe_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import NORM_BITS, Centre, Clip
 from dpfc_cli.progress import Progress
@@ -34,37 +33,38 @@ class Network:
 
 def rebuilt(head: Head, weights: str | None = None, progress: Progress | None = None) -> Network:
     """Make the backbone of a head again, as `heads.backbone` does. A graph computes in float32 in any case."""
-    stated = stated_of(head, "with_backbone", "Export the head alone.")
-    shape = stated.shape(stated.geometry)
-    if max(shape) > _LARGEST:
-        raise stated.refused(
-            f"The pictures of this head have sides of up to {max(shape)} pixels, too many for a graph."
+    recipe = recipe_of(head, "with_backbone", "Export the head alone.")
+    if max(recipe.image_shape) > _LARGEST:
+        raise unsupported(
+            f"The pictures of this head have sides of up to {max(recipe.image_shape)} pixels, too many for a graph.",
+            recipe.instead,
+            parameter=recipe.about,
         )
-    backbone = stated.load(shape, weights, precision="float32", progress=progress)
-    said = _said(backbone.describe(), head.card["features"].get("preparation"))
-    return Network(backbone=backbone, input=shape, said=said)
+    backbone = recipe.load(weights, progress=progress, precision="float32")
+    return Network(backbone=backbone, input=recipe.image_shape, said=_said(recipe))
 
 
-def _said(stated: Mapping[str, Any], preparation: Mapping[str, Any] | None) -> str:
-    """How pictures must be prepared. preparation: what was chosen when the features were made, as the card has it."""
-    recipe, chosen = stated.get("preprocessing"), preparation or {}
-    words = []
-    if "window" in chosen:
-        low, high = chosen["window"]
+def _said(recipe: Recipe) -> str:
+    """How pictures must be prepared."""
+    chosen, words = recipe.preparation, []
+    if chosen.window is not None:
+        low, high = chosen.window
         words.append(f"grey values from {low:g} to {high:g} as 0 to 255")
-    if chosen.get("exif"):
+    if chosen.exif:
         words.append("turned as their EXIF orientation says")
-    sized = chosen if "crop" in chosen else recipe
-    if isinstance(sized, Mapping):
-        resize = sized["resize"]
-        size = (
-            f"{resize[0]} × {resize[1]} pixels" if isinstance(resize, list) else f"{resize} pixels on the shorter side"
-        )
-        words.append(f"resized to {size} ({sized['filter']}), then the central {sized['crop']} × {sized['crop']}")
-    else:
+    if (sized := chosen.geometry) is None:
         words.append("at their own size")
-    inside = "the normalisation of colours" if isinstance(recipe, dict) else "the division by 255"
-    return f"{', '.join(words)}; {inside} is in the graph"
+    else:
+        size = (
+            f"{sized.resize} pixels on the shorter side"
+            if isinstance(sized.resize, int)
+            else f"{sized.resize[0]} × {sized.resize[1]} pixels"
+        )
+        words.append(f"resized to {size} ({sized.filter}, antialiased), then the central {sized.crop} × {sized.crop}")
+    normalises = isinstance(recipe.backbone.get("preprocessing"), dict)
+    return (
+        f"{', '.join(words)}; {'the normalisation of colours' if normalises else 'the division by 255'} is in the graph"
+    )
 
 
 _FLOAT, _DOUBLE = 1, 11

@@ -15,6 +15,8 @@ from dpfc_cli.exports import graph
 from dpfc_cli.exports import onnx as target
 from dpfc_cli.exports.export import export
 from dpfc_cli.exports.onnx import Network, rebuilt
+from dpfc_cli.features.manifest import fingerprint_of
+from dpfc_cli.geometry import PAPER
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.training.request import Privacy
@@ -45,10 +47,15 @@ CASES = [
 ]
 
 
-def head_over(d: int, described: dict[str, Any]) -> Head:
-    """A head over d dimensions whose card names the backbone."""
+def head_over(d: int, described: dict[str, Any], preparation: dict[str, Any] | None = None) -> Head:
+    """A head over d dimensions whose card names the backbone, and how pictures were prepared."""
     card = card_as_written(calibrated("dp-whitened", Privacy(epsilon=1.0)))
-    features = {**card["features"], "backbone": json.loads(json.dumps(described))}
+    backbone, dtype = json.loads(json.dumps(described)), card["features"]["dtype"]
+    fingerprint = fingerprint_of(backbone, card["classes"], d, dtype, preparation)
+    features = {
+        **card["features"],
+        **{"backbone": backbone, "preparation": preparation, "fingerprint": fingerprint},
+    }
     rng = np.random.default_rng(0)
     return Head(
         chain=(Clip(1e-30), Centre(rng.normal(size=d) / d), Clip(0.9)),
@@ -128,7 +135,7 @@ def vit(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Head]:
     described = backbones.load(
         backbones.Wanted(name="vit-ti16", image_shape=(256, 256, 3), weights=str(weights), batch=1)
     ).describe()
-    return weights, head_over(192, described)
+    return weights, head_over(192, described, PAPER.describe())
 
 
 def test_the_backbone_is_made_again_from_the_card_and_takes_prepared_pictures(
@@ -155,10 +162,9 @@ def test_a_graph_says_what_was_done_with_the_pictures_of_the_training() -> None:
     head = head_over(backbone.dim, backbone.describe())
     assert "at their own size" in rebuilt(head).said
     prepared = {"resize": 28, "crop": 24, "filter": "bicubic", "window": [-160.0, 240.0], "exif": True}
-    head.card["features"]["preparation"] = prepared
-    assert rebuilt(head).said == (
+    assert rebuilt(head_over(backbone.dim, backbone.describe(), prepared)).said == (
         "grey values from -160 to 240 as 0 to 255, turned as their EXIF orientation says, resized to 28 pixels on the "
-        "shorter side (bicubic), then the central 24 × 24; the division by 255 is in the graph"
+        "shorter side (bicubic, antialiased), then the central 24 × 24; the division by 255 is in the graph"
     )
 
 
