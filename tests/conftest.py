@@ -15,7 +15,7 @@ from dpfc_cli import memory
 from dpfc_cli.evaluation import private
 from dpfc_cli.features import table
 from dpfc_cli.images import tables
-from dpfc_cli.privacy import passes
+from dpfc_cli.privacy import passes, poisson
 from dpfc_cli.training import machine
 
 # They would decide how wide and how coloured everything is that tests read.
@@ -23,19 +23,31 @@ for _name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TERM", "TTY_COMPATIBLE"):
     os.environ.pop(_name, None)
 
 BLOCKS = {"privacy": ((5, 2), (16, 4), (639, 16), (math.inf, 256)), "methods": ((199, 16), (math.inf, 1024))}
-"""For each room: the most records of a set, and the records of a block. A function is compiled anew for each size."""
+"""For some rooms: the most records of a set, and the records of a block; elsewhere there are 256. A function is
+compiled anew for each size.
+"""
+FINE = poisson.FINE
 
 
-@pytest.fixture(autouse=True)
-def several_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the tests of core and methods a pass takes several blocks, mostly with a shorter last one, as with real
-    data.
-    """
-    sizes = BLOCKS.get(request.path.parent.name)
-    if sizes is not None:
-        monkeypatch.setattr(
-            passes, "block_rows", lambda facts: next(rows for most, rows in sizes if facts.records <= most)
-        )
+def losses_in(interval: float) -> None:
+    """Let ε of samples be computed in such steps."""
+    poisson.FINE = interval
+    poisson.epsilon_for.__defaults__ = (0.0, interval)
+
+
+# Outside the core they are coarse. That gives a bound, too, in a fortieth of the time.
+losses_in(poisson.COARSE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def several_blocks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A pass takes several blocks, mostly with a shorter last one, as with real data."""
+    name = request.path.parent.name
+    sizes = BLOCKS.get(name, ((math.inf, 256),))
+    losses_in(FINE if name == "privacy" else poisson.COARSE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passes, "block_rows", lambda facts: next(rows for most, rows in sizes if facts.records <= most))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ of XLA, and NumPy hands AᵀA to `dsyrk`. With other devices the product runs wh
 partial sums of the devices is exact as well.
 """
 
+import functools
 import itertools
 import threading
 from collections.abc import Iterator
@@ -31,11 +32,12 @@ NARROW = 192
 """If a panel has fewer columns than this, the products are too small to be fast."""
 
 
+@functools.cache
 def check_exact() -> None:
     """ArithmeticError if products of integers are not exact on the devices of this machine. Some accelerators have no
     true float64.
 
-    This is also the first use of the devices, so it shows what JAX cannot do.
+    This is also the first use of the devices, so it shows what JAX cannot do. A process looks once.
     """
     # As large as real factors, because a library may choose its kernel by size. The sums come near 2⁵².
     a = np.random.default_rng(0).integers(2**20, 2**21, size=(1024, 64)).astype(np.float64)

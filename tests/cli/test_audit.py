@@ -12,7 +12,6 @@ import pytest
 from dpfc_cli.audit import audit as audits
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator as curator_module
-from dpfc_cli.privacy import poisson
 from tests.audit.once import sums_computed_once
 from tests.cli.conftest import Dpfc
 
@@ -128,7 +127,6 @@ def test_other_claims_are_attacked(dpfc: Dpfc) -> None:
 
 
 def test_trainings_on_samples_are_attacked_in_methods_that_sample(dpfc: Dpfc, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poisson, "FINE", poisson.COARSE)
     line = ("audit", "--sampling-rate", "0.5", "--epsilon", "2", "--json", *FEW)
     found = json.loads(dpfc(*line, "--method", "dp-sgd", ends=0).stdout)
     assert found["sampling_rate"] == 0.5

@@ -11,7 +11,7 @@ from dpfc_cli.privacy import passes
 from dpfc_cli.privacy.directions import Directions, InMemory
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
-from dpfc_cli.privacy.passes import Block, BlockStream, Counted, IncompletePassError, Part, chained, part_of
+from dpfc_cli.privacy.passes import Block, BlockStream, Counted, IncompletePassError, Part, block_rows, chained, part_of
 from dpfc_cli.privacy.queries import Gradient, Query
 from dpfc_cli.privacy.sums import Summed, partial_sum
 from tests.support import every_query, exact_sum, of_each_way
@@ -186,14 +186,13 @@ def persons_of(*sizes: int) -> list[int]:
     return np.repeat(np.arange(len(sizes)), sizes).tolist()
 
 
-def test_blocks_are_powers_of_two_and_their_factors_take_64_mebibytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
+def test_blocks_are_powers_of_two_and_their_factors_take_64_mebibytes() -> None:
     for n, d, m, rows in (
         (10**6, 192, 10, 8192), (10, 5, 3, 64), (64, 5, 3, 64), (65, 5, 3, 128),
         # 64 MiB exactly, and more.
         (10**6, 2046, 1, 4096), (10**6, 2046, 2, 2048), (10**6, 1, 2046, 4096), (10**6, 2**17, 2**17, 64),
     ):  # fmt: skip
-        assert passes.block_rows(Facts(n=n, d=d, m=m)) == rows
+        assert block_rows(Facts(n=n, d=d, m=m)) == rows
 
 
 def test_a_pass_has_all_records_in_the_blocks_that_were_asked_for_or_is_refused() -> None:

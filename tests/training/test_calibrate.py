@@ -1,6 +1,5 @@
 """Calibration: from what was asked for to a plan, its noise and its guarantee. No record is needed for it."""
 
-import functools
 import math
 from dataclasses import replace
 from typing import Any
@@ -80,18 +79,16 @@ def test_only_sampled_releases_take_seconds_and_say_so() -> None:
         assert guaranteed(made).epsilon == exact
 
 
-def test_the_noise_of_samples_is_the_least_that_keeps_an_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poisson, "FINE", poisson.COARSE)
+def test_the_noise_of_samples_is_the_least_that_keeps_an_epsilon() -> None:
     plan = plan_of(FACTS, (Gram(CHAIN), 1.0), rate=0.5)
     found, _ = noised(plan, FACTS, Privacy(epsilon=1.0))
     assert (found.epsilon, found.delta) == (1.0, 1e-5)
-    spent = poisson.epsilon_for(*poisson.sampled_of(plan, found.mu), 1e-5, found.eta, poisson.COARSE)
+    spent = poisson.epsilon_for(*poisson.sampled_of(plan, found.mu), 1e-5, found.eta)
     assert 1 - 2e-6 <= spent <= 1
 
 
 def test_where_samples_take_the_least_noise_the_epsilon_is_what_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search for the noise ends there. It is made for the release that has the least noise."""
-    monkeypatch.setattr(poisson, "epsilon_for", functools.partial(poisson.epsilon_for, interval=poisson.COARSE))
     plan = plan_of(FACTS, (Gram(CHAIN), 0.9), (Gram(CHAIN), 0.1), rate=0.5)
 
     def stated(sigma: float) -> accounting.Guarantee:
