@@ -25,7 +25,6 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator, sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
-from dpfc_cli.report.account import SQUARES
 from dpfc_cli.training.observer import TrainingWarning
 from tests.cli.conftest import Dpfc, charges, error_of, one_line
 from tests.support import blobs
@@ -218,21 +217,19 @@ def test_a_cap_is_set_shown_and_changed_and_every_change_stays(dpfc: Dpfc, featu
     assert dpfc(*SET, "--population", "ward").exit_code == 0
     assert dpfc(*SET, "--cap", "3", *by).exit_code == 0
     assert [(each["population"], each["left"]["1e-05"]) for each in told(dpfc)] == [("ward", 3.0)]
-    assert SQUARES not in dpfc("budget").stdout
     assert dpfc(*LS, "1").exit_code == 0
-    # What is spent and what is left are not the cap.
-    assert SQUARES in dpfc("budget").stdout
     # Without a name it is the newest set.
     more, before = ("budget", "--cap", "4", "--delta", "1e-6"), BOOK.read_bytes()
     assert [dpfc(*line).exit_code for line in (more, (*SET, "--cap", "none"))] == [2, 2]
     assert BOOK.read_bytes() == before
-    assert "raised after 1 charge" in dpfc(*more, "--note", "the board", ends=0).stdout
+    assert dpfc(*more, "--note", "the board").exit_code == 0
     for change in (("2",), ("none", "--note", "the study has ended")):
         assert dpfc(*SET, "--cap", *change).exit_code == 0
     (account,) = told(dpfc)
     assert [(each["epsilon"], each["delta"]) for each in account["caps"]] == [
         *((3.0, 1e-5), (4.0, 1e-6), (2.0, 1e-5), (None, None))
     ]
+    assert [each["charges_before"] for each in account["caps"][:2]] == [0, 1]
     assert [account["caps"][i]["note"] for i in (0, 3)] == ["section 4 of the plan", "the study has ended"]
     assert (account["caps"][0]["by"], account["left"]) == ("N. Officer", None)
     assert not any(each["in_force"] for each in account["caps"])

@@ -128,9 +128,6 @@ def test_ctrl_c_ends_with_130_and_says_what_stands(dpfc: Dpfc, features: Path, m
     # Its head lies nowhere.
     for told in (dpfc("list", ends=0).stdout, dpfc("evaluate", ends=2).stderr):
         assert "goes on with its" in " ".join(told.split())
-    # Before the ledger was read nobody knows that it is charged.
-    monkeypatch.setattr(trainings, "calibrate", stopped)
-    assert "This run charged nothing" in dpfc(*TRAIN, ends=130).stderr
 
 
 def test_ledgers_outlive_their_sets(dpfc: Dpfc, features: Path) -> None:

@@ -145,12 +145,11 @@ def test_on_a_terminal_it_asks_before_it_charges_a_set_that_it_chose_of_several(
 
 
 @pytest.mark.usefixtures("ctrl_c", "second_set")
-def test_ctrl_c_and_the_end_of_input_at_the_question_charge_nothing() -> None:
-    for key in ("\x03", "\x04"):
-        code, shown = on_a_terminal(key, *LINE)
-        assert (code, QUESTION in shown) == (130, True)
-        assert "Nothing was charged, and no head was written." in shown
-        assert not charges()
+def test_ctrl_c_and_the_end_of_input_at_the_question_charge_nothing(dpfc: Dpfc) -> None:
+    code, shown = on_a_terminal("\x03", *LINE)
+    assert (code, QUESTION in shown) == (130, True)
+    assert dpfc(*LINE, answer="").exit_code == 130
+    assert not charges()
 
 
 def test_the_same_training_is_charged_again_only_if_somebody_says_so(dpfc: Dpfc, features: Path) -> None:

@@ -411,31 +411,29 @@ def told(process: "subprocess.Popen[str]") -> None:
     print(file=process.stdin, flush=True)
 
 
-@pytest.mark.usefixtures("ctrl_c")
 def test_one_charge_pays_for_one_training_whatever_becomes_of_equal_commands_that_wait(
     features: FeatureSet, typed: Callable[..., "subprocess.Popen[str]"]
 ) -> None:
-    """Three equal commands wait for the ledger. One is stopped, one is killed, and the third is charged. While it runs
-    the command is typed again.
+    """Two equal commands wait for the ledger. One is killed, and the other is charged. While it runs the command is
+    typed again.
     """
-    waiting = [typed(), typed(), typed("hold")]
-    assert [heard(each) for each in waiting] == ["ready"] * 3
+    waiting = [typed(), typed("hold")]
+    assert [heard(each) for each in waiting] == ["ready"] * 2
     with closing(sqlite3.connect(LEDGER, isolation_level=None)) as busy:
         busy.execute("BEGIN IMMEDIATE")
         for each in waiting:
             told(each)
-        assert [heard(each) for each in waiting] == ["charging"] * 3
-        stopped, killed, third = waiting
-        stopped.send_signal(signal.SIGINT)
+        assert [heard(each) for each in waiting] == ["charging"] * 2
+        killed, other = waiting
         killed.kill()
-    assert [each.wait() for each in (stopped, killed)] == [-signal.SIGINT, -signal.SIGKILL]
-    assert heard(third) == "running"
-    assert (states(features), len(kept())) == (["charged"], 3)
+    assert killed.wait() == -signal.SIGKILL
+    assert heard(other) == "running"
+    assert (states(features), len(kept())) == (["charged"], 2)
     again = typed()
     again.communicate("\n")
     assert (again.returncode, states(features), len(heads())) == (0, ["charged", "written"], 1)
-    third.communicate("\n" * 9)
-    assert (third.returncode, kept()) == (0, [])
+    other.communicate("\n" * 9)
+    assert (other.returncode, kept()) == (0, [])
     assert states(features) == ["written"] * 2
     assert len(heads()) == len(charges(features)) == 2
 
