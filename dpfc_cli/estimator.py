@@ -75,10 +75,11 @@ TEMPORARY = ".fit-"
 SOURCE = "PrivateClassifier.npz"
 """What the manifest of a set of ours says that it was imported from."""
 COPIED = (
-    "each fit of each copy of this classifier is charged to its ledger. A cross-validation makes one for each part, a "
-    "grid search one for each part and setting, and one more: without it (refit=False) it keeps its scores where a cap "
-    "ends it. A search gives groups to its splitter alone, so its fits protect each record. With scikit-learn's "
-    "enable_metadata_routing and set_fit_request(groups=True) they protect persons."
+    "each fit of each copy of this classifier is charged to its ledger, up to PrivateClassifier(cap=…). A "
+    "cross-validation makes one for each part, a grid search one for each part and setting, and one more: without it "
+    "(refit=False) it keeps its scores where a cap ends it. A search gives groups to its splitter alone, so its fits "
+    "protect each record. With scikit-learn's enable_metadata_routing and set_fit_request(groups=True) they protect "
+    "persons."
 )
 """Said before the fits of a search, which begins with copies."""
 
@@ -230,11 +231,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         checked = plan(request, observer)
         after = checked.after
         if len(after.charges) > 1:
-            limit = " A cap limits it: PrivateClassifier(cap=…)." if self.cap is None and self.seed is None else ""
             spent = after.summed(checked.charge.delta or default_delta(checked.calibrated.facts.n))
-            observer.warn(
-                f"this is charge {len(after.charges)} with this ledger. Spent by all charges together: {spent}.{limit}"
-            )
+            observer.warn(f"this is charge {len(after.charges)} with this ledger. Spent by all together: {spent}.")
         return finish(checked, observer)
 
     @property

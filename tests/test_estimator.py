@@ -131,7 +131,7 @@ def test_a_grid_search_over_options_is_warned_of_with_what_it_spends_together(mo
     assert "a grid search one for each part and setting" in str(said[0].message), "before the first fit"
     spent = search.best_estimator_.privacy_["spent"]
     # Two settings on two parts, and the best on all.
-    again = [str(each.message) for each in said if "all charges together" in str(each.message)]
+    again = [str(each.message) for each in said if "Spent by all together" in str(each.message)]
     assert len(again) == 4
     assert "charge 5 " in again[-1]
     assert f"epsilon = {rounding.epsilon(spent)} at delta = 1e-05" in again[-1]

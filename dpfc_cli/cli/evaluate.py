@@ -82,7 +82,7 @@ def evaluate(
     """
     from dpfc_cli.evaluation import evaluate as evaluation
     from dpfc_cli.heads.head import Head
-    from dpfc_cli.ledger.file import ledger_path, read
+    from dpfc_cli.ledger.file import ledger_path
     from dpfc_cli.report import evaluated
     from dpfc_cli.show.markdown import markdown
 
@@ -103,9 +103,9 @@ def evaluate(
         if not asked["again"] and display.can_ask():
             from dpfc_cli.training.charge import charged_again, question
 
-            book = read(ready.account.ledger)
-            refused = charged_again(book, ready.charge, found.name)
-            cost = question(ready.charge, found.name, book.with_facts(ready.charge).account_of(found.manifest.id))
+            refused = charged_again(ready.book, ready.charge, found.name)
+            after = ready.book.with_facts(ready.charge).account_of(found.manifest.id)
+            cost = question(ready.charge, found.name, after)
             said = "" if refused is None else f"{refused.what} "
             if not display.confirmed(f"{said}{ready.sure} Charge {cost}?"):
                 raise refused or UserError("Nothing was charged.", "No figure was released.", code="declined")

@@ -63,14 +63,11 @@ def _document(found: "Inventory") -> Document:
     ]
     head_columns = ("head", "set", "method", "made", "delta", "epsilon")
     no_sets = Words("There is none yet. Make one: dpfc extract digits")
-    trained = any(each.charges for each in found.sets)
-    none = (
-        "There is none here. The ledger has charges, and 'dpfc budget' shows their states: what was written lies "
-        "elsewhere, and a private training that was stopped goes on with its command."
-    )
-    if not trained:
-        known = all(each.charges is not None for each in found.sets)
-        none = "There is none yet. Train one: dpfc train --epsilon 1" if known else "There is none here."
+    none = "There is none yet. Train one: dpfc train --epsilon 1"
+    # Of a ledger that cannot be read nobody knows.
+    if any(each.charges != 0 for each in found.sets):
+        none = "There is none here. 'dpfc budget' shows the states of charges: what was written lies elsewhere, and a "
+        none += "private training that was stopped goes on with its command."
     no_heads = Words(none)
     seeded = [Words(SEEDED)] if any(each.seeded for each in found.heads) else []
     last = None if found.failed is None else found.failed.what

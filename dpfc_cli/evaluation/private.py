@@ -130,14 +130,14 @@ class PrivateEvaluation(Told):
 class Ready:
     """An evaluation that nothing stands against: what is left is to charge it and to read the records.
 
-    account: what was spent before. sure: how sure its figures will be, in a sentence. warnings: for whoever reads them.
+    book: what was charged before. sure: how sure its figures will be, in a sentence. warnings: for whoever reads them.
     """
 
     wanted: PrivateScoring
     planned: Planned
     queries: tuple[Outcomes, ...]
     charge: Charge
-    account: Account
+    book: Ledger
     sure: str
     warnings: tuple[str, ...]
 
@@ -173,7 +173,7 @@ def prepare(
             allowed=allowed,
         )
     check_devices()
-    account, half = book.account_of(features.manifest.id), facts.n / 2
+    half = facts.n / 2
     noisy, exact = (fraction(half, half, each, each, facts.n)[1] for each in (max(plan.noise.sigmas), 0.0))
     if noisy == (0.0, 1.0):
         raise UserError(
@@ -182,14 +182,12 @@ def prepare(
             "Give a larger one, or a split with more of them. Nothing was charged.",
             parameter="epsilon",
         )
-    for lost in (without_charge(cards(heads_folder()), book), loses(account, charge)):
+    for lost in (without_charge(cards(heads_folder()), book), loses(book.account_of(charge.set), charge)):
         if lost is not None:
             warn(lost)
     with_noise, without = (interval(each, facts.n) for each in (noisy, exact))
     sure = f"The 95 % interval of an accuracy of one half will be {with_noise}, and without noise {without}."
-    return Ready(
-        wanted=wanted, planned=plan, queries=asked, charge=charge, account=account, sure=sure, warnings=warnings
-    )
+    return Ready(wanted=wanted, planned=plan, queries=asked, charge=charge, book=book, sure=sure, warnings=warnings)
 
 
 def release(ready: Ready, progress: Progress | None = None) -> PrivateEvaluation:

@@ -146,12 +146,9 @@ def _check_new(accounts: list[Account], cap: Cap) -> None:
     if any(account.adopted for account in accounts):
         what = "A set was adopted here, and what was spent on it before is not known. So no cap can hold."
         remedy = "Unite this ledger with the one of that set (merge), before the set is adopted."
-    elif any(account.unprotected for account in accounts):
-        what = "A training without a guarantee was charged here: it has epsilon = ∞. So no cap can hold."
+    elif math.isinf(spent) or any(account.unprotected for account in accounts):
+        what = f"Something charged here has epsilon = ∞ for one {cap.unit}. So no cap for {cap.unit}s can hold."
         remedy = "'dpfc budget' shows it. If its set has records of others, say whose: 'dpfc budget --population'."
-    elif math.isinf(spent):
-        what = "Earlier trainings protect records, and not persons. So no cap for persons can hold."
-        remedy = "'dpfc budget' shows these trainings. A cap for records can be set: name a set without persons."
     else:
         what = f"More than epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g} is spent already."
         least = epsilon_for(math.sqrt(spent), cap.delta, RESERVE)

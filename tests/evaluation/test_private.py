@@ -382,7 +382,7 @@ def test_figures_are_fractions_of_the_counts(features: FeatureSet, head: Head) -
     def told(*answers: tuple[list[float], float]) -> PrivateEvaluation:
         """The figures of these counts with noise of these standard deviations."""
         found = [np.stack([counts, np.full(len(counts), noise)]) for counts, noise in answers]
-        return private_evaluation._figures(ready, found, ready.account)
+        return private_evaluation._figures(ready, found, ready.book.account_of(features.manifest.id))
 
     found = told(([120.0, 30.0], 3.0))
     assert (found.n, found.top1, found.interval, found.noise) == (150, *fraction(120.0, 30.0, 3.0, 3.0, N))
