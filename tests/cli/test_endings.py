@@ -27,13 +27,6 @@ def ended(*arguments: str, program: str = MAIN, out: str = "/dev/null") -> "subp
         )
 
 
-def stopped(program: str) -> None:
-    """A program that gets Ctrl-C says so in one object, and nothing else."""
-    result = ended(*SIGMA, "--json", program=program)
-    error = json.loads(result.stderr)["error"]
-    assert (result.returncode, error["exit_code"], error["code"]) == (130, 130, "stopped")
-
-
 @full
 def test_a_full_disk_is_named_as_such_whatever_was_to_be_said() -> None:
     result = ended("train", "--help", out="/dev/full")
@@ -105,47 +98,76 @@ def test_characters_that_the_terminal_lacks_are_replaced() -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-@pytest.mark.usefixtures("ctrl_c")
-def test_a_second_ctrl_c_ends_as_the_first_does() -> None:
-    program = f"""
-import os, signal
-from dpfc_cli.cli import budget, display
-def stop(*_):
-    os.kill(os.getpid(), signal.SIGINT)
-budget._converted = stop
-import atexit; atexit.register(stop)
-{MAIN}
-"""
-    result = ended(*SIGMA, program=program)
-    assert result.returncode == 130
-    assert "Traceback" not in result.stderr
-
-
-@pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("error", ["OSError('h5py')", "errors.damaged('It ends early.', 'Make it again.')"])
-def test_ctrl_c_that_became_another_error_is_said_as_ctrl_c(error: str) -> None:
-    program = f"""
-import os, signal
-from dpfc_cli import errors
+MOMENTS = {
+    "while a module of others is imported": "at_import('typer')",
+    "while a module of its own is imported": "at_import('dpfc_cli.cli.budget')",
+    "while the command is looked for": "from dpfc_cli.cli import help; help.Group.parse_args = press",
+    "while its line is parsed": "from dpfc_cli.cli import help; help.Command.parse_args = press",
+    "and again when its error was said": """
+from dpfc_cli.cli import budget, stop
+real = stop.finish
+def again(said):
+    real(said)
+    press()
+budget._converted, stop.finish = press, again
+""",
+    "and it becomes an error of a library": "becomes(OSError('h5py'))",
+    "and it becomes an error of the user": "from dpfc_cli import errors; becomes(errors.damaged('A', 'B'))",
+    # JAX has a callback for the garbage collector, and Python drops exceptions that are raised in one.
+    "while garbage is collected, where Python drops it": """
+from dpfc_cli import progress
 from dpfc_cli.cli import budget
-def read(*_):
-    try:
-        os.kill(os.getpid(), signal.SIGINT)
-    except KeyboardInterrupt:
-        raise {error}
-budget._converted = read
-{MAIN}
+def collected(*_):
+    gc.callbacks.remove(collected)
+    press()
+def work(*_):
+    gc.callbacks.append(collected)
+    gc.collect()
+    progress.show("Working", 1, 2)
+budget._converted = work
+""",
+    "at the moment the command has ended": """
+from dpfc_cli.cli import stop
+real, calls = stop.finish, []
+def late(said):
+    calls.append(1)
+    len(calls) > 1 or press()
+    real(said)
+stop.finish = late
+""",
+    "after the last line": "atexit.register(press)",
+}
+PRESSES = """
+import atexit, gc, importlib.abc, os, signal, sys
+from dpfc_cli.__main__ import main
+def press(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == self.name:
+            sys.meta_path.remove(self)
+            press()
+def at_import(name):
+    finder = Finder()
+    finder.name = name
+    sys.meta_path.insert(0, finder)
+def becomes(error):
+    from dpfc_cli.cli import budget
+    def read(*_):
+        try:
+            press()
+        except KeyboardInterrupt:
+            raise error
+    budget._converted = read
 """
-    result = ended(*SIGMA, "--json", program=program)
-    said = json.loads(result.stderr)["error"]
-    assert (result.returncode, said["exit_code"], said["code"]) == (130, 130, "stopped")
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_after_the_last_line_is_said() -> None:
-    program = f"import atexit, os, signal; atexit.register(os.kill, os.getpid(), signal.SIGINT); {MAIN}"
-    result = ended(*SIGMA, program=program)
-    assert (result.returncode, result.stderr) == (130, "Error: Stopped.\n")
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_at_any_moment_is_said_in_one_object_and_nothing_else(moment: str) -> None:
+    result = ended(*SIGMA, "--json", program=f"{PRESSES}{MOMENTS[moment]}\nmain()")
+    error = json.loads(result.stderr)["error"]
+    assert (result.returncode, error["exit_code"], error["code"]) == (130, 130, "stopped")
 
 
 def test_a_process_that_was_started_to_ignore_ctrl_c_goes_on() -> None:
@@ -163,30 +185,6 @@ stop()
     finally:
         signal.signal(signal.SIGINT, before)
     assert (result.returncode, result.stderr) == (0, "")
-
-
-def test_a_ctrl_c_that_python_drops_is_not_lost_and_shows_no_traceback(ctrl_c: None) -> None:
-    """JAX has a callback for the garbage collector, and Python drops exceptions that are raised in one."""
-    program = f"""
-import gc, os, signal, sys
-from dpfc_cli import progress
-from dpfc_cli.cli import budget
-def collected(*_):
-    gc.callbacks.remove(collected)
-    os.kill(os.getpid(), signal.SIGINT)
-def work(*_):
-    gc.callbacks.append(collected)
-    gc.collect()
-    print("Python dropped it.", file=sys.stderr)
-    progress.show("Working", 1, 2)
-    print("went on")
-budget._converted = work
-{MAIN}
-"""
-    result = ended(*SIGMA, program=program)
-    assert "Python dropped it." in result.stderr
-    assert "Exception ignored" not in result.stderr
-    assert result.returncode == 130
 
 
 def test_sigterm_stops_as_ctrl_c_does_and_says_what_is_charged(dpfc: Dpfc, features: Path) -> None:
@@ -212,53 +210,6 @@ run._settled = twice
     outcome = read(Path("features", LEDGER)).outcome(charge.id)
     assert outcome is not None
     assert outcome.state == "stopped"
-
-
-@pytest.mark.parametrize("module", ["typer", "dpfc_cli.cli.budget"])
-@pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_while_modules_are_imported_is_said_in_one_line(module: str) -> None:
-    """The first tenths of a second are imports. Ctrl-C comes when that one begins."""
-    program = f"""
-import importlib.abc, os, signal, sys
-class Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name == {module!r}:
-            sys.meta_path.remove(self)
-            os.kill(os.getpid(), signal.SIGINT)
-from dpfc_cli.__main__ import main
-sys.meta_path.insert(0, Finder())
-main()
-"""
-    stopped(program)
-
-
-@pytest.mark.parametrize("part", ["Group", "Command"])
-@pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_while_a_line_is_parsed_is_said_in_one_line(part: str) -> None:
-    program = f"""
-import os, signal
-from dpfc_cli.cli import budget, help
-help.{part}.parse_args = lambda *_: os.kill(os.getpid(), signal.SIGINT)
-{MAIN}
-"""
-    stopped(program)
-
-
-@pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_at_the_moment_a_command_has_ended_shows_no_traceback() -> None:
-    program = f"""
-import os, signal
-from dpfc_cli.cli import stop
-real, calls = stop.finish, []
-def late(said):
-    calls.append(1)
-    if len(calls) == 1:
-        os.kill(os.getpid(), signal.SIGINT)
-    real(said)
-stop.finish = late
-{MAIN}
-"""
-    stopped(program)
 
 
 def test_the_console_script_is_the_module_that_imports_least() -> None:

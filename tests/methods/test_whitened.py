@@ -109,8 +109,8 @@ def test_every_record_has_the_same_length_in_the_white_space_and_the_head_needs_
 def test_the_non_private_baseline_goes_to_the_optimum_of_softmax_regression() -> None:
     from sklearn.linear_model import LogisticRegression
 
-    x, y = blobs(1500, 8, 4, apart=2.0)
-    facts = Facts(n=1500, m=4, d=8)
+    x, y = blobs(1000, 8, 4, apart=2.0)
+    facts = Facts(n=1000, m=4, d=8)
     watched: list[Gradient] = []
 
     class Oracle(NonPrivate):
@@ -153,7 +153,7 @@ def half_precision(x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("brought", [shifted, of_two_scales, deficient, half_precision])
 def test_features_of_many_scales_and_types_are_learned(brought: object) -> None:
-    x, y = blobs(4000, 8, 4, apart=6.0)
+    x, y = blobs(2000, 8, 4, apart=6.0)
     assert learned(brought(x), y, 4, 1.0) > 0.95  # type: ignore[operator]
 
 
