@@ -19,7 +19,7 @@ $(BIN)/pip:
 # pip would compile modules one by one.
 .venv/.test: pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[test]'
-	-$(BIN)/python -m compileall -q -j 0 .venv/lib
+	-$(BIN)/python -m compileall -q -j 0 .venv/lib dpfc_cli
 	@touch $@
 
 demo: .venv/.run ## Extract, train (ε = 1, ε = 8, non-private), evaluate and budget on the embedded digits
