@@ -1,9 +1,9 @@
 """The arrays in files, by what their headers declare. Nothing is expanded before its size is known.
 
 An archive of some kilobytes can hold arrays of many gigabytes: zeros compress a thousandfold, and honest features may
-be zeros, too. So sizes are never limited as such. An array is read a few rows at a time, or its declared size is held
-against the memory that is free. `zipfile` gives no more bytes than the archive declares for a member. Nothing is
-unpickled.
+be zeros, too. So sizes are never limited as such. An array is read a few rows at a time, or (of an archive) its
+declared size is held against the memory that is free. `zipfile` gives no more bytes than the archive declares for a
+member. Nothing is unpickled.
 """
 
 import math
@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -109,10 +110,31 @@ def npz(path: Path, stack: ExitStack) -> dict[str, Array]:
             continue
         if name in found:
             raise ValueError(f"it holds '{name}' twice")
-        member = _Member(path, archive, each)
-        found[name] = Array(member.shape, member.dtype, member.rows)
-        stack.callback(member.close)
+        try:
+            with archive.open(each) as file:
+                shape, dtype = header(file)
+                size, held = math.prod(shape) * dtype.itemsize, each.file_size - file.tell()
+        except BROKEN as error:
+            raise ValueError(f"'{each.filename}': {error}") from error
+        if size != held:
+            raise ValueError(f"'{each.filename}': it declares {size:,} bytes of numbers, and holds {held:,}")
+        found[name] = Array(shape, dtype, _held(path, archive, each, size))
     return found
+
+
+def _held(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, size: int) -> Rows:
+    """The rows of an array in an archive. It is read once, as a whole."""
+
+    @cache
+    def whole() -> np.ndarray:
+        check_fits(path, f"'{member.filename}'", size)
+        with archive.open(member) as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
+            # The checksum is compared at the end.
+            file.read(1)
+        return np.asarray(array)
+
+    return lambda start, stop: whole()[start:stop]
 
 
 def safetensors(path: Path, stack: ExitStack) -> dict[str, Array]:
@@ -131,72 +153,8 @@ def safetensors(path: Path, stack: ExitStack) -> dict[str, Array]:
 FORMATS: dict[str, Format] = {NPY: npy, ".npz": npz, ".safetensors": safetensors}
 
 
-class _Member:
-    """One array of an archive."""
-
-    def __init__(self, path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-        self._path, self._archive, self._member = path, archive, member
-        self._at = 0
-        self._file: IO[bytes] | None = None
-        self._held: np.ndarray | None = None
-        try:
-            with archive.open(member) as file:
-                self.shape, self._fortran, self.dtype = header(file)
-                at = file.tell()
-            self._size = math.prod(self.shape) * self.dtype.itemsize
-            if at + self._size != member.file_size:
-                raise ValueError(f"it declares {self._size:,} bytes of numbers, and holds {member.file_size - at:,}")
-        except BROKEN as error:
-            raise ValueError(f"'{member.filename}': {error}") from error
-
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        """The rows [start, stop). Reading forwards reads the archive once."""
-        if self._fortran and len(self.shape) > 1:
-            if self._held is None:
-                check_fits(self._path, f"'{self._member.filename}'", self._size, copies=2)
-                self._held = self._columns()
-            return self._held[start:stop]
-        width = math.prod(self.shape[1:]) * self.dtype.itemsize
-        if self._file is None or start < self._at:
-            self._begin()
-        assert self._file is not None
-        while self._at < start:
-            step = min(start - self._at, max(1, _PIECE // max(width, 1)))
-            _exactly(self._file, step * width)
-            self._at += step
-        stop = min(stop, self.shape[0])
-        self._at = stop
-        found = np.frombuffer(_exactly(self._file, (stop - start) * width), self.dtype).reshape(-1, *self.shape[1:])
-        if stop == self.shape[0]:
-            # The checksum is compared at the end.
-            self._file.read(1)
-        return found
-
-    def _columns(self) -> np.ndarray:
-        """The whole array, which is stored column by column."""
-        self._begin()
-        assert self._file is not None
-        values = np.frombuffer(_exactly(self._file, self._size), self.dtype)
-        self._file.read(1)
-        return values.reshape(self.shape[::-1]).T
-
-    def _begin(self) -> None:
-        self.close()
-        self._file = self._archive.open(self._member)
-        header(self._file)
-        self._at = 0
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-_PIECE = 2**22
-"""Bytes that are passed over at a time."""
-
-
-def header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, whether columns come first, and dtype, of the array at the beginning of a file.
+def header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype of the array at the beginning of a file.
 
     NumPy reads the header without running code. Headers of the later versions are for arrays of many fields; they may
     take gigabytes.
@@ -208,17 +166,10 @@ def header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("it has an array that is not one of plain numbers")
     try:
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     except MemoryError:
         # Python's parser says so of brackets that are nested too deeply.
         raise ValueError("its header is nested too deeply") from None
     if dtype.hasobject or min(shape, default=0) < 0:
         raise ValueError("it has an array of Python objects, or of a negative shape")
-    return shape, fortran, dtype
-
-
-def _exactly(file: IO[bytes], count: int) -> bytes:
-    found = file.read(count) if count else b""
-    if len(found) != count:
-        raise ValueError("it ends too early")
-    return found
+    return shape, dtype

@@ -72,7 +72,7 @@ NUMBERS = (int, float, np.integer, np.floating, np.bool_)
 """The types of labels that are numbers."""
 TEMPORARY = ".fit-"
 """How the name of a folder begins that holds the records until they are imported."""
-SOURCE = "PrivateClassifier.npz"
+SOURCE = "PrivateClassifier"
 """What the manifest of a set of ours says that it was imported from."""
 COPIED = (
     "each fit of each copy of this classifier is charged to its ledger, up to PrivateClassifier(cap=…). A "
@@ -366,7 +366,9 @@ def _set_of(arrays: Mapping[str, np.ndarray], classes: tuple[str, ...] | None, f
             place.with_name(place.name + PARTIAL).mkdir(mode=0o700)
             with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as temporary:
                 source = Path(temporary, SOURCE)
-                np.savez(source, allow_pickle=False, **arrays)
+                source.mkdir()
+                for each, array in arrays.items():
+                    np.save(source / each, array, allow_pickle=False)
                 features = import_features(source, place, classes=classes, labels_per_record=1).features
             yield features
         finally:

@@ -299,12 +299,15 @@ def test_no_record_stays_on_disk_and_a_fit_that_was_stopped_stays_charged(monkey
 
 
 def test_what_a_killed_fit_left_is_removed_and_another_set_is_not() -> None:
-    np.savez("PrivateClassifier.npz", train_x=X, train_y=Y)
+    source = Path("PrivateClassifier")
+    source.mkdir()
+    for name, array in (("train_x", X), ("train_y", Y)):
+        np.save(source / name, array)
     left = Path("private-classifier/private-classifier")
-    dpfc.import_features("PrivateClassifier.npz", left, classes=3)
+    dpfc.import_features(source, left, classes=3)
     left.with_name("private-classifier.partial").mkdir()
     left.with_name(".fit-killed").mkdir()
-    Path("PrivateClassifier.npz").rename(left.with_name(".fit-killed") / "PrivateClassifier.npz")
+    source.rename(left.with_name(".fit-killed") / source.name)
     PrivateClassifier(**QUICK).fit(X, LABELS)
     assert [path.name for path in Path("private-classifier").iterdir() if path.is_dir()] == ["ledger.digests"]
     np.savez("mine.npz", train_x=X, train_y=Y)

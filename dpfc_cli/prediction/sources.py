@@ -154,12 +154,8 @@ class Matrix(Source):
     def blocks(self, start: int) -> Generator[Block, None, None]:
         step = _rows(self._width)
         with self._opened() as array:
-            # Some formats are read forwards only, from their beginning.
-            for at in range(0, self.n, step):
-                x = array.read(at, min(at + step, self.n))
-                skipped = max(0, start - at)
-                if skipped < len(x):
-                    yield Block(at + skipped, x[skipped:], {})
+            for at in range(start, self.n, step):
+                yield Block(at, array.read(at, min(at + step, self.n)), {})
 
 
 def _rows(width: int) -> int:
