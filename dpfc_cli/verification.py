@@ -1,7 +1,7 @@
 """Checking a head that somebody hands over: its file, its card, and the ledger that its training was charged to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.options import takes
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.card import charged_standing
-from dpfc_cli.training.public import was_on
 from dpfc_cli.training.request import SPLIT, facts_of
 from dpfc_cli.trust.card import Finding, contradictions, refused, unproved
 from dpfc_cli.trust.card import findings as of_card
@@ -102,19 +101,14 @@ def verify(wanted: Checking) -> Verified:
     findings = [of_signature(signed), file, *of_card(card, head.chain)]
     if card["date"][:10] > datetime.now(UTC).date().isoformat():
         findings.append(Finding(what="date", result="contradicts", why=f"{card['date']} is later than today"))
-    known, said = _set_at_hand(card, wanted.ledger)
+    known = _set_at_hand(card["features"]["name"], wanted.ledger)
     book = _book(card, wanted.ledger, known)
-    # Without its charge a set may be another one of that name.
-    alone = isinstance(book, str) and said.result == "contradicts"
-    if known is not None and known.manifest.backbone.get("name") == "imported" and not _is_of(book, card, known):
-        why = "the set of that name here was imported, and no ledger says that the head was trained on it"
-        known, said = None, replace(said, result="unknown", why=why)
-    findings.append(replace(said, result="unknown") if alone else said)
+    findings.append(_of_set(card, book, known))
     named, charged, account = False, False, None
     if isinstance(book, str):
         findings.append(Finding(what="ledger", result="unknown", why=book))
     else:
-        row, *others = _of_ledger(card, digest, book, known)
+        row, *others = _of_ledger(card, digest, book)
         findings += [row, *others]
         named, charged = bool(book.written(digest)), row.result == "ok"
         if charged:
@@ -147,42 +141,51 @@ def of_signature(signed: Signed | None) -> Finding:
     return Finding(what="signature", result="ok", why=f"{signed.by} vouches for the bytes of the file")
 
 
-def _set_at_hand(card: Mapping[str, Any], ledger: Path | str | None = None) -> tuple[FeatureSet | None, Finding]:
-    """The feature set of the training, if it is beside the ledger that was named, or here, and whether the card says of
-    it what is true.
-    """
-    what, name = "feature set", card["features"]["name"]
+def _set_at_hand(name: str, ledger: Path | str | None) -> FeatureSet | str:
+    """The feature set of that name beside the ledger that was named, or here; or why there is none."""
     try:
         found = (set_of_training(name, Path(ledger).parent) if ledger else None) or set_of_training(name)
-        if found is None:
-            return None, Finding(what=what, result="unknown", why=f"no set of the name '{name}' is at hand")
+    except UserError as error:
+        return error.what.rstrip(".")
+    return found or f"no set of the name '{name}' is at hand"
+
+
+def _of_set(card: Mapping[str, Any], book: Ledger | str, found: FeatureSet | str) -> Finding:
+    """Whether the card says of the set of its training what is true. Another set may have the same name, so it must be
+    the one of the charge.
+    """
+    what = "feature set"
+    if isinstance(found, str):
+        return Finding(what=what, result="unknown", why=found)
+    charge = None if isinstance(book, str) else book.known.get(card["ledger"]["charge"])
+    if not isinstance(charge, Charge) or charge.set != found.manifest.id:
+        why = f"no ledger says that the head was trained on the set in {found.folder}"
+        return Finding(what=what, result="unknown", why=why)
+    try:
         found = found.with_classes(card["classes"]) if "federation" in card else found
         facts = facts_of(found, protected=card["claim"] != "non-private")
     except UserError as error:
-        return None, Finding(what=what, result="unknown", why=error.what.rstrip("."))
+        return Finding(what=what, result="unknown", why=error.what.rstrip("."))
     manifest = found.manifest
-    if manifest.fingerprint != card["features"]["fingerprint"]:
-        why = f"the set '{name}' here has another fingerprint: it is not the set of this head"
-        return None, Finding(what=what, result="unknown", why=why)
     counts = {"n": facts.n, "m": facts.m, "k": facts.k, "d": facts.d, "records": facts.rows, "origin": manifest.origin}
     parts: tuple[tuple[Mapping[str, Any], dict[str, Any]], ...] = (
         (card["facts"], counts),
         (card, {"unit": facts.unit, "classes": list(manifest.classes)}),
         (card["features"], {"split": SPLIT, "backbone": manifest.backbone, "hold_out": manifest.hold_out}),
-        (card["features"], {"grouped_by": manifest.grouped_by}),
+        (card["features"], {"grouped_by": manifest.grouped_by, "fingerprint": manifest.fingerprint}),
     )
     wrong = [name for said, true in parts for name, value in true.items() if said.get(name, value) != value]
     if wrong:
-        why = f"the set '{name}' has the card's fingerprint and other values: {', '.join(wrong)}"
-        return found, Finding(what=what, result="contradicts", why=why)
-    return found, Finding(what=what, result="ok", why=f"the facts, classes and backbone are those of {found.folder}")
+        why = f"the set of the charge, {found.folder}, has other values: {', '.join(wrong)}"
+        return Finding(what=what, result="contradicts", why=why)
+    return Finding(what=what, result="ok", why=f"the facts, classes and backbone are those of {found.folder}")
 
 
-def _book(card: Mapping[str, Any], named: Path | str | None, known: FeatureSet | None) -> Ledger | str:
+def _book(card: Mapping[str, Any], named: Path | str | None, known: FeatureSet | str) -> Ledger | str:
     """The ledger that was named, or else the one beside the set, or here, if it has the charge; or why there is none.
     One that nobody named, and that lacks the charge, is of other trainings.
     """
-    place = features_folder() / LEDGER if known is None else ledger_path(known.folder)
+    place = features_folder() / LEDGER if isinstance(known, str) else ledger_path(known.folder)
     place = place if named is None else Path(named)
     if named is not None and not place.is_file():
         raise missing(
@@ -201,22 +204,13 @@ def _book(card: Mapping[str, Any], named: Path | str | None, known: FeatureSet |
     return "no ledger was named, and none here has the charge that the card names"
 
 
-def _is_of(book: Ledger | str, card: Mapping[str, Any], known: FeatureSet) -> bool:
-    """Whether a ledger has the charge of a card as one on these records."""
-    charge = None if isinstance(book, str) else book.known.get(card["ledger"]["charge"])
-    return isinstance(book, Ledger) and isinstance(charge, Charge) and was_on(book, charge, known, charge.split)
-
-
-def _of_ledger(card: Mapping[str, Any], digest: str, book: Ledger, known: FeatureSet | None) -> list[Finding]:
+def _of_ledger(card: Mapping[str, Any], digest: str, book: Ledger) -> list[Finding]:
     """Whether the ledger has the training, the file and the other trainings that the card names."""
     charge = book.known.get(card["ledger"]["charge"])
     if not isinstance(charge, Charge):
         why = "the ledger does not have the charge that the card names"
         return [Finding(what="ledger", result="contradicts", why=why)]
     wrong = _differ(card, charge)
-    # A set that was made again has another id, and the source of the first.
-    if known is not None and not was_on(book, charge, known, charge.split):
-        wrong.append("set")
     why = "the charge has the releases and the claim of the card"
     if wrong:
         why = f"the charge is of another training, or of another card: they differ in {', '.join(wrong)}"
