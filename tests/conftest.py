@@ -11,12 +11,7 @@ import pytest
 import typer
 import typer.testing
 
-from dpfc_cli import memory
-from dpfc_cli.evaluation import private
-from dpfc_cli.features import table
-from dpfc_cli.images import tables
 from dpfc_cli.privacy import passes, poisson
-from dpfc_cli.training import machine
 
 # They would decide how wide and how coloured everything is that tests read.
 for _name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TERM", "TTY_COMPATIBLE"):
@@ -53,8 +48,8 @@ def several_blocks(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def room(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine has 16 GB to spare, however full it is with what runs beside the tests."""
-    for place in (memory, machine, private, table, tables):
-        monkeypatch.setattr(place, "free_memory", lambda: 16e9)
+    for place in ("memory", "evaluation.private", "features.table", "images.tables", "training.machine"):
+        monkeypatch.setattr(f"dpfc_cli.{place}.free_memory", lambda: 16e9)
 
 
 @pytest.fixture

@@ -181,15 +181,6 @@ def test_a_completion_is_shown_or_installed_for_the_shell_that_is_named(
         assert "complete --command dpfc" in "".join([ended.stdout, *map(Path.read_text, tmp_path.rglob("*.fish"))])
 
 
-def test_a_value_of_another_kind_is_refused_in_plain_words() -> None:
-    ended = CliRunner().invoke(application.app, ["train", "--epsilon", "high"])
-    assert ended.exit_code == 2
-    assert (
-        ended.stderr.splitlines()[0]
-        == "Error: Invalid value for '--epsilon': Input should be a valid number, such as 0.5."
-    )
-
-
 def test_what_is_typed_by_guess_is_told_how_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for words, said in (
