@@ -162,7 +162,7 @@ def _trained_on(head: Head) -> list[tuple[str, str]]:
 def _found_by(by: By, level: int = 0, column: str | None = None) -> str:
     """How persons were found, as the manifest of a set says it."""
     if by == "folder":
-        return f"the first {counted(level, 'folder')} below that of its class"
+        return "the folder in that of its class" if level == 1 else f"the first {level} folders in that of its class"
     if by == "name":
         return "a part of its name"
     return ("a column" if column is None else f"the column '{column}'") + (" of a table" if by == "table" else "")

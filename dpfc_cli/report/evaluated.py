@@ -230,7 +230,7 @@ def heads_named(paths: Sequence[Path]) -> list[str]:
 
 def _records(result: "Evaluation", features: FeatureSet) -> list[tuple[str, str]]:
     n = features.split(result.split).n
-    said = f"{result.n:,}" if n == result.n else f"{result.n:,} of {n:,}; the others have no label"
+    said = f"{result.n:,}" if n == result.n else f"{result.n:,} of {n:,}; the rest are null records or have no label"
     rows = [("records", said)]
     if features.manifest.grouped_by is not None:
         rows.append(("intervals", "for persons: as wide as if all records of one were equal"))

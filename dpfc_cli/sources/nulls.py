@@ -100,9 +100,9 @@ class Broken:
         ]
         if parts:
             self.said = (
-                f"Null records, which add nothing to a training: {' and '.join(parts)}. The same under another name, "
-                "with errors refused, makes a file that names them. This number depends on the records: do not publish "
-                "it."
+                f"Null records, which add nothing to a training: {' and '.join(parts)}. This number depends on the "
+                f"records: do not publish it. To see which they are: the same with {parameter('on_error')} refuse and "
+                f"another {parameter('out')}."
             )
 
     def refusal(self) -> UserError:

@@ -118,7 +118,7 @@ def _grouped(card: dict[str, Any], rule: dict[str, Any]) -> None:
 
 def test_it_says_how_persons_were_found_and_what_is_done_to_a_feature_vector(ward: Ward, tmp_path: Path) -> None:
     for rule, said in (
-        ({"by": "folder", "level": 2}, "the first 2 folders below that of its class"),
+        ({"by": "folder", "level": 2}, "the first 2 folders in that of its class"),
         ({"by": "name"}, "a part of its name"),
         ({"by": "table", "column": "patient"}, "the column 'patient' of a table"),
         ({"by": "column"}, "a column"),
