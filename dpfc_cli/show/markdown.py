@@ -70,26 +70,15 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> 
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _yaml(values: Mapping[str, Any], indent: str = "") -> str:
-    """A mapping as YAML. Its keys are ours; every text in it is quoted."""
-    lines = []
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            lines.append(f"{indent}{key}:\n{_yaml(value, indent + '  ')}")
-        elif isinstance(value, list):
-            lines.append(f"{indent}{key}:\n" + "".join(_item(each, indent) for each in value))
-        else:
-            lines.append(f"{indent}{key}: {_scalar(value)}\n")
+def _yaml(values: Mapping[str, Any]) -> str:
+    """A mapping as YAML. Its keys are ours. JSON is YAML, if no character in it is written as a pair of escapes."""
+    lines = (f"{key}: {json.dumps(_plain(value), ensure_ascii=False)}\n" for key, value in values.items())
     return "".join(lines)
 
 
-def _item(value: Any, indent: str) -> str:
-    if not isinstance(value, Mapping):
-        return f"{indent}- {_scalar(value)}\n"
-    inner = _yaml(value, indent + "  ")
-    return f"{indent}- {inner[len(indent) + 2 :]}"
-
-
-def _scalar(value: Any) -> str:
-    # A JSON text in double quotes is one of YAML, if no character in it is written as a pair of escapes.
-    return json.dumps(printable(value) if isinstance(value, str) else value, ensure_ascii=False)
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return list(map(_plain, value))
+    return printable(value) if isinstance(value, str) else value
