@@ -169,9 +169,7 @@ def _refused(error: Any, words: Sequence[str]) -> UserError:
         if said.startswith("Got unexpected extra") and any("--features" in p.opts for p in _options(ctx.command, ctx)):
             about = "A feature set is named with '--features'. "
         # Many write 0,5 where they live.
-        typed = next(filter(None, (re.fullmatch(r"(?:--[a-z-]+=)?(\d*),(\d+)", word) for word in words)), None)
-        number = "0.5" if typed is None else ".".join(typed.groups())
-        said += f", such as {number}" if said.endswith("a valid number") else ""
+        said += ", such as 0.5" if said.endswith("a valid number") else ""
         return UserError(said if said.endswith("?") else f"{said}.", about + more)
     name = error.option_name
     flags = [flag for option in _options(ctx.command, ctx) for flag in option.opts if flag.startswith("--")]

@@ -186,8 +186,7 @@ def test_what_is_typed_by_guess_is_told_how_it_is_written(tmp_path: Path, monkey
     for words, said in (
         ("help", "dpfc --help"),
         ("--install-completion tcsh", "bash, zsh, fish"),
-        ("train --epsilon 1,5", "1.5"),
-        ("train --epsilon=,5", ".5"),
+        ("train --epsilon 1,5", "such as 0.5"),
         ("train --epsilon -1", "between 0.0001 and 100"),
     ):
         ended = CliRunner().invoke(application.app, words.split())
