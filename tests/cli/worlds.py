@@ -308,7 +308,7 @@ def follow(line: str, seen: Seen) -> None:
         out = re.sub(b'"sha256": "[0-9a-f]{64}"', b"", out)
     if line.startswith("extract"):
         # Which pictures became null records, and how many. It is for whoever holds them.
-        err = re.sub(rb"Warning: Null records.*do not publish it\.\n(  .*\n)*", b"", err)
+        err = re.sub(rb"Warning: Null records.*do not publish it\..*\n(  .*\n)*", b"", err)
     seen.update({f"{line}: code": code, f"{line}: stdout": out, f"{line}: stderr": err})
 
 
