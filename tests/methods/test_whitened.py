@@ -170,7 +170,7 @@ class Brought:
     Student's t distribution; 0 for normal.
     """
 
-    n: int = 4000
+    n: int = 2000
     shares: tuple[float, ...] = (0.2, 0.2, 0.2, 0.2, 0.2)
     tails: float = 0
 
