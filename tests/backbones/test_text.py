@@ -27,7 +27,6 @@ from tests.hostile import altered, places
 
 KNOWN: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "text.json").read_text("utf-8"))
 CASES: dict[str, dict[str, Any]] = KNOWN["cases"]
-TEXTS = texts_of(KNOWN["classes"], KNOWN["prompts"])
 TOKENS = {
     "clip": "text_model.embeddings.token_embedding.weight",
     "open-clip": "token_embedding.weight",
