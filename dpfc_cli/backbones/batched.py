@@ -47,7 +47,7 @@ class Sharded(Backbone):
     def __init__(self, wanted: Wanted, weights: Mapping[str, Any], mean: Triple, std: Triple) -> None:
         assert wanted.geometry is not None
         shape, crop = wanted.image_shape, wanted.geometry.crop
-        if shape[2] not in (1, 3) or (wanted.prepared and shape[:2] != (crop, crop)):
+        if shape != (crop, crop, 3):
             raise ValueError(f"pictures of shape {shape} do not fit this backbone with crop {crop}")
         self.name = wanted.name
         self._shape = tuple(shape)

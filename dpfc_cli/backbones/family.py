@@ -126,7 +126,6 @@ class Wanted:
     progress: Progress | None = None
     image_shape: tuple[int, int, int] = (0, 0, 0)
     geometry: Geometry | None = None
-    prepared: bool = True
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -36,7 +36,7 @@ class Recipe:
         }
 
 
-def seen(pixels: jax.Array, recipe: Recipe, prepared: bool = True) -> jax.Array:
+def seen(pixels: jax.Array, recipe: Recipe) -> jax.Array:
     """What a network sees of pictures: from uint8 (B, crop, crop, 3) to float32 (B, 3, crop, crop)."""
     planes = pixels.transpose(0, 3, 1, 2).astype(jnp.float32)
     return normalised(planes, np.array(recipe.mean), np.array(recipe.std))

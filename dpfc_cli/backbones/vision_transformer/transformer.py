@@ -152,9 +152,7 @@ class Transformer(Sharded):
         crop = self.recipe.geometry.crop
         grid = crop // patch
         self.patch, self.architecture = patch, architecture
-        self._run = partial(
-            _features, patch=patch, architecture=architecture, recipe=self.recipe, prepared=wanted.prepared
-        )
+        self._run = partial(_features, patch=patch, architecture=architecture, recipe=self.recipe)
         prefix = [len(parameters.outer[each]) for each in ("cls", "dist", "registers") if each in parameters.outer]
         tokens = grid * grid + sum(prefix)
         self._divide(rows(tokens, parameters.blocks[0], architecture.heads), wanted.batch)
@@ -180,7 +178,7 @@ class Transformer(Sharded):
         self.blocks = [self._placed(block) for block in parameters.blocks]
 
 
-@partial(jax.jit, static_argnames=("patch", "architecture", "recipe", "prepared"))
+@partial(jax.jit, static_argnames=("patch", "architecture", "recipe"))
 def _features(
     pixels: jax.Array,
     outer: Group,
@@ -189,9 +187,8 @@ def _features(
     patch: int,
     architecture: vit.Architecture,
     recipe: Recipe,
-    prepared: bool,
 ) -> jax.Array:
-    return vit.features(outer, blocks, patches(seen(pixels, recipe, prepared), patch), architecture)
+    return vit.features(outer, blocks, patches(seen(pixels, recipe), patch), architecture)
 
 
 def _joined(parameters: Parameters, grid: int) -> dict[str, np.ndarray]:
