@@ -403,7 +403,9 @@ def typed() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 
 def heard(process: "subprocess.Popen[str]") -> str:
     assert process.stdout is not None
-    return process.stdout.readline().strip()
+    said = process.stdout.readline().strip()
+    # Of an error all is heard.
+    return said if said in ("ready", "charging", "running") else said + process.stdout.read()
 
 
 def told(process: "subprocess.Popen[str]") -> None:
