@@ -160,9 +160,14 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, listed:
                 wanted.warned(f"At least one picture {_NOTICED[what]} {GUARDED}")
             tell(stage, done, total)
 
-        count = make_shards(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
+        count = 0
+        while True:
+            count += make_shards(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
+            finished = writer.finish(broken.approve, partial(register, population=whose))
+            # Another process that was killed leaves the shard that it had begun.
+            if finished is not None or not writer.alone:
+                break
         seconds = time.monotonic() - started
-        finished = writer.finish(broken.approve, partial(register, population=whose))
     made = None if finished is None else FeatureSet(folder)
     if made is not None and broken.said is not None:
         wanted.warned(broken.said)
@@ -334,7 +339,7 @@ def make_shards(
         UserError: too many pictures are broken. It says where they are named.
 
     """
-    missing = writer.missing
+    missing, others = writer.missing, list[PlannedShard]()
     total, done, seen = sum(planned.rows for planned in missing), 0, 0
 
     def sound() -> Iterator[tuple[tuple[PlannedShard, prefetch.Batch], np.ndarray]]:
@@ -351,7 +356,7 @@ def make_shards(
                 look(seen, total)
 
     try:
-        with closing(prefetch.batches(_wanted(writer, missing, source, backbone.batch, broken))) as decoded:
+        with closing(prefetch.batches(_wanted(writer, missing, source, backbone.batch, broken, others))) as decoded:
             found = backbones.computed(backbone, sound())
             for planned, computed in itertools.groupby(found, key=lambda each: each[0][0]):
                 split = source.splits[planned.split]
@@ -370,17 +375,33 @@ def make_shards(
             stopped.add_note(Note(f"{broken.number} so far. {GUARDED}"))
         raise
     if broken.too_many:
+        # Those in the shards of other processes are named, too.
+        rest = itertools.chain.from_iterable(_batches(each, source, backbone.batch) for each in others)
+        with closing(prefetch.batches(rest)) as decoded:
+            for planned, batch in decoded:
+                broken.add(planned.split, batch.start, batch.broken)
         raise broken.refusal()
     return done
 
 
 def _wanted(
-    writer: FeatureWriter, missing: list[PlannedShard], source: sets.ImageSet, rows: int, broken: Broken
+    writer: FeatureWriter,
+    missing: list[PlannedShard],
+    source: sets.ImageSet,
+    rows: int,
+    broken: Broken,
+    others: list[PlannedShard],
 ) -> Wanted:
     """The batches of the shards that this process makes. It claims a shard when the first batch is to be decoded. It
-    claims none for a mere look at the pictures.
+    claims none for a mere look at the pictures. others: those that it cannot claim are added.
     """
     for planned in missing:
         if broken.too_many or writer.claim(planned):
-            for start in range(planned.start, planned.stop, rows):
-                yield planned, source.splits[planned.split].pixels, start, min(start + rows, planned.stop)
+            yield from _batches(planned, source, rows)
+        else:
+            others.append(planned)
+
+
+def _batches(planned: PlannedShard, source: sets.ImageSet, rows: int) -> Wanted:
+    for start in range(planned.start, planned.stop, rows):
+        yield planned, source.splits[planned.split].pixels, start, min(start + rows, planned.stop)

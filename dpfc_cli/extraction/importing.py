@@ -158,6 +158,7 @@ def import_features(wanted: Import) -> Imported:
             tolerant=tolerant,
             kind="row",
             population=wanted.population,
+            shared=False,
         )
         with saying_what_is_kept(out), closing(writer):
             try:
@@ -168,8 +169,7 @@ def import_features(wanted: Import) -> Imported:
                     # What was refused is another import once it is corrected.
                     writer.discard()
                 raise
-    if finished is None:
-        raise UserError(f"Another process is making {quoted(out)}.", "Wait for it.", code="busy")
+    assert finished is not None, "a writer that works alone finishes the set"
     if nulls.said is not None:
         wanted.warned(nulls.said)
     return Imported(FeatureSet(out), made=True)
@@ -208,8 +208,6 @@ def _by_names(tables: dict[str, Table], called: tuple[str, ...] | None, classes:
 def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Progress | None) -> None:
     for planned in writer.missing:
         table = tables[planned.split]
-        if not writer.claim(planned):
-            continue
         with writer.shard(planned) as sink:
             rows = _rows_of(table)
             for at in range(planned.start, planned.stop, rows):

@@ -13,7 +13,8 @@ has some (`approve`).
 **Several processes** may make one set in a folder that they share: each makes the shards that no other one has, and the
 process that finds all shards in place finishes the set. Each process holds a lock on the folder while it works, which
 they share, and a lock on the shard that it is making. Finishing takes the folder's lock alone, so the last process that
-gives up the shared lock finishes the set. The locks are flock's: they end with the process, in any case.
+gives up the shared lock finishes the set, or makes what a killed one left. The locks are flock's: they end with the
+process, in any case. An import holds the folder's lock alone.
 
 **Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. So
 are the digests of records (`digests`) and the manifest, which has digests of the whole. The processes that make one set
@@ -68,6 +69,7 @@ class FeatureWriter:
         groups: the group of each record of each split, if the set is grouped: 0, …, 0, 1, …, P - 1. The identity must
             say which records belong together.
         kind: what digests of the records are made of (`sources.digests`); None if there are none.
+        shared: whether other processes may take part.
         population: whose records they are. Processes that share the work must all say so. One that is alone may say
             otherwise than those before it.
 
@@ -86,8 +88,10 @@ class FeatureWriter:
         groups: Mapping[str, np.ndarray] | None = None,
         kind: Kind | None = None,
         population: str | None = None,
+        shared: bool = True,
     ) -> None:
-        self.folder, self._manifest = folder, manifest
+        self.folder, self._manifest, self._shared = folder, manifest, shared
+        self.alone = False
         self._groups, self._kind = groups, kind
         self._tolerant = tolerant
         self._partial = folder.with_name(folder.name + PARTIAL)
@@ -170,16 +174,17 @@ class FeatureWriter:
                 unfinished.
 
         Returns:
-            The manifest as written; None if other processes are still making shards. The last of them will finish.
+            The manifest as written; None if shards are missing: others make them, of whom the last will finish, or, if
+            this process is `alone` now, nobody does.
 
         """
         with writing(self.folder):
-            if not self._alone():
+            self.alone = self._alone()
+            if not self.alone:
                 return None
             if not self._partial.exists():
                 return load(self.folder)
             if not all(map(self._made, self._all)):
-                self._unlock()
                 return None
             if approve is not None:
                 approve(self._nulls())
@@ -288,7 +293,9 @@ class FeatureWriter:
             self._unlock()
             with writing(self.folder):
                 try:
-                    self._partial.mkdir(parents=True, exist_ok=True)
+                    # With exist_ok it fails if another process renames the folder meanwhile.
+                    with suppress(FileExistsError):
+                        self._partial.mkdir(parents=True)
                     begun = self._begun(settings)
                 except FileNotFoundError:
                     # Another process has completed the set, or has removed what it began.
@@ -305,7 +312,7 @@ class FeatureWriter:
                 f"Run the command that began it, with the same {parameter('population')}. Or delete that folder, or "
                 f"choose another {parameter('out')}.",
             )
-        raise UserError(f"Another process is completing {quoted(self.folder)}.", "Wait for it.", code="busy")
+        raise UserError(f"Another process is making {quoted(self.folder)}.", "Wait for it.", code="busy")
 
     def _begun(self, settings: dict[str, Any]) -> Any:
         """Lock the partial folder. Returns the settings in it, None if they are damaged. Who is alone there makes them
@@ -314,6 +321,8 @@ class FeatureWriter:
         try:
             descriptor = self._lock(fcntl.LOCK_EX)
         except BlockingIOError:
+            if not self._shared:
+                raise
             self._lock(fcntl.LOCK_SH)
             self.resumed = True
             return self._settings()
@@ -330,8 +339,9 @@ class FeatureWriter:
         if not self.resumed or (isinstance(found, dict) and {**found, **whose} == settings):
             files.replace(self._partial / SETTINGS, json.dumps(settings, sort_keys=True, indent=1).encode())
             found = settings
-        # Another process may take it before we do.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if self._shared:
+            # Another process may take it before we do.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return found
 
     def _settings(self) -> Any:

@@ -1,5 +1,6 @@
 """Pictures to a feature set: overlapped, restartable, shared; the same bytes whatever happened on the way."""
 
+import fcntl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dpfc_cli import files
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction import extract as extraction
@@ -262,3 +264,48 @@ def test_processes_with_the_same_command_share_the_work_and_the_last_to_end_comp
     assert last.features is not None
     assert others[0].images > 0
     assert others[0].images + last.images == 72
+
+
+def test_what_a_killed_process_had_begun_is_made_by_who_passed_it_over(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    held = list[int]()
+
+    def killed(stage: str, done: int, total: int | None) -> None:
+        if stage == extraction.EXTRACTING and done == 24:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extraction.extract("imagefolder:pictures", **SCATTER, progress=killed)
+    (made,) = Path("features").glob("*.partial/*.h5")
+    next_one = made.with_name(made.name.replace("-00000-", "-00001-") + files.TEMPORARY)
+    claimed = files.claimed(next_one)
+    assert claimed is not None
+    held += [claimed, files.locked(made.parent, fcntl.LOCK_SH)]
+
+    def dies(stage: str, done: int, total: int | None) -> None:
+        if stage.startswith(extraction.EXTRACTING) and held:
+            files.let_go(held.pop(), held.pop())
+
+    assert extraction.extract("imagefolder:pictures", **SCATTER, progress=dies).features is not None
+
+
+def test_whoever_refuses_names_the_broken_pictures_in_shards_of_others_too(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = sorted(each for each in pictures.rglob("*") if each.is_file() and "train" in each.parts)
+    for path in (paths[14], paths[-1]):
+        path.write_bytes(path.read_bytes()[:-20])
+    listed = list[str]()
+
+    def begun(stage: str, done: int, total: int | None) -> None:
+        if stage == extraction.EXTRACTING and not listed:
+            with refuses("bad-record"):
+                extraction.extract("imagefolder:pictures", **SCATTER)
+            listed.extend(next(Path("features").glob("*.refused.txt")).read_text().splitlines())
+
+    with refuses("bad-record"):
+        extraction.extract("imagefolder:pictures", **SCATTER, progress=begun)
+    assert len(listed) == 2

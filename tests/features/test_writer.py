@@ -152,7 +152,9 @@ def test_who_comes_while_another_process_completes_the_set_is_told_to_wait(
     with refuses("busy", path=str(folder)):
         writer(folder)
     os.close(held)
-    writer(folder).close()
+    # An import takes part in nothing.
+    with closing(writer(folder)), refuses("busy", path=str(folder)):
+        writer(folder, shared=False)
 
 
 def test_who_says_otherwise_of_what_is_made_joins_neither_a_process_nor_a_finished_shard(
