@@ -232,15 +232,18 @@ def free_name(folder: Path, stem: str, suffix: str) -> Path:
 
 
 def try_place(path: Path, d: int, m: int) -> None:
-    """UserError where a head of d dimensions and m classes cannot be written: one of its size is, and is removed.
-    Nothing is left behind, not even a folder.
+    """UserError where a head of d dimensions and m classes cannot be written: a file of its size is, and is removed. It
+    lies in the innermost folder that there is, and no folder is made: others may be about to use or to remove it.
     """
-    made, temporary = list[Path](), temporary_beside(path)
+    temporary = temporary_beside(path)
     try:
-        made += [folder for folder in path.parents if not folder.exists()]
-        path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise IsADirectoryError(21, "it is a folder")
+        for folder in path.parents:
+            temporary = folder / temporary.name
+            with suppress(FileNotFoundError):
+                folder.lstat()
+                break
         # Some file systems have room for any number of zeros.
         write_synced(temporary, os.urandom(8 * (d + 1) * (m + 1) + _SMALL))
     except OSError as error:
@@ -250,10 +253,6 @@ def try_place(path: Path, d: int, m: int) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink()
-        # The innermost one comes first.
-        for folder in made:
-            with suppress(OSError):
-                folder.rmdir()
 
 
 def encoded(head: Head) -> bytes:

@@ -18,7 +18,7 @@ from dpfc_cli.heads.metrics import score, wilson
 from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.training.request import Privacy
 from tests.hostile import calibrated, card_as_written
-from tests.support import stream_of
+from tests.support import refuses, stream_of
 
 CARD = card_as_written(calibrated("dp-whitened", Privacy(epsilon=1.0)))
 
@@ -138,16 +138,19 @@ def test_the_private_head_with_the_newest_card_is_chosen_and_what_is_no_head_is_
     assert [Path(str(error.fields["path"])).name for error in skipped] == ["gone.safetensors", "junk.safetensors"]
 
 
-def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No folder is made meanwhile: another training that begins would use it while this one removes it."""
     (tmp_path / "empty").mkdir()
+    monkeypatch.setattr("os.mkdir", None)
     for place in ("empty", "new", "new/deeper"):
         try_place(tmp_path / place / "a.safetensors", 1, 2)
     (tmp_path / "file").touch()
-    long = f"{'x' * 300}.safetensors"
-    for path in (tmp_path / "new" / "deeper" / long, tmp_path / "file" / "a.safetensors", tmp_path):
-        with pytest.raises(UserError, match="cannot be written"):
-            try_place(path, 1, 2)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "file"]
+    (tmp_path / "link").symlink_to("nowhere")
+    long = "x" * 300
+    for place in (f"new/deeper/{long}.safetensors", f"{long}/a.safetensors", "file/a", "link/a", ""):
+        with refuses("unwritable"):
+            try_place(tmp_path / place, 1, 2)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "file", "link"]
 
 
 def test_top_1_top_5_and_per_class_are_counted() -> None:
