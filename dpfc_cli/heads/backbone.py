@@ -124,12 +124,15 @@ def recipe_of(
         raise refused(
             f"The card of the head describes no backbone of this dpfc: '{wrong[:80]}' is missing or makes no sense."
         )
-    if dtype not in DTYPES or own["fingerprint"] != fingerprint_of(
-        stated, head.classes, head.dim, dtype, own["preparation"]
+    # A network without a size is from before pictures were resized where they are decoded.
+    if (
+        dtype not in DTYPES
+        or own["fingerprint"] != fingerprint_of(stated, head.classes, head.dim, dtype, own["preparation"])
+        or (isinstance(stated.get("preprocessing"), dict) and "crop" not in preparation)
     ):
         raise refused(
             "The card of the head does not say how the pictures were prepared that it was trained on, or what it says "
-            "does not give the fingerprint of these features."
+            "does not give the fingerprint of these features. Extract and train anew for a head that does."
         )
     shape = tuple(stated.get("image_shape") or stated.get("input") or ())
     if len(shape) != 3 or shape[2] not in (1, 3):

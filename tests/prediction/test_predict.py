@@ -195,9 +195,11 @@ def test_weights_of_a_file_must_be_named(colours: Scene) -> None:
         predict(colours.head, colours.photos)
 
 
-def test_a_card_that_does_not_give_the_fingerprint_is_refused(colours: Scene) -> None:
+def test_a_card_that_does_not_give_the_fingerprint_or_the_size_for_a_network_is_refused(colours: Scene) -> None:
     resized: dict[str, Any] = {"resize": 18, "crop": 16, "filter": "bicubic"}
+    own = colours.features.manifest
     for changed in (
+        {"preparation": None, "fingerprint": fingerprint_of(own.backbone, own.classes, own.dim, own.dtype, None)},
         *({"dtype": "float16"}, {"dtype": "object"}, {"preparation": None}),
         *({"preparation": resized}, {"preparation": {**resized, "resize": 19, "exif": True}}),
     ):
