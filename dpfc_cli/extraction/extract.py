@@ -342,6 +342,18 @@ def make_shards(
     missing, others = writer.missing, list[PlannedShard]()
     total, done, seen = sum(planned.rows for planned in missing), 0, 0
 
+    def own(shards: list[PlannedShard]) -> Wanted:
+        """The batches of the shards that this process makes. It claims a shard when the first batch is to be decoded.
+        It claims none for a mere look at the pictures.
+        """
+        for planned in shards:
+            if broken.too_many or writer.claim(planned):
+                for start in range(planned.start, planned.stop, backbone.batch):
+                    stop = min(start + backbone.batch, planned.stop)
+                    yield planned, source.splits[planned.split].pixels, start, stop
+            else:
+                others.append(planned)
+
     def sound() -> Iterator[tuple[tuple[PlannedShard, prefetch.Batch], np.ndarray]]:
         """What is to be computed: each batch, until too many pictures are broken. The others are only looked at."""
         nonlocal seen
@@ -356,7 +368,7 @@ def make_shards(
                 look(seen, total)
 
     try:
-        with closing(prefetch.batches(_wanted(writer, missing, source, backbone.batch, broken, others))) as decoded:
+        with closing(prefetch.batches(own(missing))) as decoded:
             found = backbones.computed(backbone, sound())
             for planned, computed in itertools.groupby(found, key=lambda each: each[0][0]):
                 split = source.splits[planned.split]
@@ -370,38 +382,13 @@ def make_shards(
                             advance(done, total)
                     if broken.too_many and sink.filled < planned.rows:
                         raise _UnfinishedError
+        if broken.too_many:
+            # Those in the shards of other processes are named, too.
+            with closing(prefetch.batches(own(others))) as decoded:
+                list(sound())
+            raise broken.refusal()
     except KeyboardInterrupt as stopped:
         if broken.too_many:
             stopped.add_note(Note(f"{broken.number} so far. {GUARDED}"))
         raise
-    if broken.too_many:
-        # Those in the shards of other processes are named, too.
-        rest = itertools.chain.from_iterable(_batches(each, source, backbone.batch) for each in others)
-        with closing(prefetch.batches(rest)) as decoded:
-            for planned, batch in decoded:
-                broken.add(planned.split, batch.start, batch.broken)
-        raise broken.refusal()
     return done
-
-
-def _wanted(
-    writer: FeatureWriter,
-    missing: list[PlannedShard],
-    source: sets.ImageSet,
-    rows: int,
-    broken: Broken,
-    others: list[PlannedShard],
-) -> Wanted:
-    """The batches of the shards that this process makes. It claims a shard when the first batch is to be decoded. It
-    claims none for a mere look at the pictures. others: those that it cannot claim are added.
-    """
-    for planned in missing:
-        if broken.too_many or writer.claim(planned):
-            yield from _batches(planned, source, rows)
-        else:
-            others.append(planned)
-
-
-def _batches(planned: PlannedShard, source: sets.ImageSet, rows: int) -> Wanted:
-    for start in range(planned.start, planned.stop, rows):
-        yield planned, source.splits[planned.split].pixels, start, min(start + rows, planned.stop)

@@ -301,7 +301,7 @@ class FeatureWriter:
                     # Another process has completed the set, or has removed what it began.
                     continue
                 except BlockingIOError:
-                    # It holds the folder alone for a moment, to see whether it is the last one.
+                    # It holds the folder alone for a moment, to see whether it is the last one, or has made the set.
                     time.sleep(0.05)
                     continue
             if begun == settings:
@@ -312,7 +312,8 @@ class FeatureWriter:
                 f"Run the command that began it, with the same {parameter('population')}. Or delete that folder, or "
                 f"choose another {parameter('out')}.",
             )
-        raise UserError(f"Another process is making {quoted(self.folder)}.", "Wait for it.", code="busy")
+        what = f"Another process is making {quoted(self.folder)}, or has just made it."
+        raise UserError(what, "Wait for it, and run the same command again.", code="busy")
 
     def _begun(self, settings: dict[str, Any]) -> Any:
         """Lock the partial folder. Returns the settings in it, None if they are damaged. Who is alone there makes them
@@ -328,11 +329,7 @@ class FeatureWriter:
             return self._settings()
         if self.folder.exists():
             self.close()
-            raise UserError(
-                f"{quoted(self.folder)} was completed by another process just now.",
-                "Continue with that set.",
-                code="exists",
-            )
+            raise BlockingIOError
         self.resumed = not self._emptied()
         found = self._settings() if self.resumed else {}
         whose = {"population": settings["population"]}

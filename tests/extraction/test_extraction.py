@@ -298,14 +298,16 @@ def test_whoever_refuses_names_the_broken_pictures_in_shards_of_others_too(
     paths = sorted(each for each in pictures.rglob("*") if each.is_file() and "train" in each.parts)
     for path in (paths[14], paths[-1]):
         path.write_bytes(path.read_bytes()[:-20])
-    listed = list[str]()
+    listed, seen = list[str](), list[tuple[str, int, int | None]]()
 
     def begun(stage: str, done: int, total: int | None) -> None:
         if stage == extraction.EXTRACTING and not listed:
             with refuses("bad-record"):
-                extraction.extract("imagefolder:pictures", **SCATTER)
+                extraction.extract("imagefolder:pictures", **SCATTER, progress=lambda *told: seen.append(told))
             listed.extend(next(Path("features").glob("*.refused.txt")).read_text().splitlines())
 
     with refuses("bad-record"):
         extraction.extract("imagefolder:pictures", **SCATTER, progress=begun)
     assert len(listed) == 2
+    stage, done, total = seen[-1]
+    assert (stage, done) == (extraction.LOOKING, total)
