@@ -75,11 +75,9 @@ TEMPORARY = ".fit-"
 SOURCE = "PrivateClassifier"
 """What the manifest of a set of ours says that it was imported from."""
 COPIED = (
-    "each fit of each copy of this classifier is charged to its ledger, up to PrivateClassifier(cap=…). A "
-    "cross-validation makes one for each part, a grid search one for each part and setting, and one more: without it "
-    "(refit=False) it keeps its scores where a cap ends it. A search gives groups to its splitter alone, so its fits "
-    "protect each record. With scikit-learn's enable_metadata_routing and set_fit_request(groups=True) they protect "
-    "persons."
+    "each fit of a cross-validation or grid search is charged to the ledger, up to PrivateClassifier(cap=…); only with "
+    "refit=False does a grid search keep its scores where the last fit does not fit. A search's fits protect records, "
+    "and persons with scikit-learn's enable_metadata_routing and set_fit_request(groups=True)."
 )
 """Said before the fits of a search, which begins with copies."""
 

@@ -128,7 +128,7 @@ def test_a_grid_search_over_options_is_warned_of_with_what_it_spends_together(mo
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", TrainingWarning)
         search.fit(X, LABELS)
-    assert "a grid search one for each part and setting" in str(said[0].message), "before the first fit"
+    assert estimator.COPIED in str(said[0].message), "before the first fit"
     spent = search.best_estimator_.privacy_["spent"]
     # Two settings on two parts, and the best on all.
     again = [str(each.message) for each in said if "Spent by all together" in str(each.message)]
