@@ -52,8 +52,8 @@ def verify(
         )
     else:
         rows = [(each.what, f"{each.shown}: {each.why}") for each in found.findings]
-        # Who signed is what a signature is asked for. That none was checked is in the title.
-        plain = [(each.result == "ok") != (each.what == "signature") for each in found.findings]
+        # Who signed is what a signature is asked for. The title has what was not checked, the error what contradicts.
+        plain = [(each.result != "unknown") != (each.what == "signature") for each in found.findings]
         short = [row for row, left_out in zip(rows, plain, strict=True) if not left_out]
         good = sum(each.result == "ok" for each in found.findings)
         short.append(("ok", f"{good} of {counted(len(rows), 'check')}: --full shows them"))

@@ -350,9 +350,9 @@ def fitted(image: Image.Image, geometry: Geometry) -> Image.Image:
     result is geometry.crop pixels wide and high. If the resized image is smaller, it has black edges, as there.
 
     Only the part that the crop keeps is resampled (Pillow's `box`). This saves 40 % of the time, and a picture of 1 by
-    1,000,000 pixels does not become one of 256 by 256 million. Compared to resizing first, one value in 40,000 of a
-    photograph differs, by one level of 255, because Pillow stores `box` in single precision. JPEG's decoding at reduced
-    size (`draft`) would be faster, but it gives another picture.
+    1,000,000 pixels does not become one of 256 by 256 million. Compared to resizing first, up to one value in
+    250 differs, by two levels of 255 at most, because Pillow stores `box` in single precision. JPEG's decoding at
+    reduced size (`draft`) would be faster, but it gives another picture.
     """
     height, width = geometry.resized(image.height, image.width)
     crop = geometry.crop

@@ -112,6 +112,7 @@ def test_an_edited_epsilon_is_refused_everywhere(dpfc: Dpfc, head: Path) -> None
     forge(lambda card, arrays: card.update(epsilon=0.1))
     shown = dpfc("verify", HEAD, ends=5)
     assert "the releases cost epsilon = 2 at delta = 1e-05, and epsilon = 0.1 is stated" in shown.stderr
+    assert "CONTRADICTS" not in shown.stdout, "it is said once"
     assert results(dpfc, HEAD)["epsilon"] == "contradicts"
     for line in ("statement {}", "evaluate {}", "predict {} blobs", "export {} --to npz --out a.npz"):
         assert "epsilon = 0.1 is stated" in dpfc(*line.format(HEAD).split(), ends=5).stderr
