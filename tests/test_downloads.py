@@ -13,7 +13,6 @@ import pytest
 
 from dpfc_cli import downloads
 from dpfc_cli.downloads import Remote
-from dpfc_cli.errors import UserError
 from dpfc_cli.images import catalogue
 from dpfc_cli.images.catalogue import open_images
 from tests.images.pictures import cifar10, pack
@@ -100,7 +99,7 @@ def test_a_file_is_downloaded_once_with_progress_and_again_if_it_was_damaged(sit
 
 
 def test_an_interrupted_download_continues_where_it_stopped(site: Site) -> None:
-    with pytest.raises(UserError, match=f"closed after {len(CONTENT) // 2} of {len(CONTENT)} bytes"):
+    with refuses("unreachable", parameter="data_dir"):
         site.fetch(a=["half"])
     assert site.files() == [f"{NAME}.part"]
     assert site.fetch(a=["good"]) == CONTENT
@@ -135,7 +134,7 @@ def test_a_wrong_file_and_one_that_nobody_serves_are_errors_that_name_each_mirro
         assert all(f"{site.url}/{place}: " in caught.value.what for place in "ab")
         assert site.files() == []
     unused = Remote(f"test/{NAME}", 1, "", ("http://127.0.0.1:1/nobody",))
-    with pytest.raises(UserError, match=r"127\.0\.0\.1:1/nobody"):
+    with refuses("unreachable", parameter="data_dir"):
         downloads.fetch((unused,))
 
 
@@ -151,7 +150,7 @@ def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(
 ) -> None:
     (tmp_path / "taken").write_bytes(b"a file, not a folder")
     monkeypatch.setenv("DPFC_CACHE", str(tmp_path / "taken"))
-    with pytest.raises(UserError, match="cannot be used") as caught:
+    with refuses("unwritable", parameter="data_dir") as caught:
         site.fetch(a=["good"])
     assert (caught.value.code, "DPFC_CACHE" in caught.value.remedy) == ("unwritable", True)
 

@@ -12,6 +12,7 @@ import pytest
 from dpfc_cli import backbones
 from dpfc_cli.errors import UserError
 from tests.backbones.tiny import build, pictures, random_weights, references, write
+from tests.support import refuses
 
 REFERENCES = references()
 # Text towers, classifiers and projections: in the files, of no use here.
@@ -94,22 +95,22 @@ def test_a_damaged_file_is_the_users_to_replace(tmp_path: Path) -> None:
         file = write(weights_of(name), tmp_path, kind)
         whole = file.read_bytes()
         file.write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(UserError, match="as a complete"):
+        with refuses("damaged"):
             build(file)
         # A bit turned inside an archive is caught by its checksum; safetensors has none, the manifest's SHA-256 tells.
         if kind == "npz":
             file.write_bytes(whole[:2000] + bytes([whole[2000] ^ 1]) + whole[2001:])
-            with pytest.raises(UserError, match="as a complete"):
+            with refuses("damaged"):
                 build(file)
 
 
 def test_pickles_in_an_archive_are_not_opened(tmp_path: Path) -> None:
     file = tmp_path / "model.npz"
     np.savez(file, allow_pickle=True, **weights_of("augreg"), trap=np.array([{}], object))
-    with pytest.raises(UserError, match="trap"):
+    with refuses("damaged"):
         build(file)
     np.savez(file, allow_pickle=True, **(weights_of("augreg") | {"cls": np.array([{}], object)}))
-    with pytest.raises(UserError, match="as a complete"):
+    with refuses("damaged"):
         build(file)
 
 
@@ -144,9 +145,9 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_pooling_that_the_checkpoint_lacks_is_refused(tmp_path: Path) -> None:
-    for name, pool, what in (("timm-vit", "map", "attention pooling"), ("timm-siglip", "cls", "class token")):
+    for name, pool in (("timm-vit", "map"), ("timm-siglip", "cls")):
         file = write(weights_of(name), tmp_path, config=REFERENCES[name]["config"])
-        with pytest.raises(UserError, match=f"no {what}"):
+        with refuses("conflict", parameter="pool"):
             build(file, pool=pool)
 
 
@@ -193,7 +194,7 @@ def test_a_clip_that_does_not_say_its_activation_is_refused_unless_it_is_the_tab
     file = write(weights_of("openai-clip"), tmp_path)
     for config in (None, {}, {"num_attention_heads": 2}, {"architecture": 1}):
         file = write(weights_of("openai-clip"), tmp_path, config=config)
-        with pytest.raises(UserError, match="does not say which activation") as caught:
+        with refuses("missing") as caught:
             activation_of(file)
         assert '"hidden_act": "gelu"' in caught.value.remedy
     assert activation_of(file, located_as=f"hf:{OWN}") == "quick_gelu"

@@ -76,7 +76,7 @@ def test_a_family_that_is_added_to_the_table_is_checked_and_loaded(monkeypatch: 
         with pytest.raises(UserError) as caught:
             backbones.load(backbones.Wanted(name=name, image_shape=(8, 8, 3), **options))  # type: ignore[arg-type]
         assert caught.value.code == code
-    with pytest.raises(UserError, match="no classifier of the model histogram-s"):
+    with refuses("unsupported", parameter="model"):
         backbones.classifier(Wanted(name="histogram-s"))
 
 
@@ -139,5 +139,5 @@ def test_how_long_a_feature_vector_is_follows_from_the_name_of_most_models() -> 
     known = {name: backbones.dimensions(name) for name in backbones.BACKBONES}
     assert {known[name] for name in ("vit-b16", "deit-b16", "dinov2-b14-reg", "clip-b32", "siglip-b16")} == {768}
     assert [name for name, found in known.items() if found is None] == ["scattering", "vit-g14"]
-    with pytest.raises(UserError, match="Unknown model"):
+    with refuses("unknown-name", name="vit-b"):
         backbones.dimensions("vit-b")

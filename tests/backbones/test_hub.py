@@ -194,7 +194,7 @@ def test_a_configuration_that_was_never_fetched_is_not_taken_for_absent(
 
     hf_hub_download("some/vit", "model.safetensors")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match=r"'config\.json' of 'some/vit'"):
+    with refuses("unreachable", parameter="weights"):
         hub.locate("hf:some/vit")
 
 
@@ -223,7 +223,7 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_and_nothing_is_logged(
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
-    with pytest.raises(UserError, match=r"cannot be reached(.|\n)*name it with weights"):
+    with refuses("unreachable", parameter="weights"):
         hub.locate("hf:some/vit")
     assert not waits
     assert capfd.readouterr() == ("", "")
@@ -250,7 +250,7 @@ def test_weights_that_changed_in_the_cache_are_refused_at_every_load(
     found = hub.locate("hf:some/vit")
     assert found.expected == hashlib.sha256(model).hexdigest()
     found.file.write_bytes(model[:-1] + bytes([model[-1] ^ 1]))
-    with refuses("damaged", match=r"was damaged or exchanged"):
+    with refuses("damaged"):
         load(None)
 
 
@@ -260,7 +260,7 @@ def test_a_pin_decides_what_is_fetched_and_which_bytes_are_taken(
 ) -> None:
     """The server says of every commit that it has these bytes. Only what the table says counts."""
     digest = hashlib.sha256(model).hexdigest() if honest else "0" * 64
-    with nullcontext() if honest else pytest.raises(UserError, match=r"not 0{64}: it was damaged"):
+    with nullcontext() if honest else refuses("damaged"):
         load(hub.Pin(commit=COMMIT, sha256=digest))
     assert {path.split("/")[4] for _, path, _ in home.asked} == {COMMIT}
 
@@ -290,15 +290,15 @@ def test_without_a_tokenizer_no_weights_are_fetched(home: Hub, monkeypatch: pyte
     from huggingface_hub import constants
 
     home.files["some/clip"] = {"model.safetensors": b"any", "config.json": b"{}"}
-    with pytest.raises(UserError, match=r"no tokenizer beside the weights 'hf:some/clip'"):
+    with refuses("missing", parameter="weights"):
         class_vectors(Wanted(name="clip-b16", weights="hf:some/clip"), ["dog"])
     assert not any(path.endswith("model.safetensors") for _, path, _ in home.asked)
     home.files["some/other"] = {"tokenizer.json": b"{}"}
     found = hub.beside("hf:some/other", "tokenizer.json")
     assert found is not None
     found.file.write_bytes(b"[]")
-    with pytest.raises(UserError, match=r"tokenizer\.json(.|\n)*was damaged or exchanged"):
+    with refuses("damaged"):
         class_vectors(Wanted(name="clip-b16", weights="hf:some/other"), ["dog"])
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match=r"'tokenizer\.json' of 'some/third'(.|\n)*into a folder of your own"):
+    with refuses("unreachable", parameter="weights"):
         class_vectors(Wanted(name="clip-b16", weights="hf:some/third"), ["dog"])

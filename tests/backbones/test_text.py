@@ -24,6 +24,7 @@ from dpfc_cli.errors import UserError
 from tests.backbones.lines import lines, tokens_of
 from tests.backbones.tiny import build, pictures, random_weights, write
 from tests.hostile import altered, places
+from tests.support import refuses
 
 KNOWN: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "text.json").read_text("utf-8"))
 CASES: dict[str, dict[str, Any]] = KNOWN["cases"]
@@ -179,7 +180,7 @@ def test_only_models_with_texts_have_a_text_tower() -> None:
     models = ["clip-b32", "clip-b16", "clip-l14", "siglip-b16", "siglip-so400m14", "medsiglip"]
     assert [name for name in backbones.BACKBONES if has_text(name)] == models
     for name in ("vit-b16", "scattering"):
-        with pytest.raises(UserError, match=f"{name} has no text tower(.|\n)*clip-b16"):
+        with refuses("unsupported", parameter="model"):
             class_vectors(Wanted(name=name), ["a"])
 
 
@@ -199,7 +200,7 @@ def test_names_and_prompts_that_say_nothing_are_refused(names: list[str], prompt
 
 @pytest.mark.parametrize(("name", "pool"), [("clip-b16", "mean"), ("clip-b16", "map"), ("siglip-b16", "mean")])
 def test_features_outside_the_joint_space_are_refused(name: str, pool: str) -> None:
-    with pytest.raises(UserError, match=f"'{pool}' does not lie in their joint space"):
+    with refuses("conflict", parameter="pool"):
         class_vectors(Wanted(name=name, pool=pool), ["a"])
 
 
@@ -212,7 +213,7 @@ def test_weights_without_a_text_tower_and_folders_without_a_tokenizer_are_refuse
     with pytest.raises(UserError, match="with the text tower of"):
         vectors(folder, name)
     (folder / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match=r"no tokenizer beside the weights(.|\n)*tokenizer\.json"):
+    with refuses("missing", parameter="weights"):
         vectors(folder, name)
 
 
@@ -221,12 +222,12 @@ def test_weights_without_a_text_tower_and_folders_without_a_tokenizer_are_refuse
 def test_the_tokenizer_of_another_model_is_refused(name: str, tmp_path: Path) -> None:
     folder = made(tmp_path, name)
     new(folder, "clip" if name == "siglip" else "siglip")
-    with pytest.raises(UserError, match=r"is a (BPE|Unigram) tokenizer, and that of this model is"):
+    with refuses("damaged", parameter="weights"):
         vectors(folder, name)
     new(folder, name)
     fewer = random_weights({**CASES[name]["shapes"], TOKENS[name]: [20, 24]})
     write(fewer, folder, config=CASES[name]["config"])
-    with pytest.raises(UserError, match=r"has the token .+ knows 20 tokens"):
+    with refuses("conflict"):
         vectors(folder, name)
 
 
@@ -245,7 +246,7 @@ def test_whatever_a_tensor_is_vectors_are_made_or_the_weights_refused(name: str,
             assert caught.value.code in ("damaged", "unsupported", "conflict")
     for key in TOKENS[name], used[0]:
         write(whole | {key: whole[key] * np.nan}, tmp_path)
-        with pytest.raises(UserError, match="zero, NaN or infinite"):
+        with refuses("damaged", parameter="weights"):
             vectors(tmp_path, name)
 
 
@@ -288,5 +289,5 @@ def test_whatever_stands_in_a_tokenizer_it_is_read_or_refused(name: str, tmp_pat
             tokenizer.load(MODELS[MODEL[name]], str(tmp_path))(["ab ﬁ … か\u3099"], 8, "x", 10)
     file.unlink()
     file.mkdir()
-    with pytest.raises(UserError, match="no tokenizer"):
+    with refuses("missing", parameter="weights"):
         tokenizer.load(MODELS[MODEL[name]], str(tmp_path))

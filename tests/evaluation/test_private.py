@@ -181,7 +181,7 @@ def test_a_head_without_a_guarantee_is_evaluated_on_records_of_which_it_is_known
     for named in ((), (features,), (features, other)):
         for each in named:
             set_population(each, "ward")
-        with pytest.raises(UserError, match="without a guarantee"):
+        with refuses("conflict", parameter="epsilon"):
             evaluate_privately(exposed, features, epsilon=1.0)
     np.savez("third.npz", train_x=x + 9, train_y=y)
     third = import_features("third.npz", tmp_path / "features" / "third", classes=CLASSES, labels_per_record=1).features
@@ -495,7 +495,7 @@ def test_a_cap_holds_for_each_split(features: FeatureSet, head: Head) -> None:
     assert remains is not None
     assert remains[0] < 0.1
     assert len(charges(features)) == 3
-    with pytest.raises(UserError, match=r"More than epsilon = 8\.5"):
+    with refuses("over-cap", parameter="cap"):
         set_cap(features, 8.5)
 
 
@@ -528,6 +528,6 @@ def test_each_person_has_the_same_weight(tmp_path: Path, monkeypatch: pytest.Mon
     row = charges(found)[-1]
     assert (row.unit, row.n, row.split) == ("person", 100, "test")
     # A cap for the persons of one split is one for those of the other.
-    with pytest.raises(UserError, match="More than epsilon = 50"):
+    with refuses("over-cap", parameter="cap"):
         set_cap(found, 50.0)
     assert account(found).unit == "person"

@@ -10,7 +10,6 @@ import onnxruntime
 import pytest
 
 from dpfc_cli import backbones
-from dpfc_cli.errors import UserError
 from dpfc_cli.exports import graph
 from dpfc_cli.exports import onnx as target
 from dpfc_cli.exports.export import export
@@ -26,6 +25,7 @@ from tests.backbones.test_parity import REFERENCES
 from tests.backbones.test_transformer import ti16
 from tests.backbones.tiny import build, pictures, random_weights, write
 from tests.hostile import calibrated, card_as_written
+from tests.support import refuses
 
 # One of each kind: class token, mean, attention pooling; distillation token, registers, layer scale, gated MLP, a
 # normalisation before the blocks; all three activations; grids that the position embeddings are resized to.
@@ -169,6 +169,6 @@ def test_a_graph_says_what_was_done_with_the_pictures_of_the_training() -> None:
 
 
 def test_weights_from_a_file_are_asked_for(vit: tuple[Path, Head], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="Say where that file is: weights"):
+    with refuses("missing", parameter="weights"):
         export(vit[1], "onnx", tmp_path / "a.onnx", with_backbone=True)
     assert not (tmp_path / "a.onnx").exists()

@@ -56,9 +56,9 @@ def test_a_set_being_made_is_not_the_newest_and_neither_is_one_that_cannot_be_lo
     Path("sets/looped", MANIFEST).symlink_to(MANIFEST)
     assert open_features().folder == made
     Path("others/half.partial").mkdir(parents=True)
-    with refuses("missing", match="'half.partial' is not complete: Run the command that began it again"):
+    with refuses("missing", parameter="features"):
         newest(Path("others"))
-    with refuses("unreadable", match="cannot be read: Too many levels"):
+    with refuses("unreadable"):
         open_features("looped")
 
 

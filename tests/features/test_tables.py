@@ -207,10 +207,10 @@ def test_a_column_of_another_name_is_named(tmp_path: Path, data: Arrays) -> None
     single: dict[str, Any] = {"label_column": "diagnosis", "each_record_is_a_person": True, "classes": 3}
     plain = import_features(source, tmp_path / "plain", **single).features
     assert plain.manifest.grouped_by is None
-    with pytest.raises(UserError, match="has 2 columns of labels"):
+    with refuses("conflict", parameter="label_column"):
         import_features(source, tmp_path / "other", classes=3)
     for write in (npz, parquet()):
-        with pytest.raises(UserError, match=r"no (column )?'nobody'"):
+        with refuses("missing", parameter="group_column"):
             made(write, tmp_path / write.__name__, data, group_column="nobody")
 
 
@@ -404,7 +404,7 @@ def test_the_hubs_class_names_are_labels_and_state_no_classes_and_columns_are_ch
             import_features(tmp_path / "wrong.parquet", tmp_path / "set of wrong", classes=stated)
     more = held.append_column("title", vectors(-X)).append_column("stars", pa.array(Y[::-1].copy()))
     pq.write_table(more.replace_schema_metadata({"huggingface": said}), tmp_path / "a.parquet")
-    with pytest.raises(UserError, match="2 columns of lists of floats") as caught:
+    with refuses("conflict", parameter="column") as caught:
         import_features(tmp_path / "a.parquet", tmp_path / "none", classes=3)
     assert "embedding, title" in caught.value.remedy
     columns: dict[str, Any] = {"column": "title", "label_column": "stars"}
@@ -420,7 +420,7 @@ def test_a_column_for_each_feature_in_the_order_of_the_file(tmp_path: Path) -> N
     for given, found in (({"column": "f?"}, X), ({}, np.column_stack((X, np.zeros(60))))):
         made = import_features(source, tmp_path / f"{len(given)}", classes=3, **given).features  # type: ignore[arg-type]
         np.testing.assert_array_equal(made.arrays("train")[0], found)
-    with pytest.raises(UserError, match=r"no column of floats named 'g\*'") as refused:
+    with refuses("missing", parameter="column") as refused:
         import_features(source, tmp_path / "none", column="g*", classes=3)
     assert refused.value.fields["parameter"] == "column"
 
@@ -448,7 +448,7 @@ def test_a_csv_file_is_imported_as_the_same_columns_of_parquet_are(tmp_path: Pat
                 np.testing.assert_array_equal(ours, theirs)
             assert found.manifest.grouped == expected.manifest.grouped
     (tmp_path / "bare.csv").write_text("1.5,2,0\n2.5,3,1\n")
-    with pytest.raises(UserError, match="must name the columns") as error:
+    with refuses("damaged") as error:
         import_features(tmp_path / "bare.csv", tmp_path / "none", classes=2)
     assert GUARDED in error.value.what
 
@@ -464,7 +464,7 @@ def test_several_files_must_have_the_same_columns(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no column 'f3'"):
         import_features(tmp_path / "in", tmp_path / "more", classes=NAMES.tolist())
     wide(tmp_path / "in" / "train-2.parquet", X, Y)
-    with pytest.raises(UserError, match="has integers in 'label', and the files before it have texts"):
+    with refuses("conflict"):
         import_features(tmp_path / "in", tmp_path / "more", classes=NAMES.tolist())
 
 
@@ -485,7 +485,7 @@ def test_features_never_get_the_labels_of_others_because_a_row_group_lies(
     pq.write_table(pa.table({"x": np.ones((8, 2)).tolist()}), path, row_group_size=4)
     for says in (3, 5):
         monkeypatch.setattr(columns, "rows_of", lambda file, says=says: [says, 8 - says])
-        with refuses("damaged", match="row group 0"):
+        with refuses("damaged"):
             Column("x", 2, {path: 8}).rows(0, 8)
 
 
@@ -779,7 +779,7 @@ def test_what_memory_cannot_hold_is_refused_by_what_it_declares(tmp_path: Path, 
         source = make(tmp_path / name)
         tracemalloc.start()
         try:
-            with pytest.raises(UserError, match=r"says that .* takes .* GB of memory, and 0.1 GB are free") as caught:
+            with refuses("memory") as caught:
                 import_features(source, tmp_path / "set", classes=2)
             assert tracemalloc.get_traced_memory()[1] < 90e6, name
         finally:

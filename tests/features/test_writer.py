@@ -165,14 +165,14 @@ def test_who_says_otherwise_of_what_is_made_joins_neither_a_process_nor_a_finish
     for _ in range(2):
         before = bytes_in(partial)
         for changed in changes:
-            with refuses("conflict", match="another source"):
+            with refuses("conflict", parameter="population"):
                 writer(folder, **changed)
         assert bytes_in(partial) == before
         make(first, first.missing[:1])
     first.close()
-    with refuses("conflict", match="another source"):
+    with refuses("conflict", parameter="population"):
         writer(folder, manifest=OTHER)
-    with closing(writer(folder, population="ward7")), refuses("conflict", match="another source"):
+    with closing(writer(folder, population="ward7")), refuses("conflict", parameter="population"):
         writer(folder)
 
 
@@ -251,7 +251,7 @@ def test_whatever_stands_in_the_settings_of_a_set_that_was_begun_it_goes_on_or_i
             assert len(w.missing) == 5
             w.close()
     (partial / SETTINGS).unlink()
-    with pytest.raises(UserError, match="another source"):
+    with refuses("conflict", parameter="population"):
         writer(folder)
 
 
@@ -293,12 +293,12 @@ def test_rows_are_made_null_records_by_a_mask_and_keep_their_groups(tmp_path: Pa
 
 def test_a_place_that_holds_something_else_is_refused(folder: Path, tmp_path: Path) -> None:
     folder.mkdir()
-    with pytest.raises(UserError, match="no feature set"):
+    with refuses("missing"):
         complete(folder, WANTED, lambda _: None)
     (tmp_path / "file").write_text("")
     (tmp_path / "link.partial").symlink_to(folder)
     for place in (tmp_path / "file" / "set", tmp_path / "link"):
-        with pytest.raises(UserError, match="cannot be written"):
+        with refuses("unwritable", parameter="out"):
             writer(place)
     assert not list(folder.iterdir())
 

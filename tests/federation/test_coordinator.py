@@ -125,7 +125,7 @@ def test_a_plan_may_have_a_public_start_that_the_coordinator_alone_reads() -> No
     assert plan.start is not None
     assert plan.start["without"] == ["c"]
     for wrong, start in ((plan, None), (plan, "other.npy"), (plain, "start.npz")):
-        with pytest.raises(UserError, match="The plan starts from"):
+        with refuses("conflict", parameter="public_head"):
             coordinator.run(wrong, Path(), JOINT, Observer(), 0.0, start)
     others: list[dict[str, Any]] = [{"classes": 30}, {"without": ["d"]}, {"without": ["c", "c"], "classes": 1}]
     for changed in (replace(plan, method="dp-fc"), *(replace(plan, start={**plan.start, **each}) for each in others)):
@@ -148,7 +148,7 @@ def test_where_one_site_is_not_ready_none_is_charged() -> None:
     serving = Serving(plan, sets)
     # The cap comes after the site was checked.
     set_cap(sets["south"], 1.0, delta=1e-5)
-    with pytest.raises(UserError, match="its own check says no") as refused:
+    with refuses("conflict") as refused:
         trained(plan)
     assert refused.value.fields["ledgers"] == dict.fromkeys(NAMES, "not charged")
     assert not any(map(charges, sets.values()))
@@ -187,7 +187,7 @@ def test_all_sites_are_asked_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_file_of_a_joint_head_ends_as_its_claim_says() -> None:
     plan = agreed({name: made_set(name) for name in NAMES})
-    with pytest.raises(UserError, match="must end in"):
+    with refuses("bad-value", parameter="out"):
         coordinator.run(plan, Path(), Path("joint.nonprivate.safetensors"), Observer(), 0.0)
 
 

@@ -270,7 +270,7 @@ def test_other_features_or_another_name_are_refused(sets: dict[str, FeatureSet])
         site_of(plan, "north", sets["south"])
     with pytest.raises(UserError, match="counts"):
         site_of(replace(plan, k=2), "north", sets["north"])
-    with pytest.raises(UserError, match="no site"):
+    with refuses("missing"):
         site_of(plan, "west", sets["north"])
     strange = replace(plan, features={**plan.features, "backbone": {"name": "another"}})
     with pytest.raises(UserError, match="recipe"):

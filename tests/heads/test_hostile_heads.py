@@ -119,7 +119,7 @@ def test_a_head_that_the_system_has_no_memory_to_open_is_named(folder: Path, mon
 
     path = written(folder, json.dumps(EXACT))
     monkeypatch.setattr("safetensors.safe_open", full)
-    with pytest.raises(UserError, match=rf"'{path}'.*[Cc]annot allocate memory"):
+    with refuses("memory"):
         Head.load(path)
 
 
@@ -273,5 +273,5 @@ def test_a_card_that_could_not_be_read_again_is_refused_before_the_charge(monkey
     check_card(EXACT)
     assert heads.LARGEST_HEADER == 100_000_000
     monkeypatch.setattr(heads, "LARGEST_HEADER", 200_000)
-    with refuses("unsupported", match="because it names all classes"):
+    with refuses("unsupported", parameter="classes"):
         check_card({**EXACT, "classes": [f"{i}{'x' * 40_000}" for i in range(3)]})

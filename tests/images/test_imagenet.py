@@ -83,10 +83,10 @@ def test_imagenet_without_its_kit_has_no_validation_labels_and_says_so(imagenet:
     kit = folder / "ILSVRC2012_devkit_t12.tar.gz"
     data = kit.read_bytes()
     kit.write_bytes(data[:100])
-    with pytest.raises(UserError, match="kit"):
+    with refuses("damaged"):
         open_images("imagenet", folder, SQUARE, classes=WNIDS)
     kit.unlink()
-    with pytest.raises(UserError, match=r"devkit_t12\.tar\.gz"):
+    with refuses("damaged"):
         open_images("imagenet", folder, SQUARE, classes=WNIDS)
     (folder / "ILSVRC2012_img_val.tar").unlink()
     assert set(open_images("imagenet", folder, SQUARE, classes=WNIDS).splits) == {"train"}
@@ -141,7 +141,7 @@ def test_a_kit_that_declares_too_much_is_damaged_and_a_lack_of_memory_says_nothi
         return failing
 
     monkeypatch.setattr("scipy.io.loadmat", fail(MemoryError()))
-    with refuses("damaged", match="kit: MemoryError"):
+    with refuses("damaged"):
         open_images("imagenet", folder, SQUARE, classes=WNIDS)
     with monkeypatch.context() as patch:
         patch.setattr("dpfc_cli.memory.mmap.mmap", fail(OSError(errno.ENOMEM, "Cannot allocate memory")))
@@ -150,5 +150,5 @@ def test_a_kit_that_declares_too_much_is_damaged_and_a_lack_of_memory_says_nothi
     # A kit of a terabyte is refused unread.
     with (folder / "ILSVRC2012_devkit_t12" / "data" / "ILSVRC2012_validation_ground_truth.txt").open("r+b") as file:
         file.truncate(2**40)
-    with pytest.raises(UserError, match="more than"):
+    with refuses("damaged"):
         open_images("imagenet", folder, SQUARE, classes=WNIDS)

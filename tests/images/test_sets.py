@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfc_cli.errors import UserError
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.sets import ImageSet, held_out, spread
 from dpfc_cli.sources.split_files import _hashed
 from tests.images.pictures import SQUARE, files, idx, open_images, values
+from tests.support import refuses
 
 N = 60
 """The number of pictures: 20 of each of three classes, class by class. Picture i is full of i."""
@@ -90,7 +90,7 @@ def test_a_broken_picture_outside_the_trial_is_not_opened(tmp_path: Path) -> Non
     for i in set(range(N)) - set(spread(6, N).tolist()):
         (tmp_path / NAMES[i]).write_bytes(b"")
     assert values(train.spread(6)).tolist() == spread(6, N).tolist()
-    with pytest.raises(UserError, match="not an image"):
+    with refuses("bad-record", parameter="on_error"):
         train.pixels(0, N)
 
 
@@ -116,7 +116,7 @@ def test_the_part_has_the_fraction_asked_for_whatever_the_names() -> None:
 
 
 def test_a_set_with_a_test_split_and_one_too_small_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="'digits' has a test split already, of 397 images"):
+    with refuses("conflict", parameter="hold_out"):
         held_out(open_images("digits"), 0.1)
-    with pytest.raises(UserError, match="one of the two splits empty"):
+    with refuses("bad-value", parameter="hold_out"):
         held_out(in_folders(tmp_path), 1e-9)

@@ -18,7 +18,7 @@ import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images import prefetch, tables
-from dpfc_cli.images.sets import UnreadableError, by_person
+from dpfc_cli.images.sets import by_person
 from dpfc_cli.images.tables import pictures_in
 from dpfc_cli.images.unlabelled import in_arrow, in_parquet
 from dpfc_cli.sources.groups import rule_of
@@ -134,12 +134,12 @@ def test_labels_are_read_however_parquet_stores_them_in_the_column_that_is_named
     pq.write_table(table([png(0), png(1)], ["x", "y"], named=False, site=[4, 3], note=["b", "a"]), path)
     assert (labels(classes=("x", "y")), labels(label_column="site")) == ([0, 1], [4, 3])
     assert labels(label_column="note", classes=("a", "b")) == [1, 0]
-    with refuses("missing", match="no column 'image' of integers or texts"):
+    with refuses("missing", parameter="label_column"):
         labels(label_column="image")
     # The column of persons is not taken for that of the labels.
     pq.write_table(table([png(0), png(1)], [0, 1], mrn=[7, 9]).rename_columns(["image", "diagnosis", "mrn"]), path)
     assert labels(group_by=rule_of("column:mrn")) == [0, 1]
-    with pytest.raises(UserError, match="has 2 columns of labels"):
+    with refuses("conflict", parameter="label_column"):
         labels()
     # Metadata that name no classes, or no text, are ignored.
     odd = b'{"info": {"features": {"label": {"names": [0, 1]}}}}'
@@ -264,7 +264,7 @@ def test_that_rows_name_files_after_one_with_bytes_or_the_other_way_round_makes_
     pictures = [png(0), None, {"bytes": png(2), "path": "1.png"}, {"bytes": None, "path": "1.png"}]
     source = made("parquet", tmp_path, train=table(pictures, [0, 1, 0, 1]))
     train = open_images(source, geometry=SQUARE).splits["train"]
-    with pytest.raises(UnreadableError, match="not an image"):
+    with refuses("bad-record", parameter="on_error"):
         train.pixels(1, 2)
     for start in (2, 3):
         with pytest.raises(UserError) as refused:
@@ -361,7 +361,7 @@ def test_row_groups_that_would_fill_the_memory_are_refused(tmp_path: Path, monke
     monkeypatch.setattr(tables, "LARGEST_GROUP", 1 << 20)
     source = made("parquet", tmp_path / "y", 1_000, train=table([png(1).ljust(10_000, b"\0")] * 1_000, [0, 1] * 500))
     split = open_images(source, geometry=SQUARE).splits["train"]
-    with refuses("memory", match="row group"):
+    with refuses("memory"):
         split.pixels(0, 1)
     monkeypatch.undo()
     assert (split.pixels(999, 1_000) == 1).all()
@@ -374,7 +374,7 @@ def test_files_that_declare_other_rows_than_they_have_are_refused(
     n, path = 1_000_000, tmp_path / "a.parquet"
     pictures = pa.StructArray.from_arrays([pa.nulls(n, pa.binary())], ["bytes"])
     pq.write_table(pa.table({"image": pictures, "label": np.zeros(n, np.uint8)}), path)
-    with refuses("damaged", match="declares 1,000,000 records"):
+    with refuses("damaged"):
         open_images(f"parquet:{path}", geometry=SQUARE)
     # Also where as many are left as are wanted: they would be others.
     source = made("parquet", tmp_path / "x", 4, train=table([png(i) for i in range(8)], [0] * 8))
@@ -461,5 +461,5 @@ def test_what_says_where_the_files_of_a_folder_are_is_checked(tmp_path: Path) ->
 
 
 def test_a_folder_that_was_not_saved_says_what_to_write(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"has neither a dataset_dict\.json nor a state\.json"):
+    with refuses("damaged"):
         open_images(f"arrow:{tmp_path}", geometry=SQUARE)

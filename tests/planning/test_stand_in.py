@@ -68,8 +68,8 @@ def test_there_are_as_many_records_of_each_class_as_there_will_be(known: Feature
 def test_what_this_machine_cannot_do_is_refused_before_the_first_training(
     known: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with refuses("memory", match="This training needs about"):
+    with refuses("memory", parameter="pool"):
         trials(known, 30, 2, memory=1)
     monkeypatch.setattr(products, "check_exact", failing(errno.EIO))
-    with refuses("unsupported", match="cannot compute on this machine's devices"):
+    with refuses("unsupported"):
         trials(known, 30, 2)

@@ -74,7 +74,7 @@ def test_probabilities_are_the_softmax_of_scores_or_of_each_class_its_own(digits
         several.probabilities(x, temperature=1e3), 1 / (1 + np.exp(-scores)), rtol=1e-9, atol=1e-12
     )
     assert np.isfinite(several.probabilities(x)).all()
-    with pytest.raises(UserError, match="must be a positive number"):
+    with refuses("bad-value", parameter="temperature"):
         digits.head.probabilities(x, temperature=0.0)
 
 
@@ -157,7 +157,7 @@ def test_a_failing_disk_stops_the_run(digits: Scene, monkeypatch: pytest.MonkeyP
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(splits, "read_file", failing)
-    with refuses("unreadable", match="cannot be read: Input/output error"):
+    with refuses("unreadable"):
         list(predict(digits.head, digits.photos))
 
 
@@ -191,7 +191,7 @@ def test_other_weights_are_refused_before_they_are_read(
 
 
 def test_weights_of_a_file_must_be_named(colours: Scene) -> None:
-    with pytest.raises(UserError, match=r"weights from the file 'model.safetensors' \(SHA-256 [0-9a-f]{64}\)"):
+    with refuses("missing", parameter="weights"):
         predict(colours.head, colours.photos)
 
 
@@ -211,7 +211,7 @@ def test_a_backbone_that_computes_something_else_is_refused(colours: Scene, monk
     """As a later version might: what it says of itself is another thing than the card says."""
     real = preprocess.Recipe.describe
     monkeypatch.setattr(preprocess.Recipe, "describe", lambda recipe: {**real(recipe), "filter": "another"})
-    with pytest.raises(UserError, match=r"computes other features .* differ in preprocessing"):
+    with refuses("conflict", parameter="head"):
         predict(colours.head, colours.photos, weights=colours.weights)
 
 
@@ -279,9 +279,9 @@ def test_features_that_do_not_fit_are_refused(digits: Scene, tmp_path: Path) -> 
     for array in (np.zeros((3, 7)), np.zeros(324), np.array([["x"] * 324])):
         with pytest.raises(UserError):
             predict(digits.head, array)
-    with pytest.raises(UserError, match="weights is for pictures"):
+    with refuses("conflict", parameter="weights"):
         predict(digits.head, np.zeros((3, 324)), weights="x")
-    with pytest.raises(UserError, match="top must be a whole number"):
+    with refuses("bad-value", parameter="top"):
         predict(digits.head, np.zeros((3, 324)), top=0)
 
 

@@ -19,7 +19,7 @@ from markdown_it import MarkdownIt
 
 import dpfc_cli as dpfc
 from dpfc_cli import errors, rounding
-from dpfc_cli.errors import UserError, printable
+from dpfc_cli.errors import printable
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.ledger import caps
@@ -180,7 +180,7 @@ def test_a_shared_report_is_a_function_of_the_heads_file(ward: Ward, tmp_path: P
         patch.chdir(tmp_path / "away")
         away = dpfc.write_report(Path("second.safetensors"), "away.html").read_bytes()
         assert here == away
-        with pytest.raises(UserError, match="needs the ledger of the training"):
+        with refuses("missing", parameter="ledger"):
             dpfc.write_report(Path("second.safetensors"), "internal.html", internal=True)
         assert not Path("internal.html").exists()
 
@@ -366,7 +366,7 @@ def test_without_packages_beyond_our_own_all_but_pdf_is_written(
 ) -> None:
     monkeypatch.setitem(sys.modules, "weasyprint", None)
     monkeypatch.setattr(errors, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="needs WeasyPrint") as error:
+    with refuses("unsupported", parameter="out") as error:
         dpfc.write_report("first", tmp_path / "a.pdf")
     assert (error.value.fields["package"], error.value.fields["extra"]) == ("weasyprint", "pdf")
     assert "pip install '.[pdf]'" in error.value.remedy

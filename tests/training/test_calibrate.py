@@ -111,9 +111,9 @@ def test_full_passes_spend_what_is_asked_for_with_any_noise_and_any_neighbours()
 
 def test_nothing_is_sampled_under_replace_one_and_one_class_is_no_task() -> None:
     replaced = Facts(n=1000, m=3, d=4, adjacency="replace-one")
-    with pytest.raises(UserError, match="no accounting for sampling") as sampled:
+    with refuses("conflict", parameter="sampling_rate") as sampled:
         calibrate(METHODS["dp-sgd"], replaced, {"steps": 2, "sampling_rate": 0.2}, Privacy(epsilon=1.0))
-    with pytest.raises(UserError, match="one class only") as alone:
+    with refuses("conflict", parameter="classes") as alone:
         calibrate(METHODS["dp-ls"], Facts(n=1000, m=1, d=4), {}, Privacy(epsilon=1.0))
     assert sampled.value.code == alone.value.code == "conflict"
 
@@ -166,7 +166,7 @@ def test_public_knowledge_stays_when_options_are_chosen() -> None:
 
 def test_a_delta_above_one_over_n_is_refused_unless_insisted_on(features: FeatureSet) -> None:
     method, facts = METHODS["dp-ls"], facts_of(features)
-    with pytest.raises(UserError, match="larger than 1/n") as refused:
+    with refuses("bad-value", parameter="delta") as refused:
         calibrate(method, facts, {}, Privacy(epsilon=1.0, delta=0.01))
     assert refused.value.fields["parameter"] == "delta"
     made: Calibrated = calibrate(method, facts, {}, Privacy(epsilon=1.0, delta=0.01, allow_large_delta=True))

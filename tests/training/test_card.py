@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfc_cli.errors import UserError
 from dpfc_cli.ledger.facts import EVALUATION, Charge
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
@@ -172,7 +171,7 @@ def test_the_name_of_a_head_says_its_claim_and_no_other_one(claim: Claim, tmp_pa
         if named == claim:
             assert path_of(made_for(claim), set_of(FACTS), out, tmp_path) == out
             continue
-        with pytest.raises(UserError, match=f"because the head will be {claim}") as refused:
+        with refuses("bad-value", parameter="out") as refused:
             path_of(made_for(claim), set_of(FACTS), out, tmp_path)
         assert refused.value.fields["path"] == str(out)
     # Without an ending it gets the right one.
@@ -181,7 +180,7 @@ def test_the_name_of_a_head_says_its_claim_and_no_other_one(claim: Claim, tmp_pa
 
 def test_a_head_is_never_overwritten_and_its_name_can_be_seen(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").touch()
-    with refuses("exists", match="its privacy was paid for"):
+    with refuses("exists", parameter="out"):
         path_of(made_for("private"), set_of(FACTS), tmp_path / "a.safetensors", tmp_path)
-    with pytest.raises(UserError, match="cannot be seen"):
+    with refuses("bad-value", parameter="out"):
         path_of(made_for("private"), set_of(FACTS), tmp_path / "a\u202e.safetensors", tmp_path)

@@ -42,7 +42,7 @@ def test_a_public_set_that_is_the_private_one_is_refused_before_anything_is_said
 ) -> None:
     told = Listener()
     monkeypatch.setattr(public, "mean_of", lambda *given: pytest.fail("the public features were read"))
-    with pytest.raises(UserError, match="the private records themselves"):
+    with refuses("private-records", parameter="public_features"):
         plan(asked(sets["a"], method="dp-whitened", public_features=sets["b"], epsilon=0.01), told)
     assert told.warned == []
 
@@ -90,7 +90,7 @@ def test_what_was_chosen_is_rehearsed(sets: dict[str, FeatureSet], tuned: Callab
         return METHODS["dp-adam"].solve(oracle, facts, replace(options, steps=1))
 
     tuned(lambda calibrated: replace(calibrated, method=replace(calibrated.method, solve=solve)))
-    with pytest.raises(UserError, match="1 of 2 planned releases"):
+    with refuses("unsupported"):
         plan(asked(sets["a"], tune_on=sets["b"]), Listener())
 
 
@@ -119,7 +119,7 @@ def test_a_tuned_training_that_was_stopped_goes_on_under_the_name_that_was_charg
     assert told.said[-1].endswith("It goes on, and nothing more is charged: 0 of its 2 releases have their answers.")
     assert again.after.charges == account(sets["a"]).charges
     tuned(lambda calibrated: replace(calibrated, options=replace(calibrated.options, learning_rate=0.5)))
-    with pytest.raises(UserError, match="does not fit under the cap"):
+    with refuses("over-cap", parameter="epsilon"):
         plan(wanted, told)
 
 
