@@ -249,8 +249,6 @@ def _of_digest(digest: str, charge: Charge, book: Ledger) -> Finding:
     why += "Then the same command completes the ledger"
     if last is not None and last.sha256 is not None:
         why = f"the charge ended with another file ({last.sha256[:12]}…), and this is {digest[:12]}…"
-    elif book.written(digest):
-        why = "another charge ended with this file"
     elif last is not None and last.state == "stopped":
         why = "the charge ended without a file"
     return Finding(what=what, result="contradicts", why=why)

@@ -1,11 +1,13 @@
 """What `verify` says of a head, of its set and of the ledger, and what it leaves unproved."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
+from math import hypot
 from operator import getitem
 from pathlib import Path
 from typing import Any
@@ -14,18 +16,19 @@ import numpy as np
 import pytest
 from model_signing import verifying
 
-from dpfc_cli import verification as checks
 from dpfc_cli.errors import UserError
 from dpfc_cli.evaluation.evaluate import evaluate_privately
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, encoded
-from dpfc_cli.ledger.facts import Charge, Outcome
+from dpfc_cli.ledger.facts import Charge, Fact, Outcome, new_id
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.merge import merge_ledgers
 from dpfc_cli.ledger.totals import Ledger
-from dpfc_cli.trust.card import BELONGS, CHARGED, NOISE, OWNER, TEXT, Finding
-from dpfc_cli.verification import verify
+from dpfc_cli.privacy.accounting import epsilon_for
+from dpfc_cli.trust.card import BELONGS, CHARGED, NOISE, OWNER, TEXT
+from dpfc_cli.verification import Verified, verify
+from tests.ledger.facts import DELTA, ETA, a_charge, written
 from tests.signing import key_pair, sign
 from tests.support import blobs, refuses
 from tests.training import requests
@@ -58,9 +61,35 @@ class Made:
         assert last is not None
         return str(last.sha256)
 
+    def facts(self, number: int = 1, **changed: Any) -> list[Fact]:
+        """What the ledger has, with other values of that charge, or of its outcome (state, sha256)."""
+        of = self.book.charges[number - 1].id
+        return [
+            replace(fact, **{name: value for name, value in changed.items() if hasattr(fact, name)})
+            if of in (fact.id, getattr(fact, "charge", None))
+            else fact
+            for fact in self.book.facts
+        ]
 
-def handed_over(folder: Path) -> Made:
-    """A set and its heads, trained in an empty folder."""
+    def found(self, card: Card, *facts: Fact, **arrays: Any) -> dict[str, str]:
+        """The result of each check of the first head with that card. facts: of a ledger; without, it is the real one.
+        arrays: other ones than the head has.
+        """
+        head, ledger = self.folder / "forged.safetensors", ledger_path(self.features.folder)
+        head.write_bytes(encoded(replace(Head.load(self.heads[0]), card=card, **arrays)))
+        if facts:
+            ledger = written(self.folder / new_id() / "ledger.sqlite", *facts).path
+        return results(verify(head, ledger=ledger))
+
+
+def results(found: Verified) -> dict[str, str]:
+    """The result of each check, by what was checked."""
+    return {each.what: each.result for each in found.findings}
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("shelf")
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("DPFC_HEADS", str(folder / "heads"))
         features = made(folder, "set", 0)
@@ -70,52 +99,21 @@ def handed_over(folder: Path) -> Made:
     return Made(folder=folder, features=features, book=requests.ledger(features), heads=tuple(heads))
 
 
-def of_ledger(card: Card, shelf: Made, book: Ledger | None = None, number: int = 1) -> dict[str, str]:
-    """What the checks of a ledger find, each with its reason. The card is that of the head of a charge."""
-    found = checks._of_ledger(card, shelf.sha256(number), book or shelf.book)
-    return {each.what: f"{each.result}: {each.why}" for each in found}
-
-
-def of_set(card: Card, book: Ledger) -> Finding:
-    return checks._of_set(card, book, checks._set_at_hand(card["features"]["name"], None))
-
-
-def with_charge(book: Ledger, number: int, **changed: Any) -> Ledger:
-    """The ledger with other values of a charge, or of its outcome (state, sha256)."""
-    of = book.charges[number - 1].id
-    facts = [
-        replace(fact, **{name: value for name, value in changed.items() if hasattr(fact, name)})
-        if fact.id == of or (isinstance(fact, Outcome) and fact.charge == of)
-        else fact
-        for fact in book.facts
-    ]
-    return Ledger(path=book.path, facts=tuple(facts))
-
-
-def without_outcome(book: Ledger, number: int) -> Ledger:
-    of = book.charges[number - 1].id
-    facts = (fact for fact in book.facts if not (isinstance(fact, Outcome) and fact.charge == of))
-    return Ledger(path=book.path, facts=tuple(facts))
-
-
-@pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return handed_over(tmp_path_factory.mktemp("shelf"))
-
-
 @pytest.fixture(autouse=True)
 def here(shelf: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPFC_FEATURES", str(shelf.folder / "features"))
 
 
 def test_every_head_agrees_with_its_set_and_its_ledger(shelf: Made) -> None:
-    what = ["feature set", "ledger", "SHA-256", "other trainings in the ledger"]
+    what = ["feature set", "ledger", "SHA-256", OTHERS]
     for number, path in enumerate(shelf.heads, start=1):
         found = verify(path)
         assert [each.what for each in found.findings if each.result != "ok"] == ["signature"], found.findings
         assert set(what) <= {each.what for each in found.findings}
         assert found.unproved == (NOISE, OWNER)
         assert (found.ledger, found.sha256) == (ledger_path(shelf.features.folder), shelf.sha256(number))
+        (others,) = (each.why for each in found.findings if each.what == OTHERS)
+        assert re.findall(r"\d+", others) == [str(3 - number)] * (number < 3), "so many came later"
 
 
 # What cannot be proved
@@ -171,17 +169,14 @@ def test_a_set_without_a_ledger_beside_it_leaves_the_charge_unknown(
     """An imported set may be of any backbone, so without the charge it says nothing of the head."""
     shutil.copytree(shelf.features.folder, tmp_path / "features" / "set")
     monkeypatch.setenv("DPFC_FEATURES", str(tmp_path / "features"))
-    found = verify(shelf.heads[0])
-    results = {each.what: each.result for each in found.findings}
-    assert (results["feature set"], results["ledger"], found.ledger) == ("unknown", "unknown", None)
+    found, unknown = verify(shelf.heads[0]), {"feature set": "unknown", "ledger": "unknown"}.items()
+    assert (results(found).items() >= unknown, found.ledger) == (True, None)
     assert found.unproved == (NOISE, BELONGS, TEXT, CHARGED)
-    with pytest.raises(UserError, match="There is no ledger"):
-        verify(shelf.heads[0], ledger=ledger_path(tmp_path / "features" / "set"))
-    with pytest.raises(UserError, match=r"There is no ledger '.*features' \(it is a folder\)"):
-        verify(shelf.heads[0], ledger=tmp_path / "features")
+    for place in (ledger_path(tmp_path / "features" / "set"), tmp_path / "features"):
+        with refuses("missing"):
+            verify(shelf.heads[0], ledger=place)
     monkeypatch.setenv("DPFC_FEATURES", str(tmp_path))
-    results = {each.what: each.result for each in verify(shelf.heads[0]).findings}
-    assert (results["feature set"], results["ledger"]) == ("unknown", "unknown")
+    assert results(verify(shelf.heads[0])).items() >= unknown
     # The set beside a ledger that is named is looked at, too.
     found = verify(shelf.heads[0], ledger=ledger_path(shelf.features.folder))
     assert {each.result for each in found.findings[1:]} == {"ok"}
@@ -196,8 +191,8 @@ def test_an_honest_head_of_a_neighbour_does_not_contradict_where_a_set_has_the_s
     own = import_features(tmp_path / "set.npz", tmp_path / "features" / "set", classes=CLASSES).features
     monkeypatch.setenv("DPFC_FEATURES", str(tmp_path / "features"))
     found = verify(shelf.heads[0])
-    results = {each.what: each.result for each in found.findings}
-    assert (found.contradictions, results["feature set"], results["ledger"]) == ([], "unknown", "unknown")
+    said = results(found)
+    assert (found.contradictions, said["feature set"], said["ledger"]) == ([], "unknown", "unknown")
     assert (found.ledger, found.unproved) == (None, (NOISE, BELONGS, TEXT, CHARGED))
     named = verify(shelf.heads[0], ledger=ledger_path(own.folder))
     assert {each.what for each in named.findings if each.result == "contradicts"} == {"ledger"}
@@ -210,54 +205,47 @@ def test_a_card_has_a_date_and_no_later_one_than_today(shelf: Made, tmp_path: Pa
         with refuses("damaged"):
             verify(changed)
     changed.write_bytes(encoded(replace(head, card=shelf.card() | {"date": "2999-01-02T03:04:05+00:00"})))
-    assert [each.result for each in verify(changed).findings if each.what == "date"] == ["contradicts"]
+    assert results(verify(changed))["date"] == "contradicts"
 
 
 # The set
 
 
 def test_each_fact_of_the_card_is_that_of_the_set(shelf: Made) -> None:
-    facts = [("facts", name) for name in ("n", "m", "k", "d", "origin")]
-    for part, name in [*facts, *(("features", name) for name in ("split", "backbone", "hold_out", "fingerprint"))]:
-        card = shelf.card()
-        card[part][name] = {"of": "another"}
-        found = of_set(card, shelf.book)
-        assert (found.result, name) == ("contradicts", found.why.rpartition(" ")[2])
-    for changed in ({"unit": "person"}, {"classes": [*CLASSES[1:], CLASSES[0]]}):
-        found = of_set(shelf.card() | changed, shelf.book)
-        assert (found.result, *changed) == ("contradicts", found.why.rpartition(" ")[2])
-
-
-def test_a_fact_is_read_where_a_card_states_it_and_nowhere_else(shelf: Made) -> None:
-    """A true value under another key of the card does not stand for a false one."""
-    card = shelf.card()
-    card["facts"] |= {"n": 6_000, "backbone": card["features"]["backbone"], "hold_out": 0.0}
-    card["features"] |= {"n": 120, "unit": "record", "backbone": {"name": "other"}, "hold_out": 0.5}
-    card["unit"] = "person"
-    assert of_set(card, shelf.book).why.endswith("other values: n, unit, backbone, hold_out")
+    assert shelf.found(shelf.card())["feature set"] == "ok"
+    others: dict[str, dict[str, Any]] = {
+        "facts": {"n": 121, "m": 4, "k": 2, "origin": "data set"},
+        "features": {"split": "test", "backbone": {"name": "other"}, "hold_out": 0.5, "fingerprint": "0" * 64},
+    }
+    forged = [
+        {part: shelf.card()[part] | {name: other}}
+        for part, changed in others.items()
+        for name, other in changed.items()
+    ]
+    for changed in (*forged, {"unit": "person"}, {"classes": [*CLASSES[1:], CLASSES[0]]}):
+        assert shelf.found(shelf.card() | changed)["feature set"] == "contradicts", changed
+    wider = shelf.card()
+    wider["facts"]["d"] = 7
+    assert shelf.found(wider, weight=np.ones((7, 3), np.float32), chain=())["feature set"] == "contradicts"
 
 
 def test_a_set_that_cannot_be_read_or_is_not_that_of_the_charge_says_nothing(
     shelf: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unknown(book: Ledger | str = shelf.book) -> str:
-        found = checks._of_set(shelf.card(), book, checks._set_at_hand("set", None))
-        assert found.result == "unknown"
-        return found.why
-
-    for other in ("there is none", with_charge(shelf.book, 1, set="0" * 32)):
-        assert "no ledger says" in unknown(other)
+    card, facts = shelf.card(), shelf.facts()
+    assert shelf.found(card, *facts)["feature set"] == "ok"
+    assert shelf.found(card, *shelf.facts(set="0" * 32))["feature set"] == "unknown"
     monkeypatch.setenv("DPFC_FEATURES", str(tmp_path))
-    assert unknown() == "no set of the name 'set' is at hand"
+    assert shelf.found(card, *facts)["feature set"] == "unknown", "there is none"
     copy = Path(shutil.copytree(shelf.features.folder, tmp_path / "set"))
+    assert shelf.found(card, *facts)["feature set"] == "ok"
     # One that has a test split alone, and one that is damaged.
     manifest = json.loads((copy / "manifest.json").read_text())
     splits, known = manifest["splits"], manifest["source"]["identity"]
     splits["test"], known["listing"]["test"] = splits.pop("train"), known["listing"].pop("train")
-    (copy / "manifest.json").write_text(json.dumps(manifest))
-    assert "has no split 'train'" in unknown()
-    (copy / "manifest.json").write_text("{")
-    assert "manifest.json" in unknown()
+    for text in (json.dumps(manifest), "{"):
+        (copy / "manifest.json").write_text(text)
+        assert shelf.found(card, *facts)["feature set"] == "unknown"
 
 
 # Persons
@@ -271,16 +259,18 @@ def test_a_head_of_persons_agrees_with_its_set_and_its_charge(tmp_path: Path, mo
     persons = import_features(tmp_path / "p.npz", tmp_path / "features" / "p", classes=CLASSES).features
     path = head_of(persons, epsilon=1.0).path
     assert {each.result for each in verify(path).findings[1:]} == {"ok"}
-    card: Card = json.loads(json.dumps(Head.load(path).card))
-    book = requests.ledger(persons)
-    (charge,) = book.charges
-    assert checks._differ(card, replace(charge, unit="record")) == ["unit"]
-    card["facts"]["records"] = 121
-    assert of_set(card, book).why.endswith("other values: records")
+    head, forged = Head.load(path), tmp_path / "forged.safetensors"
+    more, plan = {**head.card["facts"], "records": 121}, [{**each, "sigma": 0.0} for each in head.card["plan"]]
     # Without noise each record stands for itself.
-    del card["facts"]["records"]
-    card |= {"claim": "non-private", "unit": "record", "facts": card["facts"] | {"n": 120}}
-    assert of_set(card, book).result == "ok"
+    bare = {"claim": "non-private", **dict.fromkeys(("epsilon", "delta", "mu", "eta")), "plan": plan, "unit": "record"}
+    alone = {name: value for name, value in {**more, "n": 120}.items() if name != "records"}
+    for changed, what, result in (
+        ({"unit": "record"}, "ledger", "contradicts"),
+        ({"facts": more}, "feature set", "contradicts"),
+        (bare | {"facts": alone}, "feature set", "ok"),
+    ):
+        forged.write_bytes(encoded(replace(head, card={**head.card, **changed})))
+        assert results(verify(forged))[what] == result
 
 
 # The signature
@@ -321,15 +311,20 @@ def test_what_was_checked_is_what_is_read(shelf: Made, tmp_path: Path, monkeypat
 # The charge
 
 
-def test_each_value_of_the_charge_is_that_of_the_card(shelf: Made) -> None:
-    card, charge = shelf.card(), shelf.book.charges[0]
-    assert checks._differ(card, charge) == []
+def test_each_value_of_the_card_is_that_of_the_charge(shelf: Made) -> None:
+    """Of a head that continues another one, ε, μ and η are those of all, and its charge has what its own cost."""
     others: dict[str, Any] = {
-        **{"at": "2020-01-02T03:04:05+00:00", "n": 121, "split": "test", "method": "dp-fc", "claim": "research"},
-        **{"epsilon": 1.1, "delta": 1e-6, "mu": 0.3, "eta": 0.5, "adjacency": "replace-one", "unit": "person"},
+        **{"epsilon": 1.1, "mu": 0.3, "eta": 0.5, "delta": 1e-6, "date": "2020-01-02T03:04:05+00:00"},
+        **{"method": "dp-fc", "adjacency": "replace-one", "unit": "person"},
     }
-    for name, other in others.items():
-        assert checks._differ(card, replace(charge, **{name: other})) == [name]
+    own = ("epsilon", "mu", "eta")
+    for number in (1, 2):
+        card = shelf.card(number)
+        forged = [{name: other} for name, other in others.items() if number == 1 or name not in own]
+        forged += [{"facts": card["facts"] | {"n": 121}}, {"features": card["features"] | {"split": "test"}}]
+        assert shelf.found(card)["ledger"] == "ok"
+        for changed in (*forged, {"claim": "research", **dict.fromkeys((*own, "delta"))}):
+            assert shelf.found(card | changed)["ledger"] == "contradicts", changed
 
 
 @pytest.mark.usefixtures("heads")
@@ -359,41 +354,39 @@ def test_a_head_is_honest_beside_another_set_of_the_name_also_of_the_same_people
     assert not [each for each in found.findings if "other trainings" in each.what]
 
 
-@pytest.mark.parametrize("name", ["kind", "shape", "sigma", "rate", "times"])
-def test_the_releases_of_the_charge_are_those_of_the_card(shelf: Made, name: str) -> None:
-    plan = [dict(each) for each in shelf.book.charges[0].releases]
-    altered = [*plan[:1], {**plan[1], name: 2}, *plan[2:]]
-    for others in (altered, plan[:-1], [*plan, plan[0]]):
-        found = of_ledger(shelf.card(), shelf, with_charge(shelf.book, 1, releases=tuple(others)))
-        assert found["ledger"].endswith("they differ in releases")
+def test_the_releases_of_the_card_are_those_of_the_charge(shelf: Made) -> None:
+    plan = shelf.card()["plan"]
+    others = {"kind": "gradient", "shape": [2, 2], "sigma": 2.0, "rate": 0.5, "times": 7}
+    altered = [[*plan[:1], {**plan[1], name: other}, *plan[2:]] for name, other in others.items()]
+    for forged in (*altered, plan[:-1], [*plan, plan[0]]):
+        assert forged != plan
+        assert shelf.found(shelf.card() | {"plan": forged})["ledger"] == "contradicts", forged
 
 
 def test_a_card_names_a_charge_that_the_ledger_has_and_its_own(shelf: Made) -> None:
-    last = shelf.book.charges[2]
-    assert of_ledger(shelf.card(3), shelf, number=3)["ledger"].startswith("ok")
-    before = Ledger(path=shelf.book.path, facts=shelf.book.until(last.id).facts[:-1])
+    last, every = shelf.book.charges[2].id, {"ledger", "SHA-256", "start in the ledger", OTHERS}
+    before = shelf.book.until(last).facts[:-1]
     no_charge = next(fact.id for fact in shelf.book.facts if not isinstance(fact, Charge))
-    for named, book in ((last.id, before), ("0" * 32, shelf.book), (no_charge, shelf.book)):
+    for named, facts in ((last, before), ("0" * 32, ()), (no_charge, ())):
         card = shelf.card(3)
         card["ledger"]["charge"] = named
-        found = of_ledger(card, shelf, book, number=3)
-        assert found == {"ledger": "contradicts: the ledger does not have the charge that the card names"}
+        found = shelf.found(card, *facts)
+        assert {what: found.get(what) for what in every} == {**dict.fromkeys(every), "ledger": "contradicts"}
     # The charge of another head: another training, another file, other trainings before it.
     card["ledger"]["charge"] = shelf.book.charges[0].id
-    assert [text.partition(":")[0] for text in of_ledger(card, shelf, number=3).values()] == ["contradicts"] * 4
+    assert shelf.found(card).items() >= dict.fromkeys(every, "contradicts").items()
 
 
 def test_the_digest_of_the_charge_is_that_of_the_file(shelf: Made) -> None:
-    stopped = with_charge(shelf.book, 1, sha256=None, state="stopped")
-    said = {
-        "ok: the charge ended with this file": shelf.book,
-        "contradicts: the charge ended with another file (000000000000": with_charge(shelf.book, 1, sha256="0" * 64),
-        "contradicts: the ledger names no file of the charge": without_outcome(shelf.book, 1),
-        "contradicts: the charge ended without a file": stopped,
-        "contradicts: another charge ended with this file": with_charge(stopped, 2, sha256=shelf.sha256()),
-    }
-    for expected, book in said.items():
-        assert of_ledger(shelf.card(), shelf, book)["SHA-256"].startswith(expected)
+    stopped, none = {"sha256": None, "state": "stopped"}, shelf.book.charges[0].id
+    for facts, result in (
+        (shelf.facts(), "ok"),
+        (shelf.facts(sha256="0" * 64), "contradicts"),
+        (shelf.facts(**stopped), "contradicts"),
+        ([*shelf.facts(**stopped)[:-1], *shelf.facts(3, sha256=shelf.sha256())[-1:]], "contradicts"),
+        ([fact for fact in shelf.facts() if getattr(fact, "charge", None) != none], "contradicts"),
+    ):
+        assert shelf.found(shelf.card(), *facts)["SHA-256"] == result
 
 
 # A head that continues another one
@@ -402,85 +395,67 @@ def test_the_digest_of_the_charge_is_that_of_the_file(shelf: Made) -> None:
 def test_a_continued_head_has_the_releases_of_the_heads_that_it_started_from(shelf: Made) -> None:
     """Its charge has its own releases alone. What the others cost stands in theirs. The card names one of them."""
     what = "start in the ledger"
-    assert what not in of_ledger(shelf.card(), shelf)
+    assert what not in shelf.found(shelf.card())
     for number in (2, 3):
-        assert of_ledger(shelf.card(number), shelf, number=number)[what].startswith("ok")
+        assert shelf.found(shelf.card(number))[what] == "ok"
         for release in range(3 * (number - 1)):
             forged = shelf.card(number)
             forged["plan"][release]["sigma"] *= 2
-            found = of_ledger(forged, shelf, number=number)
-            assert found["ledger"].startswith("ok")
-            assert found[what].startswith("contradicts")
+            assert shelf.found(forged).items() >= {"ledger": "ok", what: "contradicts"}.items()
 
 
 def test_each_charge_counts_once_as_a_whole_and_others_may_lie_between(shelf: Made) -> None:
-    a, b, c = shelf.book.charges[0].releases
-    plans = [[a], [c], [a, b], [b, b], [c], [a]]
-    digests = [f"{number}" * 64 for number in range(1, 7)]
-    charges = [replace(shelf.book.charges[0], id=f"{i}" * 32, releases=tuple(each)) for i, each in enumerate(plans)]
-    ends = (
-        Outcome(by="me", charge=charge.id, state="written", head="h", sha256=digest)
-        for charge, digest in zip(charges, digests, strict=True)
-    )
-    book = Ledger(path=shelf.book.path, facts=(*(each for pair in zip(charges, ends, strict=True) for each in pair),))
+    a, b, c = 2.0, 3.0, 5.0
+    release: dict[str, Any] = {"kind": "gram", "shape": [3, 3], "rate": 1.0, "times": 1}
+    facts = list[Fact]()
+    for number, sigmas in enumerate([[a], [c], [a, b], [b, b], [c], [a], [a]], start=1):
+        mu = hypot(*(1 / sigma for sigma in sigmas))
+        releases = tuple({**release, "sigma": sigma, "share": 1 / len(sigmas)} for sigma in sigmas)
+        # The last one is of another set.
+        charge = a_charge(f"{number // 7}" * 32, epsilon_for(mu, DELTA, ETA), mu=mu, releases=releases)
+        facts += [charge, Outcome(by="me", charge=charge.id, state="written", head="h", sha256=f"{number}" * 64)]
+    charges = [fact.id for fact in facts if isinstance(fact, Charge)]
 
-    def found(*releases: list[Any], last: int, of: str = charges[0].set) -> str:
-        said = [release for part in releases for release in part]
-        card = {"plan": [*said, a], "public_head": {"releases": len(said), "sha256": digests[last - 1]}}
-        return checks._of_start(card, book.until(charges[-1].id), of).result
+    def found(*parts: list[float], last: int, charge: int = 6) -> str:
+        card, sigmas = shelf.card(2), [sigma for part in parts for sigma in part]
+        card["plan"] = [{**release, "sigma": sigma, "share": 0.1} for sigma in (*sigmas, a)]
+        card["public_head"] |= {"releases": len(sigmas), "sha256": f"{last}" * 64}
+        card["ledger"]["charge"] = charges[charge - 1]
+        return shelf.found(card, *facts)["start in the ledger"]
 
     assert found([a], last=1) == found([c], [b, b], last=4) == found([a], [a, b], [c], last=5) == "ok"
-    for releases, last in (
+    for parts, last in (
         (([a], [a]), 1), (([a, b], [a, b]), 3), (([b], [b, b]), 4), (([b], [c]), 5), (([c], [a]), 1), (([b, a, b],), 3),
     ):  # fmt: skip
-        assert found(*releases, last=last) == "contradicts"
-    assert found([a], last=1, of="0" * 32) == "contradicts", "they are of another set"
+        assert found(*parts, last=last) == "contradicts"
+    assert found([a], last=1, charge=7) == "contradicts", "they are of another set"
 
 
 def test_the_head_that_a_training_started_from_is_of_a_charge_before(shelf: Made) -> None:
-    facts = shelf.book.facts
-    first = shelf.book.charges[0]
-    later = (*(each for each in facts if each.id != first.id and getattr(each, "charge", None) != first.id), first)
-    for book in (with_charge(shelf.book, 1, sha256="0" * 64), Ledger(path=shelf.book.path, facts=later)):
-        assert of_ledger(shelf.card(2), shelf, book, number=2)["start in the ledger"].startswith("contradicts")
-
-
-def test_the_claim_of_a_continued_head_is_not_that_of_its_charge(shelf: Made) -> None:
-    """Its charge has what its own releases cost. Claim and δ are the same."""
-    assert shelf.card(2)["epsilon"] > 2.1 > 2.0 == shelf.book.charges[1].epsilon
-    for name, other in {"claim": "research", "delta": 1e-6}.items():
-        found = of_ledger(shelf.card(2), shelf, with_charge(shelf.book, 2, **{name: other}), number=2)
-        assert found["ledger"].endswith(f"differ in {name}")
+    own = [fact for fact in shelf.book.facts if shelf.book.charges[0].id in (fact.id, getattr(fact, "charge", None))]
+    later = [*(fact for fact in shelf.book.facts if fact not in own), *own]
+    for facts in (shelf.facts(sha256="0" * 64), later):
+        assert shelf.found(shelf.card(2), *facts)["start in the ledger"] == "contradicts"
 
 
 # What the card says of other trainings
 
 
 def test_what_a_card_says_of_other_trainings_is_what_the_ledger_had(shelf: Made) -> None:
-    assert of_ledger(shelf.card(3), shelf, number=3)[OTHERS] == "ok: they are those that the card counts"
-    for name, other in (
-        *(("epsilon", 9.0), ("epsilon", None), ("private", 1), ("unprotected", 1)),
-        *(("exact", False), ("unit", "person"), ("adopted", True)),
-    ):
+    """Totals agree within the precision of what sampled releases cost."""
+    total = shelf.card(3)["ledger"]["epsilon"]
+    agree = [("epsilon", total), ("epsilon", total * (1 + 0.9e-5))]
+    differ = [("epsilon", each) for each in (total * (1 + 1.2e-5), total * (1 - 1.2e-5), 9.0, None)]
+    differ += [("private", 1), ("unprotected", 1), ("exact", False), ("unit", "person"), ("adopted", True)]
+    for name, other in (*agree, *differ):
         card = shelf.card(3)
         card["ledger"][name] = other
-        found = of_ledger(card, shelf, number=3)[OTHERS]
-        assert found == f"contradicts: the card says something else of the ledger: {name}"
-
-
-def test_totals_agree_within_the_precision_of_what_sampled_releases_cost(shelf: Made) -> None:
-    for beyond, result in ((0.9e-5, "ok"), (1.2e-5, "contradicts"), (-1.2e-5, "contradicts")):
-        card = shelf.card(3)
-        card["ledger"]["epsilon"] *= 1 + beyond
-        assert of_ledger(card, shelf, number=3)[OTHERS].startswith(result)
-
-
-def test_a_total_that_is_an_upper_bound_and_trainings_that_came_later_are_told(shelf: Made) -> None:
-    assert of_ledger(shelf.card(), shelf)[OTHERS] == "ok: they are those that the card counts; 2 came later"
-    book = with_charge(shelf.book, 2, adjacency="replace-one")
+        assert shelf.found(card)[OTHERS] == ("ok" if (name, other) in agree else "contradicts"), (name, other)
+    # Under another adjacency the total is an upper bound.
     card = shelf.card(2)
-    card["ledger"]["exact"] = False
-    assert of_ledger(card, shelf, book, number=2)[OTHERS].endswith("their total is an upper bound; 1 came later")
+    for exact, result in ((True, "contradicts"), (False, "ok")):
+        card["ledger"]["exact"] = exact
+        assert shelf.found(card, *shelf.facts(2, adjacency="replace-one"))[OTHERS] == result
 
 
 @pytest.mark.usefixtures("heads")
@@ -495,7 +470,7 @@ def test_a_card_that_leaves_out_an_evaluation_contradicts(tmp_path: Path, privat
     for changed, agrees in (({}, True), (less, False)):
         forged.write_bytes(encoded(replace(later.head, card={**card, "ledger": {**card["ledger"], **changed}})))
         found = verify(forged, ledger=ledger_path(private.folder))
-        assert {each.what: each.result for each in found.findings}[OTHERS] == ("ok" if agrees else "contradicts")
+        assert results(found)[OTHERS] == ("ok" if agrees else "contradicts")
 
 
 @pytest.mark.usefixtures("heads")
@@ -504,15 +479,14 @@ def test_a_ledger_that_was_united_with_another_one_still_agrees_with_the_cards_o
     here, there = (made(tmp_path / name, "set", 0) for name in ("here", "there") if not (tmp_path / name).mkdir())
     first, second, other = head_of(here, epsilon=1.0), head_of(here, epsilon=1.0), head_of(there, epsilon=1.0)
     merge_ledgers(here.folder.parent, there.folder.parent)
-    last, book = head_of(here, epsilon=1.0), requests.ledger(here)
+    last = head_of(here, epsilon=1.0)
     assert last.head.card["ledger"]["private"] == 4
 
     def found(trained: Any, trainings: int | None = None) -> str:
-        card = json.loads(json.dumps(trained.head.card))
-        if trainings is not None:
-            card["ledger"] |= {"private": trainings}
-        results = checks._of_ledger(card, trained.sha256, book)
-        return {each.what: each.result for each in results}[OTHERS]
+        card, forged = json.loads(json.dumps(trained.head.card)), tmp_path / "forged.safetensors"
+        card["ledger"] |= {} if trainings is None else {"private": trainings}
+        forged.write_bytes(encoded(replace(trained.head, card=card)))
+        return results(verify(forged, ledger=ledger_path(here.folder)))[OTHERS]
 
     assert [found(each) for each in (first, second, other, last)] == ["ok", "ok", "unknown", "ok"]
     assert [found(second, 3), found(other, 4), found(last, 3), found(last, 5)] == ["contradicts"] * 4
