@@ -378,13 +378,13 @@ def test_a_card_names_a_charge_that_the_ledger_has_and_its_own(shelf: Made) -> N
 
 
 def test_the_digest_of_the_charge_is_that_of_the_file(shelf: Made) -> None:
-    stopped, none = {"sha256": None, "state": "stopped"}, shelf.book.charges[0].id
+    stopped, own = shelf.facts(sha256=None, state="stopped"), shelf.book.charges[0].id
     for facts, result in (
         (shelf.facts(), "ok"),
         (shelf.facts(sha256="0" * 64), "contradicts"),
-        (shelf.facts(**stopped), "contradicts"),
-        ([*shelf.facts(**stopped)[:-1], *shelf.facts(3, sha256=shelf.sha256())[-1:]], "contradicts"),
-        ([fact for fact in shelf.facts() if getattr(fact, "charge", None) != none], "contradicts"),
+        (stopped, "contradicts"),
+        ([*stopped[:-1], *shelf.facts(3, sha256=shelf.sha256())[-1:]], "contradicts"),
+        ([fact for fact in shelf.facts() if getattr(fact, "charge", None) != own], "contradicts"),
     ):
         assert shelf.found(shelf.card(), *facts)["SHA-256"] == result
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from dpfc_cli import predict
 from dpfc_cli.errors import UserError
 from dpfc_cli.prediction import output
 from dpfc_cli.prediction.output import Row, line
-from dpfc_cli.prediction.predict import Predictions
+from dpfc_cli.prediction.predict import PREDICTING, Predictions
 from tests.prediction.conftest import COUNT, Scene, features_of
 from tests.support import refuses
 
@@ -97,26 +98,32 @@ def test_rows_of_others_are_not_gone_on_with(found: Predictions, tmp_path: Path)
     assert Slowly(found).save(path, "another").resumed == 0
 
 
+def begun(folder: Path, *given: Any, **others: Any) -> int:
+    """How many files were begun in a folder, with that of a prediction that is stopped before its first row."""
+
+    def stop(stage: str, *_: object) -> None:
+        if stage == PREDICTING:
+            raise KeyboardInterrupt
+
+    found = predict(*given, **others, progress=stop)
+    with pytest.raises(KeyboardInterrupt):
+        found.save(folder / "found.csv")
+    return len(list(folder.glob("*.partial")))
+
+
 def test_what_a_file_was_made_of_is_head_source_and_options(digits: Scene, tmp_path: Path) -> None:
-    x = features_of(digits.features)
+    x, head = features_of(digits.features), digits.head
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "other.npy", x[:, ::-1])
     lists = [tmp_path / "all.txt", tmp_path / "more.txt"]
     paths = sorted(map(str, digits.photos.rglob("*.png")))
     for i, each in enumerate(lists):
         each.write_text("\n".join(paths[: 5 + i]))
-    same = predict(digits.head, tmp_path / "x.npy")
-    others = [
-        predict(digits.head, tmp_path / "x.npy", top=2),
-        predict(digits.head, tmp_path / "other.npy"),
-        predict(digits.head, digits.features),
-        predict(digits.head, x),
-        *(predict(digits.head, each) for each in (*lists, digits.photos)),
-    ]
-    others.append(predict(replace(digits.head, weight=digits.head.weight + 1), tmp_path / "x.npy"))
-    known = [str(each._identity()) for each in (same, *others)]
-    assert len(set(known)) == len(known)
-    assert str(predict(digits.head, tmp_path / "x.npy")._identity()) == known[0]
+    for i, source in enumerate((tmp_path / "x.npy", tmp_path / "other.npy", digits.features, x, *lists, digits.photos)):
+        assert begun(tmp_path, head, source) == i + 1
+    assert begun(tmp_path, head, tmp_path / "x.npy", top=2) == i + 2
+    assert begun(tmp_path, replace(head, weight=head.weight + 1), tmp_path / "x.npy") == i + 3
+    assert begun(tmp_path, head, tmp_path / "x.npy") == i + 3, "that of the first one"
 
 
 def test_a_picture_that_was_exchanged_makes_another_source(digits: Scene, tmp_path: Path) -> None:
@@ -124,9 +131,9 @@ def test_a_picture_that_was_exchanged_makes_another_source(digits: Scene, tmp_pa
     pictures = [tmp_path / "a.png", tmp_path / "b.png"]
     listed.write_text("\n".join(map(str, pictures)))
     pictures[0].write_bytes((digits.photos / "low" / "000.png").read_bytes())
-    before = predict(digits.head, listed)._identity()
+    assert begun(tmp_path, digits.head, listed) == begun(tmp_path, digits.head, listed) == 1
     pictures[1].write_bytes(b"it was missing")
-    assert predict(digits.head, listed)._identity() != before
+    assert begun(tmp_path, digits.head, listed) == 2
 
 
 def test_all_formats_have_the_same_rows(found: Predictions, tmp_path: Path) -> None:
