@@ -182,18 +182,14 @@ def test_a_choice_that_was_stopped_goes_on(
     with pytest.raises(KeyboardInterrupt):
         tune(c, private, known)
     told: list[tuple[int, int]] = []
+    path = known.folder.with_name("known.tuning.jsonl")
+    # What follows a line that was cut is not lost.
+    path.write_text(path.read_text() + '{"trial": "cut')
     resumed = tune(c, private, known, progress=lambda done, total: told.append((done, total)))
     assert len(counted) == 4 + 9 + 4 * tuning.RUNS - 3
     assert told == [(i, 29) for i in range(1, 30)]
-    path = known.folder.with_name("known.tuning.jsonl")
-    path.write_text(path.read_text() + '{"trial": "cut')
     monkeypatch.setattr(tuning, "quality", lambda *_: pytest.fail("computed again"))
     assert tune(c, private, known) == resumed
-    # What follows a line that was cut is not lost.
-    assert len(tuning._read(path)) == 29
-    with path.open("a") as file:
-        file.write('\n{"trial": "more", "score": "much"}\n' + json.dumps({"trial": "more", "score": 1}) + "\n")
-    assert tuning._read(path)["more"] == 1
     # Another budget is another choice.
     with pytest.raises(pytest.fail.Exception):
         tune(calibrated(private, epsilon=2.0), private, known)
@@ -317,7 +313,7 @@ def test_the_three_best_of_the_first_run_are_tried_again(sets: PAIR, monkeypatch
     assert tried == [*((i, 0) for i in range(9)), *((i, seed) for seed in range(1, 6) for i in (0, 2, 5, 4))]
     assert told == [(done, 29) for done in range(1, 30)]
     chosen = trials.points[5]
-    assert tuned.given == scaled(calibration.method, trials.facts, trials._mu, {"steps": 2}, chosen)
+    assert tuned.given == scaled(calibration.method, trials.facts, trials.mu(trials.facts), {"steps": 2}, chosen)
     assert tuned.tuning == {
         **{"name": "public", "fingerprint": sets[1].manifest.fingerprint, "facts": {"n": 90, "m": 3}, "runs": 5},
         "tried": [{"factors": point, "score": score} for point, score in zip(trials.points, first, strict=True)],
@@ -330,32 +326,30 @@ def test_the_three_best_of_the_first_run_are_tried_again(sets: PAIR, monkeypatch
 
 
 def test_a_trial_is_known_by_all_that_its_score_depends_on(sets: PAIR, monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = trials_of(sets)
-    facts, manifest = trials.facts, sets[1].manifest
-    known = trials._key(trials.draws[0], 1.0, {"a": 1, "b": 2}, 0)
-    assert trials._key(trials.draws[0], 1.0, {"b": 2, "a": 1}, 0) == known, "in any order"
-    keys = [
-        known,
-        trials._key(trials.draws[0], 1.5, {"a": 1, "b": 2}, 0),
-        trials._key(trials.draws[0], None, {"a": 1, "b": 2}, 0),
-        trials._key(trials.draws[0], 1.0, {"a": 1, "b": 3}, 0),
-        trials._key(trials.draws[0], 1.0, {"a": 1, "b": 2}, 1),
-        trials._key(replace(trials.draws[0], facts=replace(facts, n=12)), 1.0, {"a": 1, "b": 2}, 0),
-    ]
+    """One that is known is not computed again."""
+    computed: list[int] = []
+    monkeypatch.setattr(tuning, "quality", lambda *_: len(computed.append(1) or computed))
+    trials = trials_of(sets, steps=2, damping=0.01)
+    facts, manifest, first = trials.facts, sets[1].manifest, trials.draws[0]
+    assert [trials.run({}, 0), trials.run({}, 0)] == [1, 1]
+    assert trials_of(sets, damping=0.01, steps=2).run({}, 0) == 1, "in any order"
+    assert [trials.run({}, 0, 1.5), trials.noiseless(0), trials.run({"learning_rate": 2.0}, 0)] == [2, 3, 4]
     changes: Sequence[tuple[object, str, object]] = (
+        (trials, "given", {"steps": 2, "damping": 0.02}),
+        (trials, "draws", [replace(first, facts=replace(first.facts, adjacency="replace-one"))]),
         (trials, "facts", replace(facts, n=91)),
         (trials, "facts", replace(facts, m=4)),
-        (trials, "method", METHODS["dp-ls"]),
+        (trials, "method", tried({}, name="other")),
         (tuning, "code_digest", lambda: "other"),
         (sets[1], "manifest", replace(manifest, dtype="float64")),
         (sets[1], "manifest", replace(manifest, source={"identity": {"listing": {"train": "1", "test": "2"}}})),
         (sets[1], "manifest", replace(manifest, splits={"train": manifest.splits["train"]})),
     )
-    for thing, name, value in changes:
+    for count, (thing, name, value) in enumerate(changes, start=5):
         with monkeypatch.context() as patched:
             patched.setattr(thing, name, value)
-            keys.append(trials._key(trials.draws[0], 1.0, {"a": 1, "b": 2}, 0))
-    assert len(set(keys)) == len(keys)
+            assert trials.run({}, 0) == count, (name, value)
+    assert [trials.run({}, 0), trials.run({}, 1)] == [1, count + 1]
 
 
 def test_trials_are_refused_where_the_training_would_not_have_the_memory(sets: PAIR) -> None:
@@ -485,17 +479,17 @@ def test_a_stand_in_has_labels_of_the_same_kind_and_no_more_of_them(labelled: Fe
         assert (refused.value.code, refused.value.fields) == ("conflict", {"path": str(labelled.folder)})
 
 
-TRIAL = {"trial": "a" * 64, "score": 0.5}
-
-
-def test_lines_that_hold_something_else_are_no_trials(tmp_path: Path) -> None:
-    path = tmp_path / "set.tuning.jsonl"
-    for place in places(TRIAL):
-        lines = [json.dumps(TRIAL), *altered(TRIAL, place), json.dumps({"trial": "b", "score": 1})]
-        path.write_bytes(b"\xff\xfe\n" + "\n".join(lines).encode())
-        kept = tuning._read(path)
-        assert (kept["b"], kept["a" * 64] if place != ("score",) else 0.5) == (1.0, 0.5)
-        assert all(type(name) is str and 0 <= score <= 2**53 for name, score in kept.items())
+def test_lines_that_hold_something_else_are_no_trials(sets: PAIR, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "quality", lambda *_: 0.5)
+    trials_of(sets).run({}, 0)
+    path = sets[1].folder.with_name("public.tuning.jsonl")
+    monkeypatch.setattr(tuning, "quality", lambda *_: pytest.fail("computed again"))
+    trial = json.loads(path.read_text())
+    for place in places(trial):
+        for lines in ([*altered(trial, place), json.dumps(trial)], [json.dumps(trial), *altered(trial, place)]):
+            path.write_bytes(b"\xff\xfe\n" + "\n".join(lines).encode())
+            found = trials_of(sets).run({}, 0)
+            assert found == 0.5 or (place == ("score",) and lines[0] == json.dumps(trial) and 0 <= found <= 2**53)
 
 
 def test_labels_without_a_class_are_none(tmp_path: Path) -> None:
