@@ -426,6 +426,7 @@ def test_each_charge_counts_once_as_a_whole_and_others_may_lie_between(shelf: Ma
     assert found([a], last=1) == found([c], [b, b], last=4) == found([a], [a, b], [c], last=5) == "ok"
     for parts, last in (
         (([a], [a]), 1), (([a, b], [a, b]), 3), (([b], [b, b]), 4), (([b], [c]), 5), (([c], [a]), 1), (([b, a, b],), 3),
+        (([a],), 2), (([a],), 6),
     ):  # fmt: skip
         assert found(*parts, last=last) == "contradicts"
     assert found([a], last=1, charge=7) == "contradicts", "they are of another set"
