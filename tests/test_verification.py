@@ -311,7 +311,7 @@ def test_what_was_checked_is_what_is_read(shelf: Made, tmp_path: Path, monkeypat
 # The charge
 
 
-def test_each_value_of_the_card_is_that_of_the_charge(shelf: Made) -> None:
+def test_each_value_of_the_charge_is_that_of_the_card(shelf: Made) -> None:
     """Of a head that continues another one, ε, μ and η are those of all, and its charge has what its own cost."""
     others: dict[str, Any] = {
         **{"epsilon": 1.1, "mu": 0.3, "eta": 0.5, "delta": 1e-6, "date": "2020-01-02T03:04:05+00:00"},
@@ -354,7 +354,7 @@ def test_a_head_is_honest_beside_another_set_of_the_name_also_of_the_same_people
     assert not [each for each in found.findings if "other trainings" in each.what]
 
 
-def test_the_releases_of_the_card_are_those_of_the_charge(shelf: Made) -> None:
+def test_the_releases_of_the_charge_are_those_of_the_card(shelf: Made) -> None:
     plan = shelf.card()["plan"]
     others = {"kind": "gradient", "shape": [2, 2], "sigma": 2.0, "rate": 0.5, "times": 7}
     altered = [[*plan[:1], {**plan[1], name: other}, *plan[2:]] for name, other in others.items()]
