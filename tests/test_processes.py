@@ -92,7 +92,7 @@ def test_processes_go_on_with_the_same_code_if_they_add_exactly() -> None:
         with refuses("conflict") as refused:
             met(Table(iter([("met/1/1", other)])))
         assert other in refused.value.what
-    with pytest.raises(UserError, match="do not add exactly"):
+    with refuses("unsupported"):
         met(Table(iter([("met/1/1", CODE)])), np.float32)
 
 
@@ -178,7 +178,7 @@ def test_processes_may_meet_on_a_private_network_and_on_a_public_one_that_is_ins
         check_address(address, {})
     for address in ("8.8.8.8:1234", "[2001:4860:4860::8888]:80", "172.32.0.1:80", "0.0.0.0:80", "[::]:80"):
         for environment in ({}, {module.TRUSTED: "yes"}):
-            with pytest.raises(UserError, match="public address"):
+            with refuses("unsupported"):
                 check_address(address, environment)
         check_address(address, {module.TRUSTED: "1"})
     for address in ("127.0.0.1", "[::1]", "127.0.0.1:x", ":", ""):

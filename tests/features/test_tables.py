@@ -176,7 +176,7 @@ def test_groups_that_do_not_fit_are_refused_and_leave_no_set(tmp_path: Path, dat
         for write in (npz, npy):
             with pytest.raises(UserError, match=says):
                 made(write, tmp_path / f"{i}{write.__name__}", data | changed)
-    with pytest.raises(UserError, match="no groups for its test records"):
+    with refuses("missing"):
         made(npz, tmp_path / "one split", without(data, "test_groups"))
     gaps: list[tuple[Callable[[np.ndarray], Any], str]] = [
         (lambda g: [None if i == 9 else str(value) for i, value in enumerate(g)], "1 record of .* has no person"),
@@ -257,7 +257,7 @@ def test_an_array_that_is_named_is_the_one_that_is_imported_with_the_labels_besi
         (source / given).rename(source / "x.npy")
     for name in ("X", "y", "other"):
         folder_of(tmp_path / name, **{name: X})
-        with refuses("missing", match="There are no labels beside"):
+        with refuses("missing"):
             import_features(tmp_path / name / f"{name}.npy", tmp_path / "set", classes=3)
 
 
@@ -277,13 +277,13 @@ def test_arrays_are_known_by_the_names_of_scikit_learn_and_by_any_that_is_given(
         np.testing.assert_array_equal(found.arrays("train")[0], X)
     folder = folder_of(tmp_path / "mine", train_emb=X, train_target=Y, test_emb=TEST_X, test_target=TEST_Y, train_who=Y)
     assert import_features(folder, tmp_path / "set", classes=3, **own).features.splits == {"train": 60, "test": 30}
-    with pytest.raises(UserError, match="no groups for its test records"):
+    with refuses("missing"):
         import_features(folder, tmp_path / "other", group_column="who", classes=3, **own)
 
 
 def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path, data: Arrays) -> None:
     for write in (safetensors, hdf5, parquet()):
-        with refuses("missing", match="vector", parameter="column") as caught:
+        with refuses("missing", parameter="column") as caught:
             made(write, tmp_path / write.__name__, data, column="vector")
         assert "embedding" in caught.value.remedy or "train" in caught.value.remedy
 
@@ -340,7 +340,7 @@ def test_labels_may_be_names(tmp_path: Path) -> None:
         (place / "empty").mkdir()
         labels = NAMES[Y]
         labels[7] = ""
-        with pytest.raises(UserError, match="Some train records are without a label"):
+        with refuses("bad-record"):
             import_features(write(place / "empty", labels), place / "set", classes=["cat", "elk", "wolf"])
     assert len(listings) == 1
 
@@ -694,7 +694,7 @@ def test_odd_types_and_shapes_are_refused(tmp_path: Path) -> None:
             else:
                 file.create_dataset("features", (6, 2), kind)
     for path in sorted(tmp_path.iterdir()):
-        with refuses("damaged", match="has shape", path=str(path)):
+        with refuses("damaged", path=str(path)):
             import_features(path, tmp_path / "set", classes=2)
 
 
@@ -823,7 +823,7 @@ def test_a_repeated_name_takes_the_memory_of_one(tmp_path: Path) -> None:
     before = pa.total_allocated_bytes()
     tracemalloc.start()
     try:
-        with pytest.raises(UserError, match="is not among"):
+        with refuses("conflict", parameter="classes"):
             import_features(tmp_path / "a.parquet", tmp_path / "set", classes=["y", "z"])
         assert tracemalloc.get_traced_memory()[1] < 10**8
     finally:

@@ -61,9 +61,9 @@ def test_foreign_and_truncated_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     for content in (b"", b"nonsense", b"\xff" * 100, bytes_of({"weight": np.zeros((2, 2))}), cut):
         path.write_bytes(content)
-        with pytest.raises(UserError, match="cannot be read as a head"):
+        with refuses("damaged"):
             Head.load(path)
-    with pytest.raises(UserError, match="There is no head"):
+    with refuses("missing"):
         Head.load(tmp_path / "c.safetensors")
 
 

@@ -199,7 +199,7 @@ FALSE: list[tuple[str, dict[str, Any]]] = [
 
 def test_a_card_that_contradicts_itself_is_refused(folder: Path) -> None:
     for number, (what, card) in enumerate(FALSE):
-        with refuses("damaged", match="is not what it says") as refused:
+        with refuses("damaged") as refused:
             Head.load(written(folder, json.dumps(card)))
         said = refused.value.fields["contradictions"]
         assert any(each.startswith(f"{what}: ") for each in said), (number, said)  # type: ignore[attr-defined]

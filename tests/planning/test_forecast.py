@@ -313,7 +313,7 @@ def test_a_stand_in_that_cannot_stand_for_the_records_is_refused(sets: dict[str,
         forecast(private, classes=3)
     one = FeatureSet(sets["fewer classes"].folder)
     one.manifest = replace(one.manifest, classes=("a",))
-    with pytest.raises(UserError, match="too few labelled records"):
+    with refuses("conflict"):
         forecast(private, on=one)
 
 

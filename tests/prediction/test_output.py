@@ -183,7 +183,7 @@ def test_no_name_breaks_a_line_or_a_cell_or_commands_a_terminal(tmp_path: Path) 
 def test_a_file_that_is_there_is_never_overwritten(found: Predictions, tmp_path: Path, form: str) -> None:
     path = tmp_path / f"found.{form}"
     path.write_text("mine")
-    with pytest.raises(UserError, match="another file") as refused:
+    with refuses("exists", parameter="out") as refused:
         found.save(path)
     assert (refused.value.code, path.read_text()) == ("exists", "mine")
 
@@ -193,7 +193,7 @@ def test_a_file_that_is_there_is_never_overwritten(found: Predictions, tmp_path:
             path.write_text("theirs")
 
     path.unlink()
-    with pytest.raises(UserError, match="another file"):
+    with refuses("exists", parameter="out"):
         Meanwhile(found).save(path)
     assert path.read_text() == "theirs"
 

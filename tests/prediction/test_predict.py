@@ -203,7 +203,7 @@ def test_a_card_that_does_not_give_the_fingerprint_or_the_size_for_a_network_is_
         *({"dtype": "float16"}, {"dtype": "object"}, {"preparation": None}),
         *({"preparation": resized}, {"preparation": {**resized, "resize": 19, "exif": True}}),
     ):
-        with refuses("unsupported", match="does not say how the pictures were prepared"):
+        with refuses("unsupported", parameter="head"):
             predict(head_of(colours.features, **changed), colours.photos, weights=colours.weights)
 
 
@@ -219,7 +219,7 @@ def test_a_window_that_no_card_states_is_not_guessed(colours: Scene) -> None:
     stated = {"resize": 18, "crop": 16, "filter": "bicubic", "window": [0.0, 4095.0]}
     own = colours.features.manifest
     fingerprint = fingerprint_of(own.backbone, own.classes, own.dim, own.dtype, stated)
-    with pytest.raises(UserError, match="does not say how the pictures were prepared"):
+    with refuses("unsupported", parameter="head"):
         rebuild.recipe_of(head_of(colours.features, fingerprint=fingerprint))
     told = rebuild.recipe_of(head_of(colours.features, fingerprint=fingerprint, preparation=stated))
     assert told.preparation.window == (0.0, 4095.0)

@@ -413,5 +413,5 @@ def test_a_damaged_set_is_not_scored(features: FeatureSet, score: Score) -> None
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1
     shard.write_bytes(data)
-    with pytest.raises(UserError, match="its contents are not those of the manifest"):
+    with refuses("damaged"):
         score(features)

@@ -45,7 +45,7 @@ def test_a_file_that_would_be_read_twice_is_refused(tmp_path: Path, twice: str) 
         (tmp_path / "other.tar").symlink_to(file)
     if twice == "hard":
         (tmp_path / "other.tar").hardlink_to(file)
-    with refuses("conflict", match="twice"):
+    with refuses("conflict"):
         files_by_split(str(tmp_path / twice if "{" in twice else tmp_path), ".tar")
     assert files_by_split(str(file), ".tar") == {"train": [file]}
 

@@ -111,7 +111,7 @@ def test_a_process_stops_where_another_set_takes_the_place_of_its_own(
 
     monkeypatch.setattr(passes, "block_rows", lambda facts: 50)
     monkeypatch.setattr(parts, "follow", followed)
-    with pytest.raises(UserError, match="has another feature set now"):
+    with refuses("conflict"):
         serve(Other(features, "sum", bits=14, side=6, memory=1e9), features)  # type: ignore[arg-type]
 
 
