@@ -324,20 +324,9 @@ def make_shards(
     would be made in vain if the pictures are corrected. The pictures that are left are decoded, so that the user learns
     of all broken ones at once. The shards that were finished stay.
 
-    Args:
-        writer: of the set. It must be tolerant if `broken` allows any null record.
-        source: the pictures.
-        backbone: what computes the features.
-        broken: the pictures that cannot be decoded are added to it.
-        advance: told the pictures done and those to be done.
-        look: told the same while the pictures are only decoded.
-
-    Returns:
-        How many pictures were computed.
-
-    Raises:
-        UserError: too many pictures are broken. It says where they are named.
-
+    writer: it must be tolerant if `broken` allows any null record. broken: the pictures that cannot be decoded are
+    added to it. advance: told the pictures done and those to be done; look: the same while they are only decoded.
+    Returns how many were computed. UserError: too many are broken. It says where they are named.
     """
     missing, others = writer.missing, list[PlannedShard]()
     total, done, seen = sum(planned.rows for planned in missing), 0, 0

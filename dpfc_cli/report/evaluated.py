@@ -389,20 +389,14 @@ def released_in(path: Path, digest: str) -> Mapping[str, Any]:
             f"({parameter('internal')}): it has exact figures.",
             code="private-records",
         )
-    wrong = fault(found, _FILE)
+    wrong, figures = fault(found, _FILE), found["figures"] if isinstance(found, dict) else {}
+    if wrong is None and hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest() != found["sha256"]:
+        wrong = "sha256"
     if wrong is not None:
         raise damaged(
-            f"{quoted(path)} is not the output of 'dpfc evaluate --epsilon E --json': '{wrong[:80]}' is missing or "
-            "makes no sense.",
+            f"{quoted(path)} is not what 'dpfc evaluate --epsilon E --json' wrote: '{wrong[:80]}' is missing, or was "
+            "changed, or makes no sense.",
             "Give what the command wrote.",
-            parameter="evaluation",
-        )
-    assert isinstance(found, dict)
-    figures: Mapping[str, Any] = found["figures"]
-    if hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest() != found["sha256"]:
-        raise damaged(
-            f"The figures in {quoted(path)} are not those that were released: their SHA-256 is another one.",
-            "Give them as the command wrote them.",
             parameter="evaluation",
         )
     if figures["head_sha256"] != digest:

@@ -10,16 +10,10 @@ A column in which all values differ names no persons, and neither does one that 
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-
-import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, conflict, parameter
-from dpfc_cli.sources.digests import digest_of
 from dpfc_cli.sources.groups import key_of, names_persons
 
-LEAST, MOST = 16, 2**16
-"""The values that are looked at together: few at first, because persons usually come twice soon."""
 DEEPEST = 64
 """The deepest level of folders that is looked at."""
 
@@ -30,15 +24,14 @@ class PersonsNoticedError(UserError):
 
 def repeat(values: Iterable[object]) -> bool:
     """Whether a value comes twice, and another one beside it. Values that are missing or empty do not count."""
-    texts = (text for text in (key_of(str(value)) for value in values if value is not None) if text and text != "nan")
-    seen, size = np.zeros(0, np.uint64), LEAST
-    twice = False
-    while len(part := np.fromiter(_digests(islice(texts, size)), np.uint64)):
-        both = np.unique(np.concatenate((seen, part)))
-        twice |= len(both) < len(seen) + len(part)
-        seen, size = both, min(2 * size, MOST)
-        if twice and len(seen) > 1:
-            return True
+    seen, twice = set[int](), False
+    for text in (key_of(str(value)) for value in values if value is not None):
+        if text and text != "nan":
+            # Numbers take less memory than texts.
+            twice |= hash(text) in seen
+            seen.add(hash(text))
+            if twice and len(seen) > 1:
+                return True
     return False
 
 
@@ -109,7 +102,3 @@ def refuse_both(each_record_is_a_person: bool, persons: bool, by: str) -> None:
             f"Persons are known here, and with {parameter('each_record_is_a_person')} each record would be one.",
             f"Leave it out, or {parameter(by)}.",
         )
-
-
-def _digests(texts: Iterable[str]) -> Iterator[int]:
-    return (digest_of(text.encode("utf-8", "surrogatepass")) for text in texts)
