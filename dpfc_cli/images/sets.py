@@ -61,7 +61,19 @@ class Entry(NamedTuple):
     sha256: str  # of its bytes, in hex, or '' if they were not read
 
 
-class Decode(Protocol):
+class Named(Protocol):
+    """Pictures, by number."""
+
+    def name(self, i: int) -> str:
+        """What the source calls picture i, wherever it is stored; or its number if it has no name."""
+        ...
+
+    def title(self, i: int) -> str:
+        """What messages call picture i: its name and where it lies."""
+        ...
+
+
+class Decode(Named, Protocol):
     """Pictures of one shape, (H, W, C) with C = 1 or 3. Several threads may call it at once. kind, digests: those of
     the pictures that it has read, (n,) (see `sources.digests`).
     """
@@ -75,14 +87,6 @@ class Decode(Protocol):
         ...
 
     def only(self, records: Records) -> "Decode": ...
-
-    def name(self, i: int) -> str:
-        """What the source calls picture i, wherever it is stored; or its number if it has no name."""
-        ...
-
-    def title(self, i: int) -> str:
-        """What messages call picture i: its name and where it lies."""
-        ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -20,6 +20,7 @@ from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.sets import (
     Entry,
     ImageSet,
+    Named,
     Pixels,
     Preparation,
     Records,
@@ -35,24 +36,13 @@ from dpfc_cli.sources.digests import Kind, digest_of, digests_of_pixels
 from dpfc_cli.sources.groups import NO_PERSON, keys_of
 
 
-class Encoded(Protocol):
+class Encoded(Named, Protocol):
     """Encoded pictures in their source. Several threads may read at once."""
 
     def __len__(self) -> int: ...
 
-    def name(self, i: int) -> str:
-        """What the source calls picture i, wherever it is stored."""
-        ...
-
-    def title(self, i: int) -> str:
-        """What messages call picture i: its name and where it lies."""
-        ...
-
     def read(self, i: int) -> bytes:
-        """The bytes of picture i.
-
-        Raises OSError or UserError if the source fails, and ValueError if these are more than `MOST_BYTES`.
-        """
+        """The bytes of picture i. OSError, UserError: the source fails. ValueError: they are more than `MOST_BYTES`."""
         ...
 
     def only(self, records: Records) -> "Encoded": ...
@@ -112,22 +102,12 @@ def image_set(
     remarks: tuple[str, ...] = (),
     noticed: Callable[[], str | None] = lambda: None,
 ) -> ImageSet:
-    """The data set of what a reader found.
+    """The data set of what a reader found. UserError: nobody states the classes, there is no labelled picture to train
+    on, labels do not fit the classes or the pictures, a picture has no person, the splits differ in size, or the size
+    is needed and no picture can be decoded.
 
-    Args:
-        name: of the data set.
-        found: by the source's name of the split.
-        request: what the data set is opened with.
-        classes: the classes that the data set defines; None: the operator must assert them.
-        also: names of classes that the source has even where no picture is of them.
-        remarks: as in `ImageSet`.
-        noticed: as in `ImageSet`.
-
-    Raises:
-        UserError: nobody states the classes, there is no labelled picture to train on, labels do not fit the classes or
-            the pictures, a picture has no person, the splits differ in size, or the size is needed and no picture can
-            be decoded.
-
+    found: by the source's name of the split. classes: those that the data set defines; None: the operator must assert
+    them. also: names of classes that the source has even where no picture is of them. remarks, noticed: see `ImageSet`.
     """
     labels = {split: each.labels for split, each in found.items()}
     names = stated(classes or request.classes)
