@@ -91,31 +91,20 @@ def in_archives(pattern: str) -> Unlabelled:
     return _of_archives(pictures, pictures.name, paths, pattern)
 
 
-def in_parquet(pattern: str) -> Unlabelled:
-    """The pictures in parquet files, as the Hugging Face hub writes them. Their names are FILE/ROW. For `pattern` and
-    errors see `in_archives`.
+def in_tables(source: str, *, saved: bool) -> Unlabelled:
+    """The pictures in parquet files, called FILE/ROW, with source and errors as of `in_archives`; or, if `saved`, those
+    in a folder that `save_to_disk` of Hugging Face datasets wrote, split by split: SPLIT/FILE/ROW.
     """
     from dpfc_cli.images.tables import pictures_in
 
-    paths = _found(pattern, PARQUET)
-    pictures = pictures_in("parquet", paths, pattern)
-    return _of_archives(pictures, pictures.name, paths, pattern)
-
-
-def in_arrow(folder: Path) -> Unlabelled:
-    """The pictures in a folder that `save_to_disk` of Hugging Face datasets wrote, split by split: SPLIT/FILE/ROW.
-    UserError if a file is missing or damaged, or there are no pictures.
-    """
-    from dpfc_cli.images.tables import pictures_in
-
-    paths = [path for each in files_of(folder).values() for path in each]
-    pictures = pictures_in("arrow", paths, str(folder))
+    paths = [path for own in files_of(Path(source)).values() for path in own] if saved else _found(source, PARQUET)
+    pictures = pictures_in("arrow" if saved else "parquet", paths, source)
 
     def name(i: int) -> str:
         path, row = pictures.place(i)
-        return f"{path.relative_to(folder)}/{row}"
+        return f"{path.relative_to(source) if saved else path.name}/{row}"
 
-    return _of_archives(pictures, name, paths, str(folder))
+    return _of_archives(pictures, name, paths, source)
 
 
 def _of_archives(pictures: Encoded, name: Callable[[int], str], paths: list[Path], source: str) -> Unlabelled:

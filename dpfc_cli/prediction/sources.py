@@ -34,7 +34,7 @@ from dpfc_cli.images.folder import EXTENSIONS
 from dpfc_cli.images.hugging_face import is_saved
 from dpfc_cli.images.prefetch import batches
 from dpfc_cli.images.splits import Decoder
-from dpfc_cli.images.unlabelled import PARQUET, TAR, Unlabelled, in_archives, in_arrow, in_folder, in_list, in_parquet
+from dpfc_cli.images.unlabelled import PARQUET, TAR, Unlabelled, in_archives, in_folder, in_list, in_tables
 from dpfc_cli.reading import readable
 
 STDIN = "-"
@@ -236,11 +236,11 @@ def pictures_at(given: str) -> Unlabelled:
     path = Path(given).expanduser()
     ending = path.suffix.lower()
     if os.path.isdir(path):
-        return in_arrow(path) if is_saved(path) else in_folder(path)
+        return in_tables(str(path), saved=True) if is_saved(path) else in_folder(path)
     if ending == TAR:
         return in_archives(given)
     if ending == PARQUET:
-        return in_parquet(given)
+        return in_tables(given, saved=False)
     if not os.path.exists(path):
         raise missing(f"There is no {quoted(given)}.", f"Name {ACCEPTED}.", parameter="source")
     if ending in EXTENSIONS:

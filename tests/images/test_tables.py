@@ -20,7 +20,7 @@ from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images import prefetch, tables
 from dpfc_cli.images.sets import by_person
 from dpfc_cli.images.tables import pictures_in
-from dpfc_cli.images.unlabelled import in_arrow, in_parquet
+from dpfc_cli.images.unlabelled import in_tables
 from dpfc_cli.sources.groups import rule_of
 from tests.images.pictures import CLASSES, SQUARE, files, open_images, png, values
 from tests.support import refuses
@@ -180,10 +180,10 @@ def test_a_broken_picture_is_named_by_its_place(kind: str, tmp_path: Path) -> No
         assert f"row {row}' cannot be decoded" in str(refused.value.full)
 
 
-@pytest.mark.parametrize(("kind", "opened"), [("parquet", lambda place: in_parquet(str(place))), ("arrow", in_arrow)])
-def test_pictures_without_labels_are_called_by_their_place(kind: str, opened: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_pictures_without_labels_are_called_by_their_place(kind: str, tmp_path: Path) -> None:
     whole(kind, tmp_path / "x")
-    found = opened(tmp_path / "x")
+    found = in_tables(str(tmp_path / "x"), saved=kind == "arrow")
     read = {found.name(i): found.pictures.read(i) for i in range(found.n)}
     file = {"parquet": "train-00001-of-00002.parquet/1", "arrow": "train/data-00001-of-00002.arrow/1"}[kind]
     assert (len(read), read[file]) == (10, png(6))

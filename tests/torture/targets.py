@@ -32,7 +32,7 @@ from dpfc_cli.heads.head import read as read_head
 from dpfc_cli.images.cifar import CIFAR10
 from dpfc_cli.images.decoding import decode
 from dpfc_cli.images.sets import Preparation, by_person
-from dpfc_cli.images.unlabelled import in_arrow, in_parquet
+from dpfc_cli.images.unlabelled import in_tables
 from dpfc_cli.ledger import caps, file
 from dpfc_cli.ledger.facts import Fact, new_id
 from dpfc_cli.ledger.file import append, read
@@ -240,7 +240,7 @@ def tables(kind: str) -> Target:
         source = f"{kind}:{folder / 'x'}"
         # One reader may refuse what another one takes.
         with contextlib.suppress(UserError):
-            plain = in_arrow(folder / "x") if kind == "arrow" else in_parquet(str(folder / "x"))
+            plain = in_tables(str(folder / "x"), saved=kind == "arrow")
             for i in range(min(plain.n, 4)):
                 plain.pictures.read(i)
                 plain.name(i)
