@@ -258,7 +258,7 @@ def _of_start(card: Mapping[str, Any], before: Ledger, of: str) -> Finding:
     """Whether the releases of the private head that it started from are those of charges before."""
     what, start = "start in the ledger", card["public_head"]
     rest = card["plan"][: start["releases"]]
-    charges = [each for each in before.charges if each.set == of][:-1]
+    charges = [each for each in before.charges if each.set == of]
     named = {charge.id for charge in before.written(start["sha256"])}
     number = next((i for i, charge in enumerate(charges, start=1) if charge.id in named), 0)
     if not number:
