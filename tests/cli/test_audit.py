@@ -13,7 +13,7 @@ from dpfc_cli.audit import audit as audits
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator as curator_module
 from tests.audit.once import sums_computed_once
-from tests.cli.conftest import Dpfc
+from tests.cli.conftest import Dpfc, error_of
 
 FEW = ("--runs", "25", "--trainings", "1")
 
@@ -81,21 +81,20 @@ def test_a_refuted_claim_ends_with_exit_code_one(dpfc: Dpfc, monkeypatch: pytest
     monkeypatch.setattr(curator_module, "draw_noise", lambda query, shape, sigma, bits: real(query, shape, 1, bits))
     result = dpfc("audit", "--method", "dp-fc", *FEW, ends=1)
     assert "VIOLATED" in result.stdout
-    assert "dp-fc: more is released than is claimed" in result.stderr
     as_json = dpfc("audit", "--method", "dp-fc", "--json", *FEW, ends=1)
     assert json.loads(as_json.stdout)["violated"] == ["dp-fc"]
 
 
 def test_an_audit_that_could_refute_nothing_is_refused(dpfc: Dpfc) -> None:
-    for epsilon, remedy in (("1", "--runs 19 or more"), ("60", "a smaller --epsilon")):
-        result = dpfc("audit", "--method", "dp-fc", "--epsilon", epsilon, "--runs", "18", "--trainings", "1")
-        assert (result.exit_code, remedy in result.stderr, result.stdout) == (2, True, "")
+    for epsilon, named in (("1", "--runs"), ("60", "--epsilon")):
+        result = dpfc("audit", "--method", "dp-fc", "--epsilon", epsilon, "--runs", "18", "--trainings", "1", "--json")
+        assert (result.exit_code, named in error_of(result)["remedy"], result.stdout) == (2, True, "")
 
 
 def test_too_few_trainings_are_said_to_show_nothing(dpfc: Dpfc) -> None:
     for trainings, few in (("17", True), ("18", False)):
-        result = dpfc("audit", "--method", "dp-ls", "--epsilon", "1", "--runs", "25", "--trainings", trainings, ends=0)
-        assert ("of dp-ls" in result.stderr and "--trainings 18" in result.stderr) == few
+        line = ("--method", "dp-ls", "--epsilon", "1", "--runs", "25", "--trainings", trainings)
+        assert bool(json.loads(dpfc("audit", *line, "--json", ends=0).stdout)["warnings"]) == few
 
 
 def test_senseless_values_are_the_users_to_mend_with_flags_that_the_command_has(dpfc: Dpfc) -> None:
@@ -114,8 +113,7 @@ def test_senseless_values_are_the_users_to_mend_with_flags_that_the_command_has(
 def test_other_claims_are_attacked(dpfc: Dpfc) -> None:
     line = ("--method", "dp-ls", "--adjacency", "replace-one", "--runs", "20", "--trainings", "1")
     result = dpfc("audit", *line, ends=0)
-    for kind in ("gram", "class_grams", "class_sums"):
-        assert f"dp-ls   {kind}" in result.stdout
+    assert all(kind in result.stdout for kind in ("gram", "class_grams", "class_sums"))
     more = ("--labels-per-record", "2", "--records-per-person", "2")
     found = json.loads(dpfc("audit", *line, *more, "--json").stdout)
     asked = ("adjacency", "labels_per_record", "records_per_person", "sampling_rate")

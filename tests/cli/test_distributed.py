@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 import dpfc_cli as library
 from dpfc_cli import processes
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.file import ledger_path
 from tests.cli.conftest import Dpfc
 from tests.training.test_distributed import Alone
@@ -110,7 +111,6 @@ def test_a_part_that_is_damaged_ends_all_processes_and_charges_nothing(made: Pat
     before = ledger_path(made / "features" / "made").read_bytes()
     first, second = trained([made, tmp_path], "--out", "never.safetensors")
     assert (first[0], second[0]) == (4, 5)
-    assert "Process 1 has failed" in first[2]
     assert shard.name in first[2]
     assert shard.name in second[2]
     assert ledger_path(made / "features" / "made").read_bytes() == before
@@ -193,5 +193,5 @@ def test_ctrl_c_while_the_others_leave_changes_nothing_of_what_is_said(
     ended = dpfc("train", "--distributed", "--epsilon", "1", "--method", "dp-ls", "--out", "left.safetensors")
     whole = asks == "nothing"
     assert (ended.exit_code, Path("left.safetensors").exists()) == ((0, True) if whole else (4, False))
-    assert "left.safetensors" in ended.stdout if whole else "stays charged" in ended.stderr
-    assert "Nothing was charged" not in ended.stderr
+    assert "left.safetensors" in ended.stdout if whole else LEDGER in ended.stderr
+    assert "Nothing" not in ended.stderr

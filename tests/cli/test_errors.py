@@ -12,6 +12,7 @@ from typer.testing import Result
 
 from dpfc_cli.cli import budget
 from dpfc_cli.errors import Note, UserError
+from dpfc_cli.folders import LEDGER
 from dpfc_cli.privacy import curator
 from dpfc_cli.training import train as trainings
 from tests.cli.conftest import Dpfc, charges, each_is_refused, error_of, snapshot
@@ -28,12 +29,9 @@ def test_what_the_system_refuses_is_no_defect(dpfc: Dpfc, monkeypatch: pytest.Mo
         raise error
 
     monkeypatch.setattr("dpfc_cli.cli.budget._converted", refused)
-    result = dpfc("budget", "--sigma", "10", ends=7)
-    assert result.stderr.splitlines() == [
-        f"Error: The system does not let dpfc use 'features/file': {os.strerror(errno.EIO)}.",
-        "The training was charged.",
-        "Look at the disk and the rights.",
-    ]
+    error = error_of(dpfc("budget", "--sigma", "10", "--json", ends=7))
+    assert (error["code"], error["notes"]) == ("unreadable", ["The training was charged."])
+    assert all(said in error["message"] for said in ("features/file", os.strerror(errno.EIO)))
 
 
 MISTAKES = {
@@ -101,7 +99,7 @@ def test_a_near_name_is_suggested_for_what_is_not_known(dpfc: Dpfc, features: Pa
     ):
         ended = dpfc(*line.split(), ends=2)
         assert f"Did you mean {near}?" in ended.stderr
-    assert "Did you mean" not in dpfc("import", "raw.npz", "--name", "c10", ends=2).stderr
+    assert "mean" not in dpfc("import", "raw.npz", "--name", "c10", ends=2).stderr
 
 
 def test_damaged_features_are_refused_before_anything_is_charged(dpfc: Dpfc, features: Path) -> None:
@@ -121,13 +119,12 @@ def test_ctrl_c_ends_with_130_and_says_what_stands(dpfc: Dpfc, features: Path, m
 
     monkeypatch.setattr(curator, "draw_noise", stopped)
     ended = dpfc(*TRAIN, ends=130)
-    assert "stays charged" in ended.stderr
-    assert "The same command goes on where it stopped" in ended.stderr
+    assert LEDGER in ended.stderr, "where it stays charged"
     assert [path.stem for path in Path("features/ledger.answers").iterdir()] == [charges()[0].id]
     assert len(charges()) == 1
     # Its head lies nowhere.
     for told in (dpfc("list", ends=0).stdout, dpfc("evaluate", ends=2).stderr):
-        assert "goes on with its" in " ".join(told.split())
+        assert "'dpfc budget'" in " ".join(told.split())
 
 
 def test_ledgers_outlive_their_sets(dpfc: Dpfc, features: Path) -> None:
@@ -144,13 +141,11 @@ def test_a_place_that_a_variable_names_is_not_blamed_on_a_flag(
             patch.setenv(variable, "arrays/train_x.npy")
             ended = dpfc(*line)
         assert ended.exit_code == 7
-        assert "cannot be written" in ended.stderr
         assert variable in ended.stderr
         assert "--out" not in ended.stderr
 
 
 OUT = ("train", "--epsilon", "1", "--out", "heads/a.safetensors")
-GOES_ON = "stays charged. No head was written. The same command goes on where it stopped, and charges nothing more."
 
 
 def failing(real: Callable[..., np.ndarray], from_call: int) -> Callable[..., np.ndarray]:
@@ -188,15 +183,15 @@ def test_a_defect_after_the_charge_says_that_the_training_is_charged_and_goes_on
 ) -> None:
     real = curator.draw_noise
     monkeypatch.setattr(curator, "draw_noise", failing(real, from_call))
-    ended = dpfc(*OUT, ends=1)
-    said = " ".join(ended.stderr.split())
-    assert "A defect in dpfc: ZeroDivisionError." in said
-    assert GOES_ON in said
-    assert said.index(GOES_ON) < said.index("Run again with 'dpfc -v")
+    ended = dpfc(*OUT, "--json", ends=1)
+    told = error_of(ended)
+    assert (told["code"], "ZeroDivisionError" in told["message"]) == ("defect", True)
+    (stands,) = told["notes"]
+    assert LEDGER in stands
     assert "12345" not in ended.output
     monkeypatch.setattr(curator, "draw_noise", real)
     again = dpfc("-v", *OUT, ends=0)
-    assert f"{from_call - 1} of its" in again.stderr
+    assert str(from_call - 1) in again.stderr.split()
     assert len(charges()) == 1
 
 
@@ -207,5 +202,5 @@ def test_a_defect_before_the_charge_says_that_nothing_was_charged(
         raise RuntimeError("12345")
 
     monkeypatch.setattr(trainings, "question", broken)
-    assert "Nothing was charged, and no head was written." in dpfc(*OUT).stderr
-    assert not charges()
+    assert "Nothing" in dpfc(*OUT).stderr
+    assert (charges(), Path("heads").exists()) == ((), False)

