@@ -10,7 +10,7 @@ from PIL import Image
 
 from dpfc_cli.features.manifest import load
 from tests.cli.conftest import SCATTER, Dpfc, one_line, refusal
-from tests.extraction.test_extraction import Means
+from tests.extraction.test_extract import Means
 from tests.support import stored
 
 PATIENTS, CLASSES = 14, ("flu", "cold")

@@ -26,7 +26,7 @@ from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.merge import merge_ledgers
 from dpfc_cli.ledger.populations import known_set, register
 from tests.closed import closed
-from tests.extraction.test_extraction import Means
+from tests.extraction.test_extract import Means
 from tests.ledger.facts import DELTA, a_cap, a_charge, a_set, kept, made_set, spent_by, written
 from tests.support import refuses
 

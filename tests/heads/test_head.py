@@ -1,4 +1,4 @@
-"""A head is one file that says what it is; its scores are what a person would count."""
+"""A head is one file that says what it is."""
 
 import os
 import stat
@@ -12,13 +12,11 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.files import replace as replace_file
-from dpfc_cli.heads import metrics
 from dpfc_cli.heads.head import Head, encoded, newest, save, try_place
-from dpfc_cli.heads.metrics import score, wilson
 from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.training.request import Privacy
 from tests.hostile import calibrated, card_as_written
-from tests.support import refuses, stream_of
+from tests.support import refuses
 
 CARD = card_as_written(calibrated("dp-whitened", Privacy(epsilon=1.0)))
 
@@ -71,7 +69,7 @@ SAVE = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, ".")
-from tests.heads.test_heads import saved
+from tests.heads.test_head import saved
 def die(*args): os.kill(os.getpid(), signal.SIGKILL)
 for at in ("fsync", "link"):
     child = os.fork()
@@ -151,53 +149,3 @@ def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path, monkeypatch: pytest
         with refuses("unwritable"):
             try_place(tmp_path / place, 1, 2)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "file", "link"]
-
-
-def test_top_1_top_5_and_per_class_are_counted() -> None:
-    """A head that scores class j by coordinate j."""
-    plain = Head(chain=(), weight=np.eye(7), bias=np.zeros(7), card={"classes": list("abcdefg")})
-    x = np.array([[6, 5, 4, 3, 2, 1, 0]] * 4 + [[0, 9, 0, 0, 0, 0, 0]], np.float32)
-    y = np.array([0, 4, 5, 1, 1])
-    scores = score(plain, stream_of(x, y)(2))
-    assert (scores.n, scores.top1, scores.top5) == (5, 2, 4)
-    assert scores.rows.tolist() == [1, 2, 0, 0, 1, 1, 0]
-    assert scores.hits.tolist() == [1, 1, 0, 0, 0, 0, 0]
-
-
-def test_label_sets_count_any_of_their_labels_and_unlabelled_rows_not_at_all() -> None:
-    plain = Head(chain=(), weight=np.eye(3), bias=np.zeros(3), card={"classes": list("abc")})
-    x = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32)
-    y = np.array([[2, 0, 2], [-1, -1, -1], [0, 1, 1]])
-    scores = score(plain, stream_of(x, y)(8))
-    assert (scores.n, scores.top1) == (2, 1)
-    assert scores.rows.tolist() == [2, 1, 1]
-    assert scores.hits.tolist() == [1, 0, 0]
-
-
-@pytest.mark.parametrize(("hits", "n"), [(0, 7), (1, 1), (137, 150), (150, 150), (9_312, 10_000)])
-def test_the_interval_holds_every_probability_that_the_hits_do_not_contradict(hits: int, n: int) -> None:
-    """Its ends are where hits/n is 1.96 standard deviations away, unless they are 0 or 1."""
-    low, high = wilson(hits, n)
-    assert 0 <= low <= hits / n <= high <= 1
-    assert (low == 0, high == 1) == (hits == 0, hits == n)
-    for end in {low, high} - {0.0, 1.0}:
-        assert abs(hits / n - end) == pytest.approx(1.959963984540054 * (end * (1 - end) / n) ** 0.5)
-
-
-@pytest.mark.parametrize("numbers", [2**26, 1])
-def test_average_precision_is_scikit_learns_also_with_ties_and_in_chunks(
-    monkeypatch: pytest.MonkeyPatch, numbers: int
-) -> None:
-    from sklearn.metrics import average_precision_score
-
-    monkeypatch.setattr(metrics, "CHUNK_NUMBERS", numbers)
-    rng = np.random.default_rng(0)
-    plain = Head(chain=(), weight=np.eye(4), bias=np.zeros(4), card={})
-    x = rng.integers(0, 6, size=(60, 4)).astype(np.float32)
-    y = np.where(rng.random((60, 2)) < 0.8, rng.integers(0, 3, (60, 2)), -1)
-    labelled = (y >= 0).any(axis=1)
-    sets = (y[:, :, None] == np.arange(4)).any(axis=1)[labelled]
-    found = metrics.average_precisions(plain, lambda: stream_of(x, y)(16), 60)
-    for j in range(3):
-        assert found[j] == pytest.approx(average_precision_score(sets[:, j], x[labelled, j]))
-    assert np.isnan(found[3])

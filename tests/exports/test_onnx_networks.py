@@ -22,7 +22,7 @@ from dpfc_cli.training.request import Privacy
 from tests.backbones.test_convnext import REFERENCES as CONVNEXT
 from tests.backbones.test_convnext import loaded, small  # noqa: F401
 from tests.backbones.test_parity import REFERENCES
-from tests.backbones.test_transformer import ti16
+from tests.backbones.test_vision_transformer import ti16
 from tests.backbones.tiny import build, pictures, random_weights, write
 from tests.hostile import calibrated, card_as_written
 from tests.support import refuses

@@ -124,7 +124,7 @@ def test_interrupted_again_and_again_it_ends_with_the_same_bytes(
 SHARED = """
 import os, sys
 from pathlib import Path
-from tests.extraction.test_extraction import extracted
+from tests.extraction.test_extract import extracted
 from tests.support import shards_of
 for i in (1, 2, 3):
     if not os.fork():
