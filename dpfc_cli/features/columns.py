@@ -34,13 +34,18 @@ _FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.
 
 
 def open_columns(pattern: str, column: str | None, label_column: str | None, group_column: str | None = None) -> Tables:
-    """The tables of parquet or CSV files, by split. The name of a file says which split it belongs to. UserError: the
-    files cannot be read, or have no such columns.
+    """The tables of parquet or CSV files, by split. The name of a file says which split it belongs to.
 
-    pattern: a file, a folder, or a pattern of names. In a folder, CSV files count if there are no others. column: of
-    features, or a pattern such as 'f*' that fits the name of a column for each feature. By default the only one that
-    holds lists of floats; or else all that hold floats, in their order. label_column: by default one of a usual name,
-    or the only one of integers. group_column: integers or texts that name persons; by default `groups`, if it is there.
+    Args:
+        pattern: a file, a folder, or a pattern of names. In a folder, CSV files count if there are no others.
+        column: the column of features, or a pattern such as 'f*' that fits the name of a column for each feature. By
+            default the only one that holds lists of floats; or else all that hold floats, in their order.
+        label_column: the column of labels; by default one of a usual name, or the only one of integers.
+        group_column: the column of integers or texts that name persons; by default `groups`, if there is one.
+
+    Raises:
+        UserError: the files cannot be read, or have no such columns.
+
     """
     folder = Path(pattern)
     csv = not any(folder.rglob("*.parquet")) if folder.is_dir() else pattern.lower().endswith(".csv")
@@ -132,8 +137,13 @@ def _features(schema: Any, column: str | None, y: str, g: str | None, source: st
 
 class Column:
     """The rows of one column of lists, or of a column for each feature, over several files. Reading forwards reads each
-    file once. name: of the column, or those of the columns. d: the length of the lists, or the number of columns.
-    files: in their order, and the rows of each.
+    file once.
+
+    Args:
+        name: the name of the column, or those of the columns.
+        d: the length of the lists, or the number of columns.
+        files: the files in their order, and the rows of each.
+
     """
 
     def __init__(self, name: tuple[str, ...] | str, d: int, files: dict[Path, int]) -> None:

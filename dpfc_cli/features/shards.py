@@ -64,8 +64,14 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 class ShardSink:
-    """Takes the rows of one shard, in order. tolerant: whether it takes null records. groups: of its records, if the
-    set is grouped.
+    """Takes the rows of one shard, in order.
+
+    Args:
+        planned: the shard.
+        manifest: of the set.
+        tolerant: whether it takes null records.
+        groups: of its records, if the set is grouped.
+
     """
 
     def __init__(self, planned: PlannedShard, manifest: Manifest, tolerant: bool, groups: np.ndarray | None) -> None:
@@ -101,10 +107,15 @@ class ShardSink:
         A null record is stored as zeros with the label −1. A tolerant writer also makes one of every row that has a
         feature that is not finite in the dtype of the shard (float16 ends at 65,504).
 
-        features: rows × d, floats. Those of null records are not looked at. labels: rows (rows × k if k > 1), integers,
-        −1 for no label. null: rows, booleans: which are null records. Only a tolerant writer takes them. Default: none.
-        digests: rows, of what the records were made of: for all rows of a set, or for none. UserError: a feature is not
-        finite, and the writer is not tolerant.
+        Args:
+            features: rows × d, floats. The features of null records are not looked at.
+            labels: rows (rows × k if k > 1), integers, −1 for no label.
+            null: rows, booleans: which of the rows are null records. Only a tolerant writer takes them. Default: none.
+            digests: rows, of what the records were made of: for all rows of a set, or for none.
+
+        Raises:
+            UserError: a feature is not finite, and the writer is not tolerant.
+
         """
         with np.errstate(over="ignore"):
             rows = features.astype(self._dtype)

@@ -69,8 +69,13 @@ def reordered(table: Table, order: np.ndarray, step: int) -> Table:
     """The table with its records in another order, or with some of them alone.
 
     The source is read forwards only, from its beginning to its end, as often as needed: many formats can be read in no
-    other way. Each time, a quarter of the free memory is filled with the rows that are wanted next. order: the numbers
-    of the records in the order that is wanted, each once at most. step: the rows that are read at once.
+    other way. Each time, a quarter of the free memory is filled with the rows that are wanted next.
+
+    Args:
+        table: the table.
+        order: the numbers of the records in the order that is wanted, each once at most.
+        step: the rows that are read at once.
+
     """
     keys = None if table.keys is None else table.keys.part(order)
     before = getattr(table.rows, "__self__", None)
@@ -137,8 +142,12 @@ def checked(source: str, x: Array, y: Array, x_name: str, y_name: str) -> Table:
 
 
 def numbered(values: list[str], codes: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Labels that are texts, as numbers of the sorted texts: −1 for an empty text. values: texts, in any order, some
-    perhaps twice. codes: n, the place of each record's text, −1 for none.
+    """Labels that are texts, as numbers of the sorted texts: −1 for an empty text.
+
+    Args:
+        values: texts, in any order, some perhaps twice.
+        codes: n, the place of each record's text, −1 for none.
+
     """
     values = [composed(value) for value in values]
     names = tuple(sorted({value for value in values if value}))

@@ -45,8 +45,17 @@ Arrays = Mapping[str, Callable[[], Array]]
 def opened(
     path: Path, column: str | None = None, label_column: str | None = None, group_column: str | None = None
 ) -> Iterator[Tables]:
-    """The tables of a source. They can be read until the end of the block. UserError: it cannot be imported. column,
-    label_column, group_column: the names of features, labels and groups, if they are not usual ones.
+    """The tables of a source. They can be read until the end of the block.
+
+    Args:
+        path: the source.
+        column: the name of the features, if it is not a usual one.
+        label_column: the name of the labels, if it is not a usual one.
+        group_column: the name of the groups, if it is not `groups`.
+
+    Raises:
+        UserError: the source cannot be imported.
+
     """
     with ExitStack() as stack:
         kind, splits = path.suffix.lower(), list(SPLITS)

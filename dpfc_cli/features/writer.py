@@ -56,18 +56,26 @@ Register = Callable[[Path, Path, Manifest], None]
 
 
 class FeatureWriter:
-    """Writes one feature set. UserError: the folder cannot be written, another process finishes the set, or it was
-    begun with other settings.
+    """Writes one feature set.
 
     Take the shards from `missing`, write each one with `shard`, then call `finish`. Call `close` in any case.
 
-    folder: where the set is to lie. manifest: its splits and its id are filled in at the end. rows: the number of
-    records of each split. tolerant: whether this process makes null records. A record with features that are not finite
-    then becomes one; otherwise it is an error. groups: the group of each record of each split, if the set is grouped:
-    0, …, 0, 1, …, P - 1. The identity must say which records belong together. kind: what digests of the records are
-    made of (`sources.digests`); None if there are none. shared: whether other processes may take part. population:
-    whose records they are. Processes that share the work must all say so. One that is alone may say otherwise than
-    those before it.
+    Args:
+        folder: where the set is to lie.
+        manifest: the description of the set. Its splits and its id are filled in at the end.
+        rows: the number of records of each split.
+        tolerant: whether this process makes null records. A record with features that are not finite then becomes one;
+            otherwise it is an error.
+        groups: the group of each record of each split, if the set is grouped: 0, …, 0, 1, …, P - 1. The identity must
+            say which records belong together.
+        kind: what digests of the records are made of (`sources.digests`); None if there are none.
+        shared: whether other processes may take part.
+        population: whose records they are. Processes that share the work must all say so. One that is alone may say
+            otherwise than those before it.
+
+    Raises:
+        UserError: the folder cannot be written, another process finishes the set, or it was begun with other settings.
+
     """
 
     def __init__(
@@ -109,7 +117,12 @@ class FeatureWriter:
             return [planned for planned in self._all if not self._made(planned)]
 
     def claim(self, planned: PlannedShard) -> bool:
-        """Reserve a shard for this process, before `shard` writes it. False if another one has made it, or makes it."""
+        """Reserve a shard for this process, before `shard` writes it.
+
+        Returns:
+            False if another process has made the shard, or is making it.
+
+        """
         if planned.file in self._claims:
             return True
         path = self._temporary(planned)
@@ -152,12 +165,18 @@ class FeatureWriter:
             files.let_go(self._claims.pop(planned.file))
 
     def finish(self, approve: Approve | None = None, register: Register | None = None) -> Manifest | None:
-        """Write the manifest, and give the folder its name. Returns the manifest as written; None if shards are
-        missing: others make them, of whom the last will finish, or, if this process is `alone` now, nobody does.
+        """Write the manifest, and give the folder its name.
 
-        approve: told the numbers of the null records of each split, when all shards are in place, whichever process
-        made them. register: told of the set when all of its files are in place. If one of them raises an error, the set
-        stays unfinished.
+        Args:
+            approve: told the numbers of the null records of each split, when all shards are in place, whichever process
+                made them. If it raises an error, the set stays unfinished.
+            register: told of the set when all of its files are in place. If it raises an error, the set stays
+                unfinished.
+
+        Returns:
+            The manifest as written; None if shards are missing: others make them, of whom the last will finish, or, if
+            this process is `alone` now, nobody does.
+
         """
         with writing(self.folder):
             self.alone = self._alone()

@@ -54,8 +54,12 @@ def stated(classes: tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 def numbers_of_names(found: Sequence[str], classes: tuple[str, ...]) -> dict[str, int]:
-    """The numbers of the classes, in their order, by name. found: the names that occur as labels, sorted. UserError if
-    one is not among the classes (code "conflict").
+    """The numbers of the classes by name, where labels are names.
+
+    Args:
+        found: the names that occur as labels, sorted. UserError if one is not among the classes (code "conflict").
+        classes: the classes, in their order.
+
     """
     number = {name: i for i, name in enumerate(classes)}
     unknown = [name for name in found if name not in number]
@@ -72,8 +76,10 @@ def numbers_of_names(found: Sequence[str], classes: tuple[str, ...]) -> dict[str
 def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | None:
     """Two or more different names of classes. UserError if they are fewer, or the file cannot be read.
 
-    given: how many classes there are (they are then called "0", "1" and so on), their names, or the path of a UTF-8
-    file with a name on each line. None: nothing is asserted, and the result is None.
+    Args:
+        given: how many classes there are (they are then called "0", "1" and so on), their names, or the path of a UTF-8
+            file with a name on each line. None: nothing is asserted, and the result is None.
+
     """
     if given is None:
         return None

@@ -29,12 +29,18 @@ refusal."""
 class Broken:
     """The records of a source that were found to be broken.
 
-    noun: what a record is called. sizes: how many records each split has. title: title(split, i) is what messages call
-    record i. file: where the list of them goes. share: the largest share of a split's records that may become null
-    records, never all; None: none may. null: how a user asks for null records.
+    Args:
+        noun: what a record is called.
+        sizes: how many records each split has.
+        title: title(split, i) is what messages call record i.
+        file: where the list of them goes.
+        share: the largest share of a split's records that may become null records, never all; None: none may.
+        null: how a user asks for null records.
 
-    counts: how many are known of each split. said: how many records of the set became null records, once the set is
-    approved; None if there are none.
+    Attributes:
+        counts: how many are known of each split.
+        said: how many records of the set became null records, once the set is approved; None if there are none.
+
     """
 
     said: str | None = None
