@@ -133,7 +133,9 @@ def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Bl
 
 
 def _charged(account: Account, ledger: Ledger) -> list[Block]:
-    """What each charge is, the newest first, and what it is for."""
+    """What each charge is, the newest first, and what it is for. Columns that have the usual value in all rows are left
+    out.
+    """
     named, rows, why = {of: facts[-1].name for of, facts in ledger.sets.items()}, [], []
     for number, charge in reversed(list(enumerate(account.charges, start=1))):
         last = ledger.outcome(charge.id)
@@ -146,8 +148,11 @@ def _charged(account: Account, ledger: Ledger) -> list[Block]:
             (charge.purpose or "–", str(number), _minute(charge), charge.by, charge.head.removesuffix(".safetensors"))
         )
     columns = ("no.", "made", "set", "split", "method", "state", "for one", "delta", "epsilon")
+    usual = {"split": "train", "for one": "record"}
+    kept = [i for i, name in enumerate(columns) if any(row[i] != usual.get(name) for row in rows)]
+    shown = [tuple(row[i] for i in kept) for row in (columns, *rows)]
     return [
-        Table(columns, rows, left=7, title="Charges, the newest first", few=NEWEST),
+        Table(shown[0], shown[1:], left=len(kept) - 2, title="Charges, the newest first", few=NEWEST),
         Table(
             ("purpose", "no.", "UTC", "charged by", "head"),
             why,
