@@ -80,11 +80,17 @@ def refuse(wanted: Import) -> None:
 
 
 def pooled(folder: Path, wanted: Import, classes: tuple[str, ...], named: Path) -> Tables:
-    """The records of slides. The rows of null records are NaN. UserError: the table or a slide cannot be used, or some
-    slides seem to be of one person.
+    """The records of slides. The rows of null records are NaN.
 
-    folder: where the files lie, also in folders of it. classes: the asserted ones. named: the file in which broken
-    slides are named.
+    Args:
+        folder: where the files lie, also in folders of it.
+        wanted: the table, and how slides become records.
+        classes: the asserted classes.
+        named: the file in which broken slides are named.
+
+    Raises:
+        UserError: the table or a slide cannot be used, or some slides seem to be of one person.
+
     """
     if wanted.table is None:
         raise missing(
@@ -157,8 +163,11 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
     """The file of each slide in the folder or in folders of it; None if there is none.
 
     A file has the name of its slide and the ending of HDF5, perhaps in place of the slide's own ending. If there are
-    several, the one in the folder that the table names counts. A name never leads elsewhere. UserError: there is no
-    such folder, or it cannot be listed; or two lines name one file, or one line two.
+    several, the one in the folder that the table names counts. A name never leads elsewhere.
+
+    Raises:
+        UserError: there is no such folder, or it cannot be listed; or two lines name one file, or one line two.
+
     """
     if not folder.is_dir():
         raise missing(
@@ -198,9 +207,13 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
 
 
 def _sum(path: Path, column: str | None) -> tuple[int, np.ndarray]:
-    """The number of patches of a slide, and the sum of their features in float64. UserError: the file is missing or
-    damaged, has no such matrix, or has a value that is not finite; or it cannot be read now (`_LATER`). MemoryError: a
-    lack of memory may be the reason that it cannot be read.
+    """The number of patches of a slide, and the sum of their features in float64.
+
+    Raises:
+        UserError: the file is missing or damaged, has no such matrix, or has a value that is not finite; or it cannot
+            be read now (`_LATER`).
+        MemoryError: a lack of memory may be the reason that it cannot be read.
+
     """
     with proved(0), opened_hdf5(path) as file, readable(path):
         name = column or next((name for name in FEATURES if name in file), FEATURES[0])

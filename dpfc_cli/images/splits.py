@@ -42,7 +42,10 @@ class Encoded(Named, Protocol):
     def __len__(self) -> int: ...
 
     def read(self, i: int) -> bytes:
-        """The bytes of picture i. OSError, UserError: the source fails. ValueError: they are more than `MOST_BYTES`."""
+        """The bytes of picture i.
+
+        Raises OSError or UserError if the source fails, and ValueError if these are more than `MOST_BYTES`.
+        """
         ...
 
     def only(self, records: Records) -> "Encoded": ...
@@ -102,12 +105,22 @@ def image_set(
     remarks: tuple[str, ...] = (),
     noticed: Callable[[], str | None] = lambda: None,
 ) -> ImageSet:
-    """The data set of what a reader found. UserError: nobody states the classes, there is no labelled picture to train
-    on, labels do not fit the classes or the pictures, a picture has no person, the splits differ in size, or the size
-    is needed and no picture can be decoded.
+    """The data set of what a reader found.
 
-    found: by the source's name of the split. classes: those that the data set defines; None: the operator must assert
-    them. also: names of classes that the source has even where no picture is of them. remarks, noticed: see `ImageSet`.
+    Args:
+        name: of the data set.
+        found: by the source's name of the split.
+        request: what the data set is opened with.
+        classes: the classes that the data set defines; None: the operator must assert them.
+        also: names of classes that the source has even where no picture is of them.
+        remarks: as in `ImageSet`.
+        noticed: as in `ImageSet`.
+
+    Raises:
+        UserError: nobody states the classes, there is no labelled picture to train on, labels do not fit the classes or
+            the pictures, a picture has no person, the splits differ in size, or the size is needed and no picture can
+            be decoded.
+
     """
     labels = {split: each.labels for split, each in found.items()}
     names = stated(classes or request.classes)

@@ -147,12 +147,19 @@ def labelled(
     names: Iterable[str] = (),
     called: Callable[[str, int], str] = lambda split, i: f"{split} {i}",
 ) -> Labelled:
-    """What the labels mean in a format that has no list of classes. UserError: no training picture has a label (code
-    "missing"), a label is out of range (code "bad-record"), or it is not among the names (code "conflict").
+    """What the labels mean in a format that has no list of classes.
 
-    labels: by the source's name of the split. A split without any is ignored: published test sets have none. classes:
-    their names. names: of classes that the source has even where no picture is of them. called: called(split, i) is
-    what the source calls picture i.
+    Args:
+        labels: the labels of each split, by the source's name of the split. A split without any label is ignored:
+            published test sets have none.
+        classes: their names.
+        names: of classes that the source has even where no picture is of them.
+        called: called(split, i) is what the source calls picture i.
+
+    Raises:
+        UserError: no training picture has a label (code "missing"), a label is out of range (code "bad-record"), or it
+            is not among the names (code "conflict").
+
     """
     known = {split: given for split, given in labels.items() if _has_labels(given)}
     used = splits_by_role(known)

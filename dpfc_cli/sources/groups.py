@@ -194,13 +194,19 @@ def keys_of(
     remedy: str = NO_PERSON,
     codes: Integers | None = None,
 ) -> Keys:
-    """The keys that these values stand for. UserError: a record has no person (code "bad-record"). It is not given a
-    group of its own: two such records may be of one person, who would then be protected as two.
+    """The keys that these values stand for.
 
-    values: texts and integers; what is something else names no person. Several may stand for the same key. source: what
-    the user calls the source. called: called(i) is what a message calls record i: a number of a line, or a `secret`
-    name. remedy: what to do about a record without a person. codes: for each record the number of its value, −1 for no
-    person, (n,). Default: a value for each record.
+    Args:
+        values: texts and integers; what is something else names no person. Several may stand for the same key.
+        source: what the user calls the source, for messages.
+        called: called(i) is what a message calls record i: a number of a line, or a `secret` name.
+        remedy: what to do about a record without a person, a sentence.
+        codes: for each record the number of its value, −1 for no person, (n,). Default: a value for each record.
+
+    Raises:
+        UserError: a record has no person (code "bad-record"). It is not given a group of its own: two such records may
+            be of one person, who would then be protected as two.
+
     """
     number: dict[str | None, int] = {}
     found = [number.setdefault(key_of(value), len(number)) for value in values]

@@ -92,11 +92,18 @@ def read(
     endings: Collection[str] = (),
     also: Sequence[Needed] = (),
 ) -> Metadata:
-    """Read a table. UserError: it cannot be read, or lacks a column.
+    """Read a table.
 
-    folder: where its names begin. Default: in its own folder. file_column: the column of these names, if it is not a
-    usual one. endings: what the names of files may end in where the table leaves it out. also: other columns that a CSV
-    must have.
+    Args:
+        path: the table.
+        folder: where its names begin. Default: in its own folder.
+        file_column: the column of these names, if it is not a usual one.
+        endings: what the names of files may end in where the table leaves it out.
+        also: other columns that a CSV must have.
+
+    Raises:
+        UserError: it cannot be read, or lacks a column.
+
     """
     top = path.parent if folder is None else folder
     files: dict[Path, int] = {}

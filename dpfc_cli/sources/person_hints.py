@@ -59,8 +59,11 @@ def _uncounted(values: Iterable[object]) -> Iterator[object]:
 def level_of(names: Sequence[str], labels: Sequence[object] | None = None) -> int | None:
     """The first level of folders that seems to name persons: it has several, and one of them holds several pictures.
 
-    names: of the pictures. The first folder in them has level 1. labels: the class of each, if its folder may be among
-    these levels. A level with one folder for each class names the classes.
+    Args:
+        names: the pictures' names. The first folder in them has level 1.
+        labels: the class of each picture, if its folder may be among these levels. A level with one folder for
+            each class names the classes.
+
     """
     split = [name.split("/")[:-1] for name in names]
     for level in range(1, min(max(map(len, split), default=0), DEEPEST) + 1):

@@ -35,11 +35,20 @@ _WORDS = re.compile(f"({'|'.join(TRAIN_SPLITS + TEST_SPLITS)})(?![A-Za-z])")
 
 
 def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
-    """The files of a source, sorted by name, by "train" or the word that names another split. UserError: no file fits
-    the pattern, or a named file is missing (code "missing"), or there twice (code "conflict").
+    """Find the files of a source.
 
-    pattern: a file; a folder, which is searched with its sub-folders; or file names with braces, `{000..123}` or
-    `{train,val}`, or with wildcards. suffix: how the files of a folder end, for instance '.tar'.
+    Args:
+        pattern: a file; a folder, which is searched with its sub-folders; or file names with braces, `{000..123}` or
+            `{train,val}`, or with wildcards.
+        suffix: how the files of a folder end, for instance '.tar'.
+
+    Returns:
+        The files of each split, sorted by name. The key is "train", or the word that names another split.
+
+    Raises:
+        UserError: no file fits the pattern, or a named file is missing (code "missing"), or there twice (code
+            "conflict").
+
     """
     place = Path(pattern).expanduser()
     if place.is_dir():
@@ -144,12 +153,19 @@ def held_out(
     name: Callable[[int], str] = str,
     keys: Keys | None = None,
 ) -> dict[str, NDArray[np.int64]]:
-    """The records of 'train' that stay there, and those that become 'test': their numbers, ascending. UserError: there
-    is a test split already (code "conflict"), or one of the two would be empty (code "bad-value").
+    """The records of 'train' that stay there, and those that become 'test': their numbers, ascending.
 
-    source, noun: what the user calls the source, and a record. splits: how many records each has. fraction: about this
-    part becomes the test split, in (0, 1). name: name(i) is what the source calls record i; its number if it has no
-    name. keys: the person of each record, if the source says so.
+    Args:
+        source: what the user calls the source.
+        splits: how many records each split has.
+        fraction: about this part of them becomes the test split, between 0 and 1.
+        noun: what a record is called, for messages.
+        name: name(i) is what the source calls record i; its number if it has no name.
+        keys: the person of each record, if the source says so.
+
+    Raises:
+        UserError: there is a test split already (code "conflict"), or one of the two would be empty (code "bad-value").
+
     """
     if "test" in splits:
         raise conflict(
