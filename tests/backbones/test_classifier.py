@@ -87,41 +87,39 @@ def test_the_labels_are_those_of_the_config(tmp_path: Path) -> None:
         assert classifier(write(whole, tmp_path, config=other)).labels is None
 
 
-NONE: list[tuple[str, dict[str, np.ndarray | None], str, str]] = [
-    ("timm-vit", {"head.weight": None}, "has no classifier of its own", "missing"),
-    ("openai-clip", {}, "has no classifier of its own", "missing"),
-    ("transformers-4-clip", {"classifier.weight": np.ones((3, 32))}, "has no classifier of its own", "missing"),
-    ("big-vision-siglip", {}, "has no classifier of its own", "missing"),
-    ("timm-vit", {"pre_logits.fc.weight": np.ones((32, 32))}, "a layer between the feature and its", "unsupported"),
-    ("augreg", {}, "a layer between the feature and its", "unsupported"),
-    ("timm-vit", {"head.weight": np.zeros((3, 32))}, "are zeros, or no numbers", "damaged"),
-    ("timm-vit", {"head.weight": np.full((3, 32), np.nan)}, "are zeros, or no numbers", "damaged"),
-    ("timm-vit", {"head.weight": np.ones((3, 64))}, r"with the shape \(3, 64\) instead of \(3, 32\)", "damaged"),
-    ("timm-vit", {"head.weight": np.ones(32)}, r"with the shape \(32,\) instead of", "damaged"),
-    ("timm-vit", {"head.weight": np.ones(())}, r"with the shape \(\)", "damaged"),
-    ("timm-vit", {"strange.weight": np.ones(3)}, "'strange.weight'", "unsupported"),
+NONE: list[tuple[str, dict[str, np.ndarray | None], str]] = [
+    ("timm-vit", {"head.weight": None}, "missing"),
+    ("openai-clip", {}, "missing"),
+    ("transformers-4-clip", {"classifier.weight": np.ones((3, 32))}, "missing"),
+    ("big-vision-siglip", {}, "missing"),
+    ("timm-vit", {"pre_logits.fc.weight": np.ones((32, 32))}, "unsupported"),
+    ("augreg", {}, "unsupported"),
+    ("timm-vit", {"head.weight": np.zeros((3, 32))}, "damaged"),
+    ("timm-vit", {"head.weight": np.full((3, 32), np.nan)}, "damaged"),
+    ("timm-vit", {"head.weight": np.ones((3, 64))}, "damaged"),
+    ("timm-vit", {"head.weight": np.ones(32)}, "damaged"),
+    ("timm-vit", {"head.weight": np.ones(())}, "damaged"),
+    ("timm-vit", {"strange.weight": np.ones(3)}, "unsupported"),
 ]
 
 
 def test_what_is_no_classifier_of_the_feature_is_refused(tmp_path: Path) -> None:
-    for name, others, says, code in NONE:
+    for name, others, code in NONE:
         file = write(weights_of(name, **others), tmp_path, REFERENCES[name]["kind"])
-        with refuses(code, match=says):
+        with refuses(code):
             classifier(file)
 
 
 def test_weights_with_another_digest_than_expected_are_refused(tmp_path: Path) -> None:
     file = write(weights_of("timm-vit"), tmp_path)
     assert classifier(file, expected=sha256_of(file)).sha256 == sha256_of(file)
-    with refuses("conflict", match="not the checkpoint that the features were computed with", parameter="weights"):
+    with refuses("conflict", parameter="weights"):
         classifier(file, expected="0" * 64)
 
 
 def test_weights_of_another_size_than_the_model_are_refused(tmp_path: Path) -> None:
     file = write(weights_of("timm-vit"), tmp_path)
-    with refuses(
-        "conflict", match=r"model\.safetensors' is another model: its width is 32, not 192", parameter="weights"
-    ):
+    with refuses("conflict", match=r"model\.safetensors.* 32, not 192", parameter="weights"):
         backbones.classifier(Wanted(name="vit-ti16", weights=str(file)))
 
 

@@ -86,32 +86,31 @@ def test_no_two_families_have_a_model_of_one_name() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
-    ({"name": "vit-b61"}, "unknown-name", "", "Did you mean 'vit-b16'"),
-    ({"name": "vit-b16", "pool": "max"}, "unknown-name", "", "Known: none, mean, cls, map"),
-    ({"name": "vit-b16", "pool": "none"}, "conflict", "pool", "has no pooling 'none'"),
-    ({"name": "vit-b16", "pool": "map"}, "conflict", "pool", "has no pooling 'map'"),
-    ({"name": "siglip-b16", "pool": "cls"}, "conflict", "pool", "has no pooling 'cls'"),
-    ({"name": "vit-b16", "preprocess": "papers"}, "unknown-name", "", "Did you mean 'paper'"),
-    ({"name": "vit-b16", "precision": "float16"}, "unknown-name", "", "Known: float32, bfloat16"),
-    ({"name": "uni2-h"}, "unsupported", "weights", r"is a pickle(.|\n)*/MahmoodLab/UNI2-h\. (.|\n)*hf auth login"),
-    ({"name": "biomedclip"}, "unsupported", "weights", r"is a pickle(.|\n)*Fetch the file: hf download microsoft/"),
-    ({"name": "vit-g14"}, "missing", "weights", "never published"),
-    ({"name": "vit-b16", "weights": "none.npz"}, "missing", "weights", "no weights at 'none.npz'"),
-    ({"name": "vit-b16", "weights": "hf:timm"}, "bad-value", "weights", "does not name a repository"),
-    ({"name": "vit-b16", "weights": "hf:a/b/c.pt"}, "unsupported", "weights", r"'c\.pt' is a pickle"),
-    ({"name": "scattering", "preprocess": "native"}, "conflict", "preprocess", "has no preprocessing"),
-    ({"name": "scattering", "precision": "bfloat16"}, "conflict", "precision", "has no precision"),
-    ({"name": "scattering", "batch": 8}, "conflict", "batch", "chooses its batch"),
-    ({"name": "scattering", "weights": "x.npz"}, "conflict", "weights", "has no weights"),
+    ({"name": "vit-b61"}, "unknown-name", "", "'vit-b16'"),
+    ({"name": "vit-b16", "pool": "max"}, "unknown-name", "", "none, mean, cls, map"),
+    ({"name": "vit-b16", "pool": "none"}, "conflict", "pool", "vit-b16"),
+    ({"name": "vit-b16", "pool": "map"}, "conflict", "pool", "vit-b16"),
+    ({"name": "siglip-b16", "pool": "cls"}, "conflict", "pool", "siglip-b16"),
+    ({"name": "vit-b16", "preprocess": "papers"}, "unknown-name", "", "'paper'"),
+    ({"name": "vit-b16", "precision": "float16"}, "unknown-name", "", "float32, bfloat16"),
+    ({"name": "uni2-h"}, "unsupported", "weights", r"/MahmoodLab/UNI2-h\. (.|\n)*hf auth login"),
+    ({"name": "biomedclip"}, "unsupported", "weights", "hf download microsoft/"),
+    ({"name": "vit-g14"}, "missing", "weights", "vit-g14"),
+    ({"name": "vit-b16", "weights": "none.npz"}, "missing", "weights", "'none.npz'"),
+    ({"name": "vit-b16", "weights": "hf:timm"}, "bad-value", "weights", "'hf:timm'"),
+    ({"name": "vit-b16", "weights": "hf:a/b/c.pt"}, "unsupported", "weights", r"'c\.pt'"),
+    ({"name": "scattering", "preprocess": "native"}, "conflict", "preprocess", "scattering"),
+    ({"name": "scattering", "precision": "bfloat16"}, "conflict", "precision", "scattering"),
+    ({"name": "scattering", "batch": 8}, "conflict", "batch", "scattering"),
+    ({"name": "scattering", "weights": "x.npz"}, "conflict", "weights", "scattering"),
 ]
 
 
 def test_what_cannot_be_is_refused_before_anything_is_fetched_and_on_loading() -> None:
-    for asked, code, parameter, says in REFUSED:
+    for asked, code, parameter, named in REFUSED:
         for function, arguments in ((backbones.check, asked), (backbones.load, {**asked, "image_shape": (32, 32, 3)})):
-            with pytest.raises(UserError, match=says) as caught:
+            with refuses(code, match=named, parameter=parameter or None) as caught:
                 function(Wanted(**arguments))
-            assert (caught.value.code, caught.value.fields.get("parameter", "")) == (code, parameter)
             assert "--" not in str(caught.value)
 
 
@@ -119,7 +118,7 @@ def test_published_weights_are_recognised_by_their_repository() -> None:
     """Widths, depth and patches are those of vit-l16, too. The pictures would be prepared in a wrong way."""
     for weights in ("hf:owkin/phikon-v2", "hf:owkin/phikon-v2/model.safetensors", "hf:Owkin/Phikon-v2"):
         for name in ("vit-l16", "scattering", "convnext-t"):
-            with refuses("conflict", match=r"are the weights of phikon-v2, not of"):
+            with refuses("conflict", match=f"of phikon-v2, .*{name}", parameter="weights"):
                 backbones.check(backbones.Wanted(name=name, weights=weights))
         backbones.check(backbones.Wanted(name="phikon-v2", weights=weights))
     backbones.check(backbones.Wanted(name="vit-l16", weights="hf:owkin/phikon-v3"))

@@ -185,16 +185,16 @@ def test_only_models_with_texts_have_a_text_tower() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "prompts", "message"),
+    ("names", "prompts", "named"),
     [
-        (["a", " _ "], PROMPTS, "' _ ' has no name"),
-        (["a\ud800"], PROMPTS, "has no name that can be read"),
-        (["a"], [], r"'' of prompts has no {}"),
-        (["a"], ["a photo"], r"'a photo' of prompts has no {}"),
+        (["a", " _ "], PROMPTS, "classes"),
+        (["a\ud800"], PROMPTS, "classes"),
+        (["a"], [], "prompts"),
+        (["a"], ["a photo"], "prompts"),
     ],
 )
-def test_names_and_prompts_that_say_nothing_are_refused(names: list[str], prompts: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_names_and_prompts_that_say_nothing_are_refused(names: list[str], prompts: list[str], named: str) -> None:
+    with refuses("bad-value", parameter=named):
         class_vectors(Wanted(name="clip-b16"), names, prompts)
 
 
@@ -210,7 +210,7 @@ def test_weights_without_a_text_tower_and_folders_without_a_tokenizer_are_refuse
     folder = made(tmp_path, name)
     shapes = {key: shape for key, shape in CASES[name]["shapes"].items() if key.startswith(("visual.", "vision_"))}
     write(random_weights(shapes), folder)
-    with pytest.raises(UserError, match="with the text tower of"):
+    with pytest.raises(UserError, match="text tower"):
         vectors(folder, name)
     (folder / "tokenizer.json").unlink()
     with refuses("missing", parameter="weights"):

@@ -206,29 +206,29 @@ def test_a_card_that_contradicts_itself_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrays", "says"),
+    "arrays",
     [
-        ({"weight": np.full((2, 3), np.nan)}, "NaN or infinite"),
-        ({"bias": np.array([0, np.inf, 0])}, "NaN or infinite"),
-        ({"weight": np.ones((2, 3), np.int64)}, "dtype int64"),
-        ({"weight": np.ones((2, 3), bool)}, "dtype bool"),
-        ({"weight": np.ones(6)}, "shape"),
-        ({"weight": np.ones((2, 3, 1))}, "shape"),
-        ({"weight": np.zeros((0, 3))}, "shape"),
-        ({"weight": np.zeros((2, 0)), "bias": np.zeros(0)}, "shape"),
-        ({"weight": np.ones((3, 3)), "chain.0": np.zeros(3), "chain.1": np.eye(3)}, "do not fit together"),
-        ({"bias": np.zeros(2)}, "do not fit together"),
-        ({"bias": None}, "bias"),
-        ({"chain.0": np.zeros(3)}, "not a step"),
-        ({"chain.1": np.full((2, 2), np.inf)}, "finite"),
-        ({"chain.1": np.zeros((2, 3))}, "not a step"),
-        ({"chain.1": None}, "arrays of its preprocessing are missing"),
-        ({"chain.2": np.zeros((9, 9))}, "arrays of its preprocessing are missing"),
-        ({"chain.1": None, "chain.7": np.eye(2)}, "chain"),
+        {"weight": np.full((2, 3), np.nan)},
+        {"bias": np.array([0, np.inf, 0])},
+        {"weight": np.ones((2, 3), np.int64)},
+        {"weight": np.ones((2, 3), bool)},
+        {"weight": np.ones(6)},
+        {"weight": np.ones((2, 3, 1))},
+        {"weight": np.zeros((0, 3))},
+        {"weight": np.zeros((2, 0)), "bias": np.zeros(0)},
+        {"weight": np.ones((3, 3)), "chain.0": np.zeros(3), "chain.1": np.eye(3)},
+        {"bias": np.zeros(2)},
+        {"bias": None},
+        {"chain.0": np.zeros(3)},
+        {"chain.1": np.full((2, 2), np.inf)},
+        {"chain.1": np.zeros((2, 3))},
+        {"chain.1": None},
+        {"chain.2": np.zeros((9, 9))},
+        {"chain.1": None, "chain.7": np.eye(2)},
     ],
 )
-def test_arrays_that_no_training_writes_are_refused(folder: Path, arrays: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError, match=f"cannot be read as a head.*{says}"):
+def test_arrays_that_no_training_writes_are_refused(folder: Path, arrays: dict[str, Any]) -> None:
+    with refuses("damaged"):
         Head.load(written(folder, **arrays))
 
 
@@ -261,7 +261,7 @@ def test_what_is_no_plain_file_is_refused_at_once(folder: Path) -> None:
     (folder / "loop.safetensors").symlink_to("loop.safetensors")
     (folder / "device.safetensors").symlink_to("/dev/zero")
     for path in folder.glob("*.safetensors"):
-        with pytest.raises(UserError, match="cannot be read as a head"):
+        with refuses("unreadable" if path.stem == "loop" else "damaged", path=str(path)):
             Head.load(path)
     ended = CliRunner().invoke(app, ["list"])
     assert ended.exit_code == 0

@@ -61,9 +61,9 @@ def test_one_release_is_a_gaussian_mechanism() -> None:
 
 def test_what_is_no_noise_and_no_release_is_refused() -> None:
     for sigma in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(ValueError, match="a noise multiplier is a positive number"):
+        with pytest.raises(ValueError, match="noise multiplier"):
             epsilon_of(noise_multiplier=sigma, releases=1, delta=1e-5)
-    with pytest.raises(ValueError, match="there is at least one release"):
+    with pytest.raises(ValueError, match="release"):
         epsilon_of(noise_multiplier=1.0, releases=0, delta=1e-5)
-    with pytest.raises(ValueError, match="there is at least one release"):
+    with pytest.raises(ValueError, match="release"):
         noise_multiplier_of(epsilon=1.0, releases=0, delta=1e-5)

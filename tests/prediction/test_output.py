@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpfc_cli import predict
-from dpfc_cli.errors import UserError
 from dpfc_cli.prediction import output
 from dpfc_cli.prediction.output import Row, line
 from dpfc_cli.prediction.predict import PREDICTING, Predictions
@@ -200,13 +199,13 @@ def test_a_file_that_is_there_is_never_overwritten(found: Predictions, tmp_path:
 
 def test_files_that_cannot_be_made_are_refused(found: Predictions, tmp_path: Path) -> None:
     (tmp_path / "photo.csv").write_text("")
-    for name, form, says in (
-        ("x.txt", None, "does not say in which format"),
-        ("x", None, "does not say in which format"),
-        ("x.csv", "xml", "Unknown format 'xml'"),
-        ("a\nb.csv", None, "has characters that cannot be seen"),
-        ("photo.csv/x.csv", None, "There is no folder"),
+    for name, form, code, named in (
+        ("x.txt", None, "bad-value", "out"),
+        ("x", None, "bad-value", "out"),
+        ("x.csv", "xml", "unknown-name", None),
+        ("a\nb.csv", None, "bad-value", "out"),
+        ("photo.csv/x.csv", None, "missing", "out"),
     ):
-        with pytest.raises(UserError, match=says):
+        with refuses(code, parameter=named):
             found.save(tmp_path / name, form)
     assert [path.name for path in tmp_path.iterdir()] == ["photo.csv"]

@@ -186,7 +186,7 @@ def test_other_weights_are_refused_before_they_are_read(
     data = Path(colours.weights).read_bytes()
     other.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     monkeypatch.setattr(checkpoint, "read", None)
-    with refuses("conflict", match="is not the checkpoint that the features were computed with", parameter="weights"):
+    with refuses("conflict", parameter="weights"):
         predict(colours.head, colours.photos, weights=str(other))
 
 
@@ -226,15 +226,15 @@ def test_a_window_that_no_card_states_is_not_guessed(colours: Scene) -> None:
 
 
 def test_a_card_without_a_backbone_predicts_features_alone(digits: Scene) -> None:
-    for backbone, says in (
-        ({"name": "imported"}, "trained on features that were imported"),
-        ({"name": "vit-of-tomorrow"}, "describes no backbone of this dpfc: 'name'"),
+    for backbone, named in (
+        ({"name": "imported"}, "imported"),
+        ({"name": "vit-of-tomorrow"}, "'name'"),
         ({"name": "scattering", "image_shape": [10**9, 8, 1]}, r"'image_shape\[0\]'"),
         ({"name": "scattering", "image_shape": [8, 8]}, "'image_shape'"),
         ({}, "'name'"),
     ):
         head = head_of(digits.features, backbone=backbone)
-        with pytest.raises(UserError, match=says):
+        with refuses("unsupported", match=named, parameter="head"):
             predict(head, digits.photos)
         assert len(list(predict(head, features_of(digits.features)))) == COUNT
 
@@ -243,22 +243,21 @@ def test_a_card_without_a_backbone_predicts_features_alone(digits: Scene) -> Non
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "code"),
     [
-        (lambda place: None, "There is no"),
-        (lambda place: place.mkdir(), "has no pictures"),
-        (lambda place: place.write_bytes(bytes(range(256)) * 9), "is no list of files"),
-        (lambda place: place.write_bytes(b"x" * 40_000), "is no list of files"),
-        (lambda place: place.write_bytes(b"\n\n"), "is no list of files"),
-        (lambda place: place.write_bytes("Müller;Jürgen;1.png\n".encode()), "is no list of files"),
-        (os.mkfifo, ": it is no regular file"),
+        (lambda place: None, "missing"),
+        (lambda place: place.mkdir(), "missing"),
+        (lambda place: place.write_bytes(bytes(range(256)) * 9), "missing"),
+        (lambda place: place.write_bytes(b"x" * 40_000), "missing"),
+        (lambda place: place.write_bytes(b"\n\n"), "missing"),
+        (lambda place: place.write_bytes("Müller;Jürgen;1.png\n".encode()), "missing"),
+        (os.mkfifo, "damaged"),
     ],
 )
-def test_what_is_no_source_is_refused(digits: Scene, tmp_path: Path, make: Any, says: str) -> None:
+def test_what_is_no_source_is_refused(digits: Scene, tmp_path: Path, make: Any, code: str) -> None:
     make(tmp_path / "given")
-    with pytest.raises(UserError, match=says) as refused:
+    with refuses(code, parameter="source") as refused:
         predict(digits.head, tmp_path / "given")
-    assert refused.value.fields["parameter"] == "source"
     assert "Müller" not in str(refused.value)
 
 
@@ -266,15 +265,15 @@ def test_what_is_no_source_is_refused(digits: Scene, tmp_path: Path, make: Any, 
 def test_what_is_no_possible_path_is_refused(digits: Scene, given: str, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
-        with pytest.raises(UserError, match=r"There is no|has no pictures"):
+        with refuses("missing"):
             predict(digits.head, given)
 
 
 def test_features_that_do_not_fit_are_refused(digits: Scene, tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", a=np.zeros((3, 324)), b=np.zeros((3, 324)), c=np.zeros(3))
     np.save(tmp_path / "narrow.npy", np.zeros((3, 7)))
-    for name, says in (("two.npz", "has 2 arrays of n × 324 floats"), ("narrow.npy", "'narrow' 3 × 7")):
-        with pytest.raises(UserError, match=says):
+    for name, shape in (("two.npz", "n × 324"), ("narrow.npy", "3 × 7")):
+        with refuses("conflict", match=shape, parameter="source"):
             predict(digits.head, tmp_path / name)
     for array in (np.zeros((3, 7)), np.zeros(324), np.array([["x"] * 324])):
         with pytest.raises(UserError):
