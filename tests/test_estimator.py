@@ -358,7 +358,7 @@ def test_persons_are_protected_where_groups_say_whose_records_are_whose() -> Non
     # Records without a person would be protected together, and each of them also as the person that they are.
     for wrong in (None, np.nan, " "):
         groups[0] = wrong
-        with pytest.raises(UserError, match="1 record of 'groups' has no person"):
+        with refuses("bad-record", match="1 record of 'groups'"):
             PrivateClassifier(**QUICK).fit(X, LABELS, groups=groups)
     for none in (np.full(240, np.nan), np.full(240, " "), np.ones(240, bool)):
         with refuses("bad-record", match="NaN"):
@@ -410,7 +410,7 @@ def test_rows_of_a_public_head_have_the_order_of_the_classes_as_they_were_stated
         assert model.classes_.tolist() == NAMES.tolist()
         assert model.score(X, LABELS) > 0.9
         assert (model.predict(X) == model.head_.predict(X)).all()
-    with pytest.raises(UserError, match="2 vectors without names for 3 classes"):
+    with refuses("conflict", match="2 vectors", parameter="public_head"):
         PrivateClassifier(public_head=vectors[:2], **given).fit(X, LABELS)
 
 

@@ -155,22 +155,22 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> dpfc.Head:
 
 
 @pytest.mark.parametrize(
-    ("x", "code", "said"),
+    ("x", "code", "value"),
     [
-        (np.zeros((2, 5)), "bad-value", "takes features of shape n × 4, not 2 × 5"),
-        (np.zeros(4), "bad-value", "shape n × 4, not 4"),
-        (np.zeros((2, 4, 1)), "bad-value", "not 2 × 4 × 1"),
-        (np.array([["a"] * 4]), "bad-value", "are numbers, not <U1"),
-        (np.array([[None] * 4]), "bad-value", "are numbers, not object"),
-        (np.array([[True] * 4]), "bad-value", "are numbers, not bool"),
-        (np.array([[0.0] * 4, [0, np.nan, 0, 0]]), "bad-record", "1 of 2 feature vectors .* first row 1"),
-        (np.array([[0, np.inf, 0, 0]]), "bad-record", "NaN, infinite or beyond float32"),
-        (np.array([[0, 1e300, 0, 0]]), "bad-record", "beyond float32"),
+        (np.zeros((2, 5)), "bad-value", "2 × 5"),
+        (np.zeros(4), "bad-value", "not 4"),
+        (np.zeros((2, 4, 1)), "bad-value", "2 × 4 × 1"),
+        (np.array([["a"] * 4]), "bad-value", "<U1"),
+        (np.array([[None] * 4]), "bad-value", "object"),
+        (np.array([[True] * 4]), "bad-value", "bool"),
+        (np.array([[0.0] * 4, [0, np.nan, 0, 0]]), "bad-record", "1 of 2 .* row 1"),
+        (np.array([[0, np.inf, 0, 0]]), "bad-record", "1 of 1"),
+        (np.array([[0, 1e300, 0, 0]]), "bad-record", "1 of 1"),
     ],
 )
-def test_a_head_says_what_is_wrong_with_features(head: dpfc.Head, x: np.ndarray, code: str, said: str) -> None:
+def test_a_head_says_what_is_wrong_with_features(head: dpfc.Head, x: np.ndarray, code: str, value: str) -> None:
     for use in (head.scores, head.predict):
-        with refuses(code, match=said):
+        with refuses(code, match=value):
             use(x)
 
 
@@ -192,14 +192,14 @@ def test_what_is_no_head_and_no_set_is_called_so(head: dpfc.Head, tmp_path: Path
     with refuses("bad-value", parameter="source"):
         dpfc.extract(tmp_path)  # type: ignore[arg-type]
     for call in (dpfc.import_features, partial(dpfc.evaluate, head)):
-        with pytest.raises(dpfc.UserError, match=r"np\.savez"):
+        with refuses("bad-value", match=r"np\.savez"):
             call(np.zeros((9, 4)))  # type: ignore[arg-type]
 
 
 def test_a_table_of_zeros_and_ones_is_not_taken_for_class_numbers(tmp_path: Path) -> None:
     x, y = blobs(60, 4, 5)
     np.savez(tmp_path / "a.npz", train_x=x, train_y=np.eye(5, dtype=int)[y])
-    with pytest.raises(dpfc.UserError, match="a column for each class"):
+    with refuses("bad-record", match="column"):
         dpfc.import_features(tmp_path / "a.npz", tmp_path / "set", classes=5, labels_per_record=5)
     numbers = np.stack([y % 2, 1 - y % 2], axis=1)
     np.savez(tmp_path / "b.npz", train_x=x, train_y=numbers)

@@ -30,7 +30,7 @@ def test_what_is_no_json_is_a_value_error(text: str | bytes) -> None:
 def test_json_of_any_depth_that_is_read_can_be_written_again() -> None:
     deep = "[" * DEEPEST + "]" * DEEPEST
     assert json_of(deep)
-    with pytest.raises(ValueError, match="nested too deeply"):
+    with pytest.raises(ValueError, match="nested"):
         json_of(f"[{deep}]")
 
 
@@ -38,7 +38,7 @@ def test_a_json_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: 
     (tmp_path / "a.json").write_text('{"a": 1}')
     assert json_in(tmp_path / "a.json") == {"a": 1}
     monkeypatch.setattr(files, "LARGEST_JSON", 7)
-    with pytest.raises(ValueError, match="larger than"):
+    with pytest.raises(ValueError, match="larger"):
         json_in(tmp_path / "a.json")
 
 

@@ -47,7 +47,7 @@ def test_a_failing_system_is_not_a_damaged_file(
 ) -> None:
     name, read = READERS[reader]
     monkeypatch.setattr(name, raising(system(number)))
-    with refuses(code, match="need not be damaged"):
+    with refuses(code):
         read(tmp_path)
 
 

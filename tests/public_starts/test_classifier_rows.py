@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dpfc_cli.errors import UserError
 from dpfc_cli.public_starts.classifier_rows import (
     Chosen,
     Label,
@@ -185,23 +184,22 @@ def test_a_file_says_which_rows_a_class_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
+    "content",
     [
-        ([1, 2], "no JSON object"),
-        ("{", "Expecting"),
-        ({"cat": 1}, "no list of rows"),
-        ({"cat": [10]}, "'cat' has the row 10, and the classifier has those from 0 to 9"),
-        ({"cat": [-1]}, "no list of rows"),
-        ({"cat": [True]}, "no list of rows"),
-        ({"cat": [1.0]}, "no list of rows"),
-        ({"other": ["1"]}, "no list of rows"),
-        ({"Cat": [1], "CAT": [2]}, "'Cat' and 'CAT' could both be 'cat'"),
+        [1, 2],
+        "{",
+        {"cat": 1},
+        {"cat": [10]},
+        {"cat": [-1]},
+        {"cat": [True]},
+        {"cat": [1.0]},
+        {"other": ["1"]},
+        {"Cat": [1], "CAT": [2]},
     ],
 )
-def test_a_file_that_says_something_else_is_refused(tmp_path: Path, content: object, why: str) -> None:
-    with pytest.raises(UserError, match=why) as refused:
+def test_a_file_that_says_something_else_is_refused(tmp_path: Path, content: object) -> None:
+    with refuses("bad-value", parameter="rows"):
         said(tmp_path, content, ["cat"])
-    assert refused.value.fields["parameter"] == "rows"
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import accounting, poisson
@@ -34,19 +34,19 @@ USUAL, MORE_NOISE = f"{parameter('epsilon')} such as 1", f"a larger {parameter('
 @pytest.mark.parametrize(
     ("asked", "says", "remedy"),
     [
-        ({"epsilon": 0.0}, "epsilon must lie between", USUAL),
-        ({"epsilon": 101.0}, "epsilon must lie between", USUAL),
-        ({"epsilon": 1.0, "delta": 0.0}, "delta must lie between", USUAL),
-        ({"epsilon": 1.0, "delta": 1.0, "allow_large_delta": True}, "delta must lie between", USUAL),
-        ({"noise_multiplier": 0.0}, "noise multiplier must be a positive number", MORE_NOISE),
-        ({"noise_multiplier": -1.0}, "noise multiplier must be a positive number", MORE_NOISE),
-        ({"noise_multiplier": math.inf}, "noise multiplier must be a positive number", MORE_NOISE),
-        ({"noise_multiplier": 0.01}, "epsilon must lie between", MORE_NOISE),
-        ({"epsilon": 100.0, "delta": 1e-30}, "uses up delta", USUAL),
+        ({"epsilon": 0.0}, "Epsilon", USUAL),
+        ({"epsilon": 101.0}, "Epsilon", USUAL),
+        ({"epsilon": 1.0, "delta": 0.0}, "Delta", USUAL),
+        ({"epsilon": 1.0, "delta": 1.0, "allow_large_delta": True}, "Delta", USUAL),
+        ({"noise_multiplier": 0.0}, "The noise multiplier", MORE_NOISE),
+        ({"noise_multiplier": -1.0}, "The noise multiplier", MORE_NOISE),
+        ({"noise_multiplier": math.inf}, "The noise multiplier", MORE_NOISE),
+        ({"noise_multiplier": 0.01}, "Epsilon", MORE_NOISE),
+        ({"epsilon": 100.0, "delta": 1e-30}, "The sampler's", USUAL),
     ],
 )
 def test_numbers_out_of_range_are_refused_with_a_remedy(asked: dict[str, Any], says: str, remedy: str) -> None:
-    with refuses("bad-value", match=says.capitalize()[1:]) as refused:
+    with refuses("bad-value", match=f"^{says} ") as refused:
         calibrate(METHODS["dp-ls"], FACTS, {}, Privacy(**asked))
     assert refused.value.remedy == f"Choose {remedy}, or {parameter('delta')} such as 1e-5."
 
@@ -118,16 +118,10 @@ def test_nothing_is_sampled_under_replace_one_and_one_class_is_no_task() -> None
     assert sampled.value.code == alone.value.code == "conflict"
 
 
-@pytest.mark.parametrize(
-    ("method", "given", "says"),
-    [
-        ("dp-fc", {"gradient_clip": 1.0}, "Without noise and steps, dp-fc runs to the optimum, and gradient_clip has"),
-        ("dp-fc", {"gradient_clip": 1.0, "steps": 3}, "Without noise gradient_clip has"),
-    ],
-)
-def test_options_without_an_effect_are_refused(method: str, given: dict[str, Any], says: str) -> None:
-    with refuses("conflict", match=says, parameter="gradient_clip"):
-        calibrate(METHODS[method], FACTS, given, Privacy())
+@pytest.mark.parametrize("given", [{"gradient_clip": 1.0}, {"gradient_clip": 1.0, "steps": 3}])
+def test_options_without_an_effect_are_refused(given: dict[str, Any]) -> None:
+    with refuses("conflict", parameter="gradient_clip"):
+        calibrate(METHODS["dp-fc"], FACTS, given, Privacy())
 
 
 def test_options_that_are_chosen_afterwards_leave_plan_and_guarantee_as_they_are() -> None:
@@ -142,7 +136,7 @@ def test_options_that_are_chosen_afterwards_leave_plan_and_guarantee_as_they_are
 def test_too_small_a_sample_is_refused_before_anything_slow() -> None:
     given, told = {"steps": 2, "sampling_rate": 1e-9}, list[str]()
     for privacy in (Privacy(noise_multiplier=3.0), Privacy(epsilon=1.0)):
-        with pytest.raises(UserError, match="takes part with probability"):
+        with refuses("bad-value", match="sampling rate"):
             calibrate(METHODS["dp-sgd"], FACTS, given, privacy, lambda: told.append("slow"))
     assert not told
 

@@ -97,14 +97,14 @@ def test_an_array_has_the_classes_of_the_set_in_their_order(tmp_path: Path, priv
     assert np.allclose(found.vectors, (VECTORS / VECTORS.max(axis=1, keepdims=True)).T)
     assert found.origin["without"] == []
     np.save(tmp_path / "v.npy", VECTORS[:2])
-    with pytest.raises(UserError, match="2 vectors without names for 3 classes"):
+    with refuses("conflict", match="2 vectors", parameter="public_head"):
         read(private, tmp_path / "v.npy")
 
 
 def test_numbers_beyond_float64_are_refused(tmp_path: Path, private: FeatureSet) -> None:
     """Such numbers are finite in 80 bits, and infinite where the start is computed."""
     np.save(tmp_path / "v.npy", VECTORS.astype(np.longdouble) * np.longdouble("1e4000"))
-    with pytest.raises(UserError, match="NaN or infinite"):
+    with refuses("conflict", match="NaN", parameter="public_head"):
         read(private, tmp_path / "v.npy")
 
 
@@ -121,20 +121,20 @@ def test_numbers_of_every_size_become_vectors(tmp_path: Path, private: FeatureSe
 @pytest.mark.parametrize(
     ("vectors", "classes", "why"),
     [
-        (VECTORS[:, :5], NAMES, r"shape \[3, 5\], not numbers of shape \[classes, 6\]"),
-        (VECTORS > 5, NAMES, r"bool of shape \[3, 6\], not numbers"),
-        (np.where(VECTORS > 20, np.nan, VECTORS), NAMES, "NaN or infinite"),
-        (VECTORS, NAMES[:2], "2 names for 3 vectors"),
-        (VECTORS * [[1], [0], [1]], NAMES, "only 1 of the set's classes"),
-        (np.outer([1, 2, 3], VECTORS[0]), NAMES, "do not tell any two classes apart"),
-        (VECTORS, ("otter", "otter", "Wolf"), "a class twice"),
-        (VECTORS, ("Red Fox", "RED_FOX", "otter"), "could all be 'red fox'"),
+        (VECTORS[:, :5], NAMES, r"\[3, 5\]"),
+        (VECTORS > 5, NAMES, "bool"),
+        (np.where(VECTORS > 20, np.nan, VECTORS), NAMES, "NaN"),
+        (VECTORS, NAMES[:2], "2 names"),
+        (VECTORS * [[1], [0], [1]], NAMES, "only 1 "),
+        (np.outer([1, 2, 3], VECTORS[0]), NAMES, "apart"),
+        (VECTORS, ("otter", "otter", "Wolf"), "twice"),
+        (VECTORS, ("Red Fox", "RED_FOX", "otter"), "'red fox'"),
     ],
 )
 def test_vectors_that_do_not_fit_are_refused(
     tmp_path: Path, private: FeatureSet, vectors: np.ndarray, classes: tuple[str, ...], why: str
 ) -> None:
-    with pytest.raises(UserError, match=why):
+    with refuses("conflict", match=why, parameter="public_head"):
         read(private, npz(tmp_path / "v.npz", vectors, classes))
 
 
@@ -157,10 +157,10 @@ def test_a_training_that_cannot_tell_how_good_a_start_is_refuses_it() -> None:
     """The remedy names no method that the set cannot be trained with."""
     for k, remedy in ((1, "use dp-whitened"), (2, "dp-whitened is for records with one label")):
         calibrated = calibrate(METHODS["dp-fc"], Facts(n=500, m=3, d=6, k=k), {}, Privacy(epsilon=1.0))
-        with pytest.raises(UserError, match="how good a start is") as refused:
+        with refuses("conflict", parameter="public_head") as refused:
             start.check(calibrated)
-        assert (refused.value.code, remedy in refused.value.remedy) == ("conflict", True)
-    with pytest.raises(UserError, match="no effect with"):
+        assert remedy in refused.value.remedy
+    with refuses("conflict", match="non_private", parameter="public_head"):
         start.check(calibrate(METHODS["dp-whitened"], Facts(n=500, m=3, d=6), {}, Privacy()))
 
 
@@ -294,17 +294,17 @@ def test_a_head_that_saw_the_private_records_without_privacy_is_refused(tmp_path
     with refuses("private-records", match="without privacy"):
         read(private, trained.path)
     seeded = head_of(private, epsilon=1.0, seed=1)
-    with pytest.raises(UserError, match="without privacy"):
+    with refuses("private-records", match="without privacy"):
         read(private, seeded.path)
     # The ledger knows it where the set has another name, and where it was made of the same records anew.
     again = FeatureSet(shutil.copytree(private.folder, private.folder.with_name("again")))
     anew = import_features(tmp_path / "private.npz", tmp_path / "features" / "anew", classes=CLASSES).features
     for each in (again, anew):
-        with pytest.raises(UserError, match="without privacy"):
+        with refuses("private-records", match="without privacy"):
             read(each, seeded.path)
     # The card says it where the ledger is gone.
     ledger_path(private.folder).unlink()
-    with pytest.raises(UserError, match="without privacy"):
+    with refuses("private-records", match="without privacy"):
         read(private, trained.path)
 
 
@@ -325,14 +325,13 @@ def test_a_private_head_is_continued_on_the_very_set_that_it_was_charged_to(
         "evaluated on it": (both, first),
     }
     evaluate_privately(Head.load(first), both, epsilon=1.0)
-    for name, (features, path) in cases.items():
-        with pytest.raises(UserError, match="not be in the claim of the new one") as refused:
+    for features, path in cases.values():
+        with refuses("private-records", match="the claim"):
             read(features, path)
-        assert refused.value.code == "private-records", name
     before = ledger_path(private.folder).read_bytes()
     later = head_of(private, epsilon=2.0).path
     ledger_path(private.folder).write_bytes(before)
-    with pytest.raises(UserError, match="not be in the claim of the new one"):
+    with refuses("private-records", match="the claim"):
         read(private, later)
 
 
@@ -404,9 +403,9 @@ def test_a_card_of_a_continued_head_must_have_releases_of_its_own_and_a_claim(pr
 @pytest.mark.parametrize(
     ("first", "second", "why"),
     [
-        ({"epsilon": 1.0}, {"epsilon": 1.0, "seed": 3}, "this training has no guarantee"),
-        ({"epsilon": 1.0}, {"epsilon": 1.0, "adjacency": "replace-one"}, "with zero-out adjacency"),
-        ({"epsilon": 70.0}, {"epsilon": 90.0}, "together spend epsilon = 1"),
+        ({"epsilon": 1.0}, {"epsilon": 1.0, "seed": 3}, "no guarantee"),
+        ({"epsilon": 1.0}, {"epsilon": 1.0, "adjacency": "replace-one"}, "zero-out"),
+        ({"epsilon": 70.0}, {"epsilon": 90.0}, "epsilon = 1"),
     ],
 )
 def test_a_private_head_is_not_continued_where_nothing_could_be_claimed(
@@ -421,17 +420,17 @@ def test_a_private_head_is_not_continued_where_nothing_could_be_claimed(
 def test_a_head_that_protects_records_is_not_continued_by_a_training_that_protects_persons(private: FeatureSet) -> None:
     begun = start.begin(calibrated(private, epsilon=1.0), private, head_of(private, epsilon=1.0).path, ledger(private))
     start._check_together(begun)
-    with pytest.raises(UserError, match="protects one record, and this training one person"):
+    with refuses("private-records", match="one person"):
         start._check_together(replace(begun, facts=replace(begun.facts, unit="person", rows=200)))
 
 
 def test_a_head_of_another_backbone_is_refused(tmp_path: Path, private: FeatureSet) -> None:
     trained = head_of(made(tmp_path, "public", 1), non_private=True)
     private.manifest = replace(private.manifest, backbone={"name": "vit", "sha256": "ab"})
-    with pytest.raises(UserError, match=r"another backbone \(they differ in name, sha256\)"):
+    with refuses("conflict", match="name, sha256", parameter="public_head"):
         read(private, trained.path)
     private.manifest = replace(private.manifest, backbone={"name": "imported"}, dim=7)
-    with pytest.raises(UserError, match=r"another backbone \(they differ in dimensions\)"):
+    with refuses("conflict", match="dimensions", parameter="public_head"):
         read(private, trained.path)
 
 
@@ -442,5 +441,5 @@ def test_a_head_without_privacy_of_the_same_people_is_no_start(tmp_path: Path, p
     # Now somebody says that both sets are of one population.
     for features in (private, other):
         set_population(features, "ward7")
-    with refuses("private-records", match=r"private records"):
+    with refuses("private-records", match="private records"):
         read(private, trained.path)
