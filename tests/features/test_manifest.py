@@ -94,7 +94,7 @@ def _refused(folder: Path) -> bool:
     # Such a set can be evaluated on, if it has the other split.
     assert len(inventory(folder.parent, folder / "no-heads").sets) == ("train" in found.splits)
     for split in found.splits:
-        with pytest.raises(UserError, match="cannot be"):
+        with pytest.raises(UserError):
             found.verify(split)
     if "train" in found.splits and len(found.classes) > 1:
         made = calibrate(METHODS["dp-ls"], facts_of(found), {}, Privacy(noise_multiplier=30, delta=1e-30))

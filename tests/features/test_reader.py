@@ -15,7 +15,6 @@ import h5py
 import numpy as np
 import pytest
 
-from dpfc_cli.errors import UserError
 from dpfc_cli.features import hdf5, reader
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
@@ -132,7 +131,7 @@ def test_a_set_says_what_it_holds_and_hands_out_a_split_as_arrays(folder: Path) 
     x, y = found.arrays("test")
     assert (x.shape, x.dtype, y.shape, y.dtype) == ((20, 2), np.dtype(np.float32), (20, 1), np.dtype(np.int32))
     for use in (found.arrays, found.split):
-        with refuses("missing", match="no split 'val'"):
+        with refuses("missing", match="'val'"):
             use("val")
     with refuses("missing", parameter="group_by"):
         found.stream("train", groups=True)
@@ -155,16 +154,16 @@ def linked(link: h5py.SoftLink | h5py.ExternalLink) -> Callable[[h5py.File], obj
 
 STORED: dict[str, Any] = {"shape": (50, 2), "dtype": np.float32}
 NOT_PLAIN: list[tuple[Callable[[h5py.File], object], str]] = [
-    (linked(h5py.ExternalLink("other.h5", "features")), "link to another place"),
-    (linked(h5py.SoftLink("/elsewhere")), "link to another place"),
+    (linked(h5py.ExternalLink("other.h5", "features")), "link"),
+    (linked(h5py.SoftLink("/elsewhere")), "link"),
     (lambda file: file.create_dataset("features", **STORED, external=[("/etc/passwd", 0, 400)]), "other files"),
     (virtual, "other files"),
     (lambda file: file.create_dataset("features", **STORED, compression="gzip"), "filters"),
     (lambda file: file.create_dataset("features", (50, 3), np.float32), "shape"),
     (lambda file: file.create_dataset("features", (50, 2), np.float64), "dtype"),
-    (lambda file: file.create_dataset("features", **STORED), "declares 400 bytes, which the file does not hold"),
-    (lambda file: file.create_group("features"), "not a data set"),
-    (lambda file: None, "no data set 'features'"),
+    (lambda file: file.create_dataset("features", **STORED), " 400 bytes"),
+    (lambda file: file.create_group("features"), "data set"),
+    (lambda file: None, "'features'"),
 ]
 
 
@@ -189,12 +188,12 @@ def test_rows_that_were_never_written_are_not_made_up(folder: Path) -> None:
             file.create_dataset("index", (rows,), np.int64, chunks=chunks)
 
         altered(folder, SHARD, empty, "w")
-        refused(FeatureSet(folder), r"'index' declares 8,000,000,000 bytes, which the file does not hold")
+        refused(FeatureSet(folder), "'index' .* 8,000,000,000 bytes")
 
 
 def test_a_shard_in_anothers_place_is_refused(folder: Path) -> None:
     said(folder, lambda manifest: manifest["splits"]["train"]["shards"].reverse())
-    refused(FeatureSet(folder), "belong in its place")
+    refused(FeatureSet(folder), "place")
 
 
 def test_a_damaged_truncated_foreign_or_missing_shard_is_named(folder: Path) -> None:
@@ -204,7 +203,7 @@ def test_a_damaged_truncated_foreign_or_missing_shard_is_named(folder: Path) -> 
     flipped[-100] ^= 1
     for bad in (bytes(flipped), good[:-200], b"not HDF5 at all", b""):
         path.write_bytes(bad)
-        with pytest.raises(UserError, match=SHARD):
+        with refuses("damaged", path=str(path)):
             FeatureSet(folder).verify("train")
     path.unlink()
     with refuses("missing"):
@@ -267,12 +266,9 @@ def test_what_the_system_does_not_let_us_read_or_is_no_plain_file_is_not_called_
             (lambda path: path.symlink_to("/dev/zero"), Path.unlink),
         ):
             make(path)
-            with pytest.raises(
-                UserError, match=rf"{name}' cannot be read: (Too many levels|it is no regular)"
-            ) as found:
+            with refuses("unreadable", path=str(path)) as found:
                 FeatureSet(folder).verify("train")
             assert "'dpfc extract'" not in found.value.remedy
-            assert found.value.code == "unreadable"
             remove(path)
         kept.rename(path)
 
@@ -303,18 +299,18 @@ GROUPS: dict[str, list[int]] = {
 
 @pytest.mark.parametrize("case", GROUPS)
 def test_groups_that_are_split_skipped_or_begin_wrong_are_refused(tmp_path: Path, case: str) -> None:
-    refused(made(tmp_path / "set", 2, GROUPS[case], claimed=3), "its groups are not numbered one after the other")
+    refused(made(tmp_path / "set", 2, GROUPS[case], claimed=3), "numbered")
 
 
 def test_a_set_that_ends_with_another_group_than_its_manifest_says_is_refused(tmp_path: Path) -> None:
     for claimed in (1, 2, 4, 6):
-        refused(made(tmp_path / f"{claimed}", 2, [0, 0, 1, 1, 2, 2], claimed), "does not end with the last group")
+        refused(made(tmp_path / f"{claimed}", 2, [0, 0, 1, 1, 2, 2], claimed), "last group")
 
 
 def test_groups_that_are_not_plainly_there_are_refused(tmp_path: Path) -> None:
     replaced: list[tuple[Callable[[h5py.File], object], str]] = [
-        (lambda file: None, "it has no data set 'groups'"),
-        (lambda file: file.update(groups=h5py.SoftLink("/index")), "is a link to another place"),
+        (lambda file: None, "'groups'"),
+        (lambda file: file.update(groups=h5py.SoftLink("/index")), "link"),
         (lambda file: file.create_dataset("groups", data=np.zeros(2, np.int64)), r"shape \(2,\)"),
         (lambda file: file.create_dataset("groups", data=np.zeros(3, np.int32)), "dtype int32"),
     ]
@@ -333,4 +329,4 @@ def test_a_manifest_that_hides_the_groups_of_its_shards_is_refused(tmp_path: Pat
         del manifest["grouped_by"], manifest["splits"]["train"]["groups"], manifest["source"]["identity"]["groups"]
 
     said(folder, hide)
-    refused(FeatureSet(folder), "it has groups, and the manifest has none")
+    refused(FeatureSet(folder), "has groups")

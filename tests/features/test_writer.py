@@ -262,7 +262,7 @@ def test_what_float16_cannot_hold_is_refused_or_made_a_null_record(tmp_path: Pat
     features = np.array([[1, 2], [65_504, 0], [65_520, 0], [np.nan, 1], [3, 4]], np.float32)
     settings: dict[str, Any] = {"rows": {"train": 5}, "manifest": replace(WANTED, dtype="float16")}
     strict = writer(tmp_path / "strict", **settings)
-    with pytest.raises(UserError, match=r"first in row 2.*do not publish"), strict.shard(strict.missing[0]) as sink:
+    with refuses("bad-record", match="row 2.*do not publish"), strict.shard(strict.missing[0]) as sink:
         sink.append(features, np.zeros(5, np.int32))
     tolerant = writer(tmp_path / "tolerant", **settings, tolerant=True)
     with tolerant.shard(tolerant.missing[0]) as sink:

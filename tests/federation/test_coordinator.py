@@ -119,7 +119,7 @@ def test_a_plan_may_have_a_public_start_that_the_coordinator_alone_reads() -> No
     sets = {name: made_set(name) for name in NAMES}
     np.savez("start.npz", vectors=np.stack([X[j == Y].mean(axis=0) for j in range(2)]), classes=np.array(["a", "b"]))
     np.save("other.npy", np.eye(3, 8))
-    with pytest.raises(UserError, match="no option of dp-fc"):
+    with refuses("conflict", match="dp-fc", parameter="public_head"):
         agreed(sets, method="dp-fc", start="start.npz")
     plain, plan = agreed(sets, epsilon=0.5), agreed(sets, epsilon=0.5, start="start.npz")
     assert plan.start is not None
@@ -138,7 +138,7 @@ def test_a_plan_may_have_a_public_start_that_the_coordinator_alone_reads() -> No
     for head in (joint, Head.load(ended["north"].path)):
         assert head.card["public_head"].items() >= plan.start.items()
     assert not verify(ended["north"].path, ledger=Path("north", "ledger.sqlite")).contradictions
-    with pytest.raises(UserError, match="it is a head"):
+    with refuses("conflict", match="is a head", parameter="public_head"):
         agreed(sets, start=JOINT)
 
 

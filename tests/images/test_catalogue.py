@@ -44,7 +44,7 @@ def test_a_missing_folder_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch:
             open_images(dataset, tmp_path / "nowhere")
     # A tilde after the colon is the home folder.
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(UserError, match=str(tmp_path / "pictures")):
+    with refuses("missing", path=str(tmp_path / "pictures")):
         open_images("imagefolder:~/pictures")
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpfc_cli.errors import UserError
 from dpfc_cli.images.catalogue import open_images
 from dpfc_cli.images.cifar import CIFAR100, read_pickle
 from dpfc_cli.images.tars import LONGEST_NAME
@@ -112,7 +111,7 @@ def test_a_damaged_member_or_archive_is_an_error_that_names_it(tmp_path: Path) -
     harmed += [gzip.compress(first + gzip.decompress(whole)) for first in (chain, long.tobuf(tarfile.GNU_FORMAT))]
     for data in harmed:
         archive.write_bytes(data)
-        with refuses("damaged", match=ARCHIVE):
+        with refuses("damaged", path=str(archive)):
             open_images("cifar10", archive)
 
 
@@ -121,13 +120,13 @@ PICTURES = np.zeros((2, 3072), np.uint8)
 
 def test_a_file_of_another_form_is_an_error(tmp_path: Path) -> None:
     forms: list[tuple[object, object, str]] = [
-        *((data, [0, 1], "3072 each") for data in (PICTURES[:, 1:], PICTURES.astype(np.int32), PICTURES[0], b"text")),
-        (PICTURES, [0, 1, 2], "2 images and 3 labels"),
-        *((PICTURES, labels, "integers") for labels in ([0, None], [0, True], [0, 2**70], 7)),
-        *((PICTURES, labels, r"no label in 0\.\.9") for labels in ([0, 10], [0, -1])),
+        *((data, [0, 1], "damaged") for data in (PICTURES[:, 1:], PICTURES.astype(np.int32), PICTURES[0], b"text")),
+        (PICTURES, [0, 1, 2], "damaged"),
+        *((PICTURES, labels, "damaged") for labels in ([0, None], [0, True], [0, 2**70], 7)),
+        *((PICTURES, labels, "bad-record") for labels in ([0, 10], [0, -1])),
     ]
-    for data, labels, said in forms:
-        with pytest.raises(UserError, match=said):
+    for data, labels, code in forms:
+        with refuses(code):
             open_images("cifar10", cifar10(tmp_path, data_batch_1={b"data": data, b"labels": labels}))
     # What a data set's own classes pass for, public, those of private records are not.
     for names in ([*CIFAR10_NAMES[:9], b"Jane Doe"], CIFAR10_NAMES[::-1], [b"only", b"two"], None, [*range(1, 11)]):
@@ -136,7 +135,7 @@ def test_a_file_of_another_form_is_an_error(tmp_path: Path) -> None:
     with refuses("missing", parameter="data_dir"):
         open_images("cifar10", cifar10(tmp_path / "none", ()))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"cifar-10-batches-py.*cifar-10-python\.tar\.gz"):
+    with refuses("missing", match=r"cifar-10-batches-py.*cifar-10-python\.tar\.gz"):
         open_images("cifar10", tmp_path / "empty")
 
 

@@ -57,7 +57,7 @@ def encoded(image: Image.Image | np.ndarray, form: str, **options: object) -> by
 
 def refused(data: bytes, preparation: Preparation = PLAIN) -> str:
     """What the picture `there/a.jpg` is refused with."""
-    with pytest.raises(UnreadableError, match=r"'…' cannot be decoded") as caught:
+    with pytest.raises(UnreadableError, match="'…'") as caught:
         decode(data, "there/a.jpg", preparation)
     assert caught.value.code == "bad-record"
     assert GUARDED in str(caught.value)
