@@ -75,17 +75,17 @@ def test_a_jpeg_inside_is_decoded_as_a_jpeg(kind: str) -> None:
 
 def test_what_is_not_read_is_named_and_nothing_else_is_said() -> None:
     for data, says in (
-        (written(RAMP, DeflatedExplicitVRLittleEndian), "transfer syntax 1.2.840.10008.1.2.1.99, which dpfc does not"),
-        (written(RAMP, JPEG2000Lossless, PixelData=encapsulate([b"x"])), "transfer syntax 1.2.840.10008.1.2.4.90"),
+        (written(RAMP, DeflatedExplicitVRLittleEndian), "1.2.840.10008.1.2.1.99"),
+        (written(RAMP, JPEG2000Lossless, PixelData=encapsulate([b"x"])), "1.2.840.10008.1.2.4.90"),
         (written(RAMP, PhotometricInterpretation="PALETTE COLOR"), "palette"),
-        (written(np.zeros((2, 2, 3), np.uint16)), "colours of 16 bits"),
-        (written(RAMP, Rows=20_000, Columns=20_000), "more than"),
-        (written(RAMP, BitsStored=0), "cannot be decoded"),
-        (written(RAMP, Rows=None), "it is DICOM without Rows"),
-        (written(RAMP, RescaleSlope="inf"), "RescaleSlope|cannot be decoded"),
-        (written(RAMP)[:-40], "cannot be decoded"),
-        (bytes(128) + b"DICM", "does not say how it is stored"),
-        (bytes(128) + b"DICM" + b"\x02\x00" * 500, "cannot be decoded"),
+        (written(np.zeros((2, 2, 3), np.uint16)), "16 bits"),
+        (written(RAMP, Rows=20_000, Columns=20_000), "'…'"),
+        (written(RAMP, BitsStored=0), "'…'"),
+        (written(RAMP, Rows=None), "Rows"),
+        (written(RAMP, RescaleSlope="inf"), "'…'"),
+        (written(RAMP)[:-40], "'…'"),
+        (bytes(128) + b"DICM", "'…'"),
+        (bytes(128) + b"DICM" + b"\x02\x00" * 500, "'…'"),
     ):
         with pytest.raises(UnreadableError, match=says) as refused:
             decode(data, "a.dcm", PLAIN)

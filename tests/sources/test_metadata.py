@@ -52,7 +52,7 @@ def test_two_tables_are_refused_and_a_table_that_cannot_be_read_is_named(tmp_pat
     csv = written(tmp_path, "file_name\n")
     assert metadata_of(tmp_path) == csv
     written(tmp_path, "", "metadata.jsonl")
-    with pytest.raises(ValueError, match="which one is right"):
+    with pytest.raises(ValueError, match="both"):
         metadata_of(tmp_path)
     csv.write_bytes(b"file_name\n\x81.png\n")
     with refuses("damaged"):
