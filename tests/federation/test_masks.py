@@ -200,5 +200,5 @@ def test_masks_need_three_sites_with_one_epsilon() -> None:
     Path("south.json").write_text(Path("south.json").read_text().replace('"epsilon": 2.0', '"epsilon": 1.0'))
     invited = [Path(f"{name}.json") for name in PARTS]
     assert not plans.agreed(invited).masked
-    with refuses("conflict", match="epsilon"):
+    with refuses("conflict", match="another epsilon"):
         plans.agreed(invited, colluding=1)
