@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from dpfc_cli import rounding
 from dpfc_cli.errors import UserError, counted, damaged, quoted
 from dpfc_cli.geometry import Filter
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
@@ -184,8 +185,7 @@ def findings(card: Mapping[str, Any], chain: Chain | None = None) -> list[Findin
     else:
         cost = f"nothing is claimed: the head is {card['claim']}"
         if card["claim"] == "private":
-            at = f"epsilon = {card['epsilon']:.6g} at delta = {card['delta']:.3g}"
-            cost = f"computed again, the releases cost {at}"
+            cost = f"computed again, the releases cost {rounding.cost(card['epsilon'], card['delta'])}"
         found.append(_found("epsilon", figures_fault(card), cost))
     if "ledger" in card and (wrong := _others_fault(card)) is not None:
         # Where nothing contradicts, only the ledger shows it.
@@ -243,9 +243,10 @@ def _others_fault(card: Mapping[str, Any]) -> str | None:
     if not private or spent is None or same_epsilon(spent, own) or "releases" in card.get("public_head", {}):
         return None
     if spent < own:
-        return f"together they spent epsilon = {spent:.6g}, less than this one alone"
+        return f"together they spent epsilon = {rounding.epsilon(spent)}, less than this one alone"
     alone = known["private"] == 1 and known["unit"] == card["unit"]
-    return f"the only private one spent epsilon = {spent:.6g}, and it claims {own:.6g}" if alone else None
+    both = f"spent epsilon = {rounding.epsilon(spent)}, and it claims {rounding.epsilon(own)}"
+    return f"the only private one {both}" if alone else None
 
 
 def _releases(card: Mapping[str, Any], chain: Chain | None) -> Finding:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, get_args
 
+from dpfc_cli import rounding
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim, delta_of, epsilon_for
 from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.privacy.poisson import Sampled
@@ -94,8 +95,7 @@ def figures_fault(values: Mapping[str, Any], sampled: bool = True) -> str | None
     cost = epsilon_of(plan, delta, eta)
     if is_sampled(plan) and same_epsilon(cost, epsilon):
         return None
-    said = f"cost epsilon = {cost:.6g}" if math.isfinite(cost) else "cost more than can be stated"
-    return f"the releases {said} at delta = {delta:.3g}, and epsilon = {epsilon:.6g} is stated"
+    return f"the releases cost {rounding.cost(cost, delta)}, and epsilon = {rounding.epsilon(epsilon)} is stated"
 
 
 def _is_delta(epsilon: float, delta: float, mu: float, eta: float) -> bool:

@@ -130,13 +130,14 @@ def test_more_classes_than_a_release_can_have_are_not_counted_one_by_one(monkeyp
 # What is refused
 
 
-def test_what_can_be_refused_is_refused_before_the_charge(
+def test_what_can_be_refused_is_refused_before_the_charge_and_before_a_record_is_read(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = len(charges(features))
 
     def refused(code: str = "", of: Head = head, split: str = "test", epsilon: Any = 1.0, **given: Any) -> UserError:
-        with pytest.raises(UserError) as error:
+        with monkeypatch.context() as patched, pytest.raises(UserError) as error:
+            patched.setattr(FeatureSet, "stream", lambda *_: pytest.fail("records were read"))
             evaluate_privately(of, features, split, epsilon=epsilon, **given)
         assert len(charges(features)) == before
         assert code in (error.value.code, error.value.fields.get("parameter")), error.value
