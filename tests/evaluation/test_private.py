@@ -136,9 +136,10 @@ def test_what_can_be_refused_is_refused_before_the_charge_and_before_a_record_is
     before = len(charges(features))
 
     def refused(code: str = "", of: Head = head, split: str = "test", epsilon: Any = 1.0, **given: Any) -> UserError:
-        with monkeypatch.context() as patched, pytest.raises(UserError) as error:
+        with monkeypatch.context() as patched:
             patched.setattr(FeatureSet, "stream", lambda *_: pytest.fail("records were read"))
-            evaluate_privately(of, features, split, epsilon=epsilon, **given)
+            with pytest.raises(UserError) as error:
+                evaluate_privately(of, features, split, epsilon=epsilon, **given)
         assert len(charges(features)) == before
         assert code in (error.value.code, error.value.fields.get("parameter")), error.value
         return error.value

@@ -32,7 +32,7 @@ from dpfc_cli.ledger.merge import merge_ledgers
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator, forms
 from dpfc_cli.privacy.chain import Centre, Clip, Linear
-from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.training import answers as answers_module
 from dpfc_cli.training import charge as charge_module
@@ -64,10 +64,13 @@ def test_a_stopped_training_goes_on_and_is_never_charged_twice(
     features: FeatureSet, seen: list[tuple[int, np.ndarray]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It charges nothing more. With the same noise its head is the same, but for its date and its charge."""
-    draw = curator.draw_noise
-    monkeypatch.setattr(
-        curator, "draw_noise", lambda query, shape, sigma, bits: draw(query, shape, sigma, SeededBits(1))
-    )
+    draw, drawn = curator.draw_noise, list[Query]()
+
+    def noise(query: Query, shape: tuple[int, ...], sigma: int, _: Bits) -> np.ndarray:
+        drawn.append(query)
+        return draw(query, shape, sigma, SeededBits(1))
+
+    monkeypatch.setattr(curator, "draw_noise", noise)
     whole = train(features).head
     for number in range(STEPS + 1):
         seen.clear()
@@ -76,6 +79,7 @@ def test_a_stopped_training_goes_on_and_is_never_charged_twice(
         before = dict(seen)
         assert sorted(before) == list(range(number))
         seen.clear()
+        drawn.clear()
 
         observer = Listener()
         trained = train(features, observer)
@@ -84,6 +88,7 @@ def test_a_stopped_training_goes_on_and_is_never_charged_twice(
         assert f"{number} of its {STEPS + 1} releases have their answers" in observer.said[-1]
         after = dict(seen)
         assert sorted(after) == list(range(STEPS + 1))
+        assert len(drawn) == STEPS + 1 - number
         assert_one_answer_each(before, after)
         assert (kept(), len(heads())) == ([], number + 2)
         made = charges(features)[-1]
