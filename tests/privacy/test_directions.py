@@ -360,11 +360,14 @@ def test_a_curator_that_goes_on_draws_noise_for_the_pieces_that_are_not_kept(mon
         assert len(asked) == len(every) - count - (count < 2)
 
 
-def test_pieces_of_another_query_are_not_gone_on_with() -> None:
+@pytest.mark.parametrize("classes", [2, 4])
+def test_pieces_of_another_query_are_not_gone_on_with(classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """For persons, pieces of two queries may have a larger norm together than the sensitivity."""
+    monkeypatch.setattr(forms, "PIECE_BYTES", classes * 8 * D**2)
     kept = Kept()
-    curator = begun_curator(answers=kept)
-    curator.pieces(WHOLE)
+    found = np.concatenate(list(begun_curator(answers=kept).pieces(WHOLE)))
+    # Who does not take them in pieces gets all.
+    assert np.array_equal(found, begun_curator().release(WHOLE))
     del kept.answers[3:]
     with pytest.raises(PlanError, match="another query"):
         begun_curator(answers=kept).pieces(ClassGrams((Clip(0.6),)))
