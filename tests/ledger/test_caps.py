@@ -142,8 +142,8 @@ def test_the_epsilon_that_is_said_to_fit_does_and_the_next_one_does_not(draw: ra
 
 
 def test_what_fails_to_fit_by_a_hair_is_not_said_to_fit() -> None:
-    cap = a_cap(3.0)
-    for before, delta, fits in (((), DELTA, 3.0), ((), DELTA * (1 + 1e-8), 2.999), ((a_charge(A, 3 - 1e-8),), DELTA, 0.0)):
+    cap, more = a_cap(3.0), DELTA * (1 + 1e-8)
+    for before, delta, fits in (((), DELTA, 3.0), ((), more, 2.999), ((a_charge(A, 3 - 1e-8),), DELTA, 0.0)):
         assert caps.left(ledger_of(A, cap, *before).account("a"), delta) == (fits, cap)
 
 

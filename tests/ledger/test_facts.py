@@ -22,7 +22,7 @@ SET = a_set("ward7", adopted=True, replaces=(new_id(),))
 CHARGE = a_charge(SET, times=3, purpose="a study")
 FACTS: list[Fact] = [
     *(SET, CHARGE, a_charge(SET, claim="research"), a_charge(SET, claim="non-private", method="evaluation")),
-    *(a_charge(SET, rate=0.1), a_charge(SET, unit="person", adjacency="replace-one"), a_charge(SET, eta=0.0)),
+    *(a_charge(SET, rate=0.1), a_charge(SET, unit="person", adjacency="replace-one"), a_charge(SET, eta=0.0, n=1)),
     Outcome(by="Ada", charge=CHARGE.id, state="written", head="h", sha256=DIGEST, answers=3, after=new_id()),
     *(a_cap(3.0, note="a plan"), a_cap(None, "ward7", unit="person")),
     Merge(by="Ada", apart=("ward7",), same={"ward 7": "ward7"}, ignored=(new_id(),)),
@@ -91,7 +91,8 @@ def test_a_charge_or_a_cap_whose_figures_make_no_sense_together_is_refused() -> 
                 assert refused(fact.id, fact.kind, {**json.loads(fact.body), name: getattr(fact, name) * factor})
             assert refused(fact.id, fact.kind, {**json.loads(fact.body), name: None})
         assert refused(fact.id, fact.kind, {**json.loads(fact.body), "eta": 1e-5})
-    for figures in ({"epsilon": None}, {"delta": None}, {"epsilon": 100.0, "delta": 1e-20}):
+    for epsilon, delta in ((None, 1e-5), (3.0, None), (0.0, 1e-5), (3.0, 0.0), (3.0, 1.0), (100.0, 1e-20)):
+        figures = {"epsilon": epsilon, "delta": delta}
         assert refused(CHARGE.id, "cap", {**json.loads(a_cap(3.0).body), **figures})
     body = json.loads(CHARGE.body)
     (release,) = body["releases"]

@@ -464,7 +464,9 @@ def test_a_file_without_a_charge_or_without_a_header_is_removed_and_one_of_anoth
     for path in left:
         path.write_bytes(b"[]\n")
     (folder / f"{9:032x}.0").symlink_to("notes.txt")
-    train(features)
+    observer = Listener()
+    train(features, observer)
+    assert any(left[2].name in text for text in observer.said)
     assert kept() == sorted([other, *left, folder / f"{9:032x}.0"])
     assert [path.read_bytes() for path in left] == [b"[]\n"] * 3
     assert states(features) == ["charged", "written"]
