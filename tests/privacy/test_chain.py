@@ -8,6 +8,7 @@ import pytest
 
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear, into_ball, norms, run
+from dpfc_cli.privacy.lattice import LONGEST
 
 TWO = np.array([[3.0, 4.0], [0.3, 0.4]], np.float32)
 MATRIX = np.array([[1.0, 2.0], [3.0, 5.0]])
@@ -42,6 +43,8 @@ def test_a_norm_is_that_of_its_row_alone() -> None:
         alone = [norms(row[None], np)[0] for row in v]
     assert np.array_equal(together, alone, equal_nan=True)
     assert together[:3, 0] == pytest.approx([5.0, 13e300, 0.0], rel=1e-5)
+    # The squares of the longest row sum exactly, so in any order.
+    assert LONGEST * 4**chains.NORM_BITS <= 2**53
 
 
 @pytest.mark.parametrize(

@@ -573,16 +573,19 @@ def test_an_older_copy_in_the_place_of_a_deleted_file_does_not_go_on(
     assert states(features) == ["resumed", "written"]
 
 
-def test_where_there_is_a_head_no_answer_is_drawn_anew(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("older", [2, STEPS])
+def test_where_there_is_a_head_no_answer_is_drawn_anew(
+    older: int, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its process was killed before the ledger knew of it. Somebody puts the older file back, under its older name."""
-    killed_at(2, monkeypatch)
+    killed_at(older, monkeypatch)
     (path,) = kept()
-    older = path.read_bytes()
+    before = path.read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(Answers, "remove", lambda self: self.close())
         patch.setattr(run, "_settled", lambda *given: None)
         train(features)
-    kept()[0].rename(path).write_bytes(older)
+    kept()[0].rename(path).write_bytes(before)
     observer = Listener()
     train(features, observer)
     assert states(features) == ["resumed", "written"]
