@@ -3,7 +3,7 @@
 import math
 import random
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -277,13 +277,14 @@ def test_a_cap_is_set_replaced_and_removed_and_every_change_stays(tmp_path: Path
 def test_a_cap_that_would_be_false_from_the_start_is_refused_and_the_least_true_one_is_said(tmp_path: Path) -> None:
     ward = made_set(tmp_path / "features" / "one", range(9), "ward7")
     grouped = made_set(tmp_path / "features" / "two", range(20, 30), "ward8", persons=True)
+    unsaid = made_set(tmp_path / "features" / "three", range(40, 50))
     path = tmp_path / "features" / "ledger.sqlite"
     for epsilon in (1.0, 0.5):
         written(path, a_charge(ward.manifest.id, epsilon), a_charge(grouped.manifest.id, epsilon))
         before = kept(tmp_path)
-        for less in (1e-4, 0.99 * epsilon):
+        for of, less in product((unsaid, ward), (1e-4, 0.99 * epsilon)):
             with refuses("over-cap") as error:
-                dpfc_cli.set_cap(ward, less, delta=DELTA)
+                dpfc_cli.set_cap(of, less, delta=DELTA)
         least = error.value.fields["least"]
         assert isinstance(least, float)
         with pytest.raises(UserError):

@@ -110,8 +110,10 @@ def test_charges_are_in_the_order_of_their_times_whatever_a_merge_made_of_the_ro
 def test_a_set_of_which_nothing_is_said_has_the_largest_of_all_totals() -> None:
     facts: list[Fact] = [A, B, UNSAID, a_charge(A, 1.0), a_charge(B, 2.5), a_charge(UNSAID, 0.5)]
     ledger = ledger_of(*facts)
-    for of, epsilons in ((A, (1.0, 0.5)), (B, (2.5, 0.5)), (UNSAID, (2.5, 0.5))):
-        assert ledger.account_of(of.set).epsilon(DELTA) == pytest.approx(spent_by(*epsilons), rel=1e-6)
+    for of, epsilons, names in ((A, (1.0, 0.5), "a"), (B, (2.5, 0.5), "b"), (UNSAID, (2.5, 0.5), ("a", "b", None))):
+        account = ledger.account_of(of.set)
+        assert account.epsilon(DELTA) == pytest.approx(spent_by(*epsilons), rel=1e-6)
+        assert {each.population for each in account.meant} == {*names}
     # Where nobody is named, all sets are of one population. A population that only has a cap is one, too.
     alone = ledger_of(UNSAID, a_charge(UNSAID), other := a_set(), a_charge(other))
     assert alone.account_of(other.set).epsilon(DELTA) == pytest.approx(spent_by(1.0, 1.0), rel=1e-6)

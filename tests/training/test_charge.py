@@ -22,7 +22,7 @@ from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.privacy.curator import Curator, NonPrivate
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.training import answers
-from dpfc_cli.training.charge import charge
+from dpfc_cli.training.charge import charge, settle
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.run import run
 from tests.support import blobs, refuses
@@ -183,6 +183,15 @@ def test_the_same_training_by_another_version_is_charged_only_again(
     assert len(ledger(features).charges) == 1
     charge(checked(features, again=True))
     assert len(ledger(features).charges) == 2
+
+
+def test_what_became_of_a_charge_is_not_written_where_the_ledger_lacks_it(features: FeatureSet) -> None:
+    path = ledger_path(features.folder)
+    older, receipt = path.read_bytes(), charge(checked(features)).receipt
+    path.write_bytes(older)
+    error = settle(receipt, "stopped")
+    assert error is not None
+    assert (error.code, path.read_bytes()) == ("missing", older)
 
 
 def test_a_set_that_is_exchanged_while_it_is_summed_ends_the_training(features: FeatureSet) -> None:
