@@ -267,6 +267,11 @@ def test_a_head_of_persons_agrees_with_its_set_and_its_charge(tmp_path: Path, mo
     for changed, what, result in (
         ({"unit": "record"}, "ledger", "contradicts"),
         ({"facts": more}, "feature set", "contradicts"),
+        (
+            {"features": {**head.card["features"], "grouped_by": {"by": "folder", "level": 1}}},
+            "feature set",
+            "contradicts",
+        ),
         (bare | {"facts": alone}, "feature set", "ok"),
     ):
         forged.write_bytes(encoded(replace(head, card={**head.card, **changed})))

@@ -389,7 +389,8 @@ def released_in(path: Path, digest: str) -> Mapping[str, Any]:
             f"({parameter('internal')}): it has exact figures.",
             code="private-records",
         )
-    wrong, figures = fault(found, _FILE), found["figures"] if isinstance(found, dict) else {}
+    wrong = fault(found, _FILE)
+    figures = {} if wrong is not None else found["figures"]
     if wrong is None and hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest() != found["sha256"]:
         wrong = "sha256"
     if wrong is not None:

@@ -278,7 +278,7 @@ def test_features_that_the_stored_precision_cannot_hold_count_among_the_null_rec
 
 BAD: list[tuple[dict[str, str], dict[str, object], str, str | None]] = [
     ({"line1": "p2,slide_0,normal"}, {}, "bad-record", None),
-    ({"line1": "p2,../slides.csv,normal"}, {}, "bad-record", "on_error"),
+    ({"line1": "p2,../outside.h5,normal"}, {}, "bad-record", "on_error"),
     ({"line1": "p2,slide_9,normal", "line2": "p1,slide_9,tumour"}, {}, "bad-record", None),
     ({"line1": "p2,slide_1,"}, {}, "bad-record", None),
     ({"line1": ",slide_1,normal"}, {}, "bad-record", None),
@@ -297,6 +297,7 @@ BAD: list[tuple[dict[str, str], dict[str, object], str, str | None]] = [
 
 def test_a_table_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     place = written(tmp_path)
+    trident(tmp_path / "outside.h5", patches(2))
     for changed, options, code, named in BAD:
         table(tmp_path, **changed)
         with refuses(code, match="do not publish" if code == "bad-record" else None, parameter=named):

@@ -56,7 +56,7 @@ def test_a_set_being_made_is_not_the_newest_and_neither_is_one_that_cannot_be_lo
     Path("sets/looped", MANIFEST).symlink_to(MANIFEST)
     assert open_features().folder == made
     Path("others/half.partial").mkdir(parents=True)
-    with refuses("missing", parameter="features"):
+    with refuses("missing", match="half.partial", parameter="features"):
         newest(Path("others"))
     with refuses("unreadable"):
         open_features("looped")

@@ -147,8 +147,3 @@ def test_a_kit_that_declares_too_much_is_damaged_and_a_lack_of_memory_says_nothi
         patch.setattr("dpfc_cli.memory.mmap.mmap", fail(OSError(errno.ENOMEM, "Cannot allocate memory")))
         with pytest.raises(MemoryError, match="does not give"):
             open_images("imagenet", folder, SQUARE, classes=WNIDS)
-    # A kit of a terabyte is refused unread.
-    with (folder / "ILSVRC2012_devkit_t12" / "data" / "ILSVRC2012_validation_ground_truth.txt").open("r+b") as file:
-        file.truncate(2**40)
-    with refuses("damaged"):
-        open_images("imagenet", folder, SQUARE, classes=WNIDS)
