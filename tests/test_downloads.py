@@ -152,7 +152,7 @@ def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(
     monkeypatch.setenv("DPFC_CACHE", str(tmp_path / "taken"))
     with refuses("unwritable", parameter="data_dir") as caught:
         site.fetch(a=["good"])
-    assert (caught.value.code, "DPFC_CACHE" in caught.value.remedy) == ("unwritable", True)
+    assert "DPFC_CACHE" in caught.value.remedy
 
 
 def test_a_link_at_the_name_of_a_partial_download_is_removed(site: Site, tmp_path: Path) -> None:

@@ -258,9 +258,8 @@ def test_a_slide_that_cannot_be_read_now_is_no_null_record(tmp_path: Path) -> No
     place = written(tmp_path)
     with (place / "slide_3.h5").open("rb+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with refuses("busy") as refused:
+        with refuses("busy"):
             imported(tmp_path, place, on_error="null", most_null=1.0)
-    assert refused.value.code == "busy"
 
 
 def test_features_that_the_stored_precision_cannot_hold_count_among_the_null_records(tmp_path: Path) -> None:

@@ -248,7 +248,6 @@ def test_a_shard_that_is_locked_is_not_called_damaged(folder: Path) -> None:
         with refuses("busy") as caught:
             FeatureSet(folder).verify("train")
         assert "'dpfc extract'" not in caught.value.remedy
-        assert caught.value.code == "busy"
         assert other.stdin is not None
         other.stdin.close()
     FeatureSet(folder).verify("train")

@@ -417,9 +417,8 @@ def test_a_column_for_each_feature_in_the_order_of_the_file(tmp_path: Path) -> N
     for given, found in (({"column": "f?"}, X), ({}, np.column_stack((X, np.zeros(60))))):
         made = import_features(source, tmp_path / f"{len(given)}", classes=3, **given).features  # type: ignore[arg-type]
         np.testing.assert_array_equal(made.arrays("train")[0], found)
-    with refuses("missing", parameter="column") as refused:
+    with refuses("missing", parameter="column"):
         import_features(source, tmp_path / "none", column="g*", classes=3)
-    assert refused.value.fields["parameter"] == "column"
 
 
 def test_a_csv_file_is_imported_as_the_same_columns_of_parquet_are(tmp_path: Path) -> None:

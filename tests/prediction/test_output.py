@@ -85,9 +85,8 @@ def test_rows_of_others_are_not_gone_on_with(found: Predictions, tmp_path: Path)
     [partial] = tmp_path.glob("*.partial")
     with partial.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with refuses("busy") as refused:
+        with refuses("busy"):
             Slowly(found).save(path)
-    assert refused.value.code == "busy"
     (tmp_path / "other").hardlink_to(partial)
     before = partial.read_bytes()
     with pytest.raises(KeyboardInterrupt):
@@ -182,9 +181,9 @@ def test_no_name_breaks_a_line_or_a_cell_or_commands_a_terminal(tmp_path: Path) 
 def test_a_file_that_is_there_is_never_overwritten(found: Predictions, tmp_path: Path, form: str) -> None:
     path = tmp_path / f"found.{form}"
     path.write_text("mine")
-    with refuses("exists", parameter="out") as refused:
+    with refuses("exists", parameter="out"):
         found.save(path)
-    assert (refused.value.code, path.read_text()) == ("exists", "mine")
+    assert path.read_text() == "mine"
 
     class Meanwhile(Slowly):
         def blocks(self, start: int = 0) -> Generator[list[Row], None, None]:

@@ -160,9 +160,8 @@ def test_public_knowledge_stays_when_options_are_chosen() -> None:
 
 def test_a_delta_above_one_over_n_is_refused_unless_insisted_on(features: FeatureSet) -> None:
     method, facts = METHODS["dp-ls"], facts_of(features)
-    with refuses("bad-value", parameter="delta") as refused:
+    with refuses("bad-value", parameter="delta"):
         calibrate(method, facts, {}, Privacy(epsilon=1.0, delta=0.01))
-    assert refused.value.fields["parameter"] == "delta"
     made: Calibrated = calibrate(method, facts, {}, Privacy(epsilon=1.0, delta=0.01, allow_large_delta=True))
     assert made.guarantee is not None
     assert made.guarantee.delta == 0.01
