@@ -27,7 +27,7 @@ FINE = poisson.FINE
 def losses_in(interval: float) -> None:
     """Let ε of samples be computed in such steps."""
     poisson.FINE = interval
-    poisson.epsilon_for.__defaults__ = (0.0, interval)
+    poisson.epsilon_for.__defaults__ = (*(poisson.epsilon_for.__defaults__ or ())[:1], interval)
 
 
 # Outside the core they are coarse. That gives a bound, too, in a fortieth of the time.
