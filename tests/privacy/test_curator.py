@@ -186,7 +186,7 @@ def test_every_query_is_in_that_table() -> None:
     assert {query for query in ALL_QUERIES if query.symmetric} == {Gram, ClassGrams, Hessians}
 
 
-def test_the_answer_of_a_curator_is_rounded_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_the_exact_sum_and_noise_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof is about noise and sum together. Noise that is rounded alone would be other noise."""
     odd, query = 2**53 + 1, Gram(CHAIN)
     mechanism = Mechanism(facts=FACTS, plan=plan_of(FACTS, (query, 1.0)), mu=MU)

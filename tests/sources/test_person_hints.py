@@ -1,7 +1,24 @@
-"""Which names and which values make dpfc ask whether records are of one person."""
+"""Records that seem to be of one person are noticed in every format, and harmless ones are not."""
 
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.extraction.extract import extract
 from dpfc_cli.sources.groups import USUAL_NAMES, names_persons
-from dpfc_cli.sources.person_hints import column_of, level_of, repeat
+from dpfc_cli.sources.person_hints import PersonsNoticedError, column_of, level_of, repeat
+from tests.images import test_persons as persons
+from tests.images.dicoms import written
+from tests.images.pictures import CLASSES as NAMED
+from tests.images.pictures import SQUARE, files, open_images, png, tar
+from tests.images.test_tables import save, table
+
+CLASSES = ("a", "b")
 
 
 def test_names_of_persons_are_known_however_they_are_written() -> None:
@@ -42,3 +59,99 @@ def test_folders_name_persons_where_several_hold_pictures_and_one_several() -> N
     ]
     for names, labels, level in cases:
         assert level_of(names, labels) == level, names
+
+
+def noticed(source: str, classes: tuple[str, ...] = CLASSES) -> str | None:
+    return open_images(source, geometry=SQUARE, classes=classes).noticed()
+
+
+def test_the_rule_that_would_protect_persons_is_found(tmp_path: Path) -> None:
+    for made, rule in (
+        (persons.folders, "folder:1"),
+        (persons.beside, "column:patient"),
+        (persons.archives, "column:patient"),
+        (persons.parquet, "column:patient"),
+        (persons.parquet_of_integers, "column:patient"),
+    ):
+        (tmp_path / made.__name__).mkdir()
+        assert noticed(made(tmp_path / made.__name__)[0]) == rule
+
+
+def test_folders_of_persons_are_noticed_over_splits_and_where_a_table_has_the_labels(tmp_path: Path) -> None:
+    names: tuple[str, ...] = ("train/a/p1/1.png", "train/b/p2/1.png", "test/a/p1/1.png")
+    assert noticed(files(tmp_path / "splits", *names)) == "folder:1"
+    names = ("p1/1.png", "p1/2.png", "p2/1.png")
+    source = files(tmp_path / "table", *names)
+    for labels, rule in (("aab", None), ("abb", "folder:1")):
+        lines = [f"{name},{label}" for name, label in zip(names, labels, strict=True)]
+        (tmp_path / "table" / "metadata.csv").write_text("\n".join(["file_name,label", *lines]))
+        assert open_images(source, geometry=SQUARE, classes=CLASSES, label_column="label").noticed() == rule
+
+
+def test_persons_in_a_table_are_noticed_and_one_that_is_none_raises_no_alarm(tmp_path: Path) -> None:
+    source = files(tmp_path, "a/1.png", "b/1.png", "b/2.png")
+    for text in ("file_name,age,id\na/1.png,7,1\nb/1.png,7,2\nb/2.png,7,3", "patient,of\nx,a\nx,b\ny,b", '"'):
+        (tmp_path / "metadata.csv").write_text(text)
+        assert noticed(source) is None
+    source = files(tmp_path / "labels", "1.png", "2.png", "3.png")
+    rows = [{"file_name": f"{i}.png", "label": "ab"[i % 2], "Patient ID": "xy"[i > 1]} for i in (1, 2, 3)]
+    (tmp_path / "labels" / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert noticed(source) == "column:Patient ID"
+
+
+def test_patients_of_dicom_files_are_noticed(tmp_path: Path) -> None:
+    for ids, rule in (("xxy", "column:PatientID"), ("xyz", None), ("xxx", None), (("", "", "x"), None)):
+        place = tmp_path / "".join(ids)
+        for i, patient in enumerate(ids):
+            file = place / "ab"[i % 2] / f"series {i}" / f"{i}.dcm"
+            file.parent.mkdir(parents=True)
+            file.write_bytes(written(np.full((4, 4), i, np.uint16), PatientID=patient))
+        assert noticed(f"imagefolder:{place}") == rule
+
+
+def test_persons_in_arrow_are_noticed(tmp_path: Path) -> None:
+    pictures, labels = [png(i) for i in range(4)], [0, 1, 2, 0]
+    once = save(tmp_path / "once", table(pictures, labels, subject_id=list("abcd"), id=[0, 1, 2, 3]))
+    twice = save(tmp_path / "twice", table(pictures, labels, who=list("aabb"), subject_id=pa.array([7.0, 8, 7, None])))
+    assert noticed(f"arrow:{once}", NAMED) is None
+    assert noticed(f"arrow:{twice}", NAMED) == "column:subject_id"
+
+
+def test_folders_and_keys_in_archives_are_noticed(tmp_path: Path) -> None:
+    def archive(name: str, *folders: str, **facts: list[str]) -> str:
+        members: list[tuple[str, bytes]] = []
+        for i, each in enumerate(folders):
+            own = json.dumps({key: values[i] for key, values in facts.items()}).encode()
+            members += [(f"{each}{i}.png", png(i)), (f"{each}{i}.cls", b"%d" % (i % 2)), (f"{each}{i}.json", own)]
+        return f"webdataset:{tar(tmp_path / f'{name}.tar', members)}"
+
+    assert noticed(archive("plain", "", "", "", key=["1", "1", "2"], caption=["x", "x", "y"])) is None
+    assert noticed(archive("classes", "cat/", "dog/", "cat/")) is None
+    assert noticed(archive("folders", "p1/", "p1/", "p2/")) == "folder:1"
+    assert noticed(archive("keys", "", "", "", subject=["s", "s", "t"])) == "column:subject"
+    # What is no JSON is not needed here.
+    odd = tar(
+        tmp_path / "odd.tar", [("0.png", png(0)), ("0.cls", b"0"), ("0.json", b"{"), ("1.png", png(1)), ("1.cls", b"1")]
+    )
+    assert noticed(f"webdataset:{odd}") is None
+
+
+def test_an_extraction_that_would_protect_less_than_persons_is_refused(tmp_path: Path) -> None:
+    source, rule = persons.folders(tmp_path / "secret clinic")
+    made: dict[str, Any] = {"pool": "mean", "image_size": 8, "classes": CLASSES, "out": tmp_path / "set"}
+    with pytest.raises(PersonsNoticedError) as refused:
+        extract(source, **made)
+    assert (refused.value.code, refused.value.fields["found"]) == ("conflict", rule)
+    assert refused.value.fields["parameter"] == "each_record_is_a_person"
+    said = str(refused.value)
+    assert GUARDED in said
+    assert f"group_by {rule}" in said
+    # Nothing that is a value of a record: neither a folder below the class nor a file.
+    assert not any(name in said.replace(source, "") for name in (*set(persons.WHO), ".png"))
+    assert not (tmp_path / "set").exists()
+    single = extract(source, **made, each_record_is_a_person=True).features
+    assert single is not None
+    assert single.manifest.grouped_by is None
+    with pytest.raises(UserError) as both:
+        extract(source, **made, group_by=rule, each_record_is_a_person=True)
+    assert both.value.fields["parameter"] == "each_record_is_a_person"
