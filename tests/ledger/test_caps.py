@@ -191,6 +191,9 @@ def test_what_no_cap_can_be_kept_with_is_refused_under_one() -> None:
         for more in ((), (a_charge(A),)):
             assert code_of(ledger_of(A, *more, cap), charge) == "over-cap"
         assert code_of(ledger_of(A, a_cap(1.0, "b")), charge) is None
+    for claim, named in (("research", "seed"), ("non-private", "non_private")):
+        with refuses("over-cap", parameter=named):
+            caps.check(ledger_of(A, record), a_charge(A, claim=claim))
     # A ledger may have both after a merge.
     for before in (a_set("a", adopted=True), a_charge(A, claim="research"), a_charge(A, claim="non-private")):
         ledger = ledger_of(A, before, record)
