@@ -147,6 +147,12 @@ def test_what_fails_to_fit_by_a_hair_is_not_said_to_fit() -> None:
         assert caps.left(ledger_of(A, cap, *before).account("a"), delta) == (fits, cap)
 
 
+def test_what_was_spent_on_another_split_takes_no_room_until_it_has_passed_the_cap() -> None:
+    cap, on = a_cap(3.0), a_charge(A, 1.0, split="test")
+    for before, fits in ((2.0, 3.0), (3.5, 0.0)):
+        assert caps.left(ledger_of(A, cap, a_charge(A, before)).account("a"), DELTA, on) == (fits, cap)
+
+
 # Which cap holds, and for what
 
 
