@@ -18,6 +18,7 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.file import ledger_path
 from tests.cli.conftest import Dpfc
+from tests.support import LOST
 from tests.training.test_distributed import Alone
 
 N, D, M = 9000, 4, 3
@@ -84,7 +85,7 @@ def trained(folders: list[Path], *arguments: str, launcher: Launcher = by_hand) 
     """How each of two processes ended: exit code, stdout, stderr."""
     port = free_port()
     every = [started(folder, launcher(number, port), *arguments) for number, folder in enumerate(folders)]
-    ended = [process.communicate(timeout=120) for process in every]
+    ended = [process.communicate(timeout=LOST) for process in every]
     return [(process.returncode, *said) for process, said in zip(every, ended, strict=True)]
 
 
@@ -164,7 +165,7 @@ def test_all_processes_listen_on_the_network_of_process_0_alone_and_add_each_num
         )
         for n in range(2)
     ]
-    listening = [set(process.communicate(timeout=120)[0].split()) for process in every]
+    listening = [set(process.communicate(timeout=LOST)[0].split()) for process in every]
     assert [process.returncode for process in every] == [0, 0]
     assert all(found and found <= allowed for found in listening), listening
 
