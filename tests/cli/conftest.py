@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from typer.testing import CliRunner, Result
 
 from dpfc_cli.cli import display, stop
@@ -21,6 +20,7 @@ from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import read
 from tests.cli.worlds import written_worlds
+from tests.images.pictures import drawn
 from tests.support import blobs
 
 for module in COMMANDS.values():
@@ -79,12 +79,7 @@ def features(dpfc: Dpfc, arrays: Path, made_once: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
     """30 + 6 pictures of many sizes in 3 classes, relative to the working folder."""
-    rng = np.random.default_rng(0)
-    for split, n in (("train", 30), ("test", 6)):
-        for i in range(n):
-            path = tmp_path / "pictures" / split / f"c{i % 3}" / f"{i:03d}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(rng.integers(0, 256, (*rng.integers(8, 30, 2), 3), np.uint8)).save(path)
+    drawn(tmp_path / "pictures", 30, 6, ".png")
     return Path("pictures")
 
 

@@ -21,7 +21,7 @@ from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.sets import Preparation
 from dpfc_cli.sources.nulls import Broken
-from tests.images.pictures import open_images
+from tests.images.pictures import drawn, open_images
 from tests.support import refuses, shards_of, stored
 
 pytestmark = pytest.mark.filterwarnings("ignore:nobody stated the classes")
@@ -57,13 +57,7 @@ class Means(Backbone):
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
     """60 + 12 JPEGs of many sizes in 3 classes."""
-    rng = np.random.default_rng(0)
-    for split, n in (("train", 60), ("test", 12)):
-        for i in range(n):
-            path = tmp_path / "pictures" / split / f"c{i % 3}" / f"{i:03d}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            noise = rng.integers(0, 256, (*rng.integers(8, 30, 2), 3), np.uint8)
-            Image.fromarray(noise).save(path)
+    drawn(tmp_path / "pictures", 60, 12, ".jpg")
     return tmp_path / "pictures"
 
 

@@ -37,6 +37,16 @@ def open_images(source: str, data_dir: Path | None = None, geometry: Geometry | 
     return catalogue.open_images(source, data_dir, request(geometry, **asked))
 
 
+def drawn(place: Path, train: int, test: int, ending: str) -> None:
+    """Pictures of many sizes in 3 classes, in folders of splits and classes."""
+    rng = np.random.default_rng(0)
+    for split, n in (("train", train), ("test", test)):
+        for i in range(n):
+            path = place / split / f"c{i % 3}" / f"{i:03d}{ending}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (*rng.integers(8, 30, 2), 3), np.uint8)).save(path)
+
+
 def folders_in(place: Path) -> tuple[str, ...]:
     """The names of the class folders, sorted, and more if there are fewer than two."""
     tops = [each for each in place.glob("*") if each.is_dir() and not is_clutter(each.name)]
