@@ -18,7 +18,8 @@ import re
 import sys
 import unicodedata
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from os import PathLike
@@ -86,8 +87,9 @@ class UserError(Exception):
         fields: what a program does something with, as JSON-able values: `parameter` and `path`, which are those that
             the message names first unless they are said; the unknown `name` and what is `known`; what is `left` …
 
-    `str(error)` is both texts, a line each and `printable`, with parameters named as Python names them. `full` is
-    `what` with all that is `secret`, for a file of whoever holds the records (`sources.nulls`); None if nothing is.
+    `str(error)` is both texts, `printable`, with parameters named as Python names them. `full` is `what` with all that
+    is `secret`, for a file of whoever holds the records (`sources.nulls`); None if nothing is. Only the remedy of
+    several errors (`Faults`) has several lines.
 
     """
 
@@ -105,7 +107,7 @@ class UserError(Exception):
         return _ENDINGS.get(self.code, 2)
 
     def __str__(self) -> str:
-        return "\n".join(map(printable, self.text(lambda name: name)))
+        return "\n".join(map(printable, "\n".join(self.text(lambda name: name)).split("\n")))
 
     def text(self, spell: Callable[[str], str]) -> tuple[str, str]:
         """(what, remedy) with every parameter spelled by `spell`, a function of its Python name."""
@@ -119,6 +121,42 @@ bad_record = partial(UserError, code="bad-record")
 unsupported = partial(UserError, code="unsupported")
 unwritable = partial(UserError, code="unwritable")
 """The errors of the frequent codes."""
+
+
+class Faults:
+    """What is wrong with what a user brings. It is gathered, so that all of it is said at once."""
+
+    def __init__(self) -> None:
+        self.found: list[UserError] = []
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Keep the UserError that ends the block, and go on behind it."""
+        try:
+            yield
+        except UserError as error:
+            self.found.append(error)
+
+    def refuse(self) -> None:
+        """Raise what was gathered: a UserError as it is, or one for all, with the code and the fields of the first. In
+        its `problems` each has its own.
+        """
+        if len(self.found) < 2:
+            for error in self.found:
+                raise error
+            return
+        listed = [(error.what.replace(GUARDED, "").strip(), error) for error in self.found]
+        guarded = any(GUARDED in error.what for error in self.found)
+        found = UserError(
+            f"{len(listed)} things are wrong.{f' {GUARDED}' if guarded else ''}",
+            "\n".join(f"{number}. {what} {error.remedy}" for number, (what, error) in enumerate(listed, 1)),
+            code=self.found[0].code,
+            **self.found[0].fields,
+            problems=[{"code": error.code, "message": what, "fields": error.fields} for what, error in listed],
+        )
+        fulls = [error.full or what for what, error in listed]
+        found.full = "\n".join(fulls) if any(error.full for error in self.found) else None
+        raise found
 
 
 class Note(str):

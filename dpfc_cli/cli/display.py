@@ -80,7 +80,7 @@ def fail(error: UserError, notes: Sequence[str] = (), spell: Callable[[str], str
         _print_json({"error": {**said, "remedy": remedy, "fields": error.fields}, "warnings": held or []}, sys.stderr)
     else:
         err.print(Text.assemble(("Error:", "red"), " ", text(what)))
-        for each in filter(None, (*notes, remedy)):
+        for each in filter(None, (*notes, *remedy.split("\n"))):
             line(each)
     return error.exit_code
 

@@ -25,7 +25,8 @@ def extract(
     source: Annotated[str | None, declared(Extraction)["source"]] = None,
     dataset: Annotated[str | None, Option("The same as SOURCE.", WHAT, metavar="SOURCE", choices=SOURCES)] = None,
     dry_run: Annotated[
-        bool, Option("Check the options, and list what is missing on this machine. Open nothing.", WORK)
+        bool,
+        Option("Look through everything that needs no backbone, and name all that is wrong. Make nothing.", WORK),
     ] = False,
     as_json: Annotated[bool, JSON] = False,
     **asked: Any,
@@ -40,14 +41,18 @@ def extract(
     if wanted is None:
         remedy = "Write dpfc extract SOURCE, such as digits or imagefolder:PATH."
         raise missing("No pictures are named.", remedy, parameter="source")
-    if dry_run:
-        from dpfc_cli.cli.fetch import show_needed
-
-        show_needed(extraction.checked(Extraction(wanted, **asked)).needs, as_json)
-        return
 
     def warn(said: str) -> None:
         display.warn(spelled(said, flag_named))
+
+    if dry_run:
+        from dpfc_cli.cli.fetch import show_needed
+        from dpfc_cli.extraction.looking import look_through
+
+        looked = look_through(Extraction(wanted, **asked, warn=warn))
+        counts = {"records": looked.records, "persons": looked.persons}
+        show_needed(looked.needs, as_json, {name: count for name, count in counts.items() if count is not None})
+        return
 
     def make(**more: bool) -> extraction.Extracted:
         return extraction.extract(wanted, **asked | more, warn=warn)

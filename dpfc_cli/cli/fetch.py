@@ -1,6 +1,6 @@
 """`dpfc fetch`: what a command would download, downloaded before or listed; for machines without a network."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from dpfc_cli.cli import display
@@ -48,17 +48,24 @@ def fetch(
     show_needed(needs, as_json)
 
 
-def show_needed(needs: "Sequence[Needed]", as_json: bool) -> None:
-    """What is on this machine, and what is not and where it would have to be."""
+def show_needed(
+    needs: "Sequence[Needed]", as_json: bool, counts: Mapping[str, Mapping[str, int]] | None = None
+) -> None:
+    """What is on this machine, and what is not and where it would have to be. counts: of records and of persons in each
+    split, if the pictures were looked through.
+    """
+    counts = counts or {}
     state = {each.of: each.here() for each in needs}
     files = [(each.of, remote) for each in needs for remote in each.remotes()]
     if as_json:
         missing = [of for of, here in state.items() if not here]
         listed = [{"of": of, **each._asdict(), "path": str(each.place), "here": state[of]} for of, each in files]
-        display.as_json({"missing": missing, "files": listed})
+        display.as_json({"missing": missing, "files": listed, **counts})
         return
     rows = [(of, "here" if here else "missing") for of, here in state.items()]
-    blocks: list[Block] = [Facts(rows or [("all", "here: nothing comes from the network")], title="What it needs")]
+    found = [(what, ", ".join(f"{split} {n:,}" for split, n in splits.items())) for what, splits in counts.items()]
+    blocks: list[Block] = [Facts(found, title="Nothing is wrong with the pictures")] if found else []
+    blocks += [Facts(rows or [("all", "here: nothing comes from the network")], title="What it needs")]
     for of, each in files:
         if not state[of]:
             facts = [("address", url) for url in each.urls]

@@ -19,7 +19,7 @@ import numpy as np
 
 from dpfc_cli import backbones
 from dpfc_cli.backbones import Backbone
-from dpfc_cli.errors import GUARDED, Note, conflict, counted, parameter
+from dpfc_cli.errors import GUARDED, Faults, Note, conflict, counted, parameter
 from dpfc_cli.extraction.fetching import Needed, fetch, needed
 from dpfc_cli.extraction.request import AUTO, Extraction
 from dpfc_cli.features.lookup import new_folder
@@ -34,7 +34,7 @@ from dpfc_cli.ledger.populations import check_name, check_new, check_same, regis
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import class_names
-from dpfc_cli.sources.groups import Rule, rule_of
+from dpfc_cli.sources.groups import Grouping, Rule, rule_of
 from dpfc_cli.sources.nulls import Broken, naming
 from dpfc_cli.sources.person_hints import persons_noticed, refuse_both
 
@@ -86,50 +86,36 @@ def extract(wanted: Extraction) -> Extracted:
 
     """
     made_of = checked(wanted)
-    folder = new_folder(wanted.out or _own_name(wanted))
-    with naming(folder, wanted.tolerant) as listed:
-        return _extracted(wanted, made_of, folder, listed)
+    folder = folder_of(wanted)
+    with naming(folder, wanted.tolerant):
+        return _extracted(wanted, made_of, folder)
 
 
-def _own_name(wanted: Extraction) -> str:
-    """The name of a set that has none: its kind of source, its model, and what is not the default. Heads have it, so it
-    says nothing of a path, which may be called after a patient.
+def folder_of(given: Extraction) -> Path:
+    """Where the set is made. A set without a name is called after its kind of source, its model, and what is not the
+    default. Heads have that name, so it says nothing of a path, which may be called after a patient.
     """
-    given, model = wanted, wanted.model
+    if given.out:
+        return new_folder(given.out)
+    model = given.model
     parts = [given.source.partition(":")[0], "persons" if given.group_by else None, model, given.pool]
     parts += [None if given.preprocess == backbones.own_recipe(model) else given.preprocess]
     parts += [f"holdout{given.hold_out:g}" if given.hold_out else None, f"limit{given.limit}" if given.limit else None]
-    return "-".join(filter(None, parts))
+    return new_folder("-".join(filter(None, parts)))
 
 
-def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, listed: Path) -> Extracted:
-    """The extraction. listed: where broken pictures are named."""
-    source, hold_out, limit, tolerant = wanted.source, wanted.hold_out, wanted.limit, wanted.tolerant
-    network, data_dir, asked, whose, needs = made_of
-    rule = asked.group_by
+def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path) -> Extracted:
+    tolerant, asked, whose = wanted.tolerant, made_of.asked, made_of.population
     tell = wanted.progress or (lambda stage, done, total: None)
     tell(OPENING, 0, None)
-    if catalogue.files_of(source, data_dir)[1]:
+    if catalogue.files_of(wanted.source, made_of.data_dir)[1]:
         # What is missing is said at once.
-        fetch(needs, _within(LOADING, tell))
+        fetch(made_of.needs, _within(LOADING, tell))
+    faults = Faults()
+    pictures, groupings = opened(wanted, made_of, faults, tell)
+    faults.refuse()
+    backbone, manifest = described(wanted, made_of, pictures, groupings, tell)
     notices, told = asked.preparation.notices, set[sets.Notice]()
-    pictures = catalogue.open_images(source, data_dir, replace(asked, progress=_within(OPENING, tell)))
-    for remark in pictures.remarks:
-        wanted.warned(remark)
-    noticed = None if rule is not None or wanted.each_record_is_a_person else pictures.noticed()
-    if noticed is not None:
-        raise persons_noticed(source, "group_by", noticed)
-    pictures = pictures if hold_out is None else sets.held_out(pictures, hold_out)
-    if limit is not None:
-        pictures = replace(pictures, splits={name: split.spread(limit) for name, split in pictures.splits.items()})
-    pictures, groupings = (pictures, {}) if rule is None else sets.by_person(pictures)
-    first = next(iter(pictures.splits.values()))
-    tell(LOADING, 0, None)
-    backbone = backbones.load(replace(network, image_shape=first.pixels.shape, progress=_within(LOADING, tell)))
-    # The listing is that of the source. So the ledger knows the pictures, with persons and without.
-    who = {name: grouping.digest for name, grouping in groupings.items()} or None
-    options = {"spread": limit, "hold_out": hold_out, "groups": who}
-    manifest = manifest_of(pictures, backbone, wanted.dtype, asked.preparation, rule, **options)
     features = complete(folder, manifest, partial(check_same, population=whose))
     if features is not None:
         return Extracted(folder=folder, features=features, was_complete=True)
@@ -142,13 +128,13 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, listed:
         rows=sizes,
         tolerant=tolerant,
         groups={name: grouping.ids for name, grouping in groupings.items()} or None,
-        kind=first.pixels.kind,
+        kind=next(iter(splits.values())).pixels.kind,
         population=whose,
     )
     null = f"{parameter('on_error')} null"
     if asked.preparation.geometry is None:
         null += f", {parameter('image_size')} and another {parameter('out')}"
-    broken = Broken("picture", sizes, lambda split, i: splits[split].pixels.title(i), listed, wanted.share, null)
+    broken = Broken("picture", sizes, lambda split, i: splits[split].pixels.title(i), wanted.share, null)
     with saying_what_is_kept(folder), closing(writer):
         left = len(writer.missing) if writer.resumed else None
         stage = EXTRACTING if left is None else f"{EXTRACTING}: {counted(left, 'shard')} left"
@@ -172,6 +158,49 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path, listed:
     if made is not None and broken.said is not None:
         wanted.warned(broken.said)
     return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left)
+
+
+def opened(
+    wanted: Extraction, made_of: "Extractable", faults: Faults, tell: Progress
+) -> tuple[sets.ImageSet, dict[str, Grouping]]:
+    """The pictures that are wanted, and whose they are. What is wrong with them is added to the faults. UserError: with
+    that they cannot be looked through.
+    """
+    hold_out, limit = wanted.hold_out, wanted.limit
+    asked = replace(made_of.asked, progress=_within(OPENING, tell))
+    pictures = catalogue.open_images(wanted.source, made_of.data_dir, asked, faults)
+    for remark in pictures.remarks:
+        wanted.warned(remark)
+    with faults.gathered():
+        unasked = asked.group_by is None and not wanted.each_record_is_a_person
+        if unasked and (noticed := pictures.noticed()) is not None:
+            raise persons_noticed(wanted.source, "group_by", noticed)
+    with faults.gathered():
+        pictures = pictures if hold_out is None else sets.held_out(pictures, hold_out)
+    if limit is not None:
+        pictures = replace(pictures, splits={name: split.spread(limit) for name, split in pictures.splits.items()})
+    with faults.gathered():
+        if all(split.keys is not None for split in pictures.splits.values()):
+            return sets.by_person(pictures)
+    return pictures, {}
+
+
+def described(
+    wanted: Extraction,
+    made_of: "Extractable",
+    pictures: sets.ImageSet,
+    groupings: dict[str, Grouping],
+    tell: Progress,
+) -> tuple[Backbone, Manifest]:
+    """What computes the features, and the manifest of the set."""
+    tell(LOADING, 0, None)
+    shape = next(iter(pictures.splits.values())).pixels.shape
+    backbone = backbones.load(replace(made_of.network, image_shape=shape, progress=_within(LOADING, tell)))
+    # The listing is that of the source. So the ledger knows the pictures, with persons and without.
+    who = {name: grouping.digest for name, grouping in groupings.items()} or None
+    options = {"spread": wanted.limit, "hold_out": wanted.hold_out, "groups": who}
+    asked = made_of.asked
+    return backbone, manifest_of(pictures, backbone, wanted.dtype, asked.preparation, asked.group_by, **options)
 
 
 class Extractable(NamedTuple):

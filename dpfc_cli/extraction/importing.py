@@ -75,12 +75,12 @@ def import_features(wanted: Import) -> Imported:
     check_name(wanted.population)
     wanted.check_there(path=path)
     names = stated(class_names(wanted.classes))
-    with naming(out, tolerant) as broken, ExitStack() as stack:
+    with naming(out, tolerant), ExitStack() as stack:
         if folder is None:
             slides.refuse(wanted)
             source = stack.enter_context(opened(path, wanted.column, wanted.label_column, group_column))
         else:
-            source = slides.pooled(folder, wanted, names, broken)
+            source = slides.pooled(folder, wanted, names)
         raw = source.splits
         persons = any(table.keys is not None for table in raw.values())
         refuse_both(single, persons, "group_column")
@@ -149,7 +149,7 @@ def import_features(wanted: Import) -> Imported:
             return Imported(features, made=False)
         check_new(out, manifest, wanted.population)
         sizes = {split: table.n for split, table in tables.items()}
-        nulls = Broken("record", sizes, lambda split, i: f"record {i} of {split}", broken, wanted.share)
+        nulls = Broken("record", sizes, lambda split, i: f"record {i} of {split}", wanted.share)
         writer = FeatureWriter(
             out,
             manifest,

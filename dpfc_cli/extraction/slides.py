@@ -43,7 +43,6 @@ from dpfc_cli.reading import unread
 from dpfc_cli.sources import groups as persons
 from dpfc_cli.sources.classes import USUAL_NAMES, composed, numbers_of_names
 from dpfc_cli.sources.metadata import Needed, Value, columns_in, rows, usual_column
-from dpfc_cli.sources.nulls import written_down
 from dpfc_cli.sources.person_hints import column_of, persons_noticed
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
 
@@ -79,14 +78,13 @@ def refuse(wanted: Import) -> None:
         )
 
 
-def pooled(folder: Path, wanted: Import, classes: tuple[str, ...], named: Path) -> Tables:
+def pooled(folder: Path, wanted: Import, classes: tuple[str, ...]) -> Tables:
     """The records of slides. The rows of null records are NaN.
 
     Args:
         folder: where the files lie, also in folders of it.
         wanted: the table, and how slides become records.
         classes: the asserted classes.
-        named: the file in which broken slides are named.
 
     Raises:
         UserError: the table or a slide cannot be used, or some slides seem to be of one person.
@@ -140,11 +138,13 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...], named: Path) 
         what = f"{counted(len(broken), 'slide')} cannot be read."
         if not wanted.tolerant or not patches.any():
             reasons = [f"{printable(name)}: {printable(why)}" for name, why in sorted(broken.items())]
-            raise bad_record(
-                f"{what} {written_down(reasons, named)} {GUARDED}",
+            refused = bad_record(
+                f"{what} {GUARDED}",
                 "Make them again, or leave them out of the table. Or keep them as records without content: "
                 f"{parameter('on_error')} null.",
             )
+            refused.full = "\n".join(reasons)
+            raise refused
         wanted.warned(f"{what} This number depends on the records: do not publish it.")
     with np.errstate(invalid="ignore"):
         x = (sums / patches[:, None]).astype(np.float32)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dpfc_cli.downloads import Remote, fetch
-from dpfc_cli.errors import UserError, conflict, missing, parameter, unknown
+from dpfc_cli.errors import Faults, UserError, conflict, missing, parameter, unknown
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.images import cifar, folder, hugging_face, idx, imagenet, webdataset
 from dpfc_cli.images.sets import DataSet, ImageSet, Request
@@ -92,18 +92,27 @@ def files_of(dataset: str, data_dir: Path | None) -> tuple[Path | None, tuple[Re
     return cache_folder() / entry.name, entry.remotes
 
 
-def open_images(dataset: str, data_dir: Path | None = None, asked: Request | None = None) -> ImageSet:
+def open_images(
+    dataset: str, data_dir: Path | None = None, asked: Request | None = None, faults: Faults | None = None
+) -> ImageSet:
     """Open a data set. Pictures are decoded later, when they are asked for: `splits["train"].pixels(0, 10)`.
 
     dataset: one of `DATASETS`, with a path in the place of PATH. data_dir: the folder that holds the data set's files,
     or that folder's parent. None: they are in the cache, and are downloaded into it first. asked: how it is read. Its
-    place is found here. UserError: as `check`; or the files are missing, damaged, or not those of this data set.
+    place is found here. faults: what is wrong with records is added to them, and the rest can be looked through; None:
+    it is raised. UserError: as `check`; or the files are missing, damaged, or not those of this data set.
     """
     asked = asked or Request()
     check(dataset, data_dir, asked)
     place, remotes = files_of(dataset, data_dir)
     fetch(remotes, asked.progress)
-    return _entry(dataset)[0].open(replace(asked, place=place or Path()))
+    gathered, found = faults or Faults(), None
+    with gathered.gathered():
+        found = _entry(dataset)[0].open(replace(asked, place=place or Path(), faults=gathered))
+    if faults is None or found is None:
+        gathered.refuse()
+    assert found is not None, "what is not opened is refused"
+    return found
 
 
 def _entry(dataset: str) -> tuple[DataSet, str]:

@@ -7,14 +7,16 @@ AHEAD batches and the pictures that are being decoded (see `memory`), whatever t
 """
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfc_cli.errors import UserError
 from dpfc_cli.images.sets import Decode, Pixels, UnreadableError
 from dpfc_cli.threads import cores
 
@@ -25,6 +27,9 @@ AHEAD = 2
 """Batches that are decoded before they are asked for."""
 PIECE = 8
 """Pictures that a thread decodes at a time."""
+
+
+Faulty = Generator[tuple[int, UserError], None, None]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -60,6 +65,35 @@ def batches(
                 yield _finished(*ahead.popleft())
         while ahead:
             yield _finished(*ahead.popleft())
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def faulty(pictures: Decode, n: int, progress: Callable[[int], None]) -> Faulty:
+    """Decode all n pictures, on all cores, and keep none: those that cannot be used, in order, and why. progress: told
+    how many are done. UserError if the source cannot be read.
+    """
+
+    def tried(start: int) -> list[tuple[int, UserError]]:
+        stop = min(start + PIECE, n)
+        with suppress(UserError):
+            pictures(start, stop)
+            return []
+        found = list[tuple[int, UserError]]()
+        for i in range(start, stop):
+            try:
+                pictures(i, i + 1)
+            except UserError as error:
+                if error.code != "bad-record":
+                    raise
+                found.append((i, error))
+        return found
+
+    pool = ThreadPoolExecutor(cores(), "dpfc-decode")
+    try:
+        for done, found in enumerate(pool.map(tried, range(0, n, PIECE)), 1):
+            yield from found
+            progress(min(done * PIECE, n))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

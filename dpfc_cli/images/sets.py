@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.downloads import Remote
-from dpfc_cli.errors import GUARDED, UserError, parameter, quoted, secret
+from dpfc_cli.errors import GUARDED, Faults, UserError, parameter, quoted, secret
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import Origin
@@ -164,6 +164,7 @@ class Request:
     table: Path | None = None  # the table of labels, if it does not lie beside the pictures under its usual name
     file_column: str | None = None  # the column of that table that names the picture, if it is not a usual one
     group_by: Rule | None = None  # how the person of a picture is found
+    faults: Faults = field(default_factory=Faults, compare=False)  # what is wrong and does not hide what follows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,14 +5,14 @@ stand in a file for the owner alone (mode 0600). Where some become null records,
 file is made: that there is one, or how long it is, would tell others.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfc_cli import files
-from dpfc_cli.errors import GUARDED, UserError, bad_record, counted, parameter, printable, quoted, spelled
+from dpfc_cli.errors import GUARDED, UserError, bad_record, counted, parameter, printable, spelled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +33,6 @@ class Broken:
         noun: what a record is called.
         sizes: how many records each split has.
         title: title(split, i) is what messages call record i.
-        file: where the list of them goes.
         share: the largest share of a split's records that may become null records, never all; None: none may.
         null: how a user asks for null records.
 
@@ -50,11 +49,10 @@ class Broken:
         noun: str,
         sizes: Mapping[str, int],
         title: Callable[[str, int], str],
-        file: Path,
         share: float | None,
         null: str = f"{parameter('on_error')} null",
     ) -> None:
-        self._noun, self._sizes, self._title, self._file, self._share = noun, sizes, title, file, share
+        self._noun, self._sizes, self._title, self._share = noun, sizes, title, share
         self._null = null
         # 0.29 · 100 is 28.999999999999996.
         self._allowed = {split: min(int((share or 0) * n + 1e-9), n - 1) for split, n in sizes.items()}
@@ -106,6 +104,7 @@ class Broken:
             )
 
     def refusal(self) -> UserError:
+        """The error that names them all, in its `full`: one on each line."""
         what, remedy = self.number, "Correct them, or leave them out of the source."
         if self._share is None:
             remedy += f" Or keep them as records without content: {self._null}."
@@ -118,30 +117,24 @@ class Broken:
                 remedy += (
                     f" Null records teach nothing. If you want them all the same: a larger {parameter('most_null')}."
                 )
-        return bad_record(
-            f"{what}. {self._listed()} {GUARDED}",
-            remedy,
-            parameter="on_error" if self._share is None else "most_null",
-            path=str(self._file),
-        )
-
-    def _listed(self) -> str:
-        lines = [f"{printable(self._title(*at))}: {printable(why)}" for at, why in sorted(self._found.items())]
-        return written_down(lines, self._file, f"The first {len(lines):,}" if self.full else "Which they are")
+        found = bad_record(f"{what}. {GUARDED}", remedy, parameter="on_error" if self._share is None else "most_null")
+        listed = (f"{printable(self._title(*at))}: {printable(why)}" for at, why in sorted(self._found.items()))
+        found.full = "\n".join(listed)
+        return found
 
 
 @contextmanager
-def naming(folder: Path, tolerant: bool) -> Iterator[Path]:
-    """While the feature set in this folder is made: the file beside it that names broken records. What is secret in a
-    UserError is written there, too, and the error says so. It stays until a set is made without null records.
+def naming(folder: Path, tolerant: bool) -> Iterator[None]:
+    """While the feature set in this folder is made: what is secret in a UserError is written into a file beside it, and
+    the error says so. The file stays until a set is made without null records.
     """
     refused = folder.with_name(folder.name + REFUSED)
     try:
-        yield refused
+        yield
     except UserError as error:
         if error.full is not None:
-            said = written_down([*map(printable, spelled(error.full, str).split("\n"))], refused, "What is meant")
-            error.what = UserError(f"{error.what} {said}", error.remedy).what
+            error.what += f" {_written_down(error.full, refused)}"
+            error.fields = {"path": str(refused)} | error.fields
         raise
     # Another process may have refused what this one did not come to.
     if not tolerant and folder.exists():
@@ -149,11 +142,12 @@ def naming(folder: Path, tolerant: bool) -> Iterator[Path]:
             refused.unlink(missing_ok=True)
 
 
-def written_down(lines: Sequence[str], file: Path, which: str = "Which they are") -> str:
-    """Write the lines about broken records into the file, and say so in a sentence, where `which` is their name."""
+def _written_down(full: str, file: Path) -> str:
+    """Write what is secret into the file, and say so in a sentence."""
+    lines = [printable(line) for line in spelled(full, str).split("\n")]
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         files.replace(file, "".join(f"{line}\n" for line in lines).encode(), mode=0o600)
     except OSError as error:
-        return f"The list could not be written: {quoted(file)}: {error.strerror or error}."
-    return f"{which} stands in {quoted(file)}. Only you can read that file."
+        return f"The list could not be written: '{file}': {error.strerror or error}."
+    return f"Which is meant stands in '{file}'. Only you can read that file."

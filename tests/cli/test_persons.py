@@ -61,8 +61,8 @@ def test_a_person_in_two_splits_of_the_source_is_refused(dpfc: Dpfc, clinic: Pat
     for split in ("train", "test"):
         shutil.copytree("all", clinic / split)
     refused = dpfc(*PERSONS, "--json", ends=2)
-    assert (refusal(refused), "patient " in refused.output) == ("bad-record", False)
     (named,) = Path("features").glob("*.refused.txt")
+    assert (refusal(refused), "patient " in refused.output) == (f"bad-record {named}", False)
     assert {f"patient {i}" for i in range(PATIENTS)} <= set(named.read_text().splitlines())
     for folder in sorted(clinic.glob("test/*/patient *")):
         folder.rename(folder.with_name(folder.name.replace("patient", "other")))

@@ -75,7 +75,7 @@ def extracted(pictures: Path, out: Path, backbone: Backbone | None = None, toler
     manifest = extraction.manifest_of(source, backbone, "float16", AS_SQUARE)
     rows = {name: split.n for name, split in source.splits.items()}
     writer = FeatureWriter(out, manifest, rows=rows, tolerant=tolerant)
-    broken = Broken("picture", rows, lambda split, i: str(i), out.with_name("broken.txt"), 1.0 if tolerant else None)
+    broken = Broken("picture", rows, lambda split, i: str(i), 1.0 if tolerant else None)
     extraction.make_shards(writer, source, backbone, broken)
     return writer.finish()
 

@@ -147,7 +147,7 @@ def read_slides(folder: Path) -> None:
             f"slides:{folder / 'slides'}", **given, warn=told.append, most_null=0.9 if on_error == "null" else None
         )
         with contextlib.suppress(UserError):
-            tables = slides.pooled(folder / "slides", wanted, ("x", "y"), folder / "made")
+            tables = slides.pooled(folder / "slides", wanted, ("x", "y"))
             rows = {name: (each.rows(0, each.n), each.y) for name, each in tables.splits.items()}
             if given["table"].read_bytes() == SLIDES.encode():
                 assert tables.splits["train"].n == (2 if by == "patient" else 3)
