@@ -292,7 +292,7 @@ def _use_network_of(address: str, environment: Mapping[str, str]) -> None:
 
 def meet(processes: Processes) -> None:
     """Wait until all processes are there. UserError if they run different code, or do not add exactly."""
-    versions = sorted(set(processes.gathered(f"{__version__} ({code_digest()[:16]})")))
+    versions = sorted(set(processes.gathered(f"{__version__} ({code_digest(__package__)[:16]})")))
     if len(versions) > 1:
         raise conflict(
             f"The processes run different code of dpfc: {', '.join(map(printable, versions))}.",

@@ -6,21 +6,24 @@ from importlib.util import find_spec
 from pathlib import Path
 
 __version__ = "0.1.0"
+TRAINING = ("dpfc_cli.privacy", "dpfc_cli.kernels", "dpfc_cli.methods")
+"""What decides which head a training makes of a charge and its records."""
 
 
 @functools.cache
-def code_digest(package: str | None = None) -> str:
-    """SHA-256 of all source files of a package or module, with their names. None: of dpfc, whose code may differ from
-    commit to commit of one version.
+def code_digest(*packages: str) -> str:
+    """SHA-256 of all source files of packages or modules, with their names. The code of dpfc may differ from commit to
+    commit of one version.
     """
-    spec, digest = None if package is None else find_spec(package), hashlib.sha256()
-    if spec is not None and not spec.submodule_search_locations:
-        files = [Path(spec.origin or "")]
-        folder = files[0].parent
-    else:
-        folder = Path(__file__).parent if spec is None else Path(next(iter(spec.submodule_search_locations or ())))
-        files = sorted(folder.rglob("*.py"))
-    for path in files:
-        for part in (path.relative_to(folder).as_posix().encode(), path.read_bytes()):
-            digest.update(len(part).to_bytes(8, "big") + part)
+    digest = hashlib.sha256()
+    for package in packages:
+        spec = find_spec(package)
+        if spec is None or spec.origin is None:
+            raise ModuleNotFoundError(f"there is no source of {package}")
+        origin = Path(spec.origin)
+        folder = origin.parent
+        files = [origin] if spec.submodule_search_locations is None else sorted(folder.rglob("*.py"))
+        for path in files:
+            for part in (path.relative_to(folder).as_posix().encode(), path.read_bytes()):
+                digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()

@@ -75,7 +75,7 @@ def test_process_0_gets_the_values_of_all_in_order() -> None:
     assert seen_from(1, table).gathered("of 1") == ["of 0", "of 1"]
 
 
-CODE = f"{__version__} ({code_digest()[:16]})"
+CODE = f"{__version__} ({code_digest('dpfc_cli')[:16]})"
 
 
 def met(table: Table, rounded: type[np.floating] = np.float64) -> None:

@@ -1,34 +1,39 @@
 """What was made by other code is not taken for what this code makes."""
 
-import runpy
-import shutil
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from dpfc_cli import version
-
-
-def digest(folder: Path) -> str:
-    """Of a package whose module `version` is ours."""
-    shutil.copy(version.__file__, folder)
-    return str(runpy.run_path(str(folder / "version.py"))["code_digest"]())
+from dpfc_cli.version import code_digest
 
 
 @pytest.fixture
-def package(tmp_path: Path) -> Path:
-    (tmp_path / "p" / "room").mkdir(parents=True)
-    (tmp_path / "p" / "room" / "a.py").write_text("x = 1\n")
-    return tmp_path / "p"
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "here" / "package_of_test" / "room").mkdir(parents=True)
+    folder = tmp_path / "here" / "package_of_test"
+    (folder / "__init__.py").touch()
+    (folder / "room" / "a.py").write_text("x = 1\n")
+    monkeypatch.setattr(sys, "path", [str(folder.parent), *sys.path])
+    return folder
+
+
+def digest(*packages: str) -> str:
+    sys.path_importer_cache.clear()
+    code_digest.cache_clear()
+    return code_digest(*(packages or ("package_of_test",)))
 
 
 def test_the_same_code_has_the_same_digest_wherever_it_lies(package: Path, tmp_path: Path) -> None:
-    before = digest(package)
+    before = digest()
     (package / "room" / "__pycache__").mkdir()
     (package / "room" / "__pycache__" / "a.pyc").write_bytes(b"1")
-    assert digest(package) == before == digest(package.rename(tmp_path / "moved"))
+    after = digest()
+    package.parent.rename(tmp_path / "moved")
+    sys.path[0] = str(tmp_path / "moved")
+    assert before == after == digest()
 
 
 def test_other_code_of_the_same_version_has_another_digest(package: Path) -> None:
@@ -41,8 +46,14 @@ def test_other_code_of_the_same_version_has_another_digest(package: Path) -> Non
         source.unlink,
         (package / "a.py").unlink,
     ]
-    digests = [digest(package)]
+    digests = [digest()]
     for change in changes:
         change()
-        digests.append(digest(package))
+        digests.append(digest())
     assert all(before != after for before, after in pairwise(digests))
+
+
+def test_each_of_several_packages_counts_and_one_that_is_not_there_is_no_code(package: Path) -> None:
+    assert len({digest(), digest("package_of_test", "json"), digest("json")}) == 3
+    with pytest.raises(ModuleNotFoundError):
+        digest("package_of_test", "package_of_nobody")

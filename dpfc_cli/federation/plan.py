@@ -61,7 +61,7 @@ from dpfc_cli.training.public_start import vectors_for
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.trust.card import START
 from dpfc_cli.trust.claims import EPSILON
-from dpfc_cli.version import code_digest
+from dpfc_cli.version import TRAINING, code_digest
 
 FORMAT, INVITATION = "dpfc-federation-1", "dpfc-invitation-1"
 PLAN, AGAIN = "a plan", "Name the file, or ask whoever made it for it again."
@@ -104,6 +104,10 @@ _POLICY = closed(
 _INVITATION = closed({"format": among([INVITATION]), **_PART, **_COMMON})
 
 
+def _code() -> str:
+    return code_digest(*TRAINING, "dpfc_cli.federation")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """What one site brings: its name, its number of units, of records if units are persons, its ε whoever colludes, and
@@ -133,7 +137,7 @@ class Federation:
         colluding: how many of the other sites may tell what they know, or add no noise. All of them: without masks.
         start: public class vectors from which the coordinator starts, as a card names them; None: there are none. No
             site needs them: its claim holds for every query.
-        code: of this dpfc (`version.code_digest`). What a plan means is what this code makes of it.
+        code: that makes heads and masks (`version.code_digest`). What a plan means is what this code makes of it.
 
     """
 
@@ -149,7 +153,7 @@ class Federation:
     colluding: int
     start: Mapping[str, Any] | None = None
     format: str = FORMAT
-    code: str = field(default_factory=code_digest)
+    code: str = field(default_factory=_code)
 
     @property
     def data(self) -> bytes:
@@ -253,7 +257,7 @@ def _bytes(values: Mapping[str, Any]) -> bytes:
 def load(path: Path) -> Federation:
     """The plan in a file. UserError: it is none, another dpfc made it, or its noise or δ is out of range."""
     raw = _read(path, _PLAN, PLAN)
-    if raw["code"] != code_digest():
+    if raw["code"] != _code():
         raise conflict(
             f"{quoted(path)} was made by another version of dpfc.",
             "All sites and the coordinator need the version that made the plan.",

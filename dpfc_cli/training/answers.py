@@ -54,7 +54,7 @@ from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.reading import unread
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.version import code_digest
+from dpfc_cli.version import TRAINING, code_digest
 
 _LARGEST_HEADER = 4096
 _GENERATION = 0x80087601
@@ -253,8 +253,8 @@ def digest_of(*parts: object) -> str:
 
 
 def training_of(charge: Charge) -> str:
-    """A digest of the training and of the code: another version of dpfc does not go on with its answers."""
-    return digest_of(charge.digest, code_digest())
+    """A digest of the training and of the code that makes its head: other code does not go on with its answers."""
+    return digest_of(charge.digest, code_digest(*TRAINING))
 
 
 def _add(digest: Any, value: Any) -> None:

@@ -39,7 +39,7 @@ from dpfc_cli.training.calibrate import Calibrated, with_options
 from dpfc_cli.training.machine import InFile, check_memory, stack_for, training_bytes
 from dpfc_cli.training.public import check_other
 from dpfc_cli.training.request import SPLIT
-from dpfc_cli.version import code_digest
+from dpfc_cli.version import TRAINING, code_digest
 
 RUNS = 5
 """Of a point that is compared with the defaults, beside the first."""
@@ -152,8 +152,7 @@ class Trials:
         """Of everything that a trial's score depends on."""
         manifest = self.known.manifest
         said = {
-            # All of it: to try again what would end in the same way costs time alone.
-            "code": code_digest(),
+            "code": code_digest(*TRAINING, __name__, "dpfc_cli.heads.metrics"),
             "features": manifest.fingerprint,
             "records": manifest.source["identity"]["listing"],
             "rows": {name: split.n for name, split in manifest.splits.items()},

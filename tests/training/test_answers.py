@@ -252,7 +252,7 @@ def test_another_version_and_other_features_are_another_training(
 ) -> None:
     killed_at(2, monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(answers_module, "code_digest", lambda: 64 * "0")
+        patch.setattr(answers_module, "code_digest", lambda *packages: 64 * "0")
         train(features)
     assert states(features) == ["charged", "written"]
     manifest = features.folder / "manifest.json"

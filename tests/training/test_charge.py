@@ -175,7 +175,7 @@ def test_the_same_training_by_another_version_is_charged_only_again(
 ) -> None:
     """It cannot go on with the answers of this one."""
     charge(checked(features))
-    monkeypatch.setattr(answers, "code_digest", lambda: 64 * "f")
+    monkeypatch.setattr(answers, "code_digest", lambda *packages: 64 * "f")
     later = checked(features)
     assert later.unfinished is None
     with refuses("exists"):

@@ -339,7 +339,7 @@ def test_a_trial_is_known_by_all_that_its_score_depends_on(sets: PAIR, monkeypat
         (trials, "facts", replace(facts, n=91)),
         (trials, "facts", replace(facts, m=4)),
         (trials, "method", tried({}, name="other")),
-        (tuning, "code_digest", lambda: "other"),
+        (tuning, "code_digest", lambda *packages: "other"),
         (sets[1], "manifest", replace(manifest, dtype="float64")),
         (sets[1], "manifest", replace(manifest, source={"identity": {"listing": {"train": "1", "test": "2"}}})),
         (sets[1], "manifest", replace(manifest, splits={"train": manifest.splits["train"]})),
