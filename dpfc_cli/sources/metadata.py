@@ -28,7 +28,7 @@ LETTERS = "If letters became '?': save the table as 'CSV UTF-8'."
 LARGEST = 1 << 30
 """Bytes of the largest table that is read."""
 
-Value = str | int | None
+Value = str | int | float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,5 +214,5 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Value]]]:
             row = json_of(line)
             if not isinstance(row, dict):
                 raise ValueError(f"line {number} is no JSON object")
-            # A list or a number with a fraction is neither a label nor a name.
-            yield number, {name: value if type(value) in (str, int) else None for name, value in row.items()}
+            # A list is neither a label nor a name.
+            yield number, {name: value if isinstance(value, Value) else None for name, value in row.items()}

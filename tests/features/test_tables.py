@@ -331,7 +331,7 @@ def test_labels_may_be_names(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.arrays("train")[1][:, 0], np.array([2, 0, 1])[Y])
         # The ledger knows the records by their listing, whatever the order of the classes.
         listings |= {str(listing(each)) for each in (stated, found)}
-        with refuses("conflict", parameter="classes") as refused:
+        with refuses("bad-record", parameter="classes") as refused:
             import_features(source, place / "few", classes=["wolf", "cat"])
         assert GUARDED in str(refused.value)
         (place / "empty").mkdir()
@@ -460,7 +460,7 @@ def test_several_files_must_have_the_same_columns(tmp_path: Path) -> None:
     with refuses("conflict", match="'f3'"):
         import_features(tmp_path / "in", tmp_path / "more", classes=NAMES.tolist())
     wide(tmp_path / "in" / "train-2.parquet", X, Y)
-    with refuses("conflict"):
+    with refuses("bad-record"):
         import_features(tmp_path / "in", tmp_path / "more", classes=NAMES.tolist())
 
 
@@ -666,10 +666,7 @@ def test_what_cannot_be_taken_is_refused_and_leaves_no_set(tmp_path: Path) -> No
 
 def test_odd_types_and_shapes_are_refused(tmp_path: Path) -> None:
     odd: list[tuple[Any, Any]] = [
-        *(
-            (SIX, y)
-            for y in (np.array([["cat", "dog"]] * 6), LABELS.astype(float), LABELS[:5], LABELS.reshape(6, 1, 1))
-        ),
+        *((SIX, y) for y in (LABELS.astype(complex), LABELS[:5], LABELS.reshape(6, 1, 1))),
         *((x, LABELS) for x in (np.zeros((6, 0), "f4"), np.ones(6, "f4"), np.float32(1), SIX.astype(int))),
         *((x, LABELS) for x in (SIX.astype(complex), SIX.astype("U4"))),
         *((SIX, np.zeros((6, 0), int)), (np.zeros((0, 2), "f4"), np.zeros(0, int))),
@@ -819,7 +816,7 @@ def test_a_repeated_name_takes_the_memory_of_one(tmp_path: Path) -> None:
     before = pa.total_allocated_bytes()
     tracemalloc.start()
     try:
-        with refuses("conflict", parameter="classes"):
+        with refuses("bad-record", parameter="classes"):
             import_features(tmp_path / "a.parquet", tmp_path / "set", classes=["y", "z"])
         assert tracemalloc.get_traced_memory()[1] < 10**8
     finally:
