@@ -191,7 +191,7 @@ def _by_classes(tables: dict[str, Table], called: tuple[str, ...] | None, classe
     labels = {split: _labels(table, called) for split, table in tables.items()}
     for split, own in labels.items():
         # Of two classes, each record could have both. Whoever means that has columns of zeros and ones, too.
-        if own.codes.shape[1] > 1 and _HOT.issuperset(own.texts):
+        if own.codes.shape[1] > 1 and _HOT.issuperset(own.texts[code] for code in np.unique(own.codes)):
             raise bad_record(
                 f"The {split} labels are a table of zeros and ones, as of a column for each class. {GUARDED}",
                 "Give the numbers of each record's classes instead, from 0, filled up with −1 to one length. For one "

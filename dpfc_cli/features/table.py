@@ -17,7 +17,7 @@ from dpfc_cli.sources.groups import Keys, keys_in
 
 ROWS = 4_096
 """Of a column: the most rows that are read at once."""
-_INTEGER = re.compile("|0|-?[1-9][0-9]{0,17}")
+_INTEGER = re.compile("|0|[1-9][0-9]{0,17}")
 LEAST_HELD = 2**26
 """Bytes of rows that are held in another order, however little memory is free."""
 

@@ -125,9 +125,7 @@ def image_set(
     labels = {split: each.labels for split, each in found.items()}
     names = stated(classes or request.classes)
     known = labelled(labels, names, also, lambda split, i: _name(found[split].pictures, i))
-    splits = {
-        role: _split(known.labels[split].astype(np.int32), found[split], request) for role, split in known.used.items()
-    }
+    splits = {role: _split(y.astype(np.int32), found[split], request) for role, (split, y) in known.items()}
     if len({split.pixels.shape for split in splits.values()}) > 1:
         raise conflict(
             f"The training and the test images in {quoted(request.place)} differ in size.",

@@ -91,9 +91,9 @@ def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | N
             names = tuple(given)
         except TypeError:
             names = ()
-    texts = all(isinstance(name, str) and text_of(name) for name in names)
+    texts = all(isinstance(name, str) and name.strip() for name in names)
     if len(names) < 2 or not texts or len(set(map(composed, names))) < len(names):
-        raise _refused(f"{parameter('classes')} must give two or more different names (−1 means no label).")
+        raise _refused(f"{parameter('classes')} must give two or more different names.")
     return tuple(map(composed, names))
 
 
@@ -150,17 +150,9 @@ class Labels(NamedTuple):
     codes: NDArray[np.int64]
 
 
-class Labelled(NamedTuple):
-    """What labels mean."""
-
-    used: dict[str, str]  # the source's name of the splits 'train' and, if there is one, 'test'
-    labels: dict[str, NDArray[np.int64]]  # the numbers of the classes, by the source's name of the split
-
-
 def text_of(label: object) -> str:
-    """A label as a text; an empty one for none, which is also what NaN and −1 mean."""
-    text = "" if label is None or label != label else composed(str(label))
-    return "" if text in ("-1", "-1.0") else text
+    """A label as a text; an empty one for none, which is also what NaN and the number −1 mean."""
+    return "" if label is None or label != label or label == -1 else composed(str(label))
 
 
 def coded(given: Given, called: tuple[str, ...] | None = None) -> Labels:
@@ -246,8 +238,9 @@ def labelled(
     classes: tuple[str, ...],
     names: Iterable[str] = (),
     called: Callable[[str, int], str] = lambda split, i: f"{split} {i}",
-) -> Labelled:
-    """What the labels of pictures mean.
+) -> dict[str, tuple[str, NDArray[np.int64]]]:
+    """What the labels of pictures mean: for the splits 'train' and, if there is one, 'test' the source's name of the
+    split, and the numbers of the classes.
 
     Args:
         labels: of each split, by the source's name of the split. A split without any label is ignored: published test
@@ -277,7 +270,7 @@ def labelled(
             f"{secret(*lacking)}. {GUARDED}",
             "Give each image a label, or leave it out.",
         )
-    return Labelled(used, found)
+    return {role: (split, found[split]) for role, split in used.items()}
 
 
 # What is known of them elsewhere

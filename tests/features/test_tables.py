@@ -12,6 +12,7 @@ import struct
 import tracemalloc
 import zipfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -378,6 +379,36 @@ def test_label_sets_are_stored_padded_and_how_many_there_are_is_stated(tmp_path:
     assert np.array_equal(found.arrays("train")[1], np.pad(y, ((0, 0), (0, 1)), constant_values=-1))
     with refuses("conflict", match="has 2 ", parameter="labels_per_record"):
         import_features(tmp_path / "a.npz", tmp_path / "set", labels_per_record=1, classes=3)
+
+
+LISTS: list[tuple[Any, tuple[str, ...], list[list[int]] | None]] = [
+    (np.eye(2, dtype=int), ("a", "b"), None),
+    (np.eye(2, dtype=np.float32), ("a", "b"), None),
+    (np.eye(3, dtype=bool), ("a", "b", "c"), None),
+    (np.eye(2, dtype=int).tolist(), ("a", "b", "c"), None),
+    (np.array([[0, 1, 1], [1, 0, 0]]), ("a", "b", "c"), None),
+    (np.array([[2, 2], [1, -1]]), ("a", "b", "c"), None),
+    (np.array([[1.0, 0.0], [1.0, np.nan]]), ("1", "0"), [[0, 1], [0, -1]]),
+    (np.array([["0", "1"], ["1", ""]]), ("1", "0"), [[1, 0], [0, -1]]),
+    ([["b", "a"], ["b"]], ("a", "b"), [[1, 0], [1, -1]]),
+    ([["b", "x"], ["b"]], ("a", "b"), None),
+]
+"""Lists of labels, as an array or as a column of lists; the classes; and what is stored, None: they are refused."""
+
+
+def test_lists_of_labels_mean_classes_as_single_ones_do_and_tables_of_zeros_and_ones_are_refused(
+    tmp_path: Path,
+) -> None:
+    for i, (labels, classes, expected) in enumerate(LISTS):
+        source = tmp_path / f"{i}.{'npz' if isinstance(labels, np.ndarray) else 'parquet'}"
+        x = np.ones((len(labels), 2), np.float32)
+        if isinstance(labels, np.ndarray):
+            np.savez(source, train_x=x, train_y=labels)
+        else:
+            pq.write_table(pa.table({"e": vectors(x), "labels": labels}), source)
+        with refuses("bad-record", match="do not publish") if expected is None else nullcontext():
+            found = import_features(source, tmp_path / f"set {i}", classes=classes, labels_per_record=2).features
+            assert found.arrays("train")[1].tolist() == expected, i
 
 
 # Parquet
