@@ -1,5 +1,5 @@
 """Parquet and CSV files as tables of features: one column of lists of floats, all of one length, or a column of floats
-for each feature; and one column of labels, integers or texts. A CSV file is read as a whole.
+for each feature; and one column of labels. A CSV file is read as a whole.
 """
 
 import fnmatch

@@ -1,8 +1,8 @@
 """Sets of pictures in tables, parquet or Arrow, as the Hugging Face hub lays them out, read with PyArrow.
 
-A column is a struct of `bytes` and perhaps `path`. Another one has the labels: integers, or names of classes. What the
-integers mean says the `ClassLabel` in the schema's `huggingface` metadata, if there is one. It may be made of the names
-of folders, so it says nothing of which classes there are: the operator asserts them.
+A column is a struct of `bytes` and perhaps `path`. Another one has the labels. What the integers mean says the
+`ClassLabel` in the schema's `huggingface` metadata, if there is one. It may be made of the names of folders, so it says
+nothing of which classes there are: the operator asserts them.
 
 `Dataset.to_parquet` writes local pictures as paths without bytes. If the first row of a parquet file is such a one, all
 rows must be so. The file must lie in the folder of the parquet file, or below it. A table may come from somebody else,
