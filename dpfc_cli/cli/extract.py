@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.typed import JSON, flag_named, set_named, source_named, tell_ledger
-from dpfc_cli.errors import UserError, counted, missing, spelled
+from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, spelled
 from dpfc_cli.extraction.request import SOURCES, WHAT, WORK, Extraction, Import
 from dpfc_cli.options import Option, declared
 
@@ -28,6 +28,15 @@ def extract(
         bool,
         Option("Look through everything that needs no backbone, and name all that is wrong. Make nothing.", WORK),
     ] = False,
+    usable: Annotated[
+        Path | None,
+        Option(
+            "With ‹dry_run›: a new file for the table of the pictures, without the lines that cannot be used. Name it "
+            "with ‹table› afterwards.",
+            WORK,
+            metavar="FILE",
+        ),
+    ] = None,
     as_json: Annotated[bool, JSON] = False,
     **asked: Any,
 ) -> None:
@@ -38,6 +47,8 @@ def extract(
     from dpfc_cli.extraction import extract as extraction
 
     wanted = source_named(source, dataset)
+    if usable is not None and not dry_run:
+        raise conflict(f"{parameter('usable')} needs {parameter('dry_run')}.", "Add it.", parameter="usable")
     if wanted is None:
         remedy = "Write dpfc extract SOURCE, such as digits or imagefolder:PATH."
         raise missing("No pictures are named.", remedy, parameter="source")
@@ -49,7 +60,7 @@ def extract(
         from dpfc_cli.cli.fetch import show_needed
         from dpfc_cli.extraction.looking import look_through
 
-        looked = look_through(Extraction(wanted, **asked, warn=warn))
+        looked = look_through(Extraction(wanted, **asked, warn=warn), usable)
         counts = {"records": looked.records, "persons": looked.persons}
         show_needed(looked.needs, as_json, {name: count for name, count in counts.items() if count is not None})
         return

@@ -113,6 +113,11 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path) -> Extr
         fetch(made_of.needs, _within(LOADING, tell))
     faults = Faults()
     pictures, groupings = opened(wanted, made_of, faults, tell)
+    with faults.gathered():
+        unusable = broken_of(wanted, pictures)
+        for name, split in pictures.splits.items():
+            unusable.add(name, 0, split.pixels.unusable)
+        unusable.approve({})
     faults.refuse()
     backbone, manifest = described(wanted, made_of, pictures, groupings, tell)
     notices, told = asked.preparation.notices, set[sets.Notice]()
@@ -131,10 +136,7 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path) -> Extr
         kind=next(iter(splits.values())).pixels.kind,
         population=whose,
     )
-    null = f"{parameter('on_error')} null"
-    if asked.preparation.geometry is None:
-        null += f", {parameter('image_size')} and another {parameter('out')}"
-    broken = Broken("picture", sizes, lambda split, i: splits[split].pixels.title(i), wanted.share, null)
+    broken = broken_of(wanted, pictures)
     with saying_what_is_kept(folder), closing(writer):
         left = len(writer.missing) if writer.resumed else None
         stage = EXTRACTING if left is None else f"{EXTRACTING}: {counted(left, 'shard')} left"
@@ -183,6 +185,15 @@ def opened(
         if all(split.keys is not None for split in pictures.splits.values()):
             return sets.by_person(pictures)
     return pictures, {}
+
+
+def broken_of(wanted: Extraction, pictures: sets.ImageSet) -> Broken:
+    """What knows of broken pictures. None of them is known yet."""
+    splits, null = pictures.splits, f"{parameter('on_error')} null"
+    if wanted.image_size is None and backbones.geometry_of(wanted.model, wanted.preprocess) is None:
+        null += f", {parameter('image_size')} and another {parameter('out')}"
+    sizes = {name: split.n for name, split in splits.items()}
+    return Broken("picture", sizes, lambda split, i: splits[split].pixels.title(i), wanted.share, null)
 
 
 def described(

@@ -1,12 +1,14 @@
 """Looking through the pictures of an extraction before it computes for hours: everything that needs no backbone."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, Faults, bad_record, counted, parameter, secret
-from dpfc_cli.extraction.extract import OPENING, checked, described, folder_of, opened
+from dpfc_cli import outputs
+from dpfc_cli.errors import GUARDED, Faults, Note, UserError, bad_record, conflict, counted, parameter, secret
+from dpfc_cli.extraction.extract import OPENING, broken_of, checked, described, folder_of, opened
 from dpfc_cli.extraction.fetching import Needed
 from dpfc_cli.extraction.request import Extraction
 from dpfc_cli.features.writer import complete
@@ -14,7 +16,8 @@ from dpfc_cli.images import catalogue, prefetch, sets
 from dpfc_cli.images.sets import UnreadableError
 from dpfc_cli.ledger.populations import check_new, check_same
 from dpfc_cli.progress import Progress
-from dpfc_cli.sources.nulls import Broken, naming
+from dpfc_cli.sources.metadata import without
+from dpfc_cli.sources.nulls import naming
 
 DECODING = "Decoding"
 """The stage that progress is told."""
@@ -38,16 +41,23 @@ class Looked:
     classes: tuple[str, ...] = ()
 
 
-def look_through(wanted: Extraction) -> Looked:
+def look_through(wanted: Extraction, usable: Path | None = None) -> Looked:
     """Look through all that an extraction needs: tables, files, decoding, persons, splits, weights, and the ledger.
 
-    Nothing is made, downloaded or charged.
+    No set is made, and nothing is downloaded or charged.
+
+    Args:
+        wanted: the extraction.
+        usable: a new file for the table of labels without the lines that cannot be records, or whose picture cannot be
+            used. For its owner alone (mode 0600).
 
     Raises:
         UserError: something is wrong: all of it at once (see `errors.Faults`).
 
     """
     made_of = checked(wanted)
+    if usable is not None:
+        outputs.check(usable, (".csv", ".jsonl", ".ndjson"))
     tell = wanted.progress or (lambda stage, done, total: None)
     folder, faults = folder_of(wanted), Faults()
     here = all(remote.place.is_file() for remote in catalogue.files_of(wanted.source, made_of.data_dir)[1])
@@ -61,9 +71,16 @@ def look_through(wanted: Extraction) -> Looked:
                 _, manifest = described(wanted, made_of, pictures, groupings, tell)
                 if complete(folder, manifest, partial(check_same, population=made_of.population)) is None:
                     check_new(folder, manifest, made_of.population)
-        with faults.gathered():
-            _decode(wanted, pictures, faults, tell)
-        faults.refuse()
+        broken = _decode(wanted, pictures, faults, tell)
+        left = None if usable is None else _written(usable, pictures.table, broken)
+        try:
+            faults.refuse()
+        except UserError as refused:
+            if left is not None:
+                refused.add_note(Note(left))
+            raise
+        if left is not None:
+            wanted.warned(left)
     return Looked(
         needs=made_of.needs,
         records={name: split.n for name, split in pictures.splits.items()},
@@ -72,20 +89,37 @@ def look_through(wanted: Extraction) -> Looked:
     )
 
 
-def _decode(wanted: Extraction, pictures: sets.ImageSet, faults: Faults, tell: Progress) -> None:
-    """Decode all pictures. UserError if too many are broken."""
-    splits = pictures.splits
-    sizes = {name: split.n for name, split in splits.items()}
-    broken = Broken("picture", sizes, lambda split, i: splits[split].pixels.title(i), wanted.share)
-    done, unequal = 0, list[str]()
-    for name, split in splits.items():
+def _written(usable: Path, table: sets.LabelTable | None, broken: Collection[str]) -> str:
+    """Write the table without the lines of these pictures, and say what that means. UserError if that cannot be."""
+    if table is None:
+        raise conflict(
+            f"No table names the pictures, or several do: there is none to write to '{usable}'.",
+            "Leave that out. Or name one table of all pictures: " + parameter("table") + ".",
+            parameter="usable",
+        )
+    dropped = {*table.wrong, *(table.lines[name] for name in broken)}
+    data, kept = without(table.path, dropped)
+    outputs.write(usable, data, mode=0o600)
+    return (
+        f"'{usable}' has {kept:,} of the {kept + len(dropped):,} lines. A set that is made with it has that many "
+        "records, which is public: each head states it. Null records would keep the number."
+    )
+
+
+def _decode(wanted: Extraction, pictures: sets.ImageSet, faults: Faults, tell: Progress) -> list[str]:
+    """Decode all pictures. What is wrong with them is added to the faults. The titles of those that are broken."""
+    sizes = {name: split.n for name, split in pictures.splits.items()}
+    broken, titles, unequal, done = broken_of(wanted, pictures), list[str](), list[str](), 0
+    for name, split in pictures.splits.items():
         progress = lambda now, before=done: tell(DECODING, before + now, sum(sizes.values()))  # noqa: E731
         with closing(prefetch.faulty(split.pixels, split.n, progress)) as found:
             for i, error in found:
+                title = split.pixels.title(i)
                 if isinstance(error, UnreadableError):
                     broken.add(name, i, {0: str(error.fields["reason"])})
+                    titles.append(title)
                 else:
-                    unequal.append(split.pixels.title(i))
+                    unequal.append(title)
         done += split.n
     with faults.gathered():
         if unequal:
@@ -94,6 +128,8 @@ def _decode(wanted: Extraction, pictures: sets.ImageSet, faults: Faults, tell: P
                 f"Give a size that all images are resized and cropped to: {parameter('image_size')}.",
                 parameter="image_size",
             )
-    broken.approve({})
+    with faults.gathered():
+        broken.approve({})
     if broken.said is not None:
         wanted.warned(broken.said)
+    return titles

@@ -20,11 +20,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
-from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted, secret
+from dpfc_cli.errors import (
+    GUARDED,
+    Faults,
+    UserError,
+    bad_record,
+    conflict,
+    counted,
+    missing,
+    parameter,
+    quoted,
+    secret,
+)
 from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images import dicom
-from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, LabelTable, Request
 from dpfc_cli.images.splits import Files, Listed, image_set
 from dpfc_cli.reading import readable
 from dpfc_cli.sources.classes import USUAL_NAMES, coded, stated, text_of
@@ -54,6 +66,8 @@ EXPECTED = (
     f"The folder train may also be called {' or '.join(TRAIN_SPLITS[1:])}, "
     f"and test {', '.join(TEST_SPLITS[1:-1])} or {TEST_SPLITS[-1]}."
 )
+MISSING = -1
+"""The size of a file that a table names and that is not there."""
 PATIENT = "PatientID"
 """The element of DICOM that names persons."""
 Labelled = list[tuple[Value, Entry]]
@@ -95,9 +109,12 @@ def _opened(request: Request) -> ImageSet:
         # A table of persons beside class folders says nothing of classes.
         tabled = usual_column(table_at(labels_at).columns, USUAL_NAMES) is not None
 
+    table = None
     if tabled:
         classes = []
-        found = {split: _in_table(tables[split], folder, label, rule, table_at) for split, folder in folders.items()}
+        tabs = {split: _in_table(tables[split], folder, label, rule, table_at) for split, folder in folders.items()}
+        found = {split: tab.found for split, tab in tabs.items()}
+        table = _checked_table(tabs, folders, request.faults)
     elif not classes:
         raise ValueError(f"there are no class folders in {' or '.join(map(str, folders.values()))}")
     else:
@@ -106,15 +123,17 @@ def _opened(request: Request) -> ImageSet:
     if any(is_dicom(entry.name) for own in found.values() for _, entry in own):
         dicom.check_installed()
     remarks = left_out(skipped)
-    unnamed = sum(map(_pictures_below, folders.values())) - sum(map(len, found.values())) if tabled else 0
+    there = sum(entry.size != MISSING for own in found.values() for _, entry in own)
+    unnamed = sum(map(_pictures_below, folders.values())) - there if tabled else 0
     if unnamed > 0:
         remarks = (f"Left out, because no line of the table names them: {counted(unnamed, 'picture')}.",)
     listed = dict[str, Listed]()
     for split, own in found.items():
         folder, names = folders[split], [entry.name for _, entry in own]
         persons = None
-        if rule is not None:
-            persons = _persons(names, folder, tables[split], rule, table_at, classes_above=not tabled)
+        with request.faults.gathered():
+            if rule is not None:
+                persons = _persons(names, folder, tables[split], rule, table_at, classes_above=not tabled)
         listed[split] = Listed(
             labels=coded([value for value, _ in own]),
             pictures=Files(folder, names),
@@ -122,9 +141,10 @@ def _opened(request: Request) -> ImageSet:
             classes=() if tabled else tuple(dict.fromkeys(name.partition("/")[0] for name in names)),
             entries=[entry for _, entry in own],
             persons=persons,
+            unusable={i: "there is no such file" for i, (_, entry) in enumerate(own) if entry.size == MISSING},
         )
     noticed = partial(_noticed, found, folders, tables, table_at, tabled=tabled)
-    return image_set("imagefolder", listed, request, also=classes, remarks=remarks, noticed=noticed)
+    return image_set("imagefolder", listed, request, also=classes, remarks=remarks, noticed=noticed, table=table)
 
 
 def is_dicom(name: str) -> bool:
@@ -229,9 +249,18 @@ def _size(path: str | Path, facts: os.stat_result) -> int:
 # Labels in a table
 
 
-def _in_table(path: Path | None, folder: Path, labels: Needed, rule: Rule | None, table_at: TableAt) -> Labelled:
+class _Named(NamedTuple):
+    """What a table says of a split. lines: where it names each picture, by name. wrong: what is wrong, by line."""
+
+    path: Path
+    found: Labelled
+    lines: dict[str, int]
+    wrong: dict[int, str]
+
+
+def _in_table(path: Path | None, folder: Path, labels: Needed, rule: Rule | None, table_at: TableAt) -> _Named:
     """The images of a split that a table names, sorted by name. The label stands in the digest's place of each entry,
-    so the listing has it.
+    so the listing has it. The size of a file that is not there is `MISSING`.
     """
     if path is None:
         what = f"There is no {' or '.join(NAMES)} in {quoted(folder)}."
@@ -242,27 +271,37 @@ def _in_table(path: Path | None, folder: Path, labels: Needed, rule: Rule | None
     persons: Sequence[Value] = [0] * len(values)
     if rule is not None and rule.by in ("column", "table") and rule.table in (None, path):
         persons = table.columns[columns_in(path, list(table.columns), _person(rule))[0]]
-    found, wrong, unlabelled = Labelled(), list(table.wrong), list[str]()
+    found, lines, wrong = Labelled(), dict[str, int](), dict(table.wrong)
     for line, file, value, who in zip(table.lines, table.files, values, persons, strict=True):
         place = inside(folder, str(file))
         if place is None:
             continue
         name = os.path.relpath(place, folder)
-        if not text_of(value):
-            unlabelled.append(f"line {line} has no label")
-        elif key_of(who) is None:
-            wrong.append(f"line {line} has no person")
+        if text_of(value) and key_of(who) is None:
+            wrong[line] = "has no person"
+            continue
         try:
-            found.append((value, Entry(name, _size(place, place.stat()), str(value))))
+            size = _size(place, place.stat())
         except FileNotFoundError:
-            wrong.append(f"line {line} names {secret(name)}, which is not in '{table.folder}', where the names begin")
-    # A split without any label is one that was published so.
-    wrong += unlabelled if len(unlabelled) < len(found) else []
-    refuse_lines(path, wrong)
-    if not found:
-        raise ValueError(f"'{path}' names no file in '{folder}'")
-    refuse_twice(folder / entry.name for _, entry in found)
-    return sorted(found, key=lambda listed: listed[1].name)
+            size = MISSING
+        found.append((value, Entry(name, size, str(value))))
+        lines[name] = line
+    if all(entry.size == MISSING for _, entry in found):
+        raise ValueError(f"'{path}' names no file in '{folder}' that is there")
+    refuse_twice(folder / entry.name for _, entry in found if entry.size != MISSING)
+    return _Named(path, sorted(found, key=lambda listed: listed[1].name), lines, wrong)
+
+
+def _checked_table(tabs: Mapping[str, _Named], folders: Mapping[str, Path], faults: Faults) -> LabelTable | None:
+    """The table of all splits; None if there are several. What is wrong with lines is added to the faults."""
+    wrong: dict[Path, dict[int, str]] = {}
+    for tab in tabs.values():
+        wrong.setdefault(tab.path, {}).update(tab.wrong)
+    for place, lines in wrong.items():
+        with faults.gathered():
+            refuse_lines(place, lines)
+    titled = {str(folders[split] / name): line for split, tab in tabs.items() for name, line in tab.lines.items()}
+    return LabelTable(place, titled, lines) if len(wrong) == 1 else None
 
 
 def _pictures_below(folder: Path) -> int:
@@ -307,7 +346,7 @@ def _persons(
     if any(map(is_dicom, names)):
         element = rule.column or ""
         dicom.check_element(element)
-        return [dicom.element_of(folder / name, element) if is_dicom(name) else None for name in names]
+        return [_element(folder / name, element) if is_dicom(name) else None for name in names]
     raise missing(
         f"There is no {' or '.join(NAMES)} in {quoted(folder)} that could have a column '{rule.column}'.",
         f"Put a table there with the columns '{FILE_NAME}' and '{rule.column}', or name another one: "
@@ -337,7 +376,7 @@ def _noticed(
     if (column := column_of(columns)) is not None:
         return f"column:{column}"
     every = [(folders[split], label, entry.name) for split, own in found.items() for label, entry in own]
-    if repeat(_patient(folder / name) for folder, _, name in every if is_dicom(name)):
+    if repeat(_element(folder / name, PATIENT) for folder, _, name in every if is_dicom(name)):
         return f"column:{PATIENT}"
     if tabled:
         level = level_of([name for *_, name in every], [label for _, label, _ in every])
@@ -346,10 +385,10 @@ def _noticed(
     return None if level is None else f"folder:{level}"
 
 
-def _patient(path: Path) -> str | None:
-    """The patient of a DICOM file; None if the system does not let us read it, which is said when it is decoded."""
+def _element(path: Path, name: str) -> str | None:
+    """An element of a DICOM file; None if the system does not let us read it, which is said when it is decoded."""
     with suppress(OSError):
-        return dicom.element_of(path, PATIENT)
+        return dicom.element_of(path, name)
     return None
 
 

@@ -11,7 +11,7 @@ Nothing else that depends on the pictures leaves this room, except in errors. Th
 published.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -75,12 +75,14 @@ class Named(Protocol):
 
 class Decode(Named, Protocol):
     """Pictures of one shape, (H, W, C) with C = 1 or 3. Several threads may call it at once. kind, digests: those of
-    the pictures that it has read, (n,) (see `sources.digests`).
+    the pictures that it has read, (n,) (see `sources.digests`). unusable: why pictures cannot be used that the source
+    lacks, or that have no label.
     """
 
     shape: tuple[int, int, int]
     kind: Kind
     digests: Digests
+    unusable: Mapping[int, str]
 
     def __call__(self, start: int, stop: int) -> Pixels:
         """Decode the pictures start to stop - 1: (stop - start, H, W, C). UnreadableError if one cannot be decoded."""
@@ -114,6 +116,14 @@ class Split:
         return replace(self, labels=self.labels[records], pixels=self.pixels.only(records), keys=keys)
 
 
+class LabelTable(NamedTuple):
+    """A table that names pictures."""
+
+    path: Path
+    lines: Mapping[str, int]  # where a picture is named, by its title
+    wrong: Collection[int]  # the lines that cannot be records
+
+
 @dataclass(frozen=True)
 class ImageSet:
     """A data set."""
@@ -126,6 +136,7 @@ class ImageSet:
     noticed: Callable[[], str | None] = lambda: None
     """The rule that would bring together pictures that seem to be of one person; None if none do. It may take long. It
     is asked only where the user gave no rule."""
+    table: LabelTable | None = None  # the table that names its pictures, if there is one
 
 
 @dataclass(frozen=True, kw_only=True)

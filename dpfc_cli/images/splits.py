@@ -6,10 +6,11 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.sets import (
     Entry,
     ImageSet,
+    LabelTable,
     Named,
     Pixels,
     Preparation,
@@ -34,6 +36,8 @@ from dpfc_cli.images.sets import (
 from dpfc_cli.sources.classes import Labels, Origin, labelled, stated
 from dpfc_cli.sources.digests import Kind, digest_of, digests_of_pixels
 from dpfc_cli.sources.groups import NO_PERSON, keys_of
+
+UNLABELLED = "it has no label that means a class"
 
 
 class Encoded(Named, Protocol):
@@ -93,6 +97,7 @@ class Listed:
     entries: Iterable[Entry]  # the files of the source
     classes: tuple[str, ...] = ()  # those that the source itself names; they and the entries are the listing
     persons: Iterable[object] | None = None  # what names the person of each picture; None if nobody asked
+    unusable: Mapping[int, str] = field(default_factory=dict)  # why pictures cannot be used that the source lacks
 
 
 def image_set(
@@ -104,6 +109,7 @@ def image_set(
     also: Iterable[str] = (),
     remarks: tuple[str, ...] = (),
     noticed: Callable[[], str | None] = lambda: None,
+    table: LabelTable | None = None,
 ) -> ImageSet:
     """The data set of what a reader found.
 
@@ -115,16 +121,17 @@ def image_set(
         also: names of classes that the source has even where no picture is of them.
         remarks: as in `ImageSet`.
         noticed: as in `ImageSet`.
+        table: as in `ImageSet`.
 
     Raises:
-        UserError: nobody states the classes, there is no labelled picture to train on, labels do not fit the classes or
-            the pictures, a picture has no person, the splits differ in size, or the size is needed and no picture can
-            be decoded.
+        UserError: nobody states the classes, there is no labelled picture to train on, labels do not fit the pictures,
+            the splits differ in size, or the size is needed and no picture can be decoded. Labels that mean no class
+            and pictures without a person are added to the faults of the request.
 
     """
     labels = {split: each.labels for split, each in found.items()}
     names = stated(classes or request.classes)
-    known = labelled(labels, names, also, lambda split, i: _name(found[split].pictures, i))
+    known = labelled(labels, names, also, request.faults)
     splits = {role: _split(y.astype(np.int32), found[split], request) for role, (split, y) in known.items()}
     if len({split.pixels.shape for split in splits.values()}) > 1:
         raise conflict(
@@ -133,11 +140,7 @@ def image_set(
             f"{parameter('image_size')}.",
         )
     origin: Origin = "data set" if classes else "asserted"
-    return ImageSet(name, names, splits, origin, remarks, noticed)
-
-
-def _name(pictures: Encoded | Pixels, i: int) -> str:
-    return str(i) if isinstance(pictures, np.ndarray) else pictures.name(i)
+    return ImageSet(name, names, splits, origin, remarks, noticed, table)
 
 
 def _split(labels: np.ndarray, found: Listed, request: Request) -> Split:
@@ -147,15 +150,19 @@ def _split(labels: np.ndarray, found: Listed, request: Request) -> Split:
             f"{quoted(request.place)} has {counted(len(pictures), 'image')} and {counted(len(labels), 'label')}.",
             "Images and labels must come from the same copy of the data set. Fetch both again.",
         )
+    if isinstance(pictures, np.ndarray) and (labels < 0).any():
+        raise conflict(f"{quoted(request.place)} has images without a label.", "Fetch both again.")
     labels.setflags(write=False)
     listing, geometry = listing_of(found.classes, found.entries), preparation.geometry
     if isinstance(pictures, np.ndarray):
         return Split(labels=labels, pixels=_Held(pictures, np.arange(len(labels)), geometry), listing=listing)
-    remedy = NO_PERSON if rule is None else rule.remedy
-    persons = found.persons
-    keys = None if persons is None else keys_of(persons, str(request.place), lambda i: secret(pictures.name(i)), remedy)
-    shape = _first_shape(pictures, preparation) if geometry is None else (geometry.crop, geometry.crop, 3)
-    pixels = Decoder(pictures, shape, preparation)
+    remedy, keys = NO_PERSON if rule is None else rule.remedy, None
+    if found.persons is not None:
+        with request.faults.gathered():
+            keys = keys_of(found.persons, str(request.place), lambda i: secret(pictures.name(i)), remedy)
+    unusable = {**dict.fromkeys(np.flatnonzero(labels < 0).tolist(), UNLABELLED), **found.unusable}
+    shape = _first_shape(pictures, preparation, unusable) if geometry is None else (geometry.crop, geometry.crop, 3)
+    pixels = Decoder(pictures, shape, preparation, unusable=unusable)
     return Split(labels=labels, pixels=pixels, listing=listing, keys=keys)
 
 
@@ -175,6 +182,7 @@ class _Held:
     """A `Decode` of pictures that are decoded already, (n, H, W, C): of these records. They have numbers for names."""
 
     kind: Kind = "pixels"
+    unusable: Mapping[int, str] = MappingProxyType({})
 
     def __init__(self, images: Pixels, records: Records, geometry: Geometry | None) -> None:
         self._images, self._records, self._geometry = images, records, geometry
@@ -205,15 +213,22 @@ class Decoder:
     """A `Decode` of encoded pictures.
 
     alone: each picture stands alone, and the others are decoded if one is missing or has another size: it is broken.
-    Pictures are made grey if their shape has one channel.
+    unusable: why pictures cannot be used that are known before. Pictures are made grey if their shape has one channel.
     """
 
     kind: Kind = "file"
 
     def __init__(
-        self, pictures: Encoded, shape: tuple[int, int, int], preparation: Preparation, *, alone: bool = False
+        self,
+        pictures: Encoded,
+        shape: tuple[int, int, int],
+        preparation: Preparation,
+        *,
+        alone: bool = False,
+        unusable: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self._pictures, self.shape, self._preparation, self._alone = pictures, shape, preparation, alone
+        self.unusable = unusable
         self.digests = np.zeros(len(pictures), np.uint64)
         self.name, self.title = pictures.name, pictures.title
 
@@ -221,13 +236,21 @@ class Decoder:
         _check_range(start, stop, len(self.digests))
         batch = np.empty((stop - start, *self.shape), np.uint8)
         for row in range(len(batch)):
-            title, data = self.title(start + row), _read(self._pictures, start + row, self._alone)
+            title = self.title(start + row)
+            if start + row in self.unusable:
+                raise unreadable(title, self.unusable[start + row])
+            data = _read(self._pictures, start + row, self._alone)
             self.digests[start + row] = digest_of(data)
             batch[row] = self._fitting(_decoded(data, title, self._preparation), title)
         return batch
 
     def only(self, records: Records) -> "Decoder":
-        return Decoder(self._pictures.only(records), self.shape, self._preparation, alone=self._alone)
+        found, unusable = self._pictures.only(records), {}
+        if self.unusable:
+            unusable = {
+                i: self.unusable[record] for i, record in enumerate(records.tolist()) if record in self.unusable
+            }
+        return Decoder(found, self.shape, self._preparation, alone=self._alone, unusable=unusable)
 
     def _fitting(self, picture: Pixels, title: str) -> Pixels:
         (height, width, channels), (own_height, own_width, _) = self.shape, picture.shape
@@ -252,17 +275,18 @@ def _check_range(start: int, stop: int, n: int) -> None:
         raise IndexError(f"images {start}..{stop} were asked for; there are {n}")
 
 
-def _first_shape(pictures: Encoded, preparation: Preparation) -> tuple[int, int, int]:
+def _first_shape(pictures: Encoded, preparation: Preparation, unusable: Collection[int]) -> tuple[int, int, int]:
     """The shape of the first picture that can be decoded. Those before it are named when all are decoded."""
 
     def shape(i: int) -> tuple[int, int, int]:
         height, width, channels = _decoded(_read(pictures, i), pictures.title(i), preparation).shape
         return height, width, channels
 
-    for i in range(len(pictures) - 1):
+    known = [i for i in range(len(pictures)) if i not in unusable] or [0]
+    for i in known[:-1]:
         with suppress(UnreadableError):
             return shape(i)
-    return shape(len(pictures) - 1)
+    return shape(known[-1])
 
 
 _OWN = (None, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)

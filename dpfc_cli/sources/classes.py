@@ -8,7 +8,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, secret
+from dpfc_cli.errors import GUARDED, Faults, UserError, bad_record, conflict, counted, missing, parameter, secret
 from dpfc_cli.files import json_of
 from dpfc_cli.reading import lines_in
 from dpfc_cli.sources.split_files import splits_by_role
@@ -175,8 +175,11 @@ def _called(label: object, names: tuple[str, ...]) -> str:
     return names[at] if 0 <= at < len(names) else f"{text}, for which the ClassLabel has no name"
 
 
-def numbers_of(labels: Mapping[str, Labels], classes: tuple[str, ...]) -> dict[str, NDArray[np.int64]]:
-    """The numbers of the classes that the labels of each split mean, −1 for no label.
+def numbers_of(
+    labels: Mapping[str, Labels], classes: tuple[str, ...], faults: Faults | None = None
+) -> dict[str, NDArray[np.int64]]:
+    """The numbers of the classes that the labels of each split mean, −1 for no label. faults: what is wrong is added to
+    them, and −1 is also for a label that means no class; None: it is raised.
 
     A label that is the name of a class means it. 1.0 is also 1. True and False also go by such names in other capitals,
     and are also 1 and 0. An integer is the place of a class, from 0, if no name is a number. Otherwise it could be
@@ -199,12 +202,15 @@ def numbers_of(labels: Mapping[str, Labels], classes: tuple[str, ...]) -> dict[s
         wrong = unknown or [text for text in sorted(count) if means[text][0] == "place"]
         n = sum(count[text] for text in wrong)
         what = f"not among the {counted(len(classes), 'class')} of" if unknown else "no names, as others are, in"
-        raise bad_record(
+        refused = bad_record(
             f"{counted(n, 'label')} {'is' if n == 1 else 'are'} {what} {parameter('classes')}: "
             f"{secret(*(f'{text} ({count[text]:,} times)' for text in wrong))}. {GUARDED}",
             f"A label is the name of a class{f', or for all its place, 0 to {len(classes) - 1}' if placed else ''}. "
             f"{_ALL}",
         )
+        if faults is None:
+            raise refused
+        faults.found.append(refused)
     return {
         split: np.array([means[text][1] if text else -1 for text in own.texts], np.int64)[own.codes]
         for split, own in labels.items()
@@ -237,21 +243,21 @@ def labelled(
     labels: Mapping[str, Labels],
     classes: tuple[str, ...],
     names: Iterable[str] = (),
-    called: Callable[[str, int], str] = lambda split, i: f"{split} {i}",
+    faults: Faults | None = None,
 ) -> dict[str, tuple[str, NDArray[np.int64]]]:
     """What the labels of pictures mean: for the splits 'train' and, if there is one, 'test' the source's name of the
-    split, and the numbers of the classes.
+    split, and the numbers of the classes; −1 for a picture without a label, where others have one.
 
     Args:
         labels: of each split, by the source's name of the split. A split without any label is ignored: published test
             sets have none.
         classes: their names.
         names: of classes that the source has even where no picture is of them.
-        called: called(split, i) is what the source calls picture i.
+        faults: as for `numbers_of`.
 
     Raises:
-        UserError: no training picture has a label (code "missing"), a picture has none or one that means no class (code
-            "bad-record"), or a name is none of a class (code "conflict").
+        UserError: no training picture has a label (code "missing"), one means no class (code "bad-record"), or a name
+            is none of a class (code "conflict").
 
     """
     known = {split: own for split, own in labels.items() if any(own.texts)}
@@ -262,14 +268,7 @@ def labelled(
             "Give their files or their folder names that begin with 'train'.",
         )
     check_names(names, classes)
-    found = numbers_of({split: known[split] for split in used.values()}, classes)
-    lacking = [called(split, i) for split, y in found.items() for i in np.flatnonzero(y < 0).tolist()]
-    if lacking:
-        raise bad_record(
-            f"{counted(len(lacking), 'image')} {'has' if len(lacking) == 1 else 'have'} no label, and others have one: "
-            f"{secret(*lacking)}. {GUARDED}",
-            "Give each image a label, or leave it out.",
-        )
+    found = numbers_of({split: known[split] for split in used.values()}, classes, faults)
     return {role: (split, found[split]) for role, split in used.items()}
 
 

@@ -6,8 +6,10 @@ anything: labels, or whom a picture shows. A table may also have another name, a
 
 import codecs
 import csv
+import io
+import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +41,7 @@ class Metadata:
     lines: tuple[int, ...]  # where the row stands
     folder: Path  # where the names begin
     columns: dict[str, list[Value]]  # the values of all other columns, by name; None where a row has none
-    wrong: tuple[str, ...]  # what is wrong with lines that name no file of the folder, or one again: they are no rows
+    wrong: dict[int, str]  # what is wrong with lines that name no file of the folder, or one again: they are no rows
 
 
 def metadata_of(folder: Path) -> Path | None:
@@ -107,7 +109,7 @@ def read(
     """
     top = path.parent if folder is None else folder
     files: dict[Path, int] = {}
-    wrong: list[str] = []
+    wrong: dict[int, str] = {}
     columns: dict[str, list[Value]] = {}
     pictures = Needed(file_column, FILE_NAMES, "pictures", "file_column")
     with _readable(path, "picture"):
@@ -119,7 +121,7 @@ def read(
             file = _file(top, name, endings)
             if file is None or file in files:
                 why = "a file again: two records" if file else f"no file of '{top}' under '{called}'"
-                wrong.append(f"line {number} names {why}{f' ({secret(name)})' if name else ''}")
+                wrong[number] = f"names {why}{f' ({secret(name)})' if name else ''}"
                 continue
             for column, value in row.items():
                 values = columns.setdefault(column, [])
@@ -128,16 +130,30 @@ def read(
             files[file] = number
     for values in columns.values():
         values.extend([None] * (len(files) - len(values)))
-    return Metadata(files=tuple(files), lines=tuple(files.values()), folder=top, columns=columns, wrong=tuple(wrong))
+    return Metadata(files=tuple(files), lines=tuple(files.values()), folder=top, columns=columns, wrong=wrong)
 
 
-def refuse_lines(path: Path, wrong: Sequence[str]) -> None:
-    """UserError if something is wrong with lines of a table, for all of them at once."""
+def refuse_lines(path: Path, wrong: Mapping[int, str]) -> None:
+    """UserError if something is wrong with lines of a table, for all of them at once. wrong: what it is, by line."""
     if wrong:
-        others = f"; and {len(wrong) - 1:,} more: {secret(*wrong[1:])}" if wrong[1:] else ""
+        first, *more = (f"line {number} {what}" for number, what in sorted(wrong.items()))
+        others = f"; and {len(more):,} more: {secret(*more)}" if more else ""
         raise bad_record(
-            f"In {quoted(path)} {wrong[0]}{others}. {GUARDED}", f"Correct these lines, or take them out. {LETTERS}"
+            f"In {quoted(path)} {first}{others}. {GUARDED}", f"Correct these lines, or take them out. {LETTERS}"
         )
+
+
+def without(path: Path, lines: Collection[int]) -> tuple[bytes, int]:
+    """A table without the lines of these numbers, and how many are left. UserError if it cannot be read."""
+    kept = [row for number, row in rows(path, "picture") if number not in lines]
+    text = io.StringIO()
+    if _of_lines(path):
+        text.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
+    elif kept:
+        writer = csv.DictWriter(text, list(kept[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(kept)
+    return text.getvalue().encode("utf-8", "surrogateescape"), len(kept)
 
 
 def _file(top: Path, name: Value, endings: Collection[str]) -> Path | None:

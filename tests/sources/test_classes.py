@@ -206,9 +206,6 @@ def test_all_labels_that_mean_no_class_are_told_at_once_with_their_counts() -> N
     with refuses("bad-record", match="3 labels", parameter="classes") as refused:
         labelled(labels, ("flu", "cold"))
     assert all(text in str(refused.value.full) for text in ("x (2 times)", "y (1 times)"))
-    with refuses("bad-record", match="1 image") as refused:
-        labelled({"train": coded(["flu", ""])}, ("flu", "cold"), called=lambda split, i: f"{i}.png")
-    assert "'1.png'" in str(refused.value.full)
 
 
 def test_a_split_without_labels_is_one_that_was_published_so() -> None:
