@@ -151,7 +151,7 @@ def _split(labels: np.ndarray, found: Listed, request: Request) -> Split:
             "Images and labels must come from the same copy of the data set. Fetch both again.",
         )
     if isinstance(pictures, np.ndarray) and (labels < 0).any():
-        raise conflict(f"{quoted(request.place)} has images without a label.", "Fetch both again.")
+        raise bad_record(f"{quoted(request.place)} has images without a label. {GUARDED}", "Fetch both again.")
     labels.setflags(write=False)
     listing, geometry = listing_of(found.classes, found.entries), preparation.geometry
     if isinstance(pictures, np.ndarray):

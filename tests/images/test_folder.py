@@ -298,8 +298,8 @@ def test_a_table_that_does_not_fit_its_pictures_is_refused(tmp_path: Path) -> No
     for text, label_column, code, says in (
         ("file_name,kind,p\n0.png,1,1\n", None, "missing", "3 .*'…'"),
         ("file_name,kind,p\n0.png,1,1\n", "label", "missing", "'label'.* 3 .*'…'"),
-        # All that is wrong with lines is said at once.
-        ("file_name,label,p\n/1,1,1\n0.png,1,\n3.png,,1\n4.png,1,1\n4.png,1,1\n", None, "bad-record", "and 3 more"),
+        # All that keeps lines from being records is said at once.
+        ("file_name,label,p\n/1,1,1\n0.png,1,\n3.png,,1\n4.png,1,1\n4.png,1,1\n", None, "bad-record", "and 2 more"),
     ):
         (tmp_path / "metadata.csv").write_text(text)
         refused(tmp_path, code, says, **{**given, "label_column": label_column})
