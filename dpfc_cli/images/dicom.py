@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from dpfc_cli import errors
 from dpfc_cli.errors import UserError, parameter
@@ -83,6 +82,8 @@ def check_installed() -> None:
 def pixels_of(data: bytes) -> int:
     """The pixels of a picture, of what the file declares. Raises ValueError if it is of a kind that is not read."""
     _transfer_syntax(data)
+    if data.count(b"\xfe\xff\0\xe0") + data.count(b"\xff\xfe\xe0\0") > MOST_ITEMS:
+        raise ValueError(f"it has more than {MOST_ITEMS} items of sequences")
     found = _read(data, stop_before_pixels=True)
     return _number(found, "Rows") * _number(found, "Columns")
 
@@ -131,11 +132,10 @@ def element_of(path: Path, name: str) -> str | None:
 
 
 def stored(data: bytes, check_jpeg: Callable[[bytes], None]) -> Stored:
-    """The picture of a file. check_jpeg: refuses a JPEG that would take too long. Exception: the file is damaged, or of
-    a kind that is not read. pydicom may raise anything.
+    """The picture of a file for which `pixels_of` raised nothing. check_jpeg: refuses a JPEG that would take too long.
+    Exception: the file is damaged, or of a kind that is not read. pydicom may raise anything.
     """
     from pydicom.pixels.processing import apply_modality_lut
-    from pydicom.pixels.utils import pixel_array
 
     syntax = _transfer_syntax(data)
     found = _read(data, stop_before_pixels=False)
@@ -155,7 +155,7 @@ def stored(data: bytes, check_jpeg: Callable[[bytes], None]) -> Stored:
     taken = found.Rows * found.Columns * samples * allocated / 8 * (2 / 3 if kind == "YBR_FULL_422" else 1)
     if syntax in PLAIN and len(found.PixelData) > 1.4 * taken + 1:
         raise ValueError("it is DICOM with more pixel data than one picture of its kind has")
-    values = _jpeg(found, kind, check_jpeg) if syntax == BASELINE_JPEG else pixel_array(found, index=0, raw=False)
+    values = _jpeg(found, kind, check_jpeg) if syntax == BASELINE_JPEG else _decoded(found)
     if kind in COLOURS:
         return Stored(values=values)
     shape = str(found.get("PresentationLUTShape") or GREY[kind]).strip()
@@ -165,12 +165,14 @@ def stored(data: bytes, check_jpeg: Callable[[bytes], None]) -> Stored:
         )
     padding = _padding(found, values, bits)
     rescale, unclear = _meaning(found)
-    if found.get("ModalityLUTSequence"):
-        if rescale is not None or allocated > 16:
-            raise ValueError("it is DICOM with a modality table beside a slope, or for more than 16 bits")
+    table = found.get("ModalityLUTSequence")
+    if table:
+        first = int(table[0].LUTDescriptor[1])
+        if rescale is not None or allocated > 16 or (signed and first >= 1 << 15):
+            raise ValueError("it is DICOM with a modality table beside a slope, or for other values than it has")
         # In 32 bits: pydicom subtracts the first value of the table from these.
         values, signed = apply_modality_lut(values.astype(np.int32), found), 0
-        bits, rescale = 8 * values.dtype.itemsize, (1.0, 0.0)
+        bits = 8 * values.itemsize
     slope, intercept = rescale or (1.0, 0.0)
     return Stored(
         values=values,
@@ -178,15 +180,23 @@ def stored(data: bytes, check_jpeg: Callable[[bytes], None]) -> Stored:
         lowest=-(1 << bits - 1) if signed else 0,
         slope=slope,
         intercept=intercept,
-        rescaled="ModalityLUTSequence" in found or (slope, intercept) != (1.0, 0.0),
+        rescaled=bool(table) or (slope, intercept) != (1.0, 0.0),
         unclear=unclear,
         inverted=kind == "MONOCHROME1",
         padding=padding,
     )
 
 
+def _decoded(found: Any, **options: Any) -> NDArray[Any]:
+    from pydicom.pixels.utils import pixel_array
+
+    # Other decoders of RLE may be installed.
+    return pixel_array(found, index=0, raw=False, decoding_plugin="pydicom", **options)
+
+
 def _jpeg(found: Any, kind: str, check_jpeg: Callable[[bytes], None]) -> NDArray[Any]:
     """The values of the JPEG inside, (H, W) or (H, W, 3). It must have the size and the kind that the file says."""
+    from PIL import Image
     from pydicom.encaps import get_frame
 
     jpeg = get_frame(found.PixelData, 0, number_of_frames=1)
@@ -208,8 +218,6 @@ def _jpeg(found: Any, kind: str, check_jpeg: Callable[[bytes], None]) -> NDArray
 
 def _padding(found: Any, values: NDArray[Any], bits: int) -> NDArray[np.bool_] | None:
     """Which values stand for no picture, as viewers show nothing there; None if the file has no such values."""
-    from pydicom.pixels.utils import pixel_array
-
     if (first := found.get("PixelPaddingValue")) is None:
         return None
     last = found.get("PixelPaddingRangeLimit")
@@ -218,13 +226,11 @@ def _padding(found: Any, values: NDArray[Any], bits: int) -> NDArray[np.bool_] |
         # The numbers have 16 bits, too. Some files store them with the other sign.
         ends = ends.astype(values.dtype)
     low, high = sorted(ends.tolist())
-    half = 1 << bits - 1
-    least = -half if values.dtype.kind == "i" else 0
-    if bits < 8 * values.itemsize and not least <= low <= high < least + 2 * half:
-        # Only bits that are not stored bits can tell such values from others, and overlays may lie there, too.
-        whole = pixel_array(found, index=0, raw=False, correct_unused_bits=False)
-        if not np.array_equal(whole, values):
-            raise ValueError("it is DICOM with padding beyond its stored bits")
+    least = -1 << bits - 1 if values.dtype.kind == "i" else 0
+    beyond = bits < 8 * values.itemsize and not least <= low <= high < least + (1 << bits)
+    # Such values differ from others in bits that are not stored ones. Overlays may lie there, too.
+    if beyond and not np.array_equal(_decoded(found, correct_unused_bits=False), values):
+        raise ValueError("it is DICOM with padding beyond its stored bits")
     return np.asarray((values >= low) & (values <= high))
 
 
@@ -258,8 +264,6 @@ def _line(found: Any, what: str) -> tuple[float, float] | None:
 def _read(data: bytes, *, stop_before_pixels: bool) -> Any:
     from pydicom import config, dcmread
 
-    if data.count(b"\xfe\xff\0\xe0") + data.count(b"\xff\xfe\xe0\0") > MOST_ITEMS:
-        raise ValueError(f"it has more than {MOST_ITEMS} items of sequences")
     config.settings.reading_validation_mode = config.IGNORE
     try:
         return dcmread(io.BytesIO(data), specific_tags=list(ELEMENTS), stop_before_pixels=stop_before_pixels)

@@ -24,8 +24,6 @@ PLACES = ("nowhere", "file", "shared", "frame", "table")
 DEPTHS = ((8, 8), (16, 12), (16, 16), (32, 20))
 """Bits allocated, and bits stored."""
 WINDOW = (-300.0, 500.0)
-FIRST, ENTRIES = 3, 50
-"""Of tables: the first value that they map, and how many they do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +70,12 @@ def case(
         padding = (values >= first) & (values <= last)
     meant, slope, intercept = values.astype(float), 1.0, 0.0
     if place == "table":
-        table, entries = Dataset(), rng.integers(0, 1 << 16, ENTRIES)
-        table.LUTDescriptor, table.LUTData, table.ModalityLUTType = [ENTRIES, FIRST, 16], entries.tolist(), "OD"
-        table["LUTDescriptor"].VR = table["LUTData"].VR = "US"
+        first, entries = -20 if signed else 3, rng.integers(0, 1 << 16, 50)
+        table = Dataset()
+        table.LUTDescriptor, table.LUTData, table.ModalityLUTType = [len(entries), first, 16], entries.tolist(), "OD"
+        table["LUTDescriptor"].VR, table["LUTData"].VR = "SS" if signed else "US", "US"
         elements["ModalityLUTSequence"] = [table]
-        meant = entries[np.clip(values.astype(int) - FIRST, 0, ENTRIES - 1)].astype(float)
+        meant = entries[np.clip(values.astype(int) - first, 0, len(entries) - 1)].astype(float)
         low, high = 0, (1 << 16) - 1
     elif place != "nowhere":
         slope, intercept = float(rng.choice([-2, 0.25, 1, 3])), float(rng.choice([-1024, 0, 7.5]))
