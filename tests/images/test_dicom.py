@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate
 from pydicom.pixels.processing import convert_color_space
@@ -261,6 +262,8 @@ def test_no_other_element_becomes_a_value(monkeypatch: pytest.MonkeyPatch) -> No
         group.FrameContentSequence = [content]
         group["FrameContentSequence"].is_undefined_length = True
     decode(written(RAMP, **groups), "a", PLAIN)
+    inside = read[-1].PerFrameFunctionalGroupsSequence[0].FrameContentSequence[0]
+    assert isinstance(inside.get_item("FrameAcquisitionDateTime"), RawDataElement)
     assert {element.keyword for found in read for element in found} <= set(dicom.ELEMENTS)
     assert read
     assert "Patient" not in " ".join(dicom.ELEMENTS)
