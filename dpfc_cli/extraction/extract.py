@@ -332,6 +332,9 @@ _NOTICED: dict[sets.Notice, str] = {
     "dark": "uses less than a quarter of the grey values that its file can hold, so it becomes nearly one shade. "
     f"If the device gives fewer bits, say so: {parameter('window')} 0,4095 for 12 bits. Take these numbers from "
     "the device, not from the pictures.",
+    "rescaled": "says what its grey values mean (DICOM with a slope and an intercept, or with a table), and is read "
+    "without a window. If these differ between pictures, as between devices, one shade has several meanings. Name the "
+    f"values that become black and white: {parameter('window')} -1000,400 (for computed tomography, Hounsfield units).",
     "turned": "has an EXIF orientation, and is read as its pixels lie. If pictures should be turned as cameras "
     f"mean it: {parameter('exif')}.",
 }

@@ -33,7 +33,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
+from PIL import Image, UnidentifiedImageError, _imaging
 
 from dpfc_cli.errors import GUARDED, UserError, secret
 from dpfc_cli.geometry import Geometry
@@ -279,31 +279,30 @@ def _decoded_dicom(data: bytes, preparation: Preparation, within: Within) -> Pix
     # Reading the elements takes the memory of a few copies of the file.
     with within(bound(len(data), 0)):
         whole = _bounded(pixels_of(data))
-    with within(bound(len(data), whole)):
-        found = stored(data)
-        values = found.values
-        if values is not None:
-            if values.ndim == 2:
-                values = _levels_of(values, found, preparation)
-            return _fitted(Image.fromarray(values).convert("RGB"), preparation)
-    # The picture of a JPEG inside may be larger than the file around it says.
-    check_jpeg(found.jpeg)
-    opened = Image.open(io.BytesIO(found.jpeg), formats=("JPEG",))
-    with within(bound(len(data), _bounded(opened.width * opened.height))):
-        opened.load()
-        image = opened.convert("RGB")
-        return _fitted(ImageOps.invert(image) if found.inverted else image, preparation)
+    # Converting colours of 8 bits takes 30 bytes for each pixel.
+    with within(bound(len(data), 2 * whole)):
+        found = stored(data, check_jpeg)
+        values: Any = found.values if found.values.ndim == 3 else _levels_of(found, preparation)
+        return _fitted(Image.fromarray(values).convert("RGB"), preparation)
 
 
-def _levels_of(values: Any, found: Stored, preparation: Preparation) -> Pixels:
-    count = 1 << found.bits
-    if preparation.window is not None and found.bits > 8:
+def _levels_of(found: Stored, preparation: Preparation) -> Pixels:
+    count, values = 1 << found.bits, found.values
+    if preparation.window is not None and (found.bits > 8 or found.rescaled):
+        if found.unclear:
+            raise ValueError("it is DICOM that states two meanings of its values, so a window could be of either")
         shown = levels(values, preparation.window, found.slope, found.intercept)
     else:
+        if found.rescaled:
+            preparation.notices.add("rescaled")
         if found.bits > 8 and narrow(values, count):
             preparation.notices.add("dark")
         shown = levels(values, (found.lowest, max(found.lowest + count - 1, 1)))
-    return 255 - shown if found.inverted else shown
+        shown = 255 - shown if found.slope < 0 else shown
+    shown = 255 - shown if found.inverted else shown
+    if found.padding is not None:
+        shown[found.padding] = 0
+    return shown
 
 
 def _bounded(pixels: int) -> int:

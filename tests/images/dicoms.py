@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from typing import Any
 
 import numpy as np
 from pydicom.dataset import Dataset, FileMetaDataset
@@ -47,3 +48,16 @@ def written(values: np.ndarray, syntax: UID = ExplicitVRLittleEndian, **elements
     file = io.BytesIO()
     found.save_as(file, enforce_file_format=True)
     return file.getvalue()
+
+
+def rescale(slope: object, intercept: object, place: str) -> dict[str, Any]:
+    """The elements that say a slope and an intercept: of the file, or of the groups of all frames ('shared') or of one
+    ('frame').
+    """
+    found, group = Dataset(), Dataset()
+    found.RescaleSlope, found.RescaleIntercept, found.RescaleType = str(slope), str(intercept), "HU"
+    group.PixelValueTransformationSequence = [found]
+    if place == "file":
+        return {name: found[name].value for name in ("RescaleSlope", "RescaleIntercept")}
+    shared = {"SharedFunctionalGroupsSequence": [group if place == "shared" else Dataset()]}
+    return shared | ({"PerFrameFunctionalGroupsSequence": [group]} if place == "frame" else {})

@@ -321,7 +321,9 @@ def pictures(kind: str) -> Target:
 def make_dicoms(folder: Path) -> None:
     values, jpeg = PICTURES[:, :, 0].astype(np.uint16) * 16, io.BytesIO()
     Image.fromarray(PICTURES).convert("L").save(jpeg, "JPEG")
-    files = [dicoms.written(values), dicoms.written(values, RLELossless), dicoms.written(PICTURES, RescaleSlope="2")]
+    groups = dicoms.rescale(2, -1024, "frame")
+    files = [dicoms.written(values, PixelPaddingValue=7, **groups), dicoms.written(values, RLELossless)]
+    files.append(dicoms.written(PICTURES, PhotometricInterpretation="YBR_FULL"))
     small = values.astype(np.uint8)
     files.append(dicoms.written(small, JPEGBaseline8Bit, PixelData=encapsulate([jpeg.getvalue()])))
     for i, data in enumerate(files):
