@@ -1,8 +1,9 @@
-"""Encoded pictures to pixels, with Pillow.
+"""Encoded pictures to pixels. simplejpeg reads JPEG, because it tells what libjpeg repairs; Pillow reads all others.
 
 One rule holds for all pictures. First a picture is converted to RGB: grey is repeated, 16-bit grey keeps its high byte
 (as Pillow does with 16-bit colour) or is brought to levels by a window, CMYK and palettes are converted, transparency
-is dropped, and an animation gives its first frame. EXIF orientation is applied only if the `Preparation` says so:
+and colour profiles are dropped, and an animation gives its first frame. What the libraries of the field read in two
+ways is refused. EXIF orientation is applied only if the `Preparation` says so:
 torchvision and TensorFlow Datasets do not apply it, so the backbones were trained without it. (Pillow itself always
 turns TIFF.) Then the picture is brought to a `Geometry`.
 
@@ -33,7 +34,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
+from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError, _imaging
+from simplejpeg import decode_jpeg
 
 from dpfc_cli.errors import GUARDED, UserError, secret
 from dpfc_cli.geometry import Geometry
@@ -228,6 +230,8 @@ _room = Room(TOGETHER)
 
 # Pillow looks for its decoders when it first needs one. A second thread at that moment would find none.
 Image.init()
+# Pillow's own reader of TIFF without compression takes planes, tiles and missing strips for others than they are.
+TiffImagePlugin.READ_LIBTIFF = True
 # Pillow also warns about files that it decodes. It warns about very large ones too, but those are refused here.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -270,9 +274,9 @@ def _decoded(data: bytes, preparation: Preparation, within: Within) -> Pixels:
         opened = Image.open(io.BytesIO(data), formats=FORMATS)
         whole = _bounded(opened.width * opened.height)
         if whole <= pixels:
-            return _finished(opened, preparation)
+            return _finished(opened, data, preparation)
     with within(bound(len(data), whole) + turned * whole):
-        return _finished(opened, preparation)
+        return _finished(opened, data, preparation)
 
 
 def _decoded_dicom(data: bytes, preparation: Preparation, within: Within) -> Pixels:
@@ -312,16 +316,64 @@ def _bounded(pixels: int) -> int:
     return pixels
 
 
-def _finished(opened: Image.Image, preparation: Preparation) -> Pixels:
-    opened.load()
+def _finished(opened: Any, data: bytes, preparation: Preparation) -> Pixels:
+    top = _largest(opened)
+    if opened.format in ("JPEG", "MPO"):
+        image = _jpeg(data, opened.mode)
+    else:
+        if opened.format == "PNG":
+            # Pillow takes pixels without a look at their checksums.
+            Image.open(io.BytesIO(data), formats=("PNG",)).verify()
+        opened.load()
+        image = _rgb(opened, top, preparation)
     turn = _turn(opened) if preparation.exif else None
-    image = _rgb(opened, preparation)
     if not preparation.exif:
         # EXIF data that are not needed do no harm if they are damaged.
         with suppress(Exception):
             if _turn(opened) is not None:
                 preparation.notices.add("turned")
     return _fitted(image if turn is None else image.transpose(turn), preparation)
+
+
+def _jpeg(data: bytes, mode: str) -> Image.Image:
+    if mode != "CMYK":
+        return Image.fromarray(decode_jpeg(data))
+    pixels = decode_jpeg(data, mode)
+    # Adobe's programs store them inverted, and all others follow.
+    inks = Image.frombuffer(mode, pixels.shape[1::-1], np.invert(pixels, out=pixels), "raw", mode, 0, 1)
+    return inks.convert("RGB")
+
+
+def _largest(opened: Any) -> int:
+    """The largest value that a picture can hold, as it says; 0 if its values are signed or floats. ValueError if
+    libraries of the field differ in what it says.
+    """
+    # WebP has none.
+    tile = opened.tile[0] if opened.tile else None
+    raw, *more = tile.args if tile and isinstance(tile.args, tuple) else (tile and tile.args,)
+    if opened.format == "PPM" and opened.mode != "F":
+        return int(more[0]) if more else 65_535 if opened.mode == "I" else 255
+    if opened.format == "PPM":
+        if opened.info["scale"] != 1:
+            raise ValueError("it scales its values, which libraries read in two ways")
+        return 0
+    if opened.format != "TIFF":
+        return 65_535 if ";16" in str(raw) else 255
+    # libtiff gives values in the machine's order of bytes. Pillow knows that of unsigned ones alone.
+    raw = raw.replace("BS", "S").replace("BF", "F")
+    opened.tile = [tile._replace(args=(raw, *more))]
+    tags = opened.tag_v2
+    bits, kinds, meaning = max(tags.get(258, (1,))), set(tags.get(339, (1,))), tags.get(_PHOTOMETRIC)
+    for refused, why in (
+        (meaning is None, "it does not say what its values mean"),
+        (meaning == 0 and bits > 8, f"its 0 is white, in {bits} bits"),
+        (bits <= 8 and kinds != {1}, f"its values are signed, in {bits} bits"),
+        (meaning == 3 and max(tags[320]) < 256, "its palette is too dark for one of 16 bits"),
+        (tags.get(254, 0) & 5, "its first page is a thumbnail or a mask"),
+    ):
+        if refused:
+            raise ValueError(f"{why}, which libraries read in two ways")
+    return (1 << bits) - 1 if kinds == {1} else 0
 
 
 def _turn(opened: Image.Image) -> Image.Transpose | None:
@@ -371,20 +423,37 @@ def fitted(image: Image.Image, geometry: Geometry) -> Image.Image:
     return whole
 
 
-def _rgb(image: Image.Image, preparation: Preparation) -> Image.Image:
-    if image.mode[0] in "IF" and preparation.window is not None:
-        return Image.fromarray(levels(np.asarray(image), preparation.window)).convert("RGB")
-    if image.mode.startswith("I;16"):
-        values = np.asarray(image)
-        if narrow(values, 1 << 16):
-            preparation.notices.add("dark")
-        return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
+def _rgb(image: Image.Image, top: int, preparation: Preparation) -> Image.Image:
     if image.mode[0] in "IF":
-        raise ValueError("its values have no stated range (32-bit grey); only a window states one")
-    if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")
+        return Image.fromarray(_grey(image, top, preparation)).convert("RGB")
+    if top > 255 and preparation.window is not None:
+        raise ValueError("it has colours, or a transparency, of 16 bits, and a window is for grey values")
+    if image.has_transparency_data:
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
+        *colours, alpha = (low < high for low, high in image.getextrema())
+        if alpha and not any(colours):
+            raise ValueError("it has one colour, and all else is in its transparency, which is dropped")
     # Converting an image that is RGB already would copy it.
-    return image if image.mode == "RGB" else image.convert("RGB")
+    image = image if image.mode == "RGB" else image.convert("RGB")
+    if top > 255 and narrow(np.asarray(image), 256):
+        preparation.notices.add("dark")
+    return image
+
+
+def _grey(image: Image.Image, top: int, preparation: Preparation) -> Pixels:
+    values = np.asarray(image)
+    if image.format == "PPM" and top:
+        # Pillow stretches them to 16 bits.
+        values = np.rint(values * (top / 65_535)).astype(np.int32)
+    if top == 2**32 - 1:
+        values = values.view(np.uint32)
+    if preparation.window is not None:
+        return levels(values, preparation.window)
+    if not 0 < top < 2**32 - 1:
+        raise ValueError("its values have no stated range (signed, floats, or of 32 bits); only a window states one")
+    if narrow(values, top + 1):
+        preparation.notices.add("dark")
+    return (values >> 8).astype(np.uint8) if top == 65_535 else levels(values, (0, top))
 
 
 def refusal(error: Exception, name: str) -> UserError:
