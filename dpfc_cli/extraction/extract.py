@@ -40,7 +40,7 @@ from dpfc_cli.sources.person_hints import persons_noticed, refuse_both
 
 Advance = Callable[[int, int], None]
 Wanted = Iterator[tuple[PlannedShard, sets.Decode, int, int]]
-LIBRARIES = ("jax", "numpy", "pillow", "h5py")
+LIBRARIES = ("jax", "numpy", "pillow", "simplejpeg", "h5py")
 OPENING, LOADING, EXTRACTING = "Opening the data set", "Loading the model", "Extracting"
 LOOKING = "Looking for more broken pictures"
 """The stages that progress is told. More words may follow after a colon."""
@@ -332,6 +332,7 @@ _NOTICED: dict[sets.Notice, str] = {
     "dark": "uses less than a quarter of the grey values that its file can hold, so it becomes nearly one shade. "
     f"If the device gives fewer bits, say so: {parameter('window')} 0,4095 for 12 bits. Take these numbers from "
     "the device, not from the pictures.",
+    "frames": "has several frames or pages, and only the first is taken.",
     "rescaled": "says what its grey values mean (DICOM with a slope and an intercept, or with a table), and is read "
     "without a window. If these differ between pictures, as between devices, one shade has several meanings. Name the "
     f"values that become black and white: {parameter('window')} -1000,400 (for computed tomography, Hounsfield units).",

@@ -1,8 +1,9 @@
-"""Encoded pictures to pixels, with Pillow.
+"""Encoded pictures to pixels. simplejpeg reads JPEG, because it tells what libjpeg repairs; Pillow reads all others.
 
 One rule holds for all pictures. First a picture is converted to RGB: grey is repeated, 16-bit grey keeps its high byte
 (as Pillow does with 16-bit colour) or is brought to levels by a window, CMYK and palettes are converted, transparency
-is dropped, and an animation gives its first frame. EXIF orientation is applied only if the `Preparation` says so:
+and colour profiles are dropped, and an animation gives its first frame. What the libraries of the field read in two
+ways is refused. EXIF orientation is applied only if the `Preparation` says so:
 torchvision and TensorFlow Datasets do not apply it, so the backbones were trained without it. (Pillow itself always
 turns TIFF.) Then the picture is brought to a `Geometry`.
 
@@ -33,7 +34,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError, _imaging
+from PIL import Image, TiffImagePlugin, UnidentifiedImageError, _imaging
+from simplejpeg import decode_jpeg
 
 from dpfc_cli.errors import GUARDED, UserError, secret
 from dpfc_cli.geometry import Geometry
@@ -101,9 +103,10 @@ _Order = Literal["little", "big"]
 _ORDERS: dict[bytes, _Order] = {b"II": "little", b"MM": "big"}
 _WIDTH, _PHOTOMETRIC, _COMPRESSION, _ROWS = 256, 262, 259, 278
 _TILE_WIDTH, _TILE_LENGTH = 322, 323
+_LENGTHS = (_WIDTH, _PHOTOMETRIC, _COMPRESSION, _ROWS, _TILE_WIDTH, _TILE_LENGTH)
 _OFFSETS = (273, 324)
-_BYTES = {1: 1, 6: 1, 3: 2, 8: 2, 4: 4, 9: 4, 13: 4, 16: 8, 17: 8}
-"""Bytes of a number of each TIFF type that libtiff takes for a length."""
+_BYTES = {3: 2, 4: 4, 16: 8}
+"""Bytes of a number of each TIFF type that a length may have."""
 _YCBCR, _JPEG, _ALL_ROWS = 6, 7, 2**32 - 1
 
 
@@ -153,21 +156,16 @@ def _tile(data: bytes) -> int:
     for tag, kind, values, field in struct.iter_unpack(entry, entries[: len(entries) // size * size]):
         if tag in _OFFSETS and values > MOST_STRIPS:
             raise ValueError(f"it has more than {MOST_STRIPS} strips or tiles")
-        if kind in _BYTES:
-            number[tag] = max(number.get(tag, 0), _number(data, field, _BYTES[kind], order))
+        if tag in _LENGTHS:
+            width = _BYTES.get(kind, len(field) + 1)
+            if width > len(field):
+                raise ValueError(f"its tag {tag} has a type that no length has")
+            number[tag] = max(number.get(tag, 0), int.from_bytes(field[:width], order))
     tile = number.get(_TILE_WIDTH, 0) * number.get(_TILE_LENGTH, 0)
     rows = number.get(_ROWS, _ALL_ROWS)
     if number.get(_PHOTOMETRIC) == _YCBCR and number.get(_COMPRESSION) != _JPEG and rows < _ALL_ROWS:
         return max(tile, rows * number.get(_WIDTH, 0))
     return tile
-
-
-def _number(data: bytes, field: bytes, width: int, order: _Order) -> int:
-    """The number of an entry. It lies in the entry's field, or where the field says if it is too long for that."""
-    if width > len(field):
-        at = int.from_bytes(field, order)
-        field = data[at : at + width]
-    return int.from_bytes(field[:width], order)
 
 
 def _canvas(data: bytes) -> int:
@@ -228,6 +226,8 @@ _room = Room(TOGETHER)
 
 # Pillow looks for its decoders when it first needs one. A second thread at that moment would find none.
 Image.init()
+# Pillow's own reader of TIFF without compression takes planes, tiles and missing strips for others than they are.
+TiffImagePlugin.READ_LIBTIFF = True
 # Pillow also warns about files that it decodes. It warns about very large ones too, but those are refused here.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -270,9 +270,9 @@ def _decoded(data: bytes, preparation: Preparation, within: Within) -> Pixels:
         opened = Image.open(io.BytesIO(data), formats=FORMATS)
         whole = _bounded(opened.width * opened.height)
         if whole <= pixels:
-            return _finished(opened, preparation)
+            return _finished(opened, data, preparation)
     with within(bound(len(data), whole) + turned * whole):
-        return _finished(opened, preparation)
+        return _finished(opened, data, preparation)
 
 
 def _decoded_dicom(data: bytes, preparation: Preparation, within: Within) -> Pixels:
@@ -311,16 +311,63 @@ def _bounded(pixels: int) -> int:
     return pixels
 
 
-def _finished(opened: Image.Image, preparation: Preparation) -> Pixels:
-    opened.load()
+def _finished(opened: Any, data: bytes, preparation: Preparation) -> Pixels:
+    if opened.format in ("JPEG", "MPO"):
+        image = _jpeg(data, opened.mode)
+    else:
+        top = _largest(opened)
+        if opened.format == "PNG":
+            # Pillow takes the pixels without a look at their checksums.
+            Image.open(io.BytesIO(data), formats=("PNG",)).verify()
+        opened.load()
+        image = _rgb(opened, top, preparation)
     turn = _turn(opened) if preparation.exif else None
-    image = _rgb(opened, preparation)
-    if not preparation.exif:
-        # EXIF data that are not needed do no harm if they are damaged.
-        with suppress(Exception):
-            if _turn(opened) is not None:
-                preparation.notices.add("turned")
+    # What is not needed does no harm if it is damaged.
+    with suppress(Exception):
+        if not preparation.exif and _turn(opened) is not None:
+            preparation.notices.add("turned")
+    with suppress(Exception):
+        # The second picture of an MPO is the first one again, for a small or a bright screen.
+        if opened.format != "MPO" and (opened.tag_v2.next if opened.format == "TIFF" else opened.is_animated):
+            preparation.notices.add("frames")
     return _fitted(image if turn is None else image.transpose(turn), preparation)
+
+
+def _jpeg(data: bytes, mode: str) -> Image.Image:
+    if mode != "CMYK":
+        return Image.fromarray(decode_jpeg(data))
+    pixels = decode_jpeg(data, mode)
+    # Adobe's programs store inks inverted. All others took that for the rule.
+    return Image.frombuffer(mode, pixels.shape[1::-1], np.invert(pixels, out=pixels), "raw", mode, 0, 1).convert("RGB")
+
+
+def _largest(opened: Any) -> int:
+    """The largest value that a picture can hold, as its header says; 0 for signed values and floats. ValueError if
+    libraries of the field differ in what the header says.
+    """
+    # WebP has no tile.
+    tile: Any = opened.tile[0] if opened.tile else None
+    raw, *more = tile.args if tile and isinstance(tile.args, tuple) else (tile and tile.args,)
+    if opened.format == "PPM":
+        if opened.info.get("scale", 1) != 1:
+            raise ValueError("it scales its values, which libraries read in two ways")
+        return int(more[0]) if more else 65_535 if opened.mode == "I" else 255
+    if opened.format != "TIFF":
+        return 65_535 if opened.format == "PNG" and ";16" in raw else 255
+    # libtiff gives values in the machine's order of bytes. Pillow knows that of unsigned ones alone.
+    opened.tile = [tile._replace(args=(raw.replace("BS", "S").replace("BF", "F"), *more))]
+    tags = opened.tag_v2
+    bits, kinds, meaning = max(tags.get(258, (1,))), tags.get(339, (1,)), tags.get(_PHOTOMETRIC)
+    for refused, why in (
+        (meaning is None, "it does not say what its values mean"),
+        (meaning == 0 and bits > 8, f"its 0 is white, in {bits} bits"),
+        (bits == 8 and 2 in kinds, "its values are signed, in 8 bits"),
+        (meaning == 3 and max(tags[320]) < 256, "its palette is nearly black"),
+        (tags.get(254, 0) & 5, "its first page is a thumbnail or a mask"),
+    ):
+        if refused:
+            raise ValueError(f"{why}, which libraries read in two ways")
+    return (1 << bits) - 1 if set(kinds) == {1} else 0
 
 
 def _turn(opened: Image.Image) -> Image.Transpose | None:
@@ -370,20 +417,37 @@ def fitted(image: Image.Image, geometry: Geometry) -> Image.Image:
     return whole
 
 
-def _rgb(image: Image.Image, preparation: Preparation) -> Image.Image:
-    if image.mode[0] in "IF" and preparation.window is not None:
-        return Image.fromarray(levels(np.asarray(image), preparation.window)).convert("RGB")
-    if image.mode.startswith("I;16"):
-        values = np.asarray(image)
-        if narrow(values, 1 << 16):
-            preparation.notices.add("dark")
-        return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
+def _rgb(image: Any, top: int, preparation: Preparation) -> Image.Image:
     if image.mode[0] in "IF":
-        raise ValueError("its values have no stated range (32-bit grey); only a window states one")
-    if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")
+        return Image.fromarray(_grey(image, top, preparation)).convert("RGB")
+    if top > 255 and preparation.window is not None:
+        raise ValueError("it has colours, or a transparency, of 16 bits, and a window is for grey values")
+    if image.has_transparency_data:
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
+        *varies, alpha = (low < high for low, high in image.getextrema())
+        if alpha and not any(varies):
+            raise ValueError("it has one colour, and all else is in its transparency, which is dropped")
     # Converting an image that is RGB already would copy it.
-    return image if image.mode == "RGB" else image.convert("RGB")
+    colours: Image.Image = image if image.mode == "RGB" else image.convert("RGB")
+    if top > 255 and narrow(np.asarray(colours), 256):
+        preparation.notices.add("dark")
+    return colours
+
+
+def _grey(image: Image.Image, top: int, preparation: Preparation) -> Pixels:
+    values = np.asarray(image)
+    if image.format == "PPM" and top:
+        # Pillow stretches them to 16 bits.
+        values = np.rint(values * (top / 65_535)).astype(np.int32)
+    if top == 2**32 - 1:
+        values = values.view(np.uint32)
+    if preparation.window is not None:
+        return levels(values, preparation.window)
+    if not 0 < top < 2**32 - 1:
+        raise ValueError("its values have no stated range (signed, floats, or of 32 bits); only a window states one")
+    if narrow(values, top + 1):
+        preparation.notices.add("dark")
+    return (values >> 8).astype(np.uint8) if top == 65_535 else levels(values, (0, top))
 
 
 def refusal(error: Exception, name: str) -> UserError:

@@ -35,10 +35,10 @@ Records = NDArray[np.int64]
 Window = tuple[float, float]
 """The grey values that become black and white. Those between them become the levels between."""
 
-Notice = Literal["dark", "rescaled", "turned"]
+Notice = Literal["dark", "frames", "rescaled", "turned"]
 """What is noticed of a picture. dark: it uses less than a quarter of the values that its file can hold, and there is no
-window. rescaled: its file says what grey values mean, and there is no window. turned: its EXIF orientation is not that
-of its pixels, and it is not turned."""
+window. frames: it has more of them than the one that is taken. rescaled: its file says what grey values mean, and there
+is no window. turned: its EXIF orientation is not that of its pixels, and it is not turned."""
 
 LARGEST = 1 << 30
 """Bytes of the largest file that is read into memory as a whole. The largest official one has 155 MB. This bounds what
