@@ -245,7 +245,7 @@ def _unwritable(path: Path, error: OSError | ValueError, then: str, room: str = 
 
 
 def digest_of(*parts: object) -> str:
-    """A digest of all that a training computes with, beside the records. Trainings of one command have the same."""
+    """A digest of all that a training computes with, beside the records. Equal trainings have the same."""
     digest = hashlib.sha256()
     for part in parts:
         _add(digest, part)
