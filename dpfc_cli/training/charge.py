@@ -25,9 +25,9 @@ from dpfc_cli.training.request import SPLIT
 class Receipt:
     """Proof that something was charged. Only `pay` and `charge` make one.
 
-    charge: the ledger's fact. by: who runs it now. ledger: all facts, this one included. after: the last outcome of the charge that this
-    process knows of: its id, if it goes on with a charge that was stopped. outcome: the id of the one that this process
-    writes.
+    charge: the ledger's fact. by: who runs it now. ledger: all facts, this one included. after: the last outcome of the
+    charge that this process knows of: its id, if it goes on with a charge that was stopped. outcome: the id of the one
+    that this process writes.
     """
 
     charge: Charge

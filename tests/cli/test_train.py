@@ -159,8 +159,7 @@ def test_the_same_training_is_charged_again_only_if_somebody_says_so(dpfc: Dpfc,
     assert len(charges()) == 1
     assert dpfc(*LINE, answer="y\n").exit_code == 0
     # What is said of it in the ledger makes it no other one.
-    for more in (("--purpose", "table 2"), ("--by", "Ada")):
-        dpfc(*LINE, *more, ends=6)
+    dpfc(*LINE, "--purpose", "table 2", "--by", "Ada", ends=6)
     for more in (("--again",), ("--seed", "1"), ("--seed", "2"), ("--dry-run",)):
         assert dpfc(*LINE, *more).exit_code == 0
     assert len(charges()) == 5

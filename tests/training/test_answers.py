@@ -255,9 +255,9 @@ def test_who_and_why_are_no_part_of_a_training(features: FeatureSet, monkeypatch
     assert any("a study" in text and "me" in text for text in told.said)
     # Who goes on with it has an outcome of its own.
     assert [each.by for each in ledger(features).all(Outcome)] == ["you", "you"]
-    for other in ({"purpose": "another"}, {"by": "you"}, {"by": "you", "purpose": "a study"}):
+    for by, purpose in (("me", "another"), ("you", None), ("you", "a study")):
         with refuses("exists"):
-            dpfc.train(features, method="dp-fc", steps=STEPS, epsilon=1.0, observer=Observer(), **other)
+            train(features, Observer(), by=by, purpose=purpose)
     train(features, by="you", again=True)
     assert [each.by for each in charges(features)] == ["me", "you"]
 
