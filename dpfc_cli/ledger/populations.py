@@ -22,6 +22,7 @@ from dpfc_cli.features import digests
 from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import private_folder
 from dpfc_cli.folders import LEDGER_DIGESTS, PARTIAL
 from dpfc_cli.ledger.facts import MOST_NAME, RESERVED, Fact, Set, account_name, is_note, noted
 from dpfc_cli.ledger.file import append, ledger_path, read
@@ -233,7 +234,7 @@ def keep_digests(ledger: Ledger, new: Sequence[Fact], files: Mapping[str, Path])
     try:
         for of, source in files.items():
             if source.exists() and not (folder / of).exists():
-                folder.mkdir(exist_ok=True)
+                private_folder(folder)
                 digests.copy(source, folder / of)
     except OSError as error:
         what = f"{quoted(folder)} cannot be written: {error.strerror or error}."

@@ -23,7 +23,7 @@ import dpfc_cli as dpfc
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import claimed
-from dpfc_cli.folders import LEDGER, LEDGER_ANSWERS
+from dpfc_cli.folders import LEDGER, LEDGER_ANSWERS, LEDGER_DIGESTS
 from dpfc_cli.heads import head as head_module
 from dpfc_cli.ledger.facts import Outcome, new_id
 from dpfc_cli.ledger.file import append
@@ -44,7 +44,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.train import plan
 from tests.closed import closed
-from tests.support import refuses
+from tests.support import blobs, refuses, shards_of
 from tests.training.requests import charges, ledger, states
 from tests.training.stopped import STEPS, Killed, Listener, assert_one_answer_each, failing, kept, killed_at, train
 
@@ -863,10 +863,36 @@ def test_heads_without_a_guarantee_keep_no_answers(features: FeatureSet, monkeyp
     assert kept() == []
 
 
-def test_answers_are_for_their_owner_alone(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("umask", [0o022, 0])
+def test_what_is_private_is_for_its_owner_alone_whatever_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    """Sets, also one that is not complete, the ledger and what lies beside it: files and folders."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("set", "begun"):
+        x, y = blobs(120, 5, 3, seed=len(name))
+        np.savez(tmp_path / f"{name}.npz", train_x=x, train_y=y)
+
+    def stopped(stage: str, done: int, total: int | None) -> None:
+        if done == 80:
+            raise KeyboardInterrupt
+
+    before = os.umask(umask)
+    try:
+        import_features(Path("set.npz"), tmp_path / "set", classes=3)
+        with shards_of(40), pytest.raises(KeyboardInterrupt):
+            import_features(Path("begun.npz"), tmp_path / "begun", classes=3, progress=stopped)
+        killed_at(2, monkeypatch)
+    finally:
+        os.umask(before)
+    made = [path for path in tmp_path.rglob("*") if path.suffix != ".npz"]
+    assert len(kept()) == 1
+    assert {"begun.partial", "settings.json", LEDGER, LEDGER_DIGESTS} < {path.name for path in made}
+    assert {(path.name, oct(path.stat().st_mode & 0o777)) for path in made if path.stat().st_mode & 0o077} == set()
+
+
+def test_who_may_not_look_for_answers_charges_nothing(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
     killed_at(2, monkeypatch)
-    assert kept()[0].stat().st_mode & 0o777 == 0o600
-    # Who may not look for them charges nothing.
     with closed(Path(LEDGER_ANSWERS)), refuses("unreadable"):
         train(features)
     assert states(features) == ["charged"]
