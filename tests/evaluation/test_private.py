@@ -52,7 +52,7 @@ from tests.support import blobs, drawn_sigmas, refuses
 from tests.training.requests import account, charges, ledger, states
 
 N, D, M = 300, 4, 7
-CLASSES = tuple("abcdefg")
+CLASSES = tuple("gbadfce")
 
 
 @pytest.fixture(scope="module")
