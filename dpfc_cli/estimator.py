@@ -361,8 +361,6 @@ def _set_of(arrays: Mapping[str, np.ndarray], classes: tuple[str, ...] | None, f
             )
         try:
             _remove(place)
-            # The ledger folder may be one that others can read, and the set keeps the mode of this one.
-            place.with_name(place.name + PARTIAL).mkdir(mode=0o700)
             with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as temporary:
                 source = Path(temporary, SOURCE)
                 source.mkdir()

@@ -5,7 +5,7 @@ sees half a file, and a file that was published survives a power cut.
 
 A link under the name of a temporary file is never followed. Otherwise another user who may write to the folder could
 make us overwrite a file elsewhere. Files that hold values of records are for their owner alone (`claimed`), and so
-are ledgers. Heads get the modes that the umask allows. Locks are flock's.
+are ledgers, and the folders of both (`private_folder`). Heads get the modes that the umask allows. Locks are flock's.
 """
 
 import errno
@@ -121,6 +121,11 @@ def _no_number(text: str) -> NoReturn:
 def temporary_beside(path: Path) -> Path:
     """A new name in the folder of `path`, for a file that is to become `path`. Nothing is made."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder for its owner alone. One that is there keeps the mode that it was given. Raises OSError."""
+    path.mkdir(mode=0o700, exist_ok=True)
 
 
 def sync(path: Path) -> None:

@@ -17,8 +17,8 @@ gives up the shared lock finishes the set, or makes what a killed one left. The 
 process, in any case. An import holds the folder's lock alone.
 
 **Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. So
-are the digests of records (`digests`) and the manifest, which has digests of the whole. The processes that make one set
-are of one user.
+are the digests of records (`digests`), the manifest and the settings, which have digests of the whole, and the folder.
+The processes that make one set are of one user.
 """
 
 import fcntl
@@ -295,7 +295,7 @@ class FeatureWriter:
                 try:
                     # With exist_ok it fails if another process renames the folder meanwhile.
                     with suppress(FileExistsError):
-                        self._partial.mkdir(parents=True)
+                        self._partial.mkdir(mode=0o700, parents=True)
                     begun = self._begun(settings)
                 except FileNotFoundError:
                     # Another process has completed the set, or has removed what it began.
@@ -334,7 +334,7 @@ class FeatureWriter:
         found = self._settings() if self.resumed else {}
         whose = {"population": settings["population"]}
         if not self.resumed or (isinstance(found, dict) and {**found, **whose} == settings):
-            files.replace(self._partial / SETTINGS, json.dumps(settings, sort_keys=True, indent=1).encode())
+            files.replace(self._partial / SETTINGS, json.dumps(settings, sort_keys=True, indent=1).encode(), 0o600)
             found = settings
         if self._shared:
             # Another process may take it before we do.

@@ -43,7 +43,7 @@ from pathlib import Path
 import numpy as np
 
 from dpfc_cli.errors import check_installed, conflict, quoted, unwritable
-from dpfc_cli.files import make
+from dpfc_cli.files import make, private_folder
 
 PURPOSE = "To make keys for masks"
 
@@ -65,7 +65,7 @@ def new_key(folder: Path) -> str:
 def keep(path: Path, data: bytes) -> None:
     """Write what a site keeps of an invitation, for its owner alone. UserError where it cannot be written."""
     try:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        private_folder(path.parent)
         make(path, data, 0o600)
     except OSError as error:
         raise unwritable(

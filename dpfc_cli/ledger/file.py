@@ -17,7 +17,6 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Literal
 
 from dpfc_cli.errors import Code, Note, UserError, damaged, printable, quoted
 from dpfc_cli.files import check_plain, json_of
@@ -44,7 +43,7 @@ def read(path: Path) -> Ledger:
         if not _size_of(path):
             return Ledger(path=path)
         # Not for reading alone: if a write was killed before its commit was whole, it has to be taken back first.
-        with closing(_connected(path, "rw")) as connection:
+        with closing(_connected(path)) as connection:
             # In one transaction, so that the schema that is checked is that of the rows.
             connection.execute("BEGIN")
             return _facts_in(connection, path)
@@ -68,8 +67,6 @@ def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> L
             connection.execute("BEGIN IMMEDIATE")
             with connection:
                 if not path.stat().st_size:
-                    # It names persons. Its journal gets the same mode. One that it is given later stays.
-                    path.chmod(0o600)
                     connection.execute(TABLE)
                 before = _facts_in(connection, path)
                 new, count = make(before), len(before.facts)
@@ -125,7 +122,10 @@ def _facts_in(connection: sqlite3.Connection, path: Path) -> Ledger:
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         _size_of(path)
-        with closing(_connected(path, "rwc")) as connection:
+        # It names persons. Its journal gets the same mode. One that it is given later stays.
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+        with closing(_connected(path)) as connection:
             # EXTRA also syncs the folder after the journal is removed: the row survives a power cut.
             connection.execute("PRAGMA synchronous = EXTRA")
             # Somebody may have switched to a log (WAL). Rows would then lie in a second file, which backups miss.
@@ -135,9 +135,9 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         raise _failed(f"The ledger {quoted(path)} cannot be written: {error}.", error, "unwritable") from error
 
 
-def _connected(path: Path, mode: Literal["rw", "rwc"]) -> sqlite3.Connection:
+def _connected(path: Path) -> sqlite3.Connection:
     """A connection to a ledger's file. It is in no transaction until one is begun."""
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=30, isolation_level=None)
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=30, isolation_level=None)
 
 
 def _size_of(path: Path) -> int:

@@ -11,10 +11,9 @@ trained, evaluated or said of a head compares no records. A picture that was enc
 """
 
 import hashlib
-import itertools
 import json
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from dpfc_cli.features import digests
 from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import private_folder
 from dpfc_cli.folders import LEDGER_DIGESTS, PARTIAL
 from dpfc_cli.ledger.facts import MOST_NAME, RESERVED, Fact, Set, account_name, is_note, noted
 from dpfc_cli.ledger.file import append, ledger_path, read
@@ -70,13 +70,24 @@ def check_new(folder: Path, manifest: Manifest, population: str | None) -> None:
     """Refuse, before a record is read, to make a set in a folder: as `check_begin`; and UserError where it is of the
     same source as a set of another named population.
     """
-    ledger = read(ledger_path(folder))
+    ledger, fact = read(ledger_path(folder)), _fact(folder, manifest, account_name(), population)
     check_begin(ledger)
-    listing = set(manifest.source["identity"]["listing"].values())
-    for each in ledger.all(Set):
-        theirs = ledger.populations_of(each.set)
-        if population and theirs and ledger.named(population) not in theirs and listing & set(each.listing.values()):
-            raise _of_two(f"This source and {each.name} have the same files", each.name, theirs)
+    _check_source(ledger.with_facts(fact), fact)
+
+
+def _check_source(after: Ledger, fact: Set) -> None:
+    for each, theirs in _apart(after, fact.set):
+        if {*fact.listing.values()} & {*each.listing.values()}:
+            raise _of_two(f"The source of {fact.name} and that of {each.name} have the same files", each.name, theirs)
+
+
+def _apart(after: Ledger, of: str) -> Iterator[tuple[Set, Collection[str]]]:
+    """The sets in whose populations nobody of a set may be, and these populations."""
+    mine = after.populations_of(of)
+    for other, facts in after.sets.items():
+        theirs = after.populations_of(other)
+        if mine and theirs and not mine & theirs:
+            yield facts[0], theirs
 
 
 def _of_two(shared: str, its: str, theirs: Collection[str], **fields: object) -> UserError:
@@ -96,13 +107,32 @@ def register(folder: Path, place: Path, manifest: Manifest, population: str | No
 
     def written(ledger: Ledger) -> list[Set]:
         check_begin(ledger)
-        # A run that was killed before the set had its name has written it down.
-        known = ledger.sets.get(fact.set, [])
-        new = replace(fact, replaces=tuple(each.id for each in known))
-        keep_digests(ledger, [new], {fact.set: place / digests.FILE})
-        return [] if {each.population for each in known} == {population} else [new]
+        return _said(ledger, fact, place)
 
     append(ledger_path(folder), written, "The set")
+
+
+def _said(ledger: Ledger, fact: Set, place: Path) -> list[Set]:
+    """The fact as it is to be written down; none if the ledger says as much already. place: where the set lies.
+
+    What was said of the set stays, whoever says what now: what was spent on those who were named leaves no sum.
+    """
+    known = ledger.sets.get(fact.set, [])
+    if known and fact.population in {None, *ledger.names(known)}:
+        return []
+    if any((each.population or "").startswith(RESERVED) for each in known):
+        what = f"{fact.name} is of a public data set, which has a population of its own."
+        raise refused("population", what, f"Leave out {parameter('population')}.")
+    fact = replace(fact, replaces=tuple(each.id for each in known if each.population is None))
+    after = ledger.with_facts(fact)
+    for account in after.accounts(after.populations_of(fact.set)) if known or fact.adopted else ():
+        if account.passed:
+            what = f"There is a cap ({account.population or 'each population'}). It would not hold any more."
+            remedy = "'dpfc budget' shows it. Remove it before, or unite the ledgers (merge) instead of adopting."
+            raise refused("population", what, remedy, "over-cap")
+    _check_source(after, fact)
+    keep_digests(ledger, [fact], {fact.set: place / digests.FILE})
+    return [fact]
 
 
 def check_same(features: FeatureSet, population: str | None) -> None:
@@ -148,23 +178,8 @@ def set_population(
         known = known_set(ledger, features, lacking=adopt)
         if adopt and known:
             raise refused("adopt", f"The ledger has {features.name}.", "There is nothing to adopt.", "exists")
-        if not adopt and population in {ledger.named(each.population) for each in known}:
-            return []
-        if any((each.population or "").startswith(RESERVED) for each in known):
-            what = f"{features.name} is of a public data set, which has a population of its own."
-            raise refused("population", what, f"Leave out {parameter('population')}.")
-        # Whoever was named stays named: what was spent on them leaves no sum.
-        unsaid = tuple(each.id for each in known if each.population is None)
         fact = _fact(features.folder, features.manifest, who, population)
-        fact = replace(fact, adopted=adopt or any(each.adopted for each in known), replaces=unsaid)
-        after = ledger.with_facts(fact)
-        for account in after.accounts(after.populations_of(fact.set)):
-            if account.passed:
-                what = f"There is a cap ({account.population or 'each population'}). It would not hold any more."
-                remedy = "'dpfc budget' shows it. Remove it before, or unite the ledgers (merge) instead of adopting."
-                raise refused("population", what, remedy, "over-cap")
-        keep_digests(ledger, [fact], {fact.set: features.folder / digests.FILE})
-        return [fact]
+        return _said(ledger, replace(fact, adopted=adopt), features.folder)
 
     return append(ledger_path(features.folder), said, "The population").account_of(features.manifest.id)
 
@@ -209,21 +224,17 @@ def keep_digests(ledger: Ledger, new: Sequence[Fact], files: Mapping[str, Path])
     """
     after, folder = ledger.with_facts(*new), ledger.path.parent / LEDGER_DIGESTS
     places = {of: folder / of if (folder / of).exists() else files.get(of, folder / of) for of in after.sets}
-    for of, other in itertools.product(files, after.sets):
-        mine, theirs = after.populations_of(of), after.populations_of(other)
-        if not (mine and theirs) or mine & theirs:
-            continue
-        count = digests.common(places[of], places[other])
+    for mine, (other, theirs) in ((after.sets[of][0], each) for of in files for each in _apart(after, of)):
+        count = digests.common(places[mine.set], places[other.set])
         # The rows tell it of equal sets, whatever became of the digests.
-        equal = {each.records for each in after.sets[of]} & {each.records for each in after.sets[other]}
+        equal = mine.records == other.records
         if count or equal:
-            name, its = (after.sets[each][0].name for each in (of, other))
-            shared = f"{name} and {its} share {'all records' if equal else counted(count, 'record')}"
-            raise _of_two(shared, its, theirs, count=count)
+            shared = f"{mine.name} and {other.name} share {'all records' if equal else counted(count, 'record')}"
+            raise _of_two(shared, other.name, theirs, count=count)
     try:
         for of, source in files.items():
             if source.exists() and not (folder / of).exists():
-                folder.mkdir(exist_ok=True)
+                private_folder(folder)
                 digests.copy(source, folder / of)
     except OSError as error:
         what = f"{quoted(folder)} cannot be written: {error.strerror or error}."

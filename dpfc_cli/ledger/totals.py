@@ -193,13 +193,9 @@ class Ledger:
         ignored = {fact for merge in self.all(Merge) for fact in merge.ignored}
         return frozenset(one for fact in self.facts if fact.id not in ignored for one in fact.replaces)
 
-    def holding(self, kind: type[Kind]) -> list[Kind]:
-        """The facts of a kind that no later one replaces."""
-        return [fact for fact in self.all(kind) if fact.id not in self._replaced]
-
     @property
     def caps(self) -> list[Cap]:
-        return [cap for cap in self.holding(Cap) if cap.most is not None]
+        return [cap for cap in self.all(Cap) if cap.id not in self._replaced and cap.most is not None]
 
     @cached_property
     def _same(self) -> dict[str, str]:
@@ -218,10 +214,11 @@ class Ledger:
 
     @cached_property
     def sets(self) -> dict[str, list[Set]]:
-        """The facts that hold about each set, by its id."""
+        """The facts that hold about each set, by its id. A name that was said is never replaced, only that none was."""
         found: dict[str, list[Set]] = {}
-        for each in self.holding(Set):
-            found.setdefault(each.set, []).append(each)
+        for each in self.all(Set):
+            if each.population is not None or each.id not in self._replaced:
+                found.setdefault(each.set, []).append(each)
         return found
 
     def populations_of(self, of: str) -> frozenset[str] | None:
@@ -236,7 +233,7 @@ class Ledger:
     @cached_property
     def populations(self) -> tuple[str, ...]:
         """The names of all populations of which there is a set or a cap."""
-        return tuple(sorted(self.names([*self.holding(Set), *self.caps])))
+        return tuple(sorted(self.names([*self.all(Set), *self.caps])))
 
     @cached_property
     def charges(self) -> tuple[Charge, ...]:
@@ -278,7 +275,7 @@ class Ledger:
             # After a merge the rows are in another order.
             charges=tuple(sorted((each for each in self.charges if counts(each.set)), key=lambda each: each.at)),
             caps=tuple(sorted(caps, key=lambda cap: cap.most or 0.0)),
-            adopted=any(each.adopted and counts(of) for of, facts in self.sets.items() for each in facts),
+            adopted=any(each.adopted and counts(each.set) for each in self.all(Set)),
         )
 
     def accounts(self, populations: Iterable[str] | None) -> list[Account]:

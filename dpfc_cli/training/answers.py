@@ -24,9 +24,9 @@ older copy was put over it: the training cannot go on. The ledger says how many 
 stopped or went on, and the header which file it is. An answer that cannot be kept is not handed out: the training
 stops, and the same command goes on with those before it.
 
-Its owner alone may read the file. What no rule here sees, after a kill: the file is cut and renamed by hand, a whole
-disk is put back, or an older copy gets the number of a file that was deleted, where the file system has no generations
-(NFS). Then answers are drawn again. It needs the same protection as the ledger.
+Its owner alone may read the file, and list its folder. What no rule here sees, after a kill: the file is cut and
+renamed by hand, a whole disk is put back, or an older copy gets the number of a file that was deleted, where the file
+system has no generations (NFS). Then answers are drawn again. It needs the same protection as the ledger.
 """
 
 import fcntl
@@ -45,7 +45,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, counted, damaged, quoted, unwritable
-from dpfc_cli.files import claimed, fill, json_of, opened, read_at, sync, write_at
+from dpfc_cli.files import claimed, fill, json_of, opened, private_folder, read_at, sync, write_at
 from dpfc_cli.folders import LEDGER_ANSWERS
 from dpfc_cli.heads.head import cards
 from dpfc_cli.ledger.facts import Charge
@@ -219,7 +219,7 @@ def begun(charge: Charge, plan: Plan, ledger: Path) -> Answers:
     path, file = _path_of(ledger.parent / LEDGER_ANSWERS, charge.id, 0), None
     size = sum(_DIGEST + length for length in _lengths(plan))
     try:
-        path.parent.mkdir(exist_ok=True)
+        private_folder(path.parent)
         # Its name is new. Who looks through the files holds it for a moment, and may remove it.
         while file is None:
             file = claimed(path)
@@ -245,7 +245,7 @@ def _unwritable(path: Path, error: OSError | ValueError, then: str, room: str = 
 
 
 def digest_of(*parts: object) -> str:
-    """A digest of all that a training computes with, beside the records. Trainings of one command have the same."""
+    """A digest of all that a training computes with, beside the records. Equal trainings have the same."""
     digest = hashlib.sha256()
     for part in parts:
         _add(digest, part)

@@ -72,9 +72,9 @@ def charge_of(
 def charge_of_training(
     calibrated: "Calibrated", features: FeatureSet, head: str, by: str, purpose: str | None
 ) -> Charge:
-    """What a training charges. Trainings of one command have the same digest."""
+    """What a training charges. Equal trainings have the same digest, whoever makes them and whatever for."""
     computed = (calibrated.options, calibrated.facts, calibrated.tuning, calibrated.before, calibrated.releases)
-    said = (calibrated.method.name, calibrated.method.source, calibrated.claimed, by, purpose, calibrated.federation)
+    said = (calibrated.method.name, calibrated.method.source, calibrated.claimed, calibrated.federation)
     noise, manifest = calibrated.privacy.seed, features.manifest
     digest = digest_of(manifest.id, manifest.fingerprint, noise, *computed, *said)
     return charge_of(calibrated, calibrated.method.name, features, head, digest, by, purpose)

@@ -25,12 +25,13 @@ from dpfc_cli.training.request import SPLIT
 class Receipt:
     """Proof that something was charged. Only `pay` and `charge` make one.
 
-    charge: the ledger's fact. ledger: all facts, this one included. after: the last outcome of the charge that this
-    process knows of: its id, if it goes on with a charge that was stopped. outcome: the id of the one that this process
-    writes.
+    charge: the ledger's fact. by: who runs it now. ledger: all facts, this one included. after: the last outcome of the
+    charge that this process knows of: its id, if it goes on with a charge that was stopped. outcome: the id of the one
+    that this process writes.
     """
 
     charge: Charge
+    by: str
     ledger: Ledger
     after: str | None = None
     outcome: str = field(default_factory=new_id)
@@ -140,7 +141,8 @@ def pay(planned: Planned, features: FeatureSet, charge: Charge, again: bool) -> 
         return made
 
     ledger = append(ledger_path(features.folder), allowed, "The charge")
-    return Paid(planned=planned, features=features, split=charge.split, receipt=Receipt(charge=made[0], ledger=ledger))
+    receipt = Receipt(charge=made[0], by=charge.by, ledger=ledger)
+    return Paid(planned=planned, features=features, split=charge.split, receipt=receipt)
 
 
 def charge(checked: Checked) -> Charged:
@@ -159,7 +161,7 @@ def charge(checked: Checked) -> Charged:
             paid = pay(calibrated, features, checked.charge, checked.request.again)
         else:
             answers = reopened(found, calibrated.plan)
-            receipt = _resumed(found.charge, answers, ledger_path(features.folder))
+            receipt = _resumed(found.charge, checked.request.whose, answers, ledger_path(features.folder))
             paid = Paid(planned=calibrated, features=features, split=SPLIT, receipt=receipt)
     except BaseException:
         if answers is not None:
@@ -169,7 +171,7 @@ def charge(checked: Checked) -> Charged:
     return Charged(checked=replace(checked, charge=paid.receipt.charge), paid=paid, answers=answers)
 
 
-def _resumed(charge: Charge, answers: Answers, path: Path) -> Receipt:
+def _resumed(charge: Charge, by: str, answers: Answers, path: Path) -> Receipt:
     made: list[Outcome] = []
 
     def goes_on(ledger: Ledger) -> list[Outcome]:
@@ -178,10 +180,11 @@ def _resumed(charge: Charge, answers: Answers, path: Path) -> Receipt:
         if last is not None and last.state == "written":
             raise UserError("This training has its head.", "Look for it: 'dpfc list'.", code="busy")
         after = None if last is None else last.id
-        made.append(Outcome(by=charge.by, charge=charge.id, state="resumed", answers=answers.answered, after=after))
+        made.append(Outcome(by=by, charge=charge.id, state="resumed", answers=answers.answered, after=after))
         return made
 
-    return Receipt(charge=charge, ledger=append(path, goes_on, "That the training goes on"), after=made[0].id)
+    ledger = append(path, goes_on, "That the training goes on")
+    return Receipt(charge=charge, by=by, ledger=ledger, after=made[0].id)
 
 
 def settle(
@@ -194,7 +197,7 @@ def settle(
     any case.
     """
     charge = receipt.charge
-    known: dict[str, Any] = {"id": receipt.outcome, "by": charge.by, "charge": charge.id, "after": receipt.after}
+    known: dict[str, Any] = {"id": receipt.outcome, "by": receipt.by, "charge": charge.id, "after": receipt.after}
     outcome = Outcome(**known, state=state, head=head, sha256=sha256, answers=answers)
 
     def unless_known(ledger: Ledger) -> list[Outcome]:

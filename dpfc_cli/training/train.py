@@ -5,7 +5,7 @@ The command line, Python callers and experiments all come this way. None of them
 
 from dataclasses import replace
 
-from dpfc_cli.errors import Note, UserError, notes
+from dpfc_cli.errors import Note, UserError, notes, printable
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.options import takes
 from dpfc_cli.training import public, public_start, tuning
@@ -58,6 +58,9 @@ def plan(request: Request, observer: Observer) -> Checked:
             f"This training was charged on {before.charge.at} and stopped. It goes on, and nothing more is "
             f"charged: {before.answered} of its {releases} releases have their answers."
         )
+        if (before.charge.by, before.charge.purpose) != (request.whose, request.purpose):
+            purpose = printable(before.charge.purpose or "none was said")
+            observer.say(f"The ledger keeps who charged it, {printable(before.charge.by)}, and its purpose: {purpose}.")
     return checked
 
 

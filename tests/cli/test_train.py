@@ -158,14 +158,15 @@ def test_the_same_training_is_charged_again_only_if_somebody_says_so(dpfc: Dpfc,
     assert "1.4652" in asked.stderr
     assert len(charges()) == 1
     assert dpfc(*LINE, answer="y\n").exit_code == 0
-    # What is said of it in the ledger makes it another one.
-    for more in (("--again",), ("--purpose", "table 2"), ("--seed", "1"), ("--seed", "2"), ("--dry-run",)):
+    # What is said of it in the ledger makes it no other one.
+    dpfc(*LINE, "--purpose", "table 2", "--by", "Ada", ends=6)
+    for more in (("--again",), ("--seed", "1"), ("--seed", "2"), ("--dry-run",)):
         assert dpfc(*LINE, *more).exit_code == 0
-    assert len(charges()) == 6
+    assert len(charges()) == 5
     before = heads()
     for more in (("--seed", "1"), ("--seed", "2")):
         dpfc(*LINE, *more, ends=6)
-    assert (len(charges()), heads()) == (6, before)
+    assert (len(charges()), heads()) == (5, before)
 
 
 def test_a_warning_is_for_programs_too_and_does_not_stand_above_a_refusal(dpfc: Dpfc, features: Path) -> None:

@@ -90,7 +90,7 @@ def test_what_the_ledger_says_now_is_what_budget_says(dpfc: Dpfc, head: Path) ->
     assert dpfc("budget", "--features", "blobs", "--cap", "3", ends=0)
     shutil.copytree("features", "other")
     for folder in ("features", "other"):
-        line = ("--epsilon", "2", "--method", "dp-ls", "--purpose", folder)
+        line = ("--epsilon", "2", "--method", "dp-ls", "--again")
         assert dpfc("train", "--features", f"{folder}/blobs", *line, ends=0)
     assert dpfc("budget", "--merge", "other/ledger.sqlite", ends=0)
     budget, verified = dpfc("budget", ends=0), dpfc("verify", HEAD, ends=0)

@@ -52,7 +52,7 @@ from tests.support import blobs, drawn_sigmas, refuses
 from tests.training.requests import account, charges, ledger, states
 
 N, D, M = 300, 4, 7
-CLASSES = tuple("abcdefg")
+CLASSES = tuple("gbadfce")
 
 
 @pytest.fixture(scope="module")
@@ -326,7 +326,7 @@ def test_of_equal_evaluations_that_were_checked_in_the_same_moment_one_is_charge
     features: FeatureSet, head: Head
 ) -> None:
     wanted = PrivateScoring(head, features, epsilon=1.0)
-    first, second = prepare(wanted), prepare(wanted)
+    first, second = prepare(wanted), prepare(replace(wanted, by="you", purpose="another"))
     private_evaluation.release(first)
     with refuses("exists"):
         private_evaluation.release(second)

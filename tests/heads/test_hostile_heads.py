@@ -180,7 +180,7 @@ FALSE: list[tuple[str, dict[str, Any]]] = [
     ("epsilon", {**EXACT, "delta": EXACT["delta"] / 2}),
     # No room for the sampler, and not enough.
     ("epsilon", {**EXACT, "eta": EXACT["delta"]}),
-    ("releases", {**EXACT, "eta": 0}),
+    *(("releases", {**EXACT, "eta": EXACT["eta"] * factor}) for factor in (0, 0.5, 1 - 1e-8)),
     ("releases", {**EXACT, "plan": [{**FIRST, "sigma": FIRST["sigma"] * 0.999}, SECOND, *REST]}),
     ("releases", {**EXACT, "plan": [{**FIRST, "rate": 0.5}, SECOND, *REST]}),
     ("releases", {**EXACT, "plan": [{**FIRST, "shape": [4, 4]}, SECOND, *REST]}),

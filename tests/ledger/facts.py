@@ -84,7 +84,7 @@ def next_fact(draw: random.Random, facts: Iterable[Fact], sampled: bool = True) 
         before = tuple(each.id for each in known.sets.get(of.set, ()))
         return a_set(whose, set=of.set, replaces=before if draw.random() < 0.5 else ())
     if kind == "cap":
-        held = [each.id for each in known.holding(Cap)]
+        held = [each.id for each in known.caps]
         return a_cap(
             draw.choice((None, 0.5, 1.0, 3.0)), whose, unit=draw.choice(("record", "person")),
             replaces=tuple(held) if draw.random() < 0.3 else (),
@@ -124,7 +124,7 @@ def by_hand(facts: Iterable[Fact], population: str | None, unit: str) -> float:
     gone = {one for fact in facts for one in fact.replaces}
     where: dict[str, set[str | None]] = {}
     for fact in facts:
-        if isinstance(fact, Set) and fact.id not in gone:
+        if isinstance(fact, Set) and (fact.population is not None or fact.id not in gone):
             where.setdefault(fact.set, set()).add(fact.population)
     spent: dict[str, dict[str, float]] = {}
     sampled = False

@@ -1,9 +1,11 @@
 """Nobody is in two named populations: what contradicts this is refused, and leaves nothing behind."""
 
 import json
+import random
 import shutil
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -11,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 import dpfc_cli
@@ -20,7 +24,8 @@ from dpfc_cli.extraction.extract import extract
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import digests
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.folders import LEDGER
+from dpfc_cli.folders import LEDGER, LEDGER_DIGESTS
+from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Cap, Set
 from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.merge import merge_ledgers
@@ -343,10 +348,110 @@ def test_a_set_is_written_down_before_it_has_its_name(place: Path) -> None:
     assert a_set(set=made.features.manifest.id).set in read(path).sets
 
 
-def test_a_set_that_was_written_down_and_had_no_name_yet_is_of_whom_it_is_said_to_be_now(place: Path) -> None:
-    first = FeatureSet(place / "first")
-    register(first.folder, first.folder, first.manifest, "b")
-    assert read(place / LEDGER).populations_of(first.manifest.id) == frozenset("b")
+Undo = Callable[[FeatureSet], object]
+
+
+def moved_back(features: FeatureSet) -> None:
+    """As a kill between the renaming and the tidying leaves it, or somebody who knows what to move."""
+    partial = features.folder.rename(features.folder.with_name(f"{features.folder.name}.partial"))
+    for shard in partial.glob("*.h5"):
+        shard.unlink()
+
+
+UNDONE: dict[str, Undo] = {
+    "moved back": moved_back,
+    "deleted": lambda features: shutil.rmtree(features.folder),
+    "deleted with its digests": lambda features: (
+        shutil.rmtree(features.folder),
+        (features.folder.parent / LEDGER_DIGESTS / features.manifest.id).unlink(missing_ok=True),
+    ),
+    "copied": lambda features: shutil.copytree(features.folder, features.folder.with_name("copy")),
+    "registered": lambda features: register(features.folder, features.folder, features.manifest, None),
+    "registered otherwise": lambda features: register(features.folder, features.folder, features.manifest, "b"),
+}
+
+
+@pytest.mark.parametrize("undo", UNDONE.values(), ids=UNDONE)
+@pytest.mark.parametrize("adopted", [False, True])
+def test_what_was_said_of_a_set_and_spent_on_it_stays(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undo: Undo, adopted: bool
+) -> None:
+    path, numbers = place / LEDGER, range(20, 30)
+    if adopted:
+        shutil.copytree(made_set(tmp_path / "elsewhere" / "second", numbers).folder, place / "second")
+        second = FeatureSet(place / "second")
+        dpfc_cli.set_population(second, "a", adopt=True)
+        written(path, a_charge(second.manifest.id))
+    else:
+        second = made_set(place / "second", numbers, "a")
+        written(path, a_cap(1.2, "a"), a_charge(second.manifest.id))
+    before = read(path).account("a")
+    undo(second)
+    for population in (None, "b"):
+        with suppress(UserError):
+            second = made_set(place / "second", numbers, population)
+        for folder in ("second", "copy"):
+            with suppress(UserError):
+                dpfc_cli.set_population(FeatureSet(place / folder), "b")
+    after = read(path).account("a")
+    assert (after.used("record"), after.adopted) == (before.used("record"), adopted)
+    if not adopted:
+        refused("over-cap", lambda: caps.check(read(path), a_charge(FeatureSet(place / "first").manifest.id)))
+
+
+def some_records(folder: Path) -> range:
+    """Those of a set: other ones for each name and each place."""
+    first = 10 * (folder.name == "x") + 20 * (folder.parent.name == "here")
+    return range(first, first + 6)
+
+
+def changed_somehow(draw: random.Random, here: Path, there: Path) -> bool:
+    """Do what somebody may do with sets and their ledger. Whether it said whose a set is of which nothing was said."""
+    name, whose = draw.choice(("x", "y")), draw.choice((None, "a", "b"))
+    folder, facts = here / name, read(here / LEDGER).facts
+    kind = draw.choice(("make", "make", "back", "copy", "bring", "delete", "say", "charge", "charge", "merge"))
+    with suppress(UserError, OSError):
+        if kind == "make":
+            made_set(folder, some_records(folder), whose)
+        elif kind == "back":
+            moved_back(FeatureSet(folder))
+            made_set(folder, some_records(folder), whose)
+        elif kind == "copy":
+            shutil.copytree(here / "x", folder)
+        elif kind == "bring":
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(there / name, folder)
+            dpfc_cli.set_population(FeatureSet(folder), whose, adopt=True)
+        elif kind == "delete":
+            draw.choice(list(UNDONE.values())[1:3])(FeatureSet(folder))
+        elif kind == "say":
+            dpfc_cli.set_population(FeatureSet(folder), whose)
+        elif kind == "charge":
+            known_set(read(here / LEDGER), FeatureSet(folder))
+            written(here / LEDGER, a_charge(FeatureSet(folder).manifest.id))
+        else:
+            merge_ledgers(here, there, apart=["a", "b"])
+    said = [fact for fact in facts if isinstance(fact, Set)]
+    new = [fact.set for fact in read(here / LEDGER).facts[len(facts) :] if isinstance(fact, Set)]
+    return bool(new) and kind != "merge" and not any(fact.population for fact in said if fact.set in new)
+
+
+@settings(max_examples=8, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(st.randoms(use_true_random=False))
+def test_whatever_is_done_no_total_falls_but_of_those_who_were_not_named(
+    tmp_path_factory: pytest.TempPathFactory, draw: random.Random
+) -> None:
+    folder = tmp_path_factory.mktemp("p")
+    places = folder / "here", folder / "there"
+    for place in places:
+        written(place / LEDGER, a_charge(made_set(place / "x", some_records(place / "x"), "a").manifest.id))
+    for _ in range(20):
+        here, there = places if draw.random() < 0.7 else places[::-1]
+        before = {name: read(here / LEDGER).account(name) for name in "ab"}
+        first = changed_somehow(draw, here, there)
+        for name, was in before.items():
+            now = read(here / LEDGER).account(name)
+            assert first or (now.used("record"), now.adopted) >= (was.used("record"), was.adopted)
 
 
 def test_a_link_to_a_set_with_a_ledger_elsewhere_is_in_nobodys_way(place: Path, tmp_path: Path) -> None:

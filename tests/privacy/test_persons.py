@@ -239,6 +239,19 @@ def test_room_is_left_for_the_most_that_rounding_can_add(query: Query) -> None:
     assert persons._rounding(query, left, right) == 2 * math.ceil(after - before)
 
 
+@pytest.mark.parametrize("bits", [10, 14, 18])
+def test_a_person_at_the_bound_counts_and_one_beyond_it_is_null_on_every_lattice(
+    bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A squared norm of 16ᵇ, and one more, where nothing is scaled: what decides is the check alone."""
+    monkeypatch.setattr(persons, "_scaled", lambda query, left, right, scale: (left, right))
+    side = 2.0**bits
+    left, right = np.array([[[side, 0.0], [0.0, 1.0]]] * 3), np.array([[[side, 0.0], [0.0, 0.0]]] * 3)
+    right[1, 1, 0], right[2, 0, 0] = 1.0, side - 1
+    found, _ = persons._bounded(ClassSums((Clip(1.0),)), left, right, Lattice(bits).unit)
+    assert found.any(axis=(1, 2)).tolist() == [True, False, True]
+
+
 def test_the_check_is_exact_at_the_bound() -> None:
     """A squared norm of 16ᵇ passes, and one more does not, though float64 cannot tell them apart."""
     side = 2**18

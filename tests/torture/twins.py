@@ -68,8 +68,8 @@ def plant(place: Path) -> None:
     def no_sum(self: Any, query: Query, sample: np.ndarray | None = None) -> np.ndarray:
         return np.zeros(planned(query, self._facts, 1.0).shape)
 
-    def connected(path: Path, mode: str) -> sqlite3.Connection:
-        return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=0.2, isolation_level=None)
+    def connected(path: Path) -> sqlite3.Connection:
+        return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=0.2, isolation_level=None)
 
     curator.Curator._sum = no_sum  # type: ignore[method-assign]
     file._connected = connected

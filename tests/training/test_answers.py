@@ -23,7 +23,7 @@ import dpfc_cli as dpfc
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import claimed
-from dpfc_cli.folders import LEDGER, LEDGER_ANSWERS
+from dpfc_cli.folders import LEDGER, LEDGER_ANSWERS, LEDGER_DIGESTS
 from dpfc_cli.heads import head as head_module
 from dpfc_cli.ledger.facts import Outcome, new_id
 from dpfc_cli.ledger.file import append
@@ -40,10 +40,11 @@ from dpfc_cli.training.answers import Answers, DamagedError, begun, digest_of
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.card import charge_of_training
 from dpfc_cli.training.charge import charge
+from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.train import plan
 from tests.closed import closed
-from tests.support import refuses
+from tests.support import blobs, refuses, shards_of
 from tests.training.requests import charges, ledger, states
 from tests.training.stopped import STEPS, Killed, Listener, assert_one_answer_each, failing, kept, killed_at, train
 
@@ -227,8 +228,6 @@ OTHERS: dict[str, dict[str, Any]] = {
     "steps": {"steps": STEPS + 1},
     "noise": {"epsilon": 1.5},
     "δ": {"delta": 1e-6},
-    "purpose": {"purpose": "another"},
-    "somebody else": {"by": "you"},
     "method": {"method": "dp-sgd"},
     "name of the head": {"out": "heads/other.safetensors"},
     "no claim": {"seed": 1, "out": "heads/other.research.safetensors"},
@@ -245,6 +244,22 @@ def test_another_command_is_another_training(features: FeatureSet, monkeypatch: 
         assert told is (name != "no claim")
     train(features)
     assert states(features) == ["written"] * (1 + len(OTHERS))
+
+
+def test_who_and_why_are_no_part_of_a_training(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on under its own charge, of which nothing is rewritten, and is charged again only if somebody says so."""
+    killed_at(2, monkeypatch, purpose="a study")
+    (before,), told = charges(features), Listener()
+    train(features, told, by="you", purpose="another")
+    assert (charges(features), states(features)) == ((before,), ["written"])
+    assert any("a study" in text and "me" in text for text in told.said)
+    # Who goes on with it has an outcome of its own.
+    assert [each.by for each in ledger(features).all(Outcome)] == ["you", "you"]
+    for by, purpose in (("me", "another"), ("you", None), ("you", "a study")):
+        with refuses("exists"):
+            train(features, Observer(), by=by, purpose=purpose)
+    train(features, by="you", again=True)
+    assert [each.by for each in charges(features)] == ["me", "you"]
 
 
 def test_another_version_and_other_features_are_another_training(
@@ -315,11 +330,11 @@ def test_the_digest_of_a_training_is_of_its_command_and_of_its_set(features: Fea
     manifest = features.manifest
     sets = [replace(manifest, id=new_id()), replace(manifest, backbone={"name": "vit"})]
     others: list[dict[str, Any]] = [
-        *({"steps": 3}, {"purpose": "a"}, {"by": "you"}, {"epsilon": 2.0}, {"tuning": {"chosen": 1}}),
+        *({"steps": 3}, {"epsilon": 2.0}, {"tuning": {"chosen": 1}}),
         {"before": {"mu": 0.1, "eta": 0.0, "plan": []}},
         *({"on": SimpleNamespace(manifest=each, split=features.split)} for each in sets),
     ]
-    assert made(head="another") == made()
+    assert made(head="another", purpose="a", by="you") == made()
     assert len({made(), *(made(**each) for each in others)}) == 1 + len(others)
 
 
@@ -450,7 +465,7 @@ def test_a_file_without_a_charge_or_without_a_header_is_removed_and_one_of_anoth
     def dying(*given: object) -> None:
         raise Killed
 
-    killed_at(0, monkeypatch, purpose="another", out="heads/other.safetensors")
+    killed_at(0, monkeypatch, delta=1e-6, out="heads/other.safetensors")
     (other,) = kept()
     with monkeypatch.context() as patch:
         patch.setattr(charge_module, "append", dying)
@@ -630,7 +645,7 @@ def test_while_the_ledger_lacks_the_charge_of_an_answer_nothing_is_charged(
     features: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is too old a copy. It is put back, or the newer one is merged."""
-    head, older = train(features, purpose="first").head, Path(LEDGER).read_bytes()
+    head, older = train(features, delta=1e-6).head, Path(LEDGER).read_bytes()
     killed_at(2, monkeypatch)
     newer, ready = Path(LEDGER).read_bytes(), plan(replace(asked(features), by="me"), Listener())
     (tmp_path / "backup").mkdir()
@@ -643,7 +658,7 @@ def test_while_the_ledger_lacks_the_charge_of_an_answer_nothing_is_charged(
         merge_ledgers(Path(), tmp_path / "backup")
 
     uses = (
-        lambda: train(features), lambda: train(features, purpose="another"), lambda: train(features, seed=1),
+        lambda: train(features), lambda: train(features, damping=0.5), lambda: train(features, seed=1),
         lambda: dpfc.evaluate_privately(head, features, "train", epsilon=1.0),
     )  # fmt: skip
     for mend in (put_back, merge):
@@ -848,10 +863,36 @@ def test_heads_without_a_guarantee_keep_no_answers(features: FeatureSet, monkeyp
     assert kept() == []
 
 
-def test_answers_are_for_their_owner_alone(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("umask", [0o022, 0])
+def test_what_is_private_is_for_its_owner_alone_whatever_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    """Sets, also one that is not complete, the ledger and what lies beside it: files and folders."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("set", "begun"):
+        x, y = blobs(120, 5, 3, seed=len(name))
+        np.savez(tmp_path / f"{name}.npz", train_x=x, train_y=y)
+
+    def stopped(stage: str, done: int, total: int | None) -> None:
+        if done == 80:
+            raise KeyboardInterrupt
+
+    before = os.umask(umask)
+    try:
+        import_features(Path("set.npz"), tmp_path / "set", classes=3)
+        with shards_of(40), pytest.raises(KeyboardInterrupt):
+            import_features(Path("begun.npz"), tmp_path / "begun", classes=3, progress=stopped)
+        killed_at(2, monkeypatch)
+    finally:
+        os.umask(before)
+    made = [path for path in tmp_path.rglob("*") if path.suffix != ".npz"]
+    assert len(kept()) == 1
+    assert {"begun.partial", "settings.json", LEDGER, LEDGER_DIGESTS} < {path.name for path in made}
+    assert {(path.name, oct(path.stat().st_mode & 0o777)) for path in made if path.stat().st_mode & 0o077} == set()
+
+
+def test_who_may_not_look_for_answers_charges_nothing(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
     killed_at(2, monkeypatch)
-    assert kept()[0].stat().st_mode & 0o777 == 0o600
-    # Who may not look for them charges nothing.
     with closed(Path(LEDGER_ANSWERS)), refuses("unreadable"):
         train(features)
     assert states(features) == ["charged"]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from dpfc_cli.privacy.accounting import delta_of, epsilon_for
 from dpfc_cli.trust.statement import RATES, curve, meaning, power
@@ -12,9 +13,9 @@ from dpfc_cli.trust.statement import RATES, curve, meaning, power
 EPSILONS = np.linspace(0, 30, 3_001)
 
 
-def card(mu: float, rate: float = 1.0) -> dict[str, Any]:
+def card(mu: float, rate: float = 1.0, **changed: float) -> dict[str, Any]:
     claim = {"claim": "private", "plan": [{"rate": rate}], "unit": "record"}
-    return {**claim, "mu": mu, "eta": 1e-70, "delta": 1e-5, "epsilon": epsilon_for(mu, 1e-5)}
+    return {**claim, "mu": mu, "eta": 1e-70, "delta": 1e-5, "epsilon": epsilon_for(mu, 1e-5), **changed}
 
 
 @pytest.mark.parametrize("mu", [0.05, 0.5, 2.0, 5.0])
@@ -26,6 +27,22 @@ def test_the_curve_of_full_passes_is_what_all_their_epsilons_say_together(mu: fl
         if bound < 0.5:
             assert power(card(mu), rate) == pytest.approx(bound, rel=1e-3)
         assert power(card(mu), rate) <= bound * (1 + 1e-9)
+
+
+def test_the_curve_has_all_that_delta_and_the_distance_of_the_noise_allow() -> None:
+    """Both are far larger here than those of trainings, where no figure would show them."""
+    known = card(1.0, eta=0.02)
+    for rate in (0.01, 0.3, 0.7, 0.99):
+        due = min(stats.norm.cdf(stats.norm.ppf(min(rate + 0.02, 1)) + 1) + 0.02, 1)
+        assert power(known, rate) == pytest.approx(due)
+    assert curve(known)[0] == (0, 0.02)
+    epsilon, delta = 1.5, 0.05
+    rates = np.linspace(0, 1, 101)
+    bounds = math.exp(epsilon) * rates + delta, 1 - math.exp(-epsilon) * (1 - delta - rates), np.ones(101)
+    sampled = card(1.0, 0.1, epsilon=epsilon, delta=delta)
+    due = np.min(bounds, axis=0)
+    assert np.interp(rates, *np.array(curve(sampled)).T) == pytest.approx(due)
+    assert [power(sampled, rate) for rate in rates] == pytest.approx(due)
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.1])
