@@ -44,6 +44,7 @@ _WORDS: dict[Refusal, str] = {
     "other-plan": "it has pinned another plan (compare the digests)",
     "refused": "its own check says no; its operator sees why",
     "not-charged": "it stops again and again, and its operator sees why",
+    "other-charges": "it has begun with other charges of the sites, so one of them has charged again",
     "out-of-order": "it expects another query of the plan, or stops again and again",
     "failed": "something went wrong there; its operator sees what",
 }
@@ -54,9 +55,11 @@ class RefusedError(UserError):
 
     def __init__(self, name: str, said: str) -> None:
         why = _WORDS.get(said, "it gives no reason that is known")  # type: ignore[call-overload]
+        goes_on = "Speak to its operator. Then the same command goes on: what was charged is not charged again."
+        ends = "Was one put back from an older backup? Put back what it had last, or make a new plan."
         super().__init__(
             f"Site '{name}' refuses: {why}.",
-            "Speak to its operator. Then the same command goes on: what was charged is not charged again.",
+            ends if said == "other-charges" else goes_on,
             code="conflict",
             site=name,
         )
@@ -127,7 +130,7 @@ def _with_fixed_signs(query: Query) -> tuple[Query, Any]:
 class Remote:
     """A site at a socket. mechanism: its plan and noise. patience: for how many seconds it may be away.
 
-    told: called with a line when it is away.
+    told: called with a line when it is away. charges: the ids of those of all sites, if there are masks.
     """
 
     name: str
@@ -136,6 +139,7 @@ class Remote:
     mechanism: Mechanism
     patience: float = PATIENCE
     told: Callable[[str], None] = lambda _: None
+    charges: bytes = b""
     _asked: list[Query] = field(default_factory=list, init=False)
 
     def say(self, asked: str, body: bytes = b"", limit: int = SHORT, **said: Any) -> tuple[str, memoryview]:
@@ -149,6 +153,8 @@ class Remote:
                     break
                 # It was started again since. It finds its charge, and goes on.
                 self.say("charge")
+                if self.charges and asked != "begin":
+                    self.say("begin", self.charges)
         except (OSError, ValueError) as error:
             raise UserError(
                 f"Site '{self.name}' does not answer at '{self.socket}'.",
@@ -271,7 +277,7 @@ def run(
     return head
 
 
-def _at_once(sites: Sequence[Remote], work: Callable[[Remote], None]) -> None:
+def _at_once(sites: Sequence[Remote], work: Callable[[Remote], object]) -> None:
     """Do something with all sites at the same time. The first error is raised when all have ended."""
     with ThreadPoolExecutor(len(sites)) as threads:
         list(threads.map(work, sites))
@@ -279,13 +285,14 @@ def _at_once(sites: Sequence[Remote], work: Callable[[Remote], None]) -> None:
 
 def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer, start: PublicHead | None) -> Head:
     """Ask whether all are ready, then for all charges, then the queries. A note of an error says who is charged."""
-    stands = dict.fromkeys((site.name for site in sites), "not reached")
+    stands, charges = dict.fromkeys((site.name for site in sites), "not reached"), dict[str, bytes]()
 
     def state(asked: str, site: Remote) -> None:
         try:
             if asked == "charge" and stands[site.name] != "charged":
                 stands[site.name] = "may be charged"
-            said = site.say(asked)[0]
+            said, charge = site.say(asked)
+            charges[site.name] = bytes(charge)
             stands[site.name] = "charged" if said == "charged" else "not charged"
             observer.say(f"{site.name}: {said}")
         except RefusedError as error:
@@ -301,6 +308,12 @@ def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer, star
     try:
         for asked in ("ready", "charge"):
             _at_once(sites, partial(state, asked))
+        if plan.masked:
+            # In the order of the plan. Nobody answers before all have begun.
+            whole = b"".join(charges[site.name] for site in sites)
+            for site in sites:
+                site.charges = whole
+            _at_once(sites, lambda site: site.say("begin", whole))
         solution = solver.method.solve(oracle, solver.facts, solver.options)
     except UserError as error:
         error.add_note(Note(f"What the ledgers have: {', '.join(f'{name} {said}' for name, said in stands.items())}."))

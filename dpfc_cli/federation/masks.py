@@ -1,16 +1,36 @@
 """Masks: what each site sends is random by itself, and the sum over all sites is exact.
 
-Each pair of sites has a secret (X25519 of one's private and the other's public key, which the plan has). From it both
-make the same *pad* for each part of each answer (HKDF and ChaCha20). The first of the two adds it and the second one
-subtracts it, modulo 2⁶⁴. So all pads cancel in the sum over all sites, which is that of the integers that the curators
-have answered. If a site is lost there is no sum.
+Each pair of sites has a secret (X25519 of one's private and the other's public key, which the plan has). From it, from
+the plan and from the *list* of the charges of all sites both make the same *pad* for each part of each answer (HKDF and
+ChaCha20). The first of the two adds it and the second one subtracts it, modulo 2⁶⁴. So all pads cancel in the sum over
+all sites, which is that of the integers that the curators have answered. If a site is lost there is no sum.
 
 **What an attacker sees.** Let the coordinator and t of the H sites tell what they know, lie, or add no noise. The pads
-among the K = H − t others are unknown to them, and K ≥ 2. So what these K send of a release is, but for its sum,
-uniformly random, as long as X25519, HKDF and ChaCha20 are what they should be. Nobody can choose a query by looking at
-one part of this sum, and whatever is asked of each site, a unit changes the sum by its sensitivity at most. The plan's
-digest is in each pad: another plan, or another set of sites, has other pads. A site draws one answer to a release
-(`training.answers`), a plan is charged once (`site`), and its bytes are the same whenever they are sent.
+among the K = H − t others, who are honest, are unknown to them, and K ≥ 2. So what these K send of a release is, but
+for its sum, uniformly random, as long as X25519, HKDF and ChaCha20 are what they should be. Nobody can choose a query
+by looking at one part of this sum, and whatever is asked of each site, a unit changes the sum by its sensitivity at
+most. The plan's digest is in each pad: another plan, or another set of sites, has other pads.
+
+**No pad hides two answers.** A charge has a random id of 128 bits, and a plan is charged once in a ledger (`site`). But
+a site that is put back from a backup does not know of its charge. It charges again, and draws other noise. So the list
+has the ids of all charges, in the order of the plan. The coordinator hands it round before the first answer, and nobody
+needs to believe it. An honest site takes a list that has the charge it answers for in its place, one list for a charge,
+which is on disk before an answer leaves (`begin`). Call what it answers for a charge its *turn*. There is one answer to
+each release in a turn (`training.answers`), and one list, so a turn uses each of its pads for one answer, and sends the
+same bytes again. Two turns of one site have two ids in its place of the list, so two lists, so other pads. Thus a pad
+of two honest sites hides one answer of each, in the two turns that have one list, of which each site has one at most.
+Turns of different lists have no pads in common, so look at one list:
+
+- All K honest sites have taken it. This is the case above: K answers, each with its own noise, of which the sum shows.
+- One of them has not. Then each of the others has a pad with it that nobody else uses or knows. So all that they send
+  is independent and uniformly random, and says nothing, also in sums. This is what comes of a list with a lie in it,
+  of two lists, of an old one that is sent again, and of a site that was put back: the others keep to their first list,
+  so it is refused or answers into the void. Nobody can know this from what is sent, so no site is asked before all have
+  taken the list.
+
+The t who collude choose their own ids, and know no pad of two others. A list that is whole for a second time takes a
+second charge of every honest site, with noise of its own: that is another training. What stays out of sight is what
+`training.answers` cannot see: a disk that is put back as a whole *after* the charge draws a second answer in one turn.
 
 **Theorem.** Let N_1 … N_K be independent, N_i = round(s·Z_i), with Z_i standard normal and s ≥ 1. Let X ~ N(0, K·s²),
 and V the sum of K − 1 uniform numbers in [−½, ½], all independent. Then the total variation distance of Σ N_i and
@@ -62,11 +82,13 @@ def new_key(folder: Path) -> str:
     return public
 
 
-def keep(path: Path, data: bytes) -> None:
-    """Write what a site keeps of an invitation, for its owner alone. UserError where it cannot be written."""
+def keep(path: Path, data: bytes) -> bool:
+    """Write what a site keeps of an invitation, for its owner alone. False if there is something else, which stays.
+    UserError where it cannot be written.
+    """
     try:
         private_folder(path.parent)
-        make(path, data, 0o600)
+        return make(path, data, 0o600) != "other"
     except OSError as error:
         raise unwritable(
             f"{quoted(path.parent)} cannot be written: {error.strerror or error}.",
@@ -74,9 +96,28 @@ def keep(path: Path, data: bytes) -> None:
         ) from error
 
 
+def point(public: str) -> bytes | None:
+    """What two public keys, in hex, have alike if each private key has the same secret with both: the top bit of a key
+    counts for nothing, nor does a point of low order that is added to it. None: it is no key, because it is not in its
+    one encoding, or all have one secret with it. UserError: `cryptography` is not installed.
+    """
+    check_installed("cryptography", "federation", PURPOSE)
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+    raw = bytes.fromhex(public)
+    if int.from_bytes(raw, "little") >= 2**255 - 19:
+        return None
+    try:
+        # The private key is 2²⁵⁴: a multiple of the cofactors, and prime to the other orders.
+        return X25519PrivateKey.from_private_bytes(bytes(32)).exchange(X25519PublicKey.from_public_bytes(raw))
+    except ValueError:
+        return None
+
+
 def forget(folder: Path, public: str) -> None:
     """Delete a private key. Then nobody can find out later what its masks have hidden."""
-    _path(folder, public).unlink(missing_ok=True)
+    for path in (_path(folder, public), *folder.glob(f"{public}.*.charges")):
+        path.unlink(missing_ok=True)
 
 
 def _path(folder: Path, public: str) -> Path:
@@ -84,7 +125,10 @@ def _path(folder: Path, public: str) -> Path:
 
 
 class Masks:
-    """The pads of one site of a plan."""
+    """The pads of one site of a plan.
+
+    charges: the list that it has taken; empty before that.
+    """
 
     def __init__(self, keys: Sequence[str], own: int, digest: str, folder: Path) -> None:
         """Make them. UserError: the private key is not there, or a public key is none.
@@ -99,7 +143,8 @@ class Masks:
         check_installed("cryptography", "federation", PURPOSE)
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-        self._own, self._digest = own, bytes.fromhex(digest)
+        self._own, self._digest, self.charges = own, bytes.fromhex(digest), b""
+        self._kept = folder / f"{keys[own]}.{digest}.charges"
         try:
             private = X25519PrivateKey.from_private_bytes(_path(folder, keys[own]).read_bytes())
             if private.public_key().public_bytes_raw().hex() != keys[own]:
@@ -115,8 +160,20 @@ class Masks:
                 "An invitation is good for one plan with masks. Ask for new ones, or serve where it was made.",
             ) from error
 
+    def begin(self, charge: bytes, charges: bytes) -> bool:
+        """Take the list of the charges. False if it has another one than `charge` for this site, or it is not the one
+        that was taken before. UserError where it cannot be kept.
+
+        charge: the id of what this site answers for. charges: those of all sites, in the order of the plan.
+        """
+        at, size = self._own * len(charge), len(charge) * (1 + len(self._secrets))
+        if len(charges) != size or charges[at : at + len(charge)] != charge or not keep(self._kept, charges):
+            return False
+        self.charges = charges
+        return True
+
     def masked(self, answer: np.ndarray, number: int, part: int) -> np.ndarray:
-        """An answer, or a part of one, with the pads of all other sites. It always is the same.
+        """An answer, or a part of one, with the pads of all other sites. It always is the same for one list.
 
         Args:
             answer: integers, int64 in the bytes of float64.
@@ -124,6 +181,7 @@ class Masks:
             part: of the answer.
 
         """
+        assert self.charges
         total = answer.view(np.uint64).copy()
         for other, secret in self._secrets.items():
             first, second = sorted((self._own, other))
@@ -138,7 +196,7 @@ class Masks:
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-        # Each key makes one pad, so its nonce may be zero.
-        key = HKDF(SHA256(), 32, salt=self._digest, info=info.encode()).derive(secret)
+        # Each key makes one pad, so its nonce may be zero. Those who collude choose some of the charges: no salt.
+        key = HKDF(SHA256(), 32, salt=self._digest, info=self.charges + info.encode()).derive(secret)
         stream = Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(bytes(8 * count))
         return np.frombuffer(stream, "<u8").astype(np.uint64)

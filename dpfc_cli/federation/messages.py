@@ -19,7 +19,7 @@ from typing import Any, Literal
 from dpfc_cli.errors import UserError, quoted, unwritable
 from dpfc_cli.privacy.parts import LARGEST_SAID, framed, unframed
 
-Refusal = Literal["unreadable", "other-plan", "refused", "not-charged", "out-of-order", "failed"]
+Refusal = Literal["unreadable", "other-plan", "refused", "not-charged", "other-charges", "out-of-order", "failed"]
 """All that a site says of what is wrong. Texts could tell what is inside."""
 _LENGTH, _AT_ONCE = 8, 2**20
 PATIENCE = 600.0

@@ -27,7 +27,7 @@ import numpy as np
 from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter, quoted, unsupported
 from dpfc_cli.features.manifest import fingerprint_of
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.federation.masks import keep, new_key
+from dpfc_cli.federation.masks import keep, new_key, point
 from dpfc_cli.files import bytes_in, json_in
 from dpfc_cli.folders import LEDGER_KEYS
 from dpfc_cli.ledger.facts import new_id
@@ -69,7 +69,7 @@ FEDERATED = ("dp-whitened", "dp-fc", "dp-ls")
 """The methods that a federation can have: their plans do not depend on how many records there are."""
 _NAME = test(lambda value: type(value) is str and bool(re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", value)))
 _HEX = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{32}", value)))
-_KEY = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{64}", value)))
+_KEY = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{64}", value)) and bool(point(value)))
 _PART: dict[str, Check] = {
     "name": _NAME,
     "n": whole(1),
@@ -264,7 +264,7 @@ def load(path: Path) -> Federation:
         )
     sites = tuple(Part(**each) for each in raw["sites"])
     plan = Federation(**{**raw, "sites": sites, "classes": tuple(raw["classes"])})
-    named, keys = {each.name for each in sites}, {each.key for each in sites}
+    named, keys = {each.name for each in sites}, {point(each.key) for each in sites}
     counted, units = all(each.n <= (each.records or each.n) for each in sites), {each.records is None for each in sites}
     started, without = (plan.start[what] for what in ("classes", "without")) if plan.start else (len(plan.classes), [])
     with readable(path, PLAN, AGAIN):
@@ -319,7 +319,7 @@ def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
     UserError for a name or an ε that no plan can have, or where no key can be made.
     """
     facts, manifest = facts_of(features), features.manifest
-    part = {"name": name, "n": facts.n, "records": facts.rows, "epsilon": epsilon, "key": "0" * 64}
+    part = {"name": name, "n": facts.n, "records": facts.rows, "epsilon": epsilon, "key": f"09{'00' * 31}"}
     known = {"backbone": manifest.backbone, "dim": manifest.dim, "dtype": manifest.dtype}
     known["preparation"] = manifest.source["identity"].get("preparation")
     values = {"format": INVITATION, **part, "k": facts.k, "classes": list(manifest.classes), "features": known}
@@ -370,7 +370,7 @@ def agreed(
     """
     found = [_read(path, _INVITATION, "an invitation") for path in invitations]
     names = [each["name"] for each in found]
-    if len(found) < 2 or min(len(set(names)), len({each["key"] for each in found})) < len(names):
+    if len(found) < 2 or min(len(set(names)), len({point(each["key"]) for each in found})) < len(names):
         raise UserError(
             "A federation needs two sites, each with a name and a key of its own.",
             "Give an invitation of each. Each invitation makes a key.",

@@ -194,7 +194,7 @@ def _charged(site: Site, checked: Checked, door: Door, observer: Observer) -> Ch
     for each in _of_plan(site, door):
         asked = each.said.get("ask")
         if asked not in ("ready", "charge"):
-            each.refuse("not-charged" if asked in ("release", "head") else "unreadable")
+            each.refuse("not-charged" if asked in ("begin", "release", "head") else "unreadable")
             continue
         try:
             if checked.unfinished is None:
@@ -213,10 +213,15 @@ def _charged(site: Site, checked: Checked, door: Door, observer: Observer) -> Ch
         except BaseException:
             each.refuse("failed")
             raise
-        each.reply({"state": "charged"})
+        each.reply({"state": "charged"}, _id_of(site, charged))
         _log(observer, f"Charged: {charged.receipt.charge.id}. The coordinator may ask now.")
         return charged
     raise AssertionError("a door has no end")
+
+
+def _id_of(site: Site, charged: Charged) -> bytes:
+    """What the list of the charges has of this one. Nobody needs it without masks."""
+    return bytes.fromhex(charged.receipt.charge.id) if site.plan.masked else b""
 
 
 def _of_plan(site: Site, door: Door) -> Iterator[Exchange]:
@@ -240,7 +245,7 @@ class Answering:
         self.last: Exchange | None = None
         self._plan, self._facts = charged.checked.calibrated.plan, charged.checked.calibrated.facts
         self._starts = [0, *itertools.accumulate(len(release.parts) for release in self._plan.releases)]
-        self._masks = masks_of(site)
+        self._masks, self._id = masks_of(site), _id_of(site, charged)
         self._begun = 0
 
     def solve(self, oracle: Oracle, facts: Facts, options: Any) -> Solution:
@@ -248,7 +253,9 @@ class Answering:
         for each in _of_plan(self._site, self._door):
             asked = each.said.get("ask")
             if asked in ("ready", "charge"):
-                each.reply({"state": "charged"})
+                each.reply({"state": "charged"}, self._id)
+            elif asked == "begin" and self._masks is not None:
+                self._begin(each, self._masks)
             elif asked == "release":
                 self._release(each, oracle)
             elif asked == "head" and self._answers.answered >= self._starts[-1]:
@@ -263,7 +270,25 @@ class Answering:
                 each.refuse("out-of-order" if asked == "head" else "unreadable")
         raise AssertionError("a door has no end")
 
+    def _begin(self, each: Exchange, masks: Masks) -> None:
+        try:
+            begun = masks.begin(self._id, bytes(each.body))
+        except BaseException:
+            each.refuse("failed")
+            raise
+        if begun:
+            each.reply({"state": "charged"})
+            return
+        each.refuse("other-charges")
+        self._observer.warn(
+            "The coordinator was told no: the charges of the sites are not those with which this site has begun. If a "
+            "site was put back from an older backup, and has charged again, the plan cannot go on."
+        )
+
     def _release(self, each: Exchange, oracle: Oracle) -> None:
+        if self._masks is not None and not self._masks.charges:
+            each.refuse("not-charged")
+            return
         number, part = each.said.get("number"), each.said.get("part")
         if type(number) is not int or not 0 <= number <= min(self._begun, len(self._plan.releases) - 1):
             each.refuse("out-of-order")

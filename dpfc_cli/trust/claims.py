@@ -138,7 +138,7 @@ def mu_of(releases: Iterable[Mapping[str, Any]]) -> float:
 
 def masked_epsilon(card: Mapping[str, Any], at: int = 1) -> float:
     """ε of a unit at so many sites, where masks hide the answers of sites in their sum (`federation.masks` has the
-    proof). It holds while no more than `colluding` of the other sites tell. card: with a `federation`.
+    proof). It holds while no more than `colluding` sites tell, and none of its own. card: with a `federation`.
 
     A unit counts as often as it is there in the sum of all, or once in each answer: the smaller one is true.
     """

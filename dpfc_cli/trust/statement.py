@@ -287,7 +287,8 @@ def _sites(card: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def trusted(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Which claim holds if nobody is trusted, and which one if some are; and which plan. card: of a head of several
-    sites. Who has records at j of them is in the answers of each. These have independent noise, so μ² adds up.
+    sites. Who has records at j of them is in the answers of each. These have independent noise, so μ² adds up, as far
+    as all j add it: no claim of a site is about what another one tells.
     """
     known, delta, eta = card["federation"], card["delta"], card["eta"]
     count = len(known["sites"])
@@ -298,8 +299,12 @@ def trusted(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     )
     digest = f"SHA-256 {' '.join(textwrap.wrap(known['plan'], 8))} (compare it with all operators, outside the network)"
     alone = [
-        ("trust nobody", "the epsilon of each site holds: it adds the whole noise of its own claim"),
-        (f"a {card['unit']} of", f"{several}; at most, at the same delta"),
+        ("trust nobody", "the epsilon of each site holds for its records: it adds the whole noise of its own claim"),
+        (
+            f"a {card['unit']} of",
+            f"{several}; at most, at the same delta, if each of these sites adds its noise. One that does not can tell "
+            f"all that it has of the {card['unit']}",
+        ),
         ("plan", digest),
     ]
     if known["colluding"] == count - 1:
@@ -311,7 +316,8 @@ def trusted(card: Mapping[str, Any]) -> list[tuple[str, str]]:
             "trust some",
             f"with masks, epsilon = {spent[0]} while at most {known['colluding']} of the {count - 1} other sites tell "
             "what they know, lie or add no noise, whatever the coordinator does, and X25519 and ChaCha20 are not "
-            f"broken; for a {card['unit']} of 2 sites: epsilon = {spent[1]}; 3 sites: epsilon = {spent[2]}",
+            f"broken; for a {card['unit']} of several sites, if none of these is one of those that tell, lie or add no "
+            f"noise: 2 sites: epsilon = {spent[1]}; 3 sites: epsilon = {spent[2]}",
         ),
     ]
 

@@ -74,7 +74,9 @@ def near(found: np.ndarray, expected: np.ndarray) -> bool:
 
 def probabilities(head: Head, x: np.ndarray) -> np.ndarray:
     scores = head.scores(x)
-    return np.asarray(softmax(scores, axis=1) if head.card["facts"]["k"] == 1 else expit(scores))
+    found = np.asarray(softmax(scores, axis=1) if head.card["facts"]["k"] == 1 else expit(scores))
+    assert near(head.probabilities(x), found)
+    return found
 
 
 def written(head: Head, to: Format, folder: Path) -> Path:
@@ -92,8 +94,9 @@ def module(path: Path) -> Any:
     return made
 
 
-@pytest.fixture(params=[(name, k) for name in CHAINS for k in (1, 3)], ids=str)
+@pytest.fixture(params=[*((name, k) for name in CHAINS for k in (1, 2)), ("centred", 3)], ids=str)
 def head(request: pytest.FixtureRequest) -> Head:
+    """Of records with at most k labels."""
     name, k = request.param
     return head_of(CHAINS[name], k)
 
@@ -128,12 +131,17 @@ def test_scikit_learn_gives_the_scores_in_the_sorted_order_of_the_classes(head: 
         classifier.predict(np.full((1, D), np.nan))
 
 
-def test_of_two_classes_scikit_learn_gets_one_score_for_each_record() -> None:
-    head = head_of(m=2)
-    made: Any = dpfc.to_sklearn(head)
-    scores = head.scores(records())
-    # The sorted order of the names, "b" and "a", is not theirs.
-    assert near(made.decision_function(records()), scores[:, 0] - scores[:, 1])
+def test_of_two_classes_scikit_learn_gets_one_score_for_each_record_with_one_label(tmp_path: Path) -> None:
+    for k in (1, 2):
+        head = head_of(m=2, k=k)
+        written(head, "sklearn", tmp_path / str(k))
+        read = module(tmp_path / str(k) / "dpfc_head_sklearn.py").HeadClassifier.load(tmp_path / str(k) / "head.npz")
+        # The sorted order of the names, "b" and "a", is not theirs.
+        scores = head.scores(records())[:, ::-1]
+        for made in (read, dpfc.to_sklearn(head)):
+            found = made.decision_function(records())
+            assert near(found, scores[:, 1] - scores[:, 0] if k == 1 else scores)
+            assert near(made.predict_proba(records()), probabilities(head, records())[:, ::-1])
 
 
 def test_scikit_learn_gets_numbers_where_classes_were_counted() -> None:
@@ -149,7 +157,7 @@ def test_torchs_state_dict_gives_the_scores_by_the_formula_in_its_module(head: H
     path = written(head, "torch", tmp_path)
     with safe_open(path, framework="numpy") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        assert json.loads(file.metadata()["card"])["classes"] == NAMES
+        names = json.loads(file.metadata()["card"])["classes"]
     assert {each.dtype for each in tensors.values()} == {np.dtype(np.float64)}
     z = records().astype(np.float64)
     for name in sorted(each for each in tensors if each.startswith("step")):
@@ -160,7 +168,9 @@ def test_torchs_state_dict_gives_the_scores_by_the_formula_in_its_module(head: H
             z = z / np.maximum(step * np.sqrt((np.rint(z / step) ** 2).sum(axis=1, keepdims=True)), 1)
         else:
             z = z - value if name.endswith("centre") else z @ value
-    assert near(z @ tensors["weight"].T + tensors["bias"], head.scores(records()))
+    scores = z @ tensors["weight"].T + tensors["bias"]
+    assert near(scores, head.scores(records()))
+    assert [names[best] for best in scores.argmax(axis=1)] == head.predict(records())
     assert [step["step"] for step in json.loads(safe_metadata(path)["chain"])] == [
         name.partition("_")[2] for name in sorted(tensors) if name.startswith("step")
     ]

@@ -1,6 +1,11 @@
 """Masks hide each answer in the sum of all, which is that of one place. What they hide is what the proof says."""
 
+import contextlib
+import itertools
+import json
 import math
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +15,7 @@ from scipy.stats import norm
 
 from bench.federation import plan_of
 from dpfc_cli.errors import UserError
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.federation import plan as plans
 from dpfc_cli.federation.coordinator import Part, Remote, Sums
 from dpfc_cli.federation.masks import Masks, new_key
@@ -22,17 +28,30 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.privacy.parts import encoded
 from dpfc_cli.privacy.queries import Gram, Mean, Query
 from dpfc_cli.trust.claims import masked_epsilon
 from dpfc_cli.verification import verify
-from tests.federation.sites import CLASSES, PARTS, Serving, X, Y, agreed, made_set, trained
+from tests.federation.sites import CLASSES, JOINT, PARTS, Serving, X, Y, agreed, made_set, said, say, trained
 from tests.support import plan_of as releases
 from tests.support import refuses, stream_of
 from tests.training.requests import charges
 
+IDS = [bytes([i]) * 16 for i in range(5)]
+"""Of the charges of sites."""
 
-def masks_of(keys: list[str], digest: str = "ab" * 32) -> list[Masks]:
-    return [Masks(keys, i, digest, Path("keys")) for i in range(len(keys))]
+
+def masks_of(keys: list[str], digest: str = "ab" * 32, ids: list[bytes] = IDS) -> list[Masks]:
+    """The masks of all sites, which have begun with these charges and no others."""
+    return [begun(keys, i, digest, ids) for i in range(len(keys))]
+
+
+def begun(keys: list[str], own: int, digest: str = "ab" * 32, ids: list[bytes] = IDS) -> Masks:
+    for each in Path("keys").glob("*.charges"):
+        each.unlink()
+    made = Masks(keys, own, digest, Path("keys"))
+    assert made.begin(ids[own], b"".join(ids[: len(keys)]))
+    return made
 
 
 @pytest.fixture
@@ -72,17 +91,96 @@ def test_pads_cancel_in_the_sum_of_all_sites_alone(keys: list[str]) -> None:
     total = sent(0) + sent(1) + sent(2)
     assert np.array_equal(total.view(np.int64), sum(answers))
     assert np.array_equal(sent(0), sent(0))
-    for other in (sent(2, number=5), sent(2, part=1), sent(2, by=masks_of(keys, "ac" * 32))):
+    lied = [*IDS[:1], b"another charge: ", *IDS[2:]]
+    strangers = masks_of(keys, "ac" * 32), masks_of(keys, ids=lied), masks_of([*keys[:2], new_key(Path("keys"))])
+    for other in (sent(2, number=5), sent(2, part=1), *(sent(2, by=each) for each in strangers)):
         assert not (sent(0) + sent(1) + other == total).any()
     assert not (sent(0) + sent(1) == (answers[0] + answers[1]).view(np.uint64)).any()
 
 
-def test_a_masked_answer_is_uniform(keys: list[str]) -> None:
-    """Whatever it hides: here it is always the same number."""
-    sent = masks_of(keys)[1].masked(np.full(200_000, 7, np.int64).view(np.float64), 0, 0).view(np.uint64)
+def zeros_of(masks: Masks, count: int) -> np.ndarray:
+    return masks.masked(np.zeros(count), 0, 0).view(np.uint64)
+
+
+def is_uniform(numbers: np.ndarray) -> bool:
+    """And none is there twice."""
     for shift in (0, 30, 60):
-        found = np.bincount(((sent >> np.uint64(shift)) % np.uint64(16)).astype(int), minlength=16)
-        assert np.abs(found - len(sent) / 16).max() < 6 * math.sqrt(len(sent) / 16)
+        found = np.bincount(((numbers >> np.uint64(shift)) % np.uint64(16)).astype(int), minlength=16)
+        if np.abs(found - len(numbers) / 16).max() > 6 * math.sqrt(len(numbers) / 16):
+            return False
+    return len(np.unique(numbers)) == len(numbers)
+
+
+def test_a_masked_answer_is_uniform_however_long_it_is(keys: list[str]) -> None:
+    """Whatever it hides: here it is always the same number."""
+    assert is_uniform(zeros_of(masks_of(keys)[1], 200_000))
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_each_pair_of_sites_has_a_pad_that_no_other_site_knows(count: int) -> None:
+    """Another key of one site changes what each other one sends in a random way. All secrets of the rest are the same,
+    so nobody of them knows the difference.
+    """
+    keys = [new_key(Path("keys")) for _ in range(count)]
+    for own, other in itertools.permutations(range(count), 2):
+        changed = [*keys[:other], new_key(Path("keys")), *keys[other + 1 :]]
+        assert is_uniform(zeros_of(begun(keys, own), 2_000) - zeros_of(begun(changed, own), 2_000))
+
+
+@pytest.mark.parametrize("views", [(0, 0, 1), (0, 1, 1), (0, 1, 2)])
+def test_of_sites_that_were_told_of_other_charges_nothing_is_seen(keys: list[str], views: tuple[int, ...]) -> None:
+    """A coordinator that lies gets random numbers of each of them, and of any sum of some."""
+    lists = [[*IDS[:3]] for _ in range(3)]
+    for at, view in enumerate(views):
+        # Each finds its own in its place. Of those with another view it is told something else.
+        for own, seen in enumerate(views):
+            if seen != view:
+                lists[at][own] = bytes([7 + view]) * 16
+    sent = [zeros_of(begun(keys, at, ids=lists[at]), 2_000) for at in range(3)]
+    for some in itertools.chain.from_iterable(itertools.combinations(sent, many) for many in (1, 2, 3)):
+        assert is_uniform(np.sum(some, axis=0))
+
+
+def test_a_site_takes_one_list_of_charges_with_its_own_in_its_place() -> None:
+    plan = agreed({name: made_set(name) for name in PARTS}, method="dp-fc", colluding=1)
+    Serving(plan, {"south": FeatureSet(Path("south", "set"))}, ("south",))
+    own, query = said("south", plan, "charge"), encoded(Gram((Clip(0.005),), 0.2), None)
+    before, behind = IDS[:2]
+    assert say("south", plan, "begin") == "other-charges"
+    for wrong in (own, before + behind + own, own + before + behind, before + own + behind + behind, before + own):
+        assert say("south", plan, "begin", wrong) == "other-charges"
+    assert say("south", plan, "release", query, number=0, part=0) == "not-charged"
+    for _ in range(2):
+        assert say("south", plan, "begin", before + own + behind) == "charged"
+        assert say("south", plan, "begin", behind + own + before) == "other-charges"
+        assert say("south", plan, "release", query, number=0, part=0) == "answered"
+    # Another plan of the same invitations has another list.
+    other = replace(plan, id="0" * 32)
+    Serving(other, {"south": FeatureSet(Path("south", "set"))}, ("south",), at="other.sock")
+    assert say("other", other, "begin", before + said("other", other, "charge") + behind) == "charged"
+
+
+def test_a_public_key_has_one_encoding_and_no_twin() -> None:
+    """Each private key has the same secret with a twin: the top bit counts for nothing, nor do points of low order."""
+    sets, prime = {name: made_set(name) for name in PARTS}, 2**255 - 19
+    plan = agreed(sets, colluding=1)
+    first = int.from_bytes(bytes.fromhex(plan.sites[0].key), "little")
+    low = 39382357235489614581723060781553021112529911719440698176882885853963445705823
+    for wrong in (
+        *(first + 2**255, first),
+        # It and the point (0, 0) make a point of the same secrets.
+        pow(first, -1, prime),
+        *(0, 1, low, prime - 1, prime, prime + 1, prime + 9, 2**255 - 1),
+    ):
+        key = wrong.to_bytes(32, "little").hex()
+        twin = replace(plan, sites=(plan.sites[0], replace(plan.sites[1], key=key), plan.sites[2]))
+        Path("twin.json").write_bytes(twin.data)
+        with refuses("damaged"):
+            plans.load(Path("twin.json"))
+        invited = json.loads(Path("south.json").read_text()) | {"key": key}
+        Path("twin.json").write_text(json.dumps(invited))
+        with pytest.raises(UserError):
+            plans.agreed([Path("north.json"), Path("twin.json"), Path("west.json")])
 
 
 @pytest.mark.parametrize(("n", "count", "epsilon"), [(1000, 3, 1.0), (10**5, 400, 1.0), (10, 400, 1e-4)])
@@ -149,7 +247,7 @@ def test_sites_with_masks_train_one_head_over_sockets(method: str, monkeypatch: 
         assert [each.epsilon for each in charges(sets[name])] == [20.0]
         assert "1 of the 2 other sites" in own.statement()["trust some"]
         assert masked_epsilon(own.card) < 16
-        assert not list(Path(name, "ledger.federation").glob("*.key"))
+        assert [each.suffix for each in Path(name, "ledger.federation").iterdir()] == [".json"]
     # One that was killed before its key was gone.
     key = Path("north", "ledger.federation", f"{plan.part('north').key}.key")
     key.touch()
@@ -202,3 +300,61 @@ def test_masks_need_three_sites_with_one_epsilon() -> None:
     assert not plans.agreed(invited).masked
     with refuses("conflict", match="another epsilon"):
         plans.agreed(invited, colluding=1)
+    # Nor does a file make such a plan.
+    several = plans.agreed(invited)
+    for colluding, taken in ((2, True), (1, False)):
+        Path("several.json").write_bytes(replace(several, colluding=colluding).data)
+        with contextlib.nullcontext() if taken else refuses("damaged"):
+            plans.load(Path("several.json"))
+
+
+def test_a_site_that_was_put_back_from_a_backup_answers_nothing_under_pads_that_were_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of before its charge: so it charges again, and its noise is another one. The difference of two answers under one
+    pad would be that of the noise. A coordinator that asks it all the same gets numbers that nobody can unmask.
+    """
+    sets = {name: made_set(name) for name in PARTS}
+    plan = agreed(sets, method="dp-fc", options={"steps": 1}, colluding=1)
+    shutil.copytree("north", "restored")
+    real, sent = Remote._part, dict[tuple[str, int], bytes]()
+
+    def part(self: Remote, number: int, *given: Any) -> np.ndarray:
+        answer = real(self, number, *given)
+        sent[self.name, number] = answer.tobytes()
+        return answer
+
+    monkeypatch.setattr(Remote, "_part", part)
+    serving = Serving(plan, sets, tuple(PARTS))
+    with monkeypatch.context() as patch:
+        patch.setattr(Remote, "give", lambda *_: None)
+        first = trained(plan)
+    JOINT.unlink()
+    answered, charged = dict(sent), said("north", plan, "charge")
+    sent.clear()
+    Path("again").mkdir()
+    for name in ("south", "west"):
+        Path("again", f"{name}.sock").symlink_to(Path(f"{name}.sock").absolute())
+    put_back = {"north": FeatureSet(Path("restored", "set"))}
+    Serving(plan, put_back, ("north",), at="again/north.sock")
+    with refuses("conflict") as refused:
+        trained(plan, sockets="again")
+    assert refused.value.fields["site"] in ("south", "west")
+    assert refused.value.fields["ledgers"] == dict.fromkeys(PARTS, "charged")
+    assert not sent, "nobody has answered"
+    assert len(charges(put_back["north"])) == 1
+
+    others = b"".join(said(name, plan, "charge") for name in ("south", "west"))
+    anew = said("again/north", plan, "charge")
+    assert say("again/north", plan, "begin", charged + others) == "other-charges"
+    assert say("south", plan, "begin", anew + others) == "other-charges"
+    assert say("again/north", plan, "begin", anew + others) == "charged"
+    query = encoded(Gram((Clip(0.005),), 0.2), None)
+    again = np.frombuffer(said("again/north", plan, "release", query, number=0, part=0), np.uint64)
+    moved = again - np.frombuffer(answered["north", 0], np.uint64)
+    assert len(set((moved >> np.uint64(60)).tolist())) > 8, "the difference of two noises is far smaller"
+
+    # Those of the first run go on, with the same bytes.
+    assert np.array_equal(trained(plan).weight, first.weight)
+    assert all(sent[of] == answered[of] for of in answered)
+    serving.heads()

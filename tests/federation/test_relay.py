@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from dpfc_cli.heads.head import Head
-from tests.federation.sites import NAMES, Serving, agreed, made_set, trained
+from tests.federation.sites import PARTS, Serving, agreed, made_set, trained
 
+NAMES = tuple(PARTS)
 RELAY = Path(__file__).parents[2] / "examples" / "hospitals" / "relay" / "relay.py"
 
 
@@ -82,9 +83,9 @@ class Grid:
 
 @pytest.mark.parametrize("lost", [0, 3])
 def test_a_head_is_trained_over_the_relay(relay: Any, lost: int) -> None:
-    """Messages to a SuperNode that is started again are lost, and the coordinator asks again."""
+    """With masks. Messages to a SuperNode that is started again are lost, and the coordinator asks again."""
     sets = {name: made_set(name) for name in NAMES}
-    plan = agreed(sets, method="dp-fc", options={"steps": 2})
+    plan = agreed(sets, method="dp-fc", options={"steps": 2}, colluding=1)
     Path("link").mkdir()
     grid = Grid(relay, lost)
 
@@ -95,7 +96,7 @@ def test_a_head_is_trained_over_the_relay(relay: Any, lost: int) -> None:
     threading.Thread(target=serve, daemon=True).start()
     (nobody,) = grid.pull_messages([message(relay.content(b"ready"), 0)])
     assert relay.data_of(nobody) == b"", "the coordinator asks again"
-    serving = Serving(plan, sets)
+    serving = Serving(plan, sets, NAMES)
     joint = trained(plan, sockets="link")
     for each in serving.heads().values():
         assert np.array_equal(Head.load(each.path).weight, joint.weight)

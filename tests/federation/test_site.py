@@ -103,6 +103,9 @@ def test_what_is_not_asked_as_the_plan_says_is_refused_and_changes_nothing(
         query = encoded(Gram((Clip(other_norm),), other_norm), None)
         assert said("north", plan, "release", query, number=0, part=0) == kept
     assert len(drawn) == once, "the second time the kept answer is sent, whatever is asked"
+    # All but the last one.
+    assert say("north", plan, "release", encoded(gradient, None), number=1, part=0) == "answered"
+    assert say("north", plan, "head", bytes(8 * 27), chain=[{"step": "clip", "norm": 0.005}]) == "out-of-order"
 
     joint = trained(plan)
     serving.heads()

@@ -114,6 +114,7 @@ def test_a_head_of_several_sites_names_them_and_says_what_a_patient_of_some_has_
     for j in (2, 3):
         spent = epsilon_for(math.hypot(*mus[:j]), card["delta"], card["eta"])
         assert epsilon(spent) in said["a record of"]
+    assert "if each of these sites adds its noise" in said["a record of"], "or one of them tells all"
     assert "trust some" not in said
     assert "trained by" not in said_of(card)
 
@@ -133,6 +134,7 @@ def test_a_head_with_masks_says_what_holds_under_trust_and_what_without(
     assert said["trust some"].startswith(
         f"with masks, epsilon = {known[0]} while at most {colluding} of the {count - 1} other"
     )
+    assert "if none of these is one of those" in said["trust some"]
     assert said["trust some"].endswith(f"2 sites: epsilon = {known[1]}; 3 sites: epsilon = {known[2]}")
 
 
