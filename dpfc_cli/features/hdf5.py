@@ -3,6 +3,10 @@
 h5py silently follows external links, raw external storage and virtual data sets. A hostile file could therefore make
 dpfc read any file of the machine. So, before a single value is read, each data set must be a hard link to plain,
 unfiltered storage in its own file, with the shape and the dtype that are stated elsewhere.
+
+Of what was never written, h5py makes up values, silently too. And what it reads is not always what the writer meant:
+attributes say how numbers are packed, which of them stand for gaps, or that MATLAB has turned the array. Such arrays
+are refused.
 """
 
 import errno
@@ -12,14 +16,17 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, damaged, missing, quoted
+from dpfc_cli.arrays import Array, Rows, sliced
+from dpfc_cli.errors import GUARDED, UserError, bad_record, damaged, missing, quoted, unsupported
 from dpfc_cli.files import NoPlainFileError, check_plain
+from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.reading import unread
 
 if TYPE_CHECKING:
@@ -27,6 +34,11 @@ if TYPE_CHECKING:
 
 DAMAGED = (RuntimeError, KeyError, ValueError, TypeError, OverflowError)
 """What h5py makes of HDF5's errors, beside OSError. OverflowError: the file sends HDF5 to a place beyond all files."""
+BUILT_IN = frozenset((1, 2, 3, 4, 5, 6, 32000))
+"""HDF5's filters: deflate, shuffle, fletcher32, szip, nbit, scale-offset, and h5py's lzf."""
+COMPRESSING = frozenset((1, 4, 5, 6, 32000))
+MEANING = {"scale_factor": 1, "add_offset": 0, "_FillValue": None, "missing_value": None, "MATLAB_class": None}
+"""Attributes of netCDF and MATLAB that say that values mean something else, unless they are these."""
 
 
 class _Whole(io.FileIO):
@@ -98,12 +110,122 @@ def plain_dataset(file: "h5py.File", path: Path, name: str, shape: tuple[int, ..
         if dataset.shape != shape or dataset.dtype != np.dtype(dtype):
             said = f"shape {dataset.shape} and dtype {dataset.dtype}"
             raise broken(path, f"'{name}' has {said}, not {shape} and {dtype}")
-        size = math.prod(shape) * dataset.dtype.itemsize
-        if size > min(dataset.id.get_storage_size(), path.stat().st_size):
-            raise broken(path, f"'{name}' declares {size:,} bytes, which the file does not hold")
+        _check_whole(dataset, path, name)
     except (OSError, *DAMAGED) as error:
         raise _failed(path, error, f"'{name}' is damaged") from error
     return dataset
+
+
+# Arrays of others
+
+
+def arrays_of(path: Path, stack: ExitStack) -> dict[str, Array]:
+    """The arrays of an HDF5 file, in groups at any depth, by their whole names. What cannot be one, such as a link, is
+    listed without a shape. Nothing is said of what is not read.
+    """
+    import h5py
+
+    file, names = stack.enter_context(opened_hdf5(path)), list[str]()
+    # Each group is entered once, and no link is followed.
+    file.visit_links(names.append)
+    found = {}
+    for name in names:
+        held = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
+        if isinstance(held, h5py.Dataset):
+            named = h5py.check_enum_dtype(held.dtype) is not None
+            # A data set without a data space has no shape.
+            found[name] = Array(
+                held.shape or (), "numbers with names" if named else held.dtype, _rows(held, path, name)
+            )
+        elif not isinstance(held, h5py.Group):
+            found[name] = Array((), "no array", sliced(()))
+    return found
+
+
+def _rows(dataset: "h5py.Dataset", path: Path, name: str) -> Rows:
+    @cache
+    def checked() -> "h5py.Dataset":
+        found = local_dataset(dataset.file, path, name)
+        check_stored(found, path, name)
+        return found
+
+    def read(start: int, stop: int) -> np.ndarray:
+        with expanding(checked()):
+            rows = rows_of(dataset, path, start, stop - start)
+        check_written(dataset, rows, path, name)
+        return rows
+
+    return read
+
+
+def check_stored(dataset: "h5py.Dataset", path: Path, name: str) -> None:
+    """Raise UserError for a filter that is not built into HDF5, for chunks that memory cannot hold, for values that
+    were never written, and for those that mean something else.
+
+    HDF5 would load such a filter from a folder that an environment variable names. It expands a chunk as a whole, even
+    if one row of it is read. Numbers that are compressed twice could expand by a factor of a million.
+    """
+    made = dataset.id.get_create_plist()
+    filters = [made.get_filter(i)[0] for i in range(made.get_nfilters())]
+    foreign = [number for number in filters if number not in BUILT_IN]
+    if not foreign and sum(number in COMPRESSING for number in filters) > 1:
+        foreign = [number for number in filters if number in COMPRESSING][1:]
+    if dataset.chunks is not None:
+        check_fits(path, f"a chunk of '{name}'", math.prod(dataset.chunks) * dataset.dtype.itemsize, copies=3)
+    if foreign:
+        raise unsupported(
+            f"{quoted(path)}: '{name}' is stored through filter {foreign[0]}, which dpfc does not run there.",
+            "Write it without compression, or with gzip or lzf alone.",
+        )
+    meaning = next((key for key, harmless in MEANING.items() if _says(dataset, key, harmless)), None)
+    if meaning is not None:
+        raise unsupported(
+            f"{quoted(path)}: '{name}' has the attribute '{meaning}'. So its numbers are packed, have gaps, or are "
+            "turned, and dpfc takes them as they are.",
+            "Write the numbers that are meant, as h5py does: n × d features.",
+        )
+    _check_whole(dataset, path, name)
+
+
+def _says(dataset: "h5py.Dataset", key: str, harmless: int | None) -> bool:
+    """Whether an attribute is there and is not harmless. NaN for a gap is: no feature may be NaN."""
+    if key not in dataset.attrs:
+        return False
+    # Texts may lie in a heap, and HDF5 reads a damaged heap without end.
+    values = dataset.attrs[key] if dataset.attrs.get_id(key).dtype.kind in "fiu" else ""
+    return any(value != harmless and value == value for value in np.ravel(values).tolist())
+
+
+def _check_whole(dataset: "h5py.Dataset", path: Path, name: str) -> None:
+    """Raise UserError if a part of a data set has no place in the file. HDF5 makes up what was never written."""
+    size = math.prod(dataset.shape) * dataset.dtype.itemsize
+    if dataset.chunks is None:
+        whole = size <= min(dataset.id.get_storage_size(), path.stat().st_size)
+    else:
+        parts = zip(dataset.shape, dataset.chunks, strict=True)
+        whole = dataset.id.get_num_chunks() >= math.prod(-(-n // chunk) for n, chunk in parts)
+    if not whole:
+        raise broken(path, f"'{name}' declares {size:,} bytes, and not all of them were written")
+
+
+def check_written(dataset: "h5py.Dataset", rows: np.ndarray, path: Path, name: str) -> None:
+    """Raise UserError for rows of features that hold nothing but a value that the file declares for what was never
+    written. Zeros may be honest.
+    """
+    fill = dataset.fillvalue if rows.ndim > 1 and rows.dtype.kind == "f" else 0
+    if fill and (rows == fill).all(axis=-1).any():
+        raise bad_record(
+            f"{quoted(path)}: '{name}' has rows of {fill} and nothing else, which its file declares for what was never "
+            f"written. {GUARDED}",
+            "Write all rows, or make the array as long as what is written.",
+        )
+
+
+def expanding(dataset: "h5py.Dataset", more: int = 0) -> AbstractContextManager[None]:
+    """In its block values are read, `more` bytes beside a chunk. MemoryError: see `proved`. HDF5 calls a lack of memory
+    in a filter a failure of the filter, as it calls a damaged chunk.
+    """
+    return proved(4 * math.prod(dataset.chunks or ()) * dataset.dtype.itemsize + more)
 
 
 def rows_of(dataset: "h5py.Dataset", path: Path, start: int, count: int) -> np.ndarray:
