@@ -68,6 +68,10 @@ def not_finished(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
 RIGHT: list[tuple[str, Write]] = [
     ("in one piece", first("features", X, 12)),
     ("in chunks", first("features", X, 12, chunks=(4, 2))),
@@ -106,7 +110,7 @@ WRONG: list[tuple[str, str, Write]] = [
         lambda f: (f.update(features=X), first("groups", WHO, 8, chunks=(4,))(f)),
     ),
     ("scaled", "unsupported", lambda f: (f.update(features=X), marked("features", scale_factor=0.5)(f))),
-    ("moved", "unsupported", lambda f: (f.update(features=X), marked("features", add_offset=np.float32([3]))(f))),
+    ("moved", "unsupported", lambda f: (f.update(features=X), marked("features", add_offset=np.array([3.0]))(f))),
     ("with gaps", "unsupported", lambda f: (f.update(features=X), marked("features", _FillValue=-999.0)(f))),
     ("labels with gaps", "unsupported", lambda f: (f.update(features=X), marked("labels", missing_value=2)(f))),
     ("of MATLAB", "unsupported", lambda f: (f.update(features=X), marked("features", MATLAB_class=b"double")(f))),
@@ -169,7 +173,7 @@ def test_arrays_of_groups_at_any_depth_are_named_and_can_be_taken(tmp_path: Path
 
 
 def test_a_file_whose_writer_was_stopped_is_refused(tmp_path: Path) -> None:
-    for i, spoil in enumerate((not_finished, lambda path: path.write_bytes(path.read_bytes()[:-100]))):
+    for i, spoil in enumerate((not_finished, cut)):
         (tmp_path / f"{i}").mkdir()
         source = made(tmp_path / f"{i}", lambda file: file.update(features=X))
         spoil(source)
