@@ -385,9 +385,11 @@ _KINDS: dict[str, Callable[[Path], AbstractContextManager[Parquet | Arrow]]] = {
 }
 
 
-def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) -> ImageSet:
-    """The set of pictures in tables, "parquet" or "arrow". found: the files of each split. UserError if one is damaged,
-    differs from the others, or has no such columns.
+def open_tables(
+    kind: str, found: Mapping[str, list[Path]], request: Request, remarks: tuple[str, ...] = ()
+) -> ImageSet:
+    """The set of pictures in tables, "parquet" or "arrow". found: the files of each split. remarks: as in `ImageSet`.
+    UserError if a file is damaged, differs from the others, or has no such columns.
     """
     source, opened = str(request.place), _KINDS[kind]
     person = None if request.group_by is None else request.group_by.column
@@ -398,6 +400,9 @@ def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) ->
         columns.chosen(schema, person, columns.is_key, "integers or texts", "group_by", source)
     label = columns.label_column(schema, request.label_column, columns.is_key, "integers or texts", source, person)
     names = hub_class_names(schema.metadata, label)
+    others = [name for name in schema.names if name not in (image, label, person)]
+    if others:
+        remarks += (f"Left out: {counted(len(others), 'column')} ({', '.join(others[:20])}).",)
 
     def values(name: str, *splits: str) -> Iterator[object]:
         for split in splits:
@@ -440,7 +445,7 @@ def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) ->
             classes=names or (),
             persons=None if person is None else values(person, split),
         )
-    return image_set(kind, listed, request, also=names or (), noticed=noticed)
+    return image_set(kind, listed, request, also=names or (), remarks=remarks, noticed=noticed)
 
 
 def pictures_in(kind: str, paths: list[Path], source: str) -> Pictures:

@@ -94,6 +94,17 @@ def test_splits_pictures_labels_and_names_of_classes_are_those_of_the_files(kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_columns_splits_and_files_that_are_not_used_are_named(kind: str, tmp_path: Path) -> None:
+    source = whole(kind, tmp_path / "x")
+    (tmp_path / "x" / "cache.arrow").touch()
+    said = open_images(source, geometry=SQUARE).remarks
+    expected = ["1 column (who)", "another split: test."] + ["1 file (1 .arrow)"] * (kind == "arrow")
+    assert len(said) == len(expected)
+    assert all(any(part in each for each in said) for part in expected)
+    assert len(open_images(source, geometry=SQUARE, group_by=rule_of("column:who")).remarks) == len(said) - 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_held_out_depends_on_names_that_never_change(kind: str, tmp_path: Path) -> None:
     """Another version that called a picture otherwise would put it into another split."""
     train = open_images(whole(kind, tmp_path / "x"), geometry=SQUARE).splits["train"]
@@ -448,6 +459,8 @@ def test_what_says_where_the_files_of_a_folder_are_is_checked(tmp_path: Path) ->
             ("state.json", f'{{"_data_files": [{{"filename": "../one/{name}"}}]}}'),
             ("state.json", '{"_data_files": [{"filename": "/etc/passwd"}]}'),
             ("state.json", f'{{"_data_files": [{{"filename": "{name}"}}, {{"filename": "link.arrow"}}]}}'),
+            ("state.json", f'{{"_data_files": [{{"filename": "{name}"}}], "_indices_files": [{{"filename": "i"}}]}}'),
+            ("state.json", f'{{"_data_files": [{{"filename": "{name}"}}], "_indices_data_files": [{{}}]}}'),
             ("dataset_dict.json", '{"splits": ["."]}'),
             ("dataset_dict.json", '{"splits": [".."]}'),
             ("dataset_dict.json", '{"splits": []}'),
