@@ -202,12 +202,13 @@ def read_pickle(data: bytes, name: str) -> dict[str, object]:
     try:
         # Each instruction remembers one object at most, but it names the place in Python's table of them itself. The
         # table becomes as long as that, so five bytes could take 32 GB.
-        for instruction, place, at in pickletools.genops(data):
+        for instruction, place, _ in pickletools.genops(data):
             if instruction.name in ("PUT", "LONG_BINPUT") and int(place or 0) > len(data):
                 raise pickle.UnpicklingError(f"it remembers a {place}th object")
-        if at != len(data) - 1:
+        stream = io.BytesIO(data)
+        value = _Unpickler(stream).load()
+        if stream.read(1):
             raise pickle.UnpicklingError("something lies behind it")
-        value = _Unpickler(io.BytesIO(data)).load()
         return {_text(_plain(key)): _plain(item) for key, item in value.items()}
     except MemoryError:
         raise
