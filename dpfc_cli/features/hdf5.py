@@ -17,17 +17,17 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpfc_cli.arrays import Array, Rows, sliced
-from dpfc_cli.errors import GUARDED, UserError, bad_record, damaged, missing, quoted, unsupported
+from dpfc_cli.errors import GUARDED, UserError, bad_record, damaged, quoted, unsupported
 from dpfc_cli.files import NoPlainFileError, check_plain
 from dpfc_cli.memory import check_fits, proved
-from dpfc_cli.reading import unread
+from dpfc_cli.reading import INNOCENT, unread
 
 if TYPE_CHECKING:
     import h5py
@@ -37,8 +37,8 @@ DAMAGED = (RuntimeError, KeyError, ValueError, TypeError, OverflowError)
 BUILT_IN = frozenset((1, 2, 3, 4, 5, 6, 32000))
 """HDF5's filters: deflate, shuffle, fletcher32, szip, nbit, scale-offset, and h5py's lzf."""
 COMPRESSING = frozenset((1, 4, 5, 6, 32000))
-MEANING = {"scale_factor": 1, "add_offset": 0, "_FillValue": None, "missing_value": None, "MATLAB_class": None}
-"""Attributes of netCDF and MATLAB that say that values mean something else, unless they are these."""
+MEANING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "MATLAB_class")
+"""Attributes of netCDF and MATLAB that say that values mean something else. But NaN means gaps, and no feature is NaN."""
 
 
 class _Whole(io.FileIO):
@@ -73,15 +73,11 @@ def opened_hdf5(path: Path) -> Iterator["h5py.File"]:
             storage = stack.enter_context(_Whole(path))
             try:
                 fcntl.flock(storage, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise
-            except OSError:
+            except OSError as error:
                 # Some file systems have no locks. HDF5 takes its own in the same way.
-                pass
+                if isinstance(error, BlockingIOError):
+                    raise
             file = stack.enter_context(h5py.File(storage, "r"))
-        except FileNotFoundError as error:
-            what = f"{quoted(path)} cannot be used: it is missing."
-            raise missing(what, _REMEDY) from error
         except BlockingIOError as error:
             raise UserError(
                 f"{quoted(path)} is locked: another program has it open for writing.",
@@ -103,7 +99,7 @@ def plain_dataset(file: "h5py.File", path: Path, name: str, shape: tuple[int, ..
     """The data set `name` of an open file. Raises UserError unless it is stored plainly, in that file, with this shape
     and dtype, and with all its values: HDF5 makes up what was never written.
     """
-    try:
+    with readable(path):
         dataset = local_dataset(file, path, name)
         if dataset.id.get_create_plist().get_nfilters():
             raise broken(path, f"'{name}' is stored through filters, which dpfc does not run")
@@ -111,8 +107,6 @@ def plain_dataset(file: "h5py.File", path: Path, name: str, shape: tuple[int, ..
             said = f"shape {dataset.shape} and dtype {dataset.dtype}"
             raise broken(path, f"'{name}' has {said}, not {shape} and {dtype}")
         _check_whole(dataset, path, name)
-    except (OSError, *DAMAGED) as error:
-        raise _failed(path, error, f"'{name}' is damaged") from error
     return dataset
 
 
@@ -143,14 +137,11 @@ def arrays_of(path: Path, stack: ExitStack) -> dict[str, Array]:
 
 
 def _rows(dataset: "h5py.Dataset", path: Path, name: str) -> Rows:
-    @cache
-    def checked() -> "h5py.Dataset":
-        found = local_dataset(dataset.file, path, name)
-        check_stored(found, path, name)
-        return found
+    checked = cache(partial(check_stored, dataset, path, name))
 
     def read(start: int, stop: int) -> np.ndarray:
-        with expanding(checked()):
+        checked()
+        with expanding(dataset):
             rows = rows_of(dataset, path, start, stop - start)
         check_written(dataset, rows, path, name)
         return rows
@@ -167,9 +158,8 @@ def check_stored(dataset: "h5py.Dataset", path: Path, name: str) -> None:
     """
     made = dataset.id.get_create_plist()
     filters = [made.get_filter(i)[0] for i in range(made.get_nfilters())]
-    foreign = [number for number in filters if number not in BUILT_IN]
-    if not foreign and sum(number in COMPRESSING for number in filters) > 1:
-        foreign = [number for number in filters if number in COMPRESSING][1:]
+    compressing = [number for number in filters if number in COMPRESSING]
+    foreign = [number for number in filters if number not in BUILT_IN] or compressing[1:]
     if dataset.chunks is not None:
         check_fits(path, f"a chunk of '{name}'", math.prod(dataset.chunks) * dataset.dtype.itemsize, copies=3)
     if foreign:
@@ -177,27 +167,25 @@ def check_stored(dataset: "h5py.Dataset", path: Path, name: str) -> None:
             f"{quoted(path)}: '{name}' is stored through filter {foreign[0]}, which dpfc does not run there.",
             "Write it without compression, or with gzip or lzf alone.",
         )
-    meaning = next((key for key, harmless in MEANING.items() if _says(dataset, key, harmless)), None)
-    if meaning is not None:
+    said = next((key for key in MEANING if key in dataset.attrs and not _is_nan(dataset.attrs, key)), None)
+    if said is not None:
         raise unsupported(
-            f"{quoted(path)}: '{name}' has the attribute '{meaning}'. So its numbers are packed, have gaps, or are "
+            f"{quoted(path)}: '{name}' has the attribute '{said}'. So its numbers are packed, have gaps, or are "
             "turned, and dpfc takes them as they are.",
             "Write the numbers that are meant, as h5py does: n × d features.",
         )
     _check_whole(dataset, path, name)
 
 
-def _says(dataset: "h5py.Dataset", key: str, harmless: int | None) -> bool:
-    """Whether an attribute is there and is not harmless. NaN for a gap is: no feature may be NaN."""
-    if key not in dataset.attrs:
-        return False
+def _is_nan(attributes: "h5py.AttributeManager", key: str) -> bool:
     # Texts may lie in a heap, and HDF5 reads a damaged heap without end.
-    values = dataset.attrs[key] if dataset.attrs.get_id(key).dtype.kind in "fiu" else ""
-    return any(value != harmless and value == value for value in np.ravel(values).tolist())
+    return attributes.get_id(key).dtype.kind == "f" and bool(np.isnan(attributes[key]).all())
 
 
 def _check_whole(dataset: "h5py.Dataset", path: Path, name: str) -> None:
     """Raise UserError if a part of a data set has no place in the file. HDF5 makes up what was never written."""
+    if dataset.is_virtual or dataset.external is not None:
+        raise broken(path, f"'{name}' keeps its data in other files, which dpfc does not follow")
     size = math.prod(dataset.shape) * dataset.dtype.itemsize
     if dataset.chunks is None:
         whole = size <= min(dataset.id.get_storage_size(), path.stat().st_size)
@@ -229,14 +217,12 @@ def expanding(dataset: "h5py.Dataset", more: int = 0) -> AbstractContextManager[
 
 
 def rows_of(dataset: "h5py.Dataset", path: Path, start: int, count: int) -> np.ndarray:
-    try:
+    with readable(path):
         return np.asarray(dataset[start : start + count])
-    except (OSError, *DAMAGED) as error:
-        raise _failed(path, error, "its values are damaged") from error
 
 
 def local_dataset(group: "h5py.Group", path: Path, name: str) -> "h5py.Dataset":
-    """The data set `name` of a group. Raises UserError unless its data lie in that very file."""
+    """The data set `name` of a group. Raises UserError if it is none, or in another place."""
     import h5py
 
     link = group.get(name, getlink=True)
@@ -247,8 +233,6 @@ def local_dataset(group: "h5py.Group", path: Path, name: str) -> "h5py.Dataset":
     dataset = group[name]
     if not isinstance(dataset, h5py.Dataset):
         raise broken(path, f"'{name}' is not a data set")
-    if dataset.is_virtual or dataset.external is not None:
-        raise broken(path, f"'{name}' keeps its data in other files, which dpfc does not follow")
     return dataset
 
 
@@ -264,7 +248,7 @@ def readable(path: Path) -> Iterator[None]:
 def _failed(path: Path, error: Exception, why: str) -> UserError:
     """The error for a file that HDF5 could not read. why: what is wrong with it, if the disk is not."""
     if isinstance(error, OSError) and (error.errno or isinstance(error, NoPlainFileError)):
-        return unread(path, error, wrong="unreadable")
+        return unread(path, error, remedy=_REMEDY if error.errno else INNOCENT, wrong="unreadable")
     # Whatever h5py makes of it, the system's own error is in the text.
     number = re.search(r"errno = (\d+)", str(error))
     return broken(path, why) if number is None else unread(path, OSError(code := int(number[1]), os.strerror(code)))

@@ -55,6 +55,12 @@ def a_column(file: h5py.File) -> None:
     file.create_dataset("features", X.shape, "f4", chunks=(4, 1))[:, 0] = X[:, 0]
 
 
+def virtual(file: h5py.File) -> None:
+    layout = h5py.VirtualLayout((12, 2), np.float32)
+    layout[:] = h5py.VirtualSource("other.h5", "features", (12, 2))
+    file.create_virtual_dataset("features", layout)
+
+
 def grown(file: h5py.File) -> None:
     made = file.create_dataset("features", (4, 2), "f4", maxshape=(None, 2), chunks=(4, 2))
     made.resize(12, axis=0)
@@ -86,7 +92,6 @@ RIGHT: list[tuple[str, Write]] = [
     ("beside an axis that was never written", lambda f: (f.update(features=X), first("band", Y, 0)(f))),
     ("beside a link", lambda f: f.update(features=X, elsewhere=h5py.ExternalLink("/etc/passwd", "x"))),
     ("of no number where some are missing", lambda f: (f.update(features=X), marked("features", _FillValue=np.nan)(f))),
-    ("of the scale that it has", lambda f: (f.update(features=X), marked("features", scale_factor=1.0)(f))),
 ]
 WRONG: list[tuple[str, str, Write]] = [
     ("features were never written", "damaged", first("features", X, 0)),
@@ -129,6 +134,7 @@ WRONG: list[tuple[str, str, Write]] = [
             f.create_dataset("labels", data=Y, dtype=h5py.enum_dtype({"ox": 0, "elk": 1, "cat": 2}, "i8")),
         ),
     ),
+    ("other files' values", "damaged", virtual),
     ("a type", "damaged", lambda f: f.update(features=np.dtype("f4"))),
     ("deeper", "missing", lambda f: f.update({"of/a/model/features": X})),
 ]
