@@ -11,7 +11,7 @@ the import.
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -34,7 +34,7 @@ from dpfc_cli.errors import (
 )
 from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.hdf5 import broken as damaged
-from dpfc_cli.features.hdf5 import check_stored, check_written, expanding, local_dataset, opened_hdf5, readable
+from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable, stored_rows
 from dpfc_cli.features.table import FLOATS, Table, Tables
 from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.reading import unread
@@ -213,37 +213,28 @@ def _sum(path: Path, column: str | None) -> tuple[int, np.ndarray]:
         MemoryError: a lack of memory may be the reason that it cannot be read.
 
     """
-    with proved(0), opened_hdf5(path) as file, readable(path):
+    with proved(2 * _BLOCK), opened_hdf5(path) as file, readable(path):
         names = [column] if column else [name for name in FEATURES if name in file] or [FEATURES[0]]
         if len(names) > 1:
             raise damaged(path, f"it has several matrices ({', '.join(names)}), and nobody says which one counts")
         dataset = local_dataset(file, path, names[0])
-        total = np.zeros(_checked(dataset, path, names[0]))
-        count = len(dataset) if dataset.ndim == 2 else dataset.shape[1]
-        with expanding(dataset, 2 * _BLOCK):
-            for block in _blocks(dataset, count, len(total)):
-                check_written(dataset, block, path, names[0])
-                total += block.sum(0, dtype=np.float64)
+        count, width = _checked(dataset, path, names[0])
+        total, step, read = np.zeros(width), max(1, _BLOCK // (8 * width)), stored_rows(dataset, path, names[0])
+        for at in range(0, count, step):
+            total += read(at, min(at + step, count)).sum(0, dtype=np.float64)
     if not np.isfinite(total).all():
         raise damaged(path, "it has features that are not finite")
     return count, total
 
 
-def _checked(dataset: h5py.Dataset, path: Path, name: str) -> int:
-    """The number of dimensions. Raises UserError for anything but a matrix of floats that is wholly stored."""
+def _checked(dataset: h5py.Dataset, path: Path, name: str) -> tuple[int, int]:
+    """The number of patches, and that of dimensions. Raises UserError for anything but a matrix of floats."""
     shape: tuple[int, ...] = dataset.shape or ()
     matrix = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
     if len(matrix) != 2 or min(matrix) < 1 or dataset.dtype.newbyteorder("=") not in FLOATS:
         raise damaged(path, f"'{name}' has shape {shape} and dtype {dataset.dtype}, which are no features of patches")
-    check_stored(dataset, path, name)
     check_fits(path, "one patch", 8 * matrix[1], copies=4)
-    return int(matrix[1])
-
-
-def _blocks(dataset: h5py.Dataset, count: int, width: int) -> Iterator[np.ndarray]:
-    step = max(1, _BLOCK // (8 * width))
-    for at in range(0, count, step):
-        yield np.asarray(dataset[at : at + step] if dataset.ndim == 2 else dataset[0, at : at + step])
+    return matrix
 
 
 # The table

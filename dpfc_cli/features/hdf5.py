@@ -16,7 +16,7 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ BUILT_IN = frozenset((1, 2, 3, 4, 5, 6, 32000))
 """HDF5's filters: deflate, shuffle, fletcher32, szip, nbit, scale-offset, and h5py's lzf."""
 COMPRESSING = frozenset((1, 4, 5, 6, 32000))
 MEANING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "MATLAB_class")
-"""Attributes of netCDF and MATLAB that say that values mean something else. But NaN means gaps, and no feature is NaN."""
+"""Attributes of netCDF and MATLAB that say that values mean something else. (NaN means gaps, and no feature is NaN.)"""
 
 
 class _Whole(io.FileIO):
@@ -129,27 +129,40 @@ def arrays_of(path: Path, stack: ExitStack) -> dict[str, Array]:
             named = h5py.check_enum_dtype(held.dtype) is not None
             # A data set without a data space has no shape.
             found[name] = Array(
-                held.shape or (), "numbers with names" if named else held.dtype, _rows(held, path, name)
+                held.shape or (), "numbers with names" if named else held.dtype, stored_rows(held, path, name)
             )
         elif not isinstance(held, h5py.Group):
             found[name] = Array((), "no array", sliced(()))
     return found
 
 
-def _rows(dataset: "h5py.Dataset", path: Path, name: str) -> Rows:
-    checked = cache(partial(check_stored, dataset, path, name))
+def stored_rows(dataset: "h5py.Dataset", path: Path, name: str) -> Rows:
+    """What reads rows of a data set of others; of 1 × n × d numbers, n rows. Before the first, `_check_stored`.
+
+    Zeros may be honest. But rows that hold nothing but another value that the file declares for what was never written
+    are refused.
+    """
+    checked = cache(partial(_check_stored, dataset, path, name))
+    first = (0,) if dataset.ndim == 3 and len(dataset) == 1 else ()
 
     def read(start: int, stop: int) -> np.ndarray:
         checked()
-        with expanding(dataset):
-            rows = rows_of(dataset, path, start, stop - start)
-        check_written(dataset, rows, path, name)
+        # HDF5 calls a lack of memory in a filter a failure of the filter, as it calls a damaged chunk.
+        with proved(4 * math.prod(dataset.chunks or ()) * dataset.dtype.itemsize), readable(path):
+            rows = np.asarray(dataset[(*first, slice(start, stop))])
+        fill = dataset.fillvalue if rows.ndim > 1 and rows.dtype.kind == "f" else 0
+        if fill and (rows == fill).all(axis=-1).any():
+            raise bad_record(
+                f"{quoted(path)}: '{name}' has rows of {fill} alone, which the file declares for what was never "
+                f"written. {GUARDED}",
+                "Write all rows, or make the array as long as what is written.",
+            )
         return rows
 
     return read
 
 
-def check_stored(dataset: "h5py.Dataset", path: Path, name: str) -> None:
+def _check_stored(dataset: "h5py.Dataset", path: Path, name: str) -> None:
     """Raise UserError for a filter that is not built into HDF5, for chunks that memory cannot hold, for values that
     were never written, and for those that mean something else.
 
@@ -194,26 +207,6 @@ def _check_whole(dataset: "h5py.Dataset", path: Path, name: str) -> None:
         whole = dataset.id.get_num_chunks() >= math.prod(-(-n // chunk) for n, chunk in parts)
     if not whole:
         raise broken(path, f"'{name}' declares {size:,} bytes, and not all of them were written")
-
-
-def check_written(dataset: "h5py.Dataset", rows: np.ndarray, path: Path, name: str) -> None:
-    """Raise UserError for rows of features that hold nothing but a value that the file declares for what was never
-    written. Zeros may be honest.
-    """
-    fill = dataset.fillvalue if rows.ndim > 1 and rows.dtype.kind == "f" else 0
-    if fill and (rows == fill).all(axis=-1).any():
-        raise bad_record(
-            f"{quoted(path)}: '{name}' has rows of {fill} and nothing else, which its file declares for what was never "
-            f"written. {GUARDED}",
-            "Write all rows, or make the array as long as what is written.",
-        )
-
-
-def expanding(dataset: "h5py.Dataset", more: int = 0) -> AbstractContextManager[None]:
-    """In its block values are read, `more` bytes beside a chunk. MemoryError: see `proved`. HDF5 calls a lack of memory
-    in a filter a failure of the filter, as it calls a damaged chunk.
-    """
-    return proved(4 * math.prod(dataset.chunks or ()) * dataset.dtype.itemsize + more)
 
 
 def rows_of(dataset: "h5py.Dataset", path: Path, start: int, count: int) -> np.ndarray:

@@ -141,8 +141,7 @@ def _regular(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
             raise ValueError("it has a member that ends behind the end of the archive")
         end = member.offset_data
         if member.issparse() or not (member.isreg() or member.isdir()):
-            what = "a sparse file" if member.issparse() else "a link, or as what is no file"
-            raise ValueError(f"it stores {secret(member.name)} as {what} (tar has options for them)")
+            raise ValueError(f"{secret(member.name)} in it is sparse, a link or no file (tar has options for them)")
         if member.isreg():
             yield member
     # tarfile stops without an error at a damaged header in the middle, and at a missing end.
