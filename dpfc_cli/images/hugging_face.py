@@ -23,8 +23,8 @@ SUFFIX = ".parquet"
 DICT, STATE = "dataset_dict.json", "state.json"
 _DICT = record({"splits": each(text, least=1)})
 _STATE = record({"_data_files": each(record({"filename": text}), least=1)})
-_SELECTED = ("_indices_data_files", "_indices_files")
-"""What old versions of datasets call the files that say which rows a selection has."""
+_SELECTED = ("_indices_data_files", "_indices_files", "skip", "take")
+"""Where old versions of datasets say which rows of its files a data set has."""
 
 
 def is_saved(folder: Path) -> bool:
@@ -47,7 +47,7 @@ def files_of(folder: Path) -> dict[str, list[Path]]:
         found = dict[str, list[Path]]()
         for split, place in splits.items():
             state = _json(place / STATE, _STATE)
-            if any(state.get(name) for name in _SELECTED):
+            if any(each.get(name) for each in (state, *state["_data_files"]) for name in _SELECTED):
                 raise ValueError(f"'{split}' is a selection of rows, which are not all that its files hold")
             found[split] = [_inside(place, part["filename"]) for part in state["_data_files"]]
         refuse_twice(path for paths in found.values() for path in paths if path.exists())

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import GUARDED, UserError, counted, missing, quoted, secret, unsupported
+from dpfc_cli.files import bytes_in
 from dpfc_cli.images.prefetch import PIECE
 from dpfc_cli.images.sets import Entry, ImageSet, Records, Request, check_size
 from dpfc_cli.images.splits import Listed, image_set, read_file
@@ -284,7 +285,10 @@ def arrow_file(path: Path) -> Iterator[Arrow]:
             # Offsets that lead out of the batch would be followed otherwise.
             batch.validate(full=True)
             batches.append(batch)
-        yield Arrow(path, batches, reader.schema)
+        # Old versions of datasets write there alone what labels mean.
+        info = path.with_name("dataset_info.json")
+        said = {b"huggingface": b'{"info": %b}' % bytes_in(info)} if info.is_file() else {}
+        yield Arrow(path, batches, reader.schema.with_metadata(said | (reader.schema.metadata or {})))
 
 
 def _bytes_in(path: Path, number: int, rows: int, image: str) -> Any:

@@ -461,6 +461,7 @@ def test_what_says_where_the_files_of_a_folder_are_is_checked(tmp_path: Path) ->
             ("state.json", f'{{"_data_files": [{{"filename": "{name}"}}, {{"filename": "link.arrow"}}]}}'),
             ("state.json", f'{{"_data_files": [{{"filename": "{name}"}}], "_indices_files": [{{"filename": "i"}}]}}'),
             ("state.json", f'{{"_data_files": [{{"filename": "{name}"}}], "_indices_data_files": [{{}}]}}'),
+            ("state.json", f'{{"_data_files": [{{"filename": "{name}", "skip": 0, "take": 1}}]}}'),
             ("dataset_dict.json", '{"splits": ["."]}'),
             ("dataset_dict.json", '{"splits": [".."]}'),
             ("dataset_dict.json", '{"splits": []}'),
@@ -471,6 +472,14 @@ def test_what_says_where_the_files_of_a_folder_are_is_checked(tmp_path: Path) ->
         (folder / file).write_text(text)
         with refuses("conflict" if "link" in text else "damaged"):
             open_images(f"arrow:{folder}", geometry=SQUARE)
+
+
+def test_old_versions_name_the_classes_beside_the_stream(tmp_path: Path) -> None:
+    bare = table([png(0), png(1)], [0, 1]).replace_schema_metadata(None)
+    folder = save(tmp_path / "x", bare)
+    (folder / "dataset_info.json").write_text('{"features": {"label": {"names": ["flu", "cold"]}}}')
+    found = open_images(f"arrow:{folder}", geometry=SQUARE, classes=("cold", "flu"))
+    assert found.splits["train"].labels.tolist() == [1, 0]
 
 
 def test_a_folder_that_was_not_saved_says_what_to_write(tmp_path: Path) -> None:
