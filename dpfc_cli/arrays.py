@@ -6,6 +6,7 @@ declared size is held against the memory that is free. `zipfile` gives no more b
 member. Nothing is unpickled.
 """
 
+import io
 import math
 import tokenize
 import zipfile
@@ -91,35 +92,43 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
 
 
 def npy(path: Path, _: ExitStack) -> dict[str, Array]:
-    # np.load would accept other formats under this name, too.
+    # np.load would accept other formats under this name, too, and pass over what lies behind the array.
     with path.open("rb") as file:
-        header(file)
+        _sized(file, path.stat().st_size)
     array = np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
     return {path.stem: Array(array.shape, array.dtype, sliced(array))}
 
 
 def npz(path: Path, stack: ExitStack) -> dict[str, Array]:
-    """The arrays of an archive, by name without `.npy`."""
+    """The arrays of an archive, by name without `.npy`. What else lies there is listed without a shape."""
     if not zipfile.is_zipfile(path):
         raise ValueError("it is not a zip archive")
     archive = stack.enter_context(zipfile.ZipFile(path))
+    _check_alone(path, archive)
     found: dict[str, Array] = {}
     for each in archive.infolist():
         name = each.filename.removesuffix(NPY)
-        if name == each.filename:
-            continue
         if name in found:
             raise ValueError(f"it holds '{name}' twice")
+        if name == each.filename:
+            found[name] = Array((), "no array", sliced(()))
+            continue
         try:
             with archive.open(each) as file:
-                shape, dtype = header(file)
-                size, held = math.prod(shape) * dtype.itemsize, each.file_size - file.tell()
+                shape, dtype = _sized(file, each.file_size)
         except BROKEN as error:
             raise ValueError(f"'{each.filename}': {error}") from error
-        if size != held:
-            raise ValueError(f"'{each.filename}': it declares {size:,} bytes of numbers, and holds {held:,}")
-        found[name] = Array(shape, dtype, _held(path, archive, each, size))
+        found[name] = Array(shape, dtype, _held(path, archive, each, math.prod(shape) * dtype.itemsize))
     return found
+
+
+def _check_alone(path: Path, archive: zipfile.ZipFile) -> None:
+    """ValueError if something lies before or behind an archive: another one would be passed over."""
+    with path.open("rb") as file:
+        file.seek(-22 - len(archive.comment), io.SEEK_END)
+        end = file.read(4)
+    if end != b"PK\x05\x06" or min((each.header_offset for each in archive.infolist()), default=0):
+        raise ValueError("something lies before or behind the archive in it")
 
 
 def _held(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, size: int) -> Rows:
@@ -151,6 +160,15 @@ def safetensors(path: Path, stack: ExitStack) -> dict[str, Array]:
 
 
 FORMATS: dict[str, Format] = {NPY: npy, ".npz": npz, ".safetensors": safetensors}
+
+
+def _sized(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
+    """As `header`, of a file of so many bytes. ValueError if it holds more or fewer numbers than it declares."""
+    shape, dtype = header(file)
+    declared, held = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if declared != held:
+        raise ValueError(f"it declares {declared:,} bytes of numbers, and holds {held:,}")
+    return shape, dtype
 
 
 def header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:

@@ -9,10 +9,9 @@ values that were never written. Only what a file is makes a null record: a lack 
 the import.
 """
 
-import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -35,9 +34,8 @@ from dpfc_cli.errors import (
 )
 from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.hdf5 import broken as damaged
-from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable
+from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable, stored_rows
 from dpfc_cli.features.table import FLOATS, Table, Tables, numbered
-from dpfc_cli.features.tables import check_stored
 from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.reading import unread
 from dpfc_cli.sources import groups as persons
@@ -214,43 +212,28 @@ def _sum(path: Path, column: str | None) -> tuple[int, np.ndarray]:
         MemoryError: a lack of memory may be the reason that it cannot be read.
 
     """
-    with proved(0), opened_hdf5(path) as file, readable(path):
-        name = column or next((name for name in FEATURES if name in file), FEATURES[0])
-        dataset = local_dataset(file, path, name)
-        total = np.zeros(_checked(dataset, path, name))
-        count = len(dataset) if dataset.ndim == 2 else dataset.shape[1]
-        # HDF5 calls a lack of memory in a filter a failure of the filter, as it calls a damaged chunk.
-        chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
-        with proved(4 * chunk + 2 * _BLOCK):
-            for block in _blocks(dataset, count, len(total)):
-                total += block.sum(0, dtype=np.float64)
+    with proved(2 * _BLOCK), opened_hdf5(path) as file, readable(path):
+        names = [column] if column else [name for name in FEATURES if name in file] or [FEATURES[0]]
+        if len(names) > 1:
+            raise damaged(path, f"it has several matrices ({', '.join(names)}), and nobody says which one counts")
+        dataset = local_dataset(file, path, names[0])
+        count, width = _checked(dataset, path, names[0])
+        total, step, read = np.zeros(width), max(1, _BLOCK // (8 * width)), stored_rows(dataset, path, names[0])
+        for at in range(0, count, step):
+            total += read(at, min(at + step, count)).sum(0, dtype=np.float64)
     if not np.isfinite(total).all():
         raise damaged(path, "it has features that are not finite")
     return count, total
 
 
-def _checked(dataset: h5py.Dataset, path: Path, name: str) -> int:
-    """The number of dimensions. Raises UserError for anything but a matrix of floats that is wholly stored."""
+def _checked(dataset: h5py.Dataset, path: Path, name: str) -> tuple[int, int]:
+    """The number of patches, and that of dimensions. Raises UserError for anything but a matrix of floats."""
     shape: tuple[int, ...] = dataset.shape or ()
     matrix = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
     if len(matrix) != 2 or min(matrix) < 1 or dataset.dtype.newbyteorder("=") not in FLOATS:
         raise damaged(path, f"'{name}' has shape {shape} and dtype {dataset.dtype}, which are no features of patches")
-    check_stored(dataset, path, name)
     check_fits(path, "one patch", 8 * matrix[1], copies=4)
-    if dataset.chunks is None:
-        stored = min(dataset.id.get_storage_size(), path.stat().st_size)
-        whole = stored >= math.prod(shape) * dataset.dtype.itemsize
-    else:
-        whole = dataset.id.get_num_chunks() >= math.prod(-(-n // c) for n, c in zip(shape, dataset.chunks, strict=True))
-    if not whole:
-        raise damaged(path, f"'{name}' was not written to its end")
-    return int(matrix[1])
-
-
-def _blocks(dataset: h5py.Dataset, count: int, width: int) -> Iterator[np.ndarray]:
-    step = max(1, _BLOCK // (8 * width))
-    for at in range(0, count, step):
-        yield np.asarray(dataset[at : at + step] if dataset.ndim == 2 else dataset[0, at : at + step])
+    return matrix
 
 
 # The table

@@ -13,14 +13,13 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from dpfc_cli.arrays import FORMATS, NPY, Array, Rows, arrays_in
+from dpfc_cli.arrays import FORMATS, NPY, Array, arrays_in
 from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted, unsupported
+from dpfc_cli.features.hdf5 import arrays_of
 from dpfc_cli.features.table import ROWS, Table, Tables, checked, with_groups
-from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.sources.groups import GROUPS, names_persons
 from dpfc_cli.sources.person_hints import column_of
 
@@ -29,9 +28,6 @@ NAMES = "{train,test}_{x,y}.npy"
 ACCEPTED = f"a folder with {NAMES}, or an .npy, .npz, .safetensors, .h5, .parquet or .csv file"
 COLUMNS = (".parquet", ".csv")
 """How the names of files of columns end."""
-BUILT_IN = frozenset((1, 2, 3, 4, 5, 6, 32000))
-"""HDF5's filters: deflate, shuffle, fletcher32, szip, nbit, scale-offset, and h5py's lzf."""
-COMPRESSING = frozenset((1, 4, 5, 6, 32000))
 FEATURES = ("{}_x", "{}/features", "X_{}", "x_{}")
 LABELS = ("{}_y", "{}/labels", "y_{}")
 """Names of the arrays of a split."""
@@ -178,65 +174,7 @@ def _listed(arrays: Arrays) -> str:
     return ", ".join(sorted(arrays)) or "nothing"
 
 
-# HDF5
-
-
-def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
-    from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5
-
-    found: dict[str, Array] = {}
-    file = stack.enter_context(opened_hdf5(path))
-    places = [(file, "")] + [(file[split], f"{split}/") for split in SPLITS if _is_group(file, split)]
-    for group, prefix in places:
-        for name in group:
-            if not _is_group(group, name):
-                dataset = local_dataset(group, path, name)
-                check_stored(dataset, path, name)
-                # A data set without a data space has no shape.
-                found[prefix + name] = Array(dataset.shape or (), dataset.dtype, _stored_rows(dataset, path))
-    return found
-
-
-def _stored_rows(dataset: Any, path: Path) -> Rows:
-    from dpfc_cli.features.hdf5 import rows_of
-
-    chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
-
-    def read(start: int, stop: int) -> np.ndarray:
-        # HDF5 calls a lack of memory in a filter a failure of the filter, as it calls a damaged chunk.
-        with proved(4 * chunk):
-            return rows_of(dataset, path, start, stop - start)
-
-    return read
-
-
-def check_stored(dataset: Any, path: Path, name: str) -> None:
-    """Raise UserError for a filter that is not built into HDF5, and for chunks that memory cannot hold.
-
-    HDF5 would load such a filter from a folder that an environment variable names. It expands a chunk as a whole, even
-    if one row of it is read. Numbers that are compressed twice could expand by a factor of a million.
-    """
-    made = dataset.id.get_create_plist()
-    filters = [made.get_filter(i)[0] for i in range(made.get_nfilters())]
-    foreign = [number for number in filters if number not in BUILT_IN]
-    if not foreign and sum(number in COMPRESSING for number in filters) > 1:
-        foreign = [number for number in filters if number in COMPRESSING][1:]
-    if dataset.chunks is not None:
-        check_fits(path, f"a chunk of '{name}'", math.prod(dataset.chunks) * dataset.dtype.itemsize, copies=3)
-    if foreign:
-        raise unsupported(
-            f"{quoted(path)}: '{name}' is stored through filter {foreign[0]}, which dpfc does not run there.",
-            "Write it without compression, or with gzip or lzf alone.",
-        )
-
-
-def _is_group(group: Any, name: str) -> bool:
-    import h5py
-
-    return isinstance(group.get(name, getlink=True), h5py.HardLink) and isinstance(group[name], h5py.Group)
-
-
-ARRAYS = {**FORMATS, ".h5": _hdf5, ".hdf5": _hdf5}
+ARRAYS = {**FORMATS, ".h5": arrays_of, ".hdf5": arrays_of}
 """The formats of files of arrays, by how their names end."""
 
 

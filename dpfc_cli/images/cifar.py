@@ -206,7 +206,10 @@ def read_pickle(data: bytes, name: str) -> dict[str, object]:
         for instruction, place, _ in pickletools.genops(data):
             if instruction.name in ("PUT", "LONG_BINPUT") and int(place or 0) > len(data):
                 raise pickle.UnpicklingError(f"it remembers a {place}th object")
-        value = _Unpickler(io.BytesIO(data)).load()
+        stream = io.BytesIO(data)
+        value = _Unpickler(stream).load()
+        if stream.read(1):
+            raise pickle.UnpicklingError("something lies behind it")
         return {_text(_plain(key)): _plain(item) for key, item in value.items()}
     except MemoryError:
         raise

@@ -155,14 +155,12 @@ def ending_of(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
-def left_out(skipped: Counter[str]) -> tuple[str, ...]:
+def left_out(skipped: Counter[str], why: str = "their names do not end as those of pictures") -> tuple[str, ...]:
     """What is said of files that are left out. skipped: how many there are of each ending."""
     if not skipped:
         return ()
     kinds = ", ".join(f"{count:,} {ending or 'without an ending'}" for ending, count in skipped.most_common(10))
-    return (
-        f"Left out, because their names do not end as those of pictures: {counted(skipped.total(), 'file')} ({kinds}).",
-    )
+    return (f"Left out, because {why}: {counted(skipped.total(), 'file')} ({kinds}).",)
 
 
 def _split_folders(path: Path, classes: Collection[str]) -> dict[str, Path]:

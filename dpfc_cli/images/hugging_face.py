@@ -6,12 +6,14 @@ PATH/state.json, PATH/data-00000-of-00001.arrow       (a Dataset: training pictu
 """
 
 import os
+from collections import Counter
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dpfc_cli.files import json_in
+from dpfc_cli.images.folder import left_out
 from dpfc_cli.images.sets import DataSet, ImageSet, Request
 from dpfc_cli.reading import readable
 from dpfc_cli.schema import each, fault, record, text
@@ -21,6 +23,8 @@ SUFFIX = ".parquet"
 DICT, STATE = "dataset_dict.json", "state.json"
 _DICT = record({"splits": each(text, least=1)})
 _STATE = record({"_data_files": each(record({"filename": text}), least=1)})
+_SELECTED = ("_indices_data_files", "_indices_files", "skip", "take")
+"""Where old versions of datasets say which rows of its files a data set has."""
 
 
 def is_saved(folder: Path) -> bool:
@@ -40,10 +44,12 @@ def files_of(folder: Path) -> dict[str, list[Path]]:
         splits = {"train": folder}
         if (folder / DICT).is_file():
             splits = {name: _inside(folder, name) for name in _json(folder / DICT, _DICT)["splits"]}
-        found = {
-            split: [_inside(place, part["filename"]) for part in _json(place / STATE, _STATE)["_data_files"]]
-            for split, place in splits.items()
-        }
+        found = dict[str, list[Path]]()
+        for split, place in splits.items():
+            state = _json(place / STATE, _STATE)
+            if any(each.get(name) for each in (state, *state["_data_files"]) for name in _SELECTED):
+                raise ValueError(f"'{split}' is a selection of rows, which are not all that its files hold")
+            found[split] = [_inside(place, part["filename"]) for part in state["_data_files"]]
         refuse_twice(path for paths in found.values() for path in paths if path.exists())
     return found
 
@@ -74,7 +80,9 @@ def _opened(kind: str, request: Request) -> ImageSet:
 
     place = request.place
     found = files_by_split(str(place), SUFFIX) if kind == "parquet" else files_of(place)
-    return open_tables(kind, found, request)
+    named = {path for paths in found.values() for path in paths}
+    others = Counter(path.suffix for path in (place.rglob("*.arrow") if kind == "arrow" else ()) if path not in named)
+    return open_tables(kind, found, request, left_out(others, f"no {STATE} names them"))
 
 
 PARQUET = DataSet(name="parquet", open=partial(_opened, "parquet"), location="path", groups=("column",))

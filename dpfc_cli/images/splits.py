@@ -140,6 +140,9 @@ def image_set(
             f"{parameter('image_size')}.",
         )
     origin: Origin = "data set" if classes else "asserted"
+    others = sorted(set(found).difference(split for split, _ in known.values()))
+    if others:
+        remarks += (f"Left out, because they have no labels, or dpfc takes another split: {', '.join(others)}.",)
     return ImageSet(name, names, splits, origin, remarks, noticed, table)
 
 

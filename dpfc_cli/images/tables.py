@@ -15,7 +15,6 @@ writes row groups of 100 to 1,000 pictures.) A stream is mapped into memory, and
 import hashlib
 import json
 import os
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpfc_cli.errors import GUARDED, UserError, counted, missing, quoted, secret, unsupported
+from dpfc_cli.files import bytes_in
 from dpfc_cli.images.prefetch import PIECE
 from dpfc_cli.images.sets import Entry, ImageSet, Records, Request, check_size
 from dpfc_cli.images.splits import Listed, image_set, read_file
@@ -47,9 +47,6 @@ HELD = 512 << 20
 """The least bytes of pictures that are held at once, if they are wanted in another order than that of the file."""
 SPAN = 4 * PIECE * cores()
 """More pictures than all threads read at one moment. So many are kept in memory, in whole row groups."""
-_HEADER, _DATA, _COMPRESSION = 2, 1, 3
-"""The places of fields in messages of a stream (Message.fbs of Arrow): Message.header, DictionaryBatch.data and
-RecordBatch.compression."""
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """What ends a stream."""
 
@@ -272,45 +269,25 @@ def arrow_file(path: Path) -> Iterator[Arrow]:
             # Without it a file that was cut off behind a batch would look complete.
             raise ValueError("it has no mark at its end, so it was cut off or is no stream")
         source.seek(0)
-        for message in pa.ipc.MessageReader.open_stream(source):
-            if _is_compressed(message):
+        mapped = source.read_buffer()
+        reader = pa.ipc.open_stream(mapped)
+        # Names of columns that are no UTF-8 fail when they are first looked at.
+        _ = reader.schema.names
+        batches = list[Any]()
+        for batch in reader:
+            parts = (part for column in batch.columns for part in column.buffers() if part is not None and part.size)
+            if not all(0 <= part.address - mapped.address < mapped.size for part in parts):
                 raise unsupported(
                     f"{quoted(path)} is compressed, and dpfc reads Arrow in place.",
                     "Write it without compression, as save_to_disk does.",
                 )
-        source.seek(0)
-        reader = pa.ipc.open_stream(source)
-        # Names of columns that are no UTF-8 fail when they are first looked at.
-        _ = reader.schema.names
-        batches = list(reader)
-        for batch in batches:
             # Offsets that lead out of the batch would be followed otherwise.
             batch.validate(full=True)
-        yield Arrow(path, batches, reader.schema)
-
-
-def _is_compressed(message: Any) -> bool:
-    """Whether a message says that its buffers are compressed. ValueError if the message is damaged.
-
-    PyArrow expands buffers before it can be asked how large they are. The metadata is a flatbuffer: each table begins
-    with the distance to a list of the places of its fields.
-    """
-    data = message.metadata.to_pybytes()
-
-    def field(table: int, number: int) -> int:
-        """The table in a field of a table; 0 if it has none."""
-        fields = table - struct.unpack_from("<i", data, table)[0]
-        known = 4 + 2 * number < struct.unpack_from("<H", data, fields)[0]
-        offset = struct.unpack_from("<H", data, fields + 4 + 2 * number)[0] if known else 0
-        return int(table + offset + struct.unpack_from("<I", data, table + offset)[0]) if offset else 0
-
-    try:
-        batch = field(struct.unpack_from("<I", data)[0], _HEADER) if "schema" not in message.type else 0
-        if batch and message.type == "dictionary":
-            batch = field(batch, _DATA)
-        return bool(batch and field(batch, _COMPRESSION))
-    except struct.error as error:
-        raise ValueError("a message in it is damaged") from error
+            batches.append(batch)
+        # Old versions of datasets write there alone what labels mean.
+        info = path.with_name("dataset_info.json")
+        said = {b"huggingface": b'{"info": %b}' % bytes_in(info)} if info.is_file() else {}
+        yield Arrow(path, batches, reader.schema.with_metadata(said | (reader.schema.metadata or {})))
 
 
 def _bytes_in(path: Path, number: int, rows: int, image: str) -> Any:
@@ -384,9 +361,11 @@ _KINDS: dict[str, Callable[[Path], AbstractContextManager[Parquet | Arrow]]] = {
 }
 
 
-def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) -> ImageSet:
-    """The set of pictures in tables, "parquet" or "arrow". found: the files of each split. UserError if one is damaged,
-    differs from the others, or has no such columns.
+def open_tables(
+    kind: str, found: Mapping[str, list[Path]], request: Request, remarks: tuple[str, ...] = ()
+) -> ImageSet:
+    """The set of pictures in tables, "parquet" or "arrow". found: the files of each split. remarks: as in `ImageSet`.
+    UserError if a file is damaged, differs from the others, or has no such columns.
     """
     source, opened = str(request.place), _KINDS[kind]
     person = None if request.group_by is None else request.group_by.column
@@ -397,6 +376,9 @@ def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) ->
         columns.chosen(schema, person, columns.is_key, "integers or texts", "group_by", source)
     label = columns.label_column(schema, request.label_column, columns.is_label, "labels", source, person)
     names = hub_class_names(schema.metadata, label)
+    others = [name for name in schema.names if name not in (image, label, person)]
+    if others:
+        remarks += (f"Left out: {counted(len(others), 'column')} ({', '.join(others[:20])}).",)
 
     def values(name: str, *splits: str) -> Iterator[object]:
         for split in splits:
@@ -439,7 +421,7 @@ def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) ->
             classes=names or (),
             persons=None if person is None else values(person, split),
         )
-    return image_set(kind, listed, request, also=names or (), noticed=noticed)
+    return image_set(kind, listed, request, also=names or (), remarks=remarks, noticed=noticed)
 
 
 def pictures_in(kind: str, paths: list[Path], source: str) -> Pictures:

@@ -3,7 +3,7 @@
 An archive is listed once, header by header, and never unpacked. Only the place and the number of a member's bytes are
 kept. So a member's name is never used as a path, and a link is never followed. A header may not point past the end of
 the file, and an archive must have the end mark that archives have. Otherwise an archive that was cut off behind a
-member would look complete.
+member would look complete. An archive with a link is refused: a picture that was stored twice would be missing.
 """
 
 import io
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dpfc_cli.errors import secret
 from dpfc_cli.images.sets import Records, check_size
 from dpfc_cli.reading import readable
+from dpfc_cli.sources.split_files import is_clutter
 
 LONGEST_NAME = 1 << 20
 """Bytes of the longest record of a name, or of other facts, that stands before a member. It is read as a whole."""
@@ -99,10 +100,13 @@ def ranges(found: list[tuple[int, Member]], places: tuple[tuple[Path, str], ...]
 
 
 def members(path: Path) -> Iterator[Member]:
-    """The regular files of an archive, in its order. Raises UserError if it is damaged or not a tar archive."""
+    """The regular files of an archive, in its order, without what systems leave behind. Raises UserError if it is
+    damaged or not a tar archive.
+    """
     with reading(path), tarfile.open(path, "r:", errors="backslashreplace", tarinfo=Header) as archive:
         for member in _regular(archive):
-            yield Member(member.name, member.offset_data, member.size)
+            if not any(map(is_clutter, member.name.split("/"))):
+                yield Member(member.name, member.offset_data, member.size)
 
 
 def nested(path: Path) -> Iterator[tuple[str, list[Member]]]:
@@ -125,7 +129,7 @@ def reading(path: Path) -> AbstractContextManager[None]:
 
 
 def _regular(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The regular files of an archive. ValueError if it is damaged, or has others."""
+    """The regular files of an archive. ValueError if it is damaged, or has others beside folders."""
     archive.fileobj.seek(0, io.SEEK_END)  # type: ignore[call-arg]
     end, whole = -1, archive.fileobj.tell()
     while (member := archive.next()) is not None:
@@ -136,8 +140,8 @@ def _regular(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         if member.offset_data + member.size > whole:
             raise ValueError("it has a member that ends behind the end of the archive")
         end = member.offset_data
-        if member.issparse():
-            raise ValueError(f"it stores {secret(member.name)} as a sparse file (tar has an option for them)")
+        if member.issparse() or not (member.isreg() or member.isdir()):
+            raise ValueError(f"{secret(member.name)} in it is sparse, a link or no file (tar has options for them)")
         if member.isreg():
             yield member
     # tarfile stops without an error at a damaged header in the middle, and at a missing end.

@@ -17,7 +17,7 @@ from dpfc_cli.images.folder import EXTENSIONS, ending_of, is_dicom, left_out
 from dpfc_cli.images.hugging_face import files_of
 from dpfc_cli.images.sets import unread
 from dpfc_cli.images.splits import Encoded, Files, listing_of
-from dpfc_cli.images.tars import members, ranges
+from dpfc_cli.images.tars import Member, members, ranges
 from dpfc_cli.sources.split_files import files_by_split, is_clutter
 
 TAR, PARQUET = ".tar", ".parquet"
@@ -78,17 +78,18 @@ def in_archives(pattern: str) -> Unlabelled:
     """The pictures in tar archives: members with names that end as those of pictures. pattern: see `files_by_split`.
     UserError if an archive is missing or damaged, or there are no pictures.
     """
-    paths = _found(pattern, TAR)
-    found = [
-        (which, member)
-        for which, path in enumerate(paths)
-        for member in members(path)
-        if ending_of(member.name) in EXTENSIONS and not any(map(is_clutter, member.name.split("/")))
-    ]
+    paths, skipped = _found(pattern, TAR), Counter[str]()
+    found: list[tuple[int, Member]] = []
+    for which, path in enumerate(paths):
+        for member in members(path):
+            if (ending := ending_of(member.name)) in EXTENSIONS:
+                found.append((which, member))
+            else:
+                skipped[ending] += 1
     if any(is_dicom(member.name) for _, member in found):
         dicom.check_installed()
     pictures = ranges(found, tuple((path, f"{path.name}/" if len(paths) > 1 else "") for path in paths))
-    return _of_archives(pictures, pictures.name, paths, pattern)
+    return _of_archives(pictures, pictures.name, paths, pattern, left_out(skipped))
 
 
 def in_tables(source: str, *, saved: bool) -> Unlabelled:
@@ -107,10 +108,12 @@ def in_tables(source: str, *, saved: bool) -> Unlabelled:
     return _of_archives(pictures, name, paths, source)
 
 
-def _of_archives(pictures: Encoded, name: Callable[[int], str], paths: list[Path], source: str) -> Unlabelled:
+def _of_archives(
+    pictures: Encoded, name: Callable[[int], str], paths: list[Path], source: str, remarks: tuple[str, ...] = ()
+) -> Unlabelled:
     if not len(pictures):
         raise _empty(source)
-    return Unlabelled(pictures=pictures, name=name, entries=lambda: map(_entry, paths))
+    return Unlabelled(pictures=pictures, name=name, entries=lambda: map(_entry, paths), remarks=remarks)
 
 
 def _empty(source: str) -> UserError:

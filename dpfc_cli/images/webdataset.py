@@ -2,9 +2,10 @@
 
 The label is a text. Or it stands in the record's `.json`, under a usual name or the one that the operator gives
 (img2dataset writes such files). The format has no list of classes: the operator asserts them. Other parts of a record
-(`.txt`) are ignored, and so is what systems leave behind.
+(`.txt`, `.seg.png`) are left out, and counted. What systems leave behind is not.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -15,13 +16,14 @@ from typing import BinaryIO, NamedTuple
 
 from dpfc_cli.errors import GUARDED, UserError, bad_record, parameter, quoted, secret
 from dpfc_cli.files import json_of
+from dpfc_cli.images.folder import ending_of, left_out
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
 from dpfc_cli.images.splits import Listed, image_set
 from dpfc_cli.images.tars import Member, members, ranges, reading
 from dpfc_cli.sources.classes import USUAL_NAMES, coded
 from dpfc_cli.sources.groups import Rule
 from dpfc_cli.sources.person_hints import column_of, level_of
-from dpfc_cli.sources.split_files import files_by_split, is_clutter
+from dpfc_cli.sources.split_files import files_by_split
 
 PICTURES = ("jpg", "jpeg", "png", "webp")
 LABEL = "cls"
@@ -29,6 +31,7 @@ SUFFIX = ".tar"
 LONGEST_LABEL = 1 << 10
 JSON, LARGEST_JSON = "json", 1 << 20
 """The part of a record with many facts, and the most bytes that it may have."""
+PARTS = (*PICTURES, LABEL, JSON)
 
 
 class Record(NamedTuple):
@@ -44,9 +47,11 @@ def open_webdataset(request: Request) -> ImageSet:
     """Open the archives that `request.place` names (see `files_by_split`). Raises UserError if one is missing or
     damaged, or a record in it is not one picture with one class.
     """
-    found = {split: _records(paths, request) for split, paths in files_by_split(str(request.place), SUFFIX).items()}
+    places, skipped = files_by_split(str(request.place), SUFFIX), Counter[str]()
+    found = {split: _records(paths, request, skipped) for split, paths in places.items()}
+    remarks = left_out(skipped, "they are neither the picture of a record nor its label")
     listed = {split: _listed(records, request.group_by) for split, records in found.items()}
-    return image_set("webdataset", listed, request, noticed=partial(_noticed, found))
+    return image_set("webdataset", listed, request, remarks=remarks, noticed=partial(_noticed, found))
 
 
 def _listed(records: list[Record], group_by: Rule | None) -> Listed:
@@ -85,13 +90,13 @@ def _known(records: Iterable[Record], key: str | None = None) -> Iterator[dict[s
                         yield facts
 
 
-def _records(paths: list[Path], request: Request) -> list[Record]:
+def _records(paths: list[Path], request: Request, skipped: Counter[str]) -> list[Record]:
+    """The records of some archives. skipped: counts the endings of parts that are left out."""
     found = list[Record]()
     for done, path in enumerate(paths, 1):
         keys: set[str] = set()
         with reading(path), path.open("rb") as file:
-            pictured = (member for member in members(path) if not any(map(is_clutter, member.name.split("/"))))
-            for key, parts in groupby(pictured, lambda member: _key(member.name)):
+            for key, parts in groupby(members(path), lambda member: _key(member.name)):
                 if key in keys:
                     raise _refused(
                         f"Record {secret(key)} is in {quoted(path)} twice. It would count as two records.",
@@ -100,6 +105,7 @@ def _records(paths: list[Path], request: Request) -> list[Record]:
                 keys.add(key)
                 named = [(PurePosixPath(each.name).name.partition(".")[2].lower(), each) for each in parts]
                 found.append(_record(named, file, path, key, request))
+                skipped.update(ending_of(each.name) for extension, each in named if extension not in PARTS)
         if request.progress is not None:
             request.progress("Listing", done, len(paths))
     return found

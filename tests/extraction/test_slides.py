@@ -201,7 +201,19 @@ def _linked(path: Path) -> None:
         file["features"] = h5py.ExternalLink("slide_0.h5", "features")
 
 
-BROKEN = [Path.unlink, _cut, _empty, _unwritten, _declared, _infinite, _linked, _damaged]
+def _two(path: Path) -> None:
+    """Which of them is meant nobody says."""
+    with h5py.File(path, "w") as file:
+        file["features"], file["feats"] = np.ones((3, D)), np.zeros((3, D))
+
+
+def _stopped(path: Path) -> None:
+    """In the middle of a chunk, and with a value for what was never written."""
+    with h5py.File(path, "w") as file:
+        file.create_dataset("features", (4, D), np.float32, chunks=(4, D), fillvalue=9.97e36)[:3] = 1
+
+
+BROKEN = [Path.unlink, _cut, _empty, _unwritten, _declared, _infinite, _linked, _damaged, _two, _stopped]
 
 
 @pytest.mark.parametrize("spoil", BROKEN)

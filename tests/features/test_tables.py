@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import ml_dtypes
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -652,6 +653,8 @@ OF_SAFETENSORS: dict[str, bytes] = {
     "a deep header": sized(b"[" * 100_000),
     "overlapping": safe_header(features=("F32", [1, 1], [0, 4]), labels=("I32", [1], [2, 6])),
     "brain floats": safe_header(features=("BF16", [1, 2], [0, 4]), labels=("I32", [1], [4, 8])),
+    "a hole": safe_header(features=("F32", [1, 1], [0, 4]), labels=("I32", [1], [8, 12])),
+    "floats of a byte": safe_header(features=("F8_E4M3", [1, 4], [0, 4]), labels=("I32", [1], [4, 8])),
     "a shape of 10^18": safe_header(features=("F32", [10**9, 10**9], [0, 8])),
 }
 BAD: list[tuple[str, Callable[[Path], Path], str]] = [
@@ -679,7 +682,12 @@ BAD: list[tuple[str, Callable[[Path], Path], str]] = [
     ("hdf5: a damaged chunk", damaged_chunk, "damaged"),
     *((f"hdf5: {name}", of_hdf5(write), "damaged") for name, write in ELSEWHERE.items()),
     *((f"npz: {name}", partial(archive, train_x=data), "damaged") for name, data in LIES.items()),
-    *((f"npy: {name}", of_npy(data), "damaged") for name, data in LIES.items() if name not in ("more", "fewer")),
+    *((f"npy: {name}", of_npy(data), "damaged") for name, data in LIES.items()),
+    ("npy: two in one file", of_npy(npy_bytes(SIX) + npy_bytes(2 * SIX)), "damaged"),
+    ("npy: brain floats", of_npy(npy_bytes(SIX.astype(ml_dtypes.bfloat16))), "damaged"),
+    ("npy: dates", lambda place: folder_of(place, train_x=SIX, train_y=LABELS.astype("M8[D]")), "damaged"),
+    ("npz: an archive before it", lambda place: whole(place, "a.npz", 2 * archive(place).read_bytes()), "damaged"),
+    ("npz: cut behind it", lambda place: whole(place, "a.npz", archive(place).read_bytes() + b"PK\3\4"), "damaged"),
     *((f"safetensors: {name}", of_safetensors(data), "damaged") for name, data in OF_SAFETENSORS.items()),
 ]
 
@@ -816,7 +824,8 @@ def test_zeros_are_honest_and_are_imported_in_bounded_memory(tmp_path: Path, mon
     """20 MB in a file of some kB, with 6 MB of memory."""
     monkeypatch.setattr(memory, "free_memory", lambda: 6e6)
     monkeypatch.setattr(importing, "BLOCK", 2**20)
-    source = large_hdf5({"data": np.arange(50_000) % 2}, shape=(50_000, 100), chunks=(1024, 100))(tmp_path)
+    zeros = np.zeros((50_000, 100), np.float32)
+    source = large_hdf5({"data": np.arange(50_000) % 2}, data=zeros, chunks=(1024, 100))(tmp_path)
     tracemalloc.start()
     try:
         found = import_features(source, tmp_path / "set", classes=("a", "b")).features

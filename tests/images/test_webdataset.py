@@ -121,35 +121,39 @@ def test_what_systems_leave_in_archives_is_no_record(tmp_path: Path) -> None:
 
 
 def test_names_in_archives_are_only_names(tmp_path: Path) -> None:
-    """Links are ignored, and paths are not used as paths. Nothing is ever written."""
-    secret = tmp_path / "secret.png"
-    secret.write_bytes(png(99))
+    """Paths are not used as paths. Nothing is ever written."""
     path = tmp_path / "in" / "train.tar"
-    path.parent.mkdir()
-    with tarfile.open(path, "w") as archive:
-        for name, kind, target in (
-            ("link.png", tarfile.SYMTYPE, str(secret)),
-            ("hard.png", tarfile.LNKTYPE, "../secret.png"),
-            ("device.png", tarfile.CHRTYPE, ""),
-        ):
-            info = tarfile.TarInfo(name)
-            info.type, info.linkname = kind, target
-            archive.addfile(info)
-        for name, data in (
-            ("../../up.png", png(1)),
-            ("../../up.cls", b"0"),
-            ("/etc/abs.png", b"no picture"),
-            ("/etc/abs.cls", b"1"),
-        ):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
+    members = [("../../up.png", png(1)), ("../../up.cls", b"0"), ("/etc/abs.png", b"none"), ("/etc/abs.cls", b"1")]
+    tar(path, members)
     train = opened(path).splits["train"]
     assert train.n == 2
     assert train.pixels(0, 1)[0, 0, 0, 0] == 1
     with refuses("bad-record", parameter="on_error"):
         train.pixels(1, 2)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "secret.png"]
+    assert [p.name for p in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
+def test_a_link_is_not_followed_and_does_not_vanish(tmp_path: Path, kind: bytes) -> None:
+    """tar makes one of a file that has two names."""
+    (tmp_path / "secret.png").write_bytes(png(99))
+    with tarfile.open(tar(tmp_path / "train.tar", records(0, 2)), "a") as archive:
+        info = tarfile.TarInfo("9.png")
+        info.type, info.linkname = kind, "0000.png" if kind == tarfile.LNKTYPE else str(tmp_path / "secret.png")
+        archive.addfile(info)
+    refused(tmp_path, "damaged", r"train\.tar")
+
+
+def test_parts_of_records_that_are_not_used_are_named_by_their_endings(tmp_path: Path) -> None:
+    parts = [part for i in "abc" for part in ((f"{i}.JPG", png(1)), (f"{i}.cls", b"1"), (f"{i}.seg.png", png(2)))]
+    tar(tmp_path / "train.tar", [*parts, ("c.txt", b"a cat"), ("._c.png", b"x")])
+    (said,) = opened(tmp_path).remarks
+    assert ": 4 files (3 .png, 1 .txt)." in said
+    # A second picture of one record is none of those that are left out.
+    for other in ("left", "right"):
+        parts = [(name.replace(".JPG", f".{other}.png"), data) for name, data in parts]
+    tar(tmp_path / "train.tar", parts)
+    refused(tmp_path, "bad-record")
 
 
 def test_member_names_of_any_encoding_are_read_and_shown_without_control_characters(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_no_record_changes_what_the_label_of_another_one_means() -> None:
             labelled({"train": coded(given)}, classes)
         assert refused.value.full is None or code == "bad-record"
     for none in (None, float("nan"), -1, " "):
-        assert labelled({"train": coded([0, none])}, TWO).labels["train"].tolist() == [0, -1]
+        assert labelled({"train": coded([0, none])}, TWO)["train"][1].tolist() == [0, -1]
     # Names and numbers in one list of classes: all labels are names.
     assert labelled({"train": coded(["other", 1, "0", 1.0])}, NAMED)["train"][1].tolist() == [2, 1, 0, 1]
 
