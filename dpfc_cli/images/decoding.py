@@ -316,10 +316,10 @@ def _finished(opened: Any, data: bytes, preparation: Preparation) -> Pixels:
         image = _jpeg(data, opened.mode)
     else:
         top = _largest(opened)
+        opened.load()
         if opened.format == "PNG":
             # Pillow takes the pixels without a look at their checksums.
             Image.open(io.BytesIO(data), formats=("PNG",)).verify()
-        opened.load()
         image = _rgb(opened, top, preparation)
     turn = _turn(opened) if preparation.exif else None
     # What is not needed does no harm if it is damaged.
