@@ -12,7 +12,7 @@ from dpfc_cli.trust.claims import figures_fault, same_epsilon
 def claim(epsilon: float = 1.0, /, **factors: float) -> dict[str, Any]:
     """A claim of one release whose figures agree, but for factors of some of them. η makes a good part of δ."""
     mu, eta = 0.3, 1e-4
-    release = {"kind": "gram", "shape": [3, 3], "share": 1.0, "sigma": 1 / mu, "rate": 1.0, "times": 1}
+    release: dict[str, Any] = {"kind": "gram", "shape": [3, 3], "share": 1.0, "sigma": 1 / mu, "rate": 1.0, "times": 1}
     delta = delta_of(epsilon, mu) + (1 + math.exp(epsilon)) * eta
     figures = {"epsilon": epsilon, "delta": delta, "mu": mu, "eta": eta}
     said: dict[str, Any] = {**figures, **release}
