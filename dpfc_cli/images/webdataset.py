@@ -18,7 +18,7 @@ from dpfc_cli.files import json_of
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
 from dpfc_cli.images.splits import Listed, image_set
 from dpfc_cli.images.tars import Member, members, ranges, reading
-from dpfc_cli.sources.classes import MOST_ASSERTED, USUAL_NAMES
+from dpfc_cli.sources.classes import MOST_ASSERTED, usual_label
 from dpfc_cli.sources.groups import Rule
 from dpfc_cli.sources.person_hints import column_of, level_of
 from dpfc_cli.sources.split_files import files_by_split, is_clutter
@@ -132,7 +132,7 @@ def _record(parts: list[tuple[str, Member]], file: BinaryIO, path: Path, key: st
 
 
 def _label(known: dict[str, object], path: Path, key: str, label_column: str | None) -> int | str:
-    name = label_column or next((usual for usual in USUAL_NAMES if usual in known), None)
+    name = label_column or usual_label(known, path)
     value = known.get(name) if name is not None else None
     if (type(value) is int and 0 <= value < MOST_ASSERTED) or (type(value) is str and value):
         return value
