@@ -76,9 +76,9 @@ def left_out(noun: str, names: Collection[str]) -> tuple[str, ...]:
 def files_left_out(folder: Path, used: Collection[Path], others: Iterable[Path] = ()) -> tuple[str, ...]:
     """What is said of files that are not used: of those in the folder, if it is one, and of others."""
     there = (path for path in folder.rglob("*") if path.is_file() and not is_clutter(path.name))
-    left = {*there, *others}.difference(used)
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in Counter(path.suffix for path in left).most_common(10))
-    return (f"Left out: {counted(len(left), 'file')} ({kinds}).",) if left else ()
+    left = Counter(path.suffix for path in sorted({*there, *others}.difference(used)))
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in left.most_common(10))
+    return (f"Left out: {counted(left.total(), 'file')} ({kinds}).",) if left else ()
 
 
 FIXED = "Texts have a fixed length (in NumPy: y.astype('U'); for HDF5: np.char.encode(y.astype('U'), 'utf-8'))."

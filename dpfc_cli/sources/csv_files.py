@@ -79,8 +79,8 @@ def _separator(path: Path, encoding: str) -> str:
     if len(found) > 1:
         several = " or ".join(map(repr, found))
         raise ValueError(f"{several} may separate its values. Say it in a line above the others: sep={found[0]}")
-    if not likely:
-        raise error or ValueError("it has no lines")
+    if error is not None and not found:
+        raise error
     # Where no separator fits both lines, that of most names says which line is wrong.
     return found[0] if found else max(likely, key=lambda separator: likely[separator])
 
