@@ -142,7 +142,7 @@ def safetensors(path: Path, stack: ExitStack) -> dict[str, Array]:
 
     widths = {"F": (16, 32, 64), "I": (8, 16, 32, 64), "U": (8, 16, 32, 64)}
     kinds = {f"{kind}{bits}": np.dtype(f"{kind.lower()}{bits // 8}") for kind, own in widths.items() for bits in own}
-    kinds["BF16"] = np.dtype(ml_dtypes.bfloat16)
+    kinds |= {"BF16": np.dtype(ml_dtypes.bfloat16), "BOOL": np.dtype(np.bool_)}
     file = stack.enter_context(safe_open(path, framework="numpy"))
     slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
     # A type that is not in `kinds` stays a name: the error about it then says which type it is.

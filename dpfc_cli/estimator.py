@@ -174,10 +174,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         labels = _labelled(y, classes)
         order = np.argsort(classes)
-        arrays = {"train_x": X, "train_y": labels}
+        names = tuple(map(str, classes.tolist()))
+        arrays = {"train_x": X, "train_y": np.array(names)[labels]}
         if groups is not None:
             arrays["train_groups"] = _persons(np.asarray(groups), len(X))
-        with _set_of(arrays, tuple(map(str, classes.tolist())), _ledger_folder(self.ledger)) as features:
+        with _set_of(arrays, names, _ledger_folder(self.ledger)) as features:
             trained = self._trained(features)
         fitted.classes_, fitted._order = classes[order], order
         fitted.head_ = trained.head

@@ -227,6 +227,11 @@ def test_classes_that_are_no_two_different_labels_are_refused_before_all_else() 
     of_objects = PrivateClassifier(method="dp-ls", classes=objects).fit(X, LABELS.astype(object))
     assert of_objects.classes_.tolist() == NAMES.tolist()
     assert PrivateClassifier(method="dp-ls", classes=[False, True]).fit(X, Y > 0).predict(X).dtype == bool
+    # Numbers are named, and are no places.
+    signs = np.where(Y > 0, 1, -1)
+    assert (
+        PrivateClassifier(epsilon=100, method="dp-ls", classes=[1, -1]).fit(X, signs).predict(X) == signs
+    ).mean() > 0.9
 
 
 def test_the_privacy_is_stated_once_in_words_that_are_parameters_here() -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, parameter, quoted, unwritable
+from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, parameter, quoted, secret, unwritable
 from dpfc_cli.extraction import slides
 from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.lookup import new_folder
@@ -29,7 +29,7 @@ from dpfc_cli.ledger.populations import check_name, check_new, check_same, regis
 from dpfc_cli.memory import check_fits
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress
-from dpfc_cli.sources.classes import class_names, numbers_of_names, stated
+from dpfc_cli.sources.classes import Labels, check_names, class_names, coded, numbers_of, stated
 from dpfc_cli.sources.digests import NONE, digests_of_rows
 from dpfc_cli.sources.groups import GROUPS, check_apart, grouped
 from dpfc_cli.sources.nulls import Broken, naming
@@ -38,6 +38,8 @@ from dpfc_cli.sources.split_files import held_out
 
 BLOCK = 2**26
 """Bytes that a block should not exceed."""
+_HOT = frozenset(("0", "1", "0.0", "1.0", "False", "True"))
+"""Labels of tables with a column for each class."""
 
 
 class Imported(NamedTuple):
@@ -90,10 +92,9 @@ def import_features(wanted: Import) -> Imported:
                 raise persons_noticed(str(path), "group_column", seems)
         for remark in source.remarks:
             wanted.warned(remark)
-        tables = _by_names(raw, source.classes, names)
+        tables = _by_classes(raw, source.classes, names)
         width = max(table.y.shape[1] for table in tables.values())
         by_list = any(table.counted for table in tables.values())
-        _check_labels(tables, len(names))
         if labels_per_record is None and (width > 1 or by_list):
             raise conflict(
                 "Records may have several labels here, and nobody says how many. Each head says it, so it is public.",
@@ -184,27 +185,42 @@ def _held_out(tables: dict[str, Table], fraction: float, source: str) -> dict[st
     return {split: reordered(train, records, _rows_of(train)) for split, records in parts.items()}
 
 
-def _by_names(tables: dict[str, Table], called: tuple[str, ...] | None, classes: tuple[str, ...]) -> dict[str, Table]:
-    """The tables with numbers of classes where their labels are texts. UserError: some splits have texts and others
-    numbers, or a text is not among the classes. called: the texts that numbers stand for, if they do.
+def _by_classes(tables: dict[str, Table], called: tuple[str, ...] | None, classes: tuple[str, ...]) -> dict[str, Table]:
+    """The tables with numbers of classes as labels. called: what numbers stand for, if the source says so.
+
+    UserError: a label means no class, a record has none or one twice, or the labels are zeros and ones for each class.
     """
-    own = {split: called if table.names is None else table.names for split, table in tables.items()}
-    texts = [names for names in own.values() if names is not None]
-    if not texts:
-        return tables
-    if len(texts) < len(tables):
-        raise conflict(
-            "The labels of one split are texts, and those of another one are numbers.",
-            "Take texts everywhere, or numbers everywhere.",
-        )
-    found = tuple(sorted({name for names in texts for name in names}))
-    number = numbers_of_names(found, classes)
-    made = {}
-    for split, table in tables.items():
-        # Numbers without a name become the number of no class.
-        codes = np.array([*(number[name] for name in own[split] or ()), len(classes), -1], np.int64)
-        made[split] = replace(table, y=codes[table.y.clip(-2, len(codes) - 2)], names=None)
+    labels = {split: _labels(table, called) for split, table in tables.items()}
+    for split, own in labels.items():
+        # Of two classes, each record could have both. Whoever means that has columns of zeros and ones, too.
+        if own.codes.shape[1] > 1 and _HOT.issuperset(own.texts[code] for code in np.unique(own.codes)):
+            raise bad_record(
+                f"The {split} labels are a table of zeros and ones, as of a column for each class. {GUARDED}",
+                "Give the numbers of each record's classes instead, from 0, filled up with −1 to one length. For one "
+                "class in each record, in NumPy: y.argmax(axis=1).",
+            )
+    check_names(called or (), classes)
+    made = {split: replace(tables[split], y=y, names=None) for split, y in numbers_of(labels, classes).items()}
+    for split, table in made.items():
+        ordered = np.sort(table.y, axis=1)
+        twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
+        lacking = np.zeros(table.n, bool) if table.nulls else (table.y < 0).all(axis=1)
+        for wrong, what in ((twice, "a class twice"), (lacking, "no label")):
+            if (n := int(wrong.sum())) > 0:
+                raise bad_record(
+                    f"{counted(n, f'{split} record')} {'has' if n == 1 else 'have'} {what}: "
+                    f"{secret(*np.flatnonzero(wrong).tolist())}. {GUARDED}",
+                    "Give each record its classes, each once, or leave it out before importing.",
+                )
     return made
+
+
+def _labels(table: Table, called: tuple[str, ...] | None) -> Labels:
+    if table.names is None:
+        return coded(table.y, called)
+    own = coded([*table.names, None], called)
+    # −1 is the last one.
+    return Labels(own.texts, own.codes[table.y])
 
 
 def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Progress | None) -> None:
@@ -247,32 +263,6 @@ def _check_room(path: Path, out: Path, tables: dict[str, Table], k: int, dtype: 
             needed=needed,
             allowed=free,
         )
-
-
-def _check_labels(tables: dict[str, Table], m: int) -> None:
-    """Raise UserError for labels out of range, and for records without a label. m: the number of classes."""
-    for split, table in tables.items():
-        if (table.y < -1).any() or (table.y >= m).any():
-            raise bad_record(
-                f"The {split} labels are out of range for some records. {GUARDED}",
-                f"Labels are 0..{m - 1} (−1 for none). Check {parameter('classes')}.",
-            )
-        if table.y.shape[1] > 1 and _one_hot(table.y):
-            raise bad_record(
-                f"The {split} labels seem to be a table of zeros and ones, a column for each class. {GUARDED}",
-                "Give the numbers of each record's classes instead, from 0, filled up with −1 to one length.",
-            )
-        if not table.nulls and (table.y < 0).all(axis=1).any():
-            raise bad_record(
-                f"Some {split} records are without a label. {GUARDED}",
-                "Label them, or leave them out before importing.",
-            )
-
-
-def _one_hot(y: np.ndarray) -> bool:
-    """Whether labels (n × k) have a column for each class: zeros and ones and nothing else, and one twice in a row."""
-    ordered = np.sort(y, axis=1)
-    return np.array_equal(np.unique(y), (0, 1)) and bool((ordered[:, 1:] == ordered[:, :-1]).any())
 
 
 def _as_stored(y: np.ndarray, k: int) -> np.ndarray:

@@ -36,12 +36,12 @@ from dpfc_cli.errors import (
 from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.hdf5 import broken as damaged
 from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable
-from dpfc_cli.features.table import FLOATS, Table, Tables
+from dpfc_cli.features.table import FLOATS, Table, Tables, numbered
 from dpfc_cli.features.tables import check_stored
 from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.reading import unread
 from dpfc_cli.sources import groups as persons
-from dpfc_cli.sources.classes import USUAL_NAMES, composed, numbers_of_names
+from dpfc_cli.sources.classes import USUAL_NAMES, coded, composed, numbers_of, text_of
 from dpfc_cli.sources.metadata import Needed, Value, columns_in, rows, usual_column
 from dpfc_cli.sources.person_hints import column_of, persons_noticed
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
@@ -103,10 +103,9 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...]) -> Tables:
             raise persons_noticed(str(folder), "group_column", seems)
     listed = _listed(table, lines, wanted)
     found = _files(folder, listed.slides, table)
-    number = {label: i for i, label in enumerate(sorted(set(listed.labels)))}
-    names = tuple(number)
     # What is refused for its label is refused before a slide is read.
-    numbers_of_names(names, classes)
+    numbers_of({"all": coded(listed.labels)}, classes)
+    codes, names = numbered(listed.labels, np.arange(len(listed.labels)))
     n = len(listed.labels)
     sums, patches = np.zeros((n, 0)), np.zeros(n, np.int64)
     broken: dict[str, str] = {}
@@ -148,7 +147,7 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...]) -> Tables:
         wanted.warned(f"{what} This number depends on the records: do not publish it.")
     with np.errstate(invalid="ignore"):
         x = (sums / patches[:, None]).astype(np.float32)
-    y = np.where(patches == 0, -1, [number[label] for label in listed.labels])[:, None]
+    y = np.where(patches == 0, -1, codes)[:, None]
     splits = {}
     for split in dict.fromkeys(listed.splits.tolist()):
         own = np.flatnonzero(listed.splits == split)
@@ -287,13 +286,18 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
     person = next(iter(others), None)
     lines, splits = _of_splits(table, lines, next((c for c in columns if c.lower() == SPLIT_COLUMN), None))
     for number, line in lines:
-        for column in (slide_column, label_column):
-            if line.get(column) is None or not str(line[column]).strip():
+        named = line.get(slide_column)
+        for column, text in (
+            (slide_column, "" if named is None else str(named).strip()),
+            (label_column, text_of(line.get(label_column))),
+        ):
+            if not text:
                 raise bad_record(
                     f"Line {number} of {quoted(table)} has nothing under '{column}'. {GUARDED}",
                     "Each line needs the name of a slide and a label. Leave out slides without a label.",
                 )
-    slides, labels = ([str(line[column]).strip() for _, line in lines] for column in (slide_column, label_column))
+    slides = [str(line[slide_column]).strip() for _, line in lines]
+    labels = [text_of(line[label_column]) for _, line in lines]
     keys, first = None, np.arange(len(lines))
     records = first
     if person is not None:

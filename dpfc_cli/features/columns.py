@@ -1,5 +1,5 @@
 """Parquet and CSV files as tables of features: one column of lists of floats, all of one length, or a column of floats
-for each feature; and one column of labels, integers or texts. A CSV file is read as a whole.
+for each feature; and one column of labels. A CSV file is read as a whole.
 
 Which columns of a CSV hold numbers, and how decimals are written, all values say, and never one of them: a column that
 holds numbers and something else is refused. The other columns stay texts.
@@ -28,7 +28,7 @@ from dpfc_cli.memory import check_fits
 from dpfc_cli.reading import readable
 from dpfc_cli.sources import columns, person_hints
 from dpfc_cli.sources.classes import USUAL_NAMES, hub_class_names, usual_label
-from dpfc_cli.sources.columns import is_key, is_text, parquet
+from dpfc_cli.sources.columns import is_key, is_label, is_list, parquet
 from dpfc_cli.sources.csv_files import csv_in
 from dpfc_cli.sources.groups import GROUPS, Keys, names_persons
 from dpfc_cli.sources.groups import joined as joined_keys
@@ -77,7 +77,7 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
     g = group_column or (GROUPS if GROUPS in schema.names else None)
     if g is not None:
         columns.chosen(schema, g, is_key, "integers or texts", "group_column", pattern)
-    y = columns.label_column(schema, label_column, _is_label, "integers, texts, or lists of integers", pattern, g)
+    y = columns.label_column(schema, label_column, _is_label, "labels", pattern, g)
     x = _features(schema, column, y, g, pattern)
 
     def values(name: str) -> Iterator[object]:
@@ -285,28 +285,21 @@ def _block(batch: Any, name: tuple[str, ...] | str, d: int, path: Path) -> np.nd
 
 def _table(paths: list[Path], x: tuple[str, ...] | str, y: str, g: str | None) -> Table:
     """The table of the files of one split, with columns x and y, and g if it names persons."""
-    files, kinds = dict[Path, int](), dict[str, str]()
-    labels, texts, keys = [np.zeros((0, 1), np.int64)], list[str](), list[Keys]()
+    files, kinds = dict[Path, int](), set[str]()
+    labels, values, keys = [np.zeros((0, 1), np.int64)], list[object](), list[Keys]()
     d, first = 0, _listed(x)[0]
     for path in paths:
         with parquet(path) as file:
             kind, held = _kind(file.schema_arrow, x, path), columns.same(file.schema_arrow, y, _is_label, path)
-            for name, own in ((first, kind.__name__), (y, "texts" if is_text(held) else "integers")):
-                if kinds.setdefault(name, own) != own:
-                    raise conflict(
-                        f"{quoted(path)} has {own} in '{name}', and the files before it have {kinds[name]}.",
-                        "Store a column with the same kind of values in all files.",
-                    )
+            if len(kinds | {kind.__name__}) > 1:
+                raise conflict(
+                    f"{quoted(path)} has {kind.__name__} in '{first}', and the files before it have {kinds.pop()}.",
+                    "Store a column with the same kind of values in all files.",
+                )
+            kinds.add(kind.__name__)
             _check_declared(file, x, y, path, kind)
             n = files[path] = sum(columns.rows_of(file))
-            parts = columns.column_of(file, path, y)
-            if is_text(held):
-                for values, places in columns.coded(parts):
-                    # A text is looked up by its number only after all files were read.
-                    labels.append(np.where(places < 0, -1, places + len(texts))[:, None])
-                    texts += values
-            else:
-                labels += [_labels(part, n, path, y) for part in parts]
+            labels += [_labels(part, n, path, y, values) for part in columns.column_of(file, path, y)]
             if g is not None:
                 columns.same(file.schema_arrow, g, is_key, path)
                 check_fits(path, f"'{g}'", 8 * n, copies=4)
@@ -318,12 +311,9 @@ def _table(paths: list[Path], x: tuple[str, ...] | str, y: str, g: str | None) -
     wide = max(part.shape[1] for part in labels)
     joined = np.concatenate([np.pad(part, ((0, 0), (0, wide - part.shape[1])), constant_values=-1) for part in labels])
     features = Array((n, d), kind, Column(x, d, files).rows)
-    given = Array(joined.shape, joined.dtype, sliced(joined))
-    table = checked(str(paths[0]), features, given, first, y)
-    if kinds[y] == "texts":
-        codes, names = numbered(texts, joined[:, 0])
-        table = replace(table, y=codes[:, None], names=names)
-    return replace(table, counted=_is_list(held), keys=joined_keys(keys) if keys else None)
+    given, names = numbered(values, joined, digits=isinstance(paths[0], columns.Held))
+    table = checked(str(paths[0]), features, Array(given.shape, given.dtype, sliced(given)), first, y)
+    return replace(table, names=names, counted=is_list(held), keys=joined_keys(keys) if keys else None)
 
 
 def _kind(schema: Any, x: tuple[str, ...] | str, path: Path) -> Any:
@@ -375,28 +365,28 @@ def _unequal(path: Path, name: str, d: int) -> UserError:
     )
 
 
-def _labels(part: Any, n: int, path: Path, name: str) -> np.ndarray:
-    """Labels as rows × k: k = 1 for a column of integers, the longest list for one of lists. Short lists end in −1.
+def _labels(part: Any, n: int, path: Path, name: str, values: list[object]) -> np.ndarray:
+    """Labels as rows × k: k = 1 for a column of single ones, the longest list for one of lists. Short lists end in −1.
 
-    n: the rows of the file, whose labels must fit the memory.
+    n: the rows of the file, whose labels must fit the memory. values: the labels are put there, and y has their places.
     """
-    if pa.types.is_integer(part.type):
-        return columns.integers(part)[:, None]
+    listed = is_list(part.type)
+    [(found, places)] = columns.coded([part.flatten() if listed else part])
+    own = np.where(places < 0, -1, places + len(values))
+    values += found
+    if not listed:
+        return own[:, None]
     lengths = np.asarray(pc.list_value_length(part).fill_null(0).to_numpy(zero_copy_only=False)).astype(int)
     longest = max(int(lengths.max(initial=0)), 1)
     check_fits(path, f"'{name}', with as many labels for each record as the longest list has,", 8 * n * longest, 4)
     y = np.full((len(part), longest), -1, np.int64)
-    y[np.arange(longest) < lengths[:, None]] = columns.integers(part.flatten())
+    y[np.arange(longest) < lengths[:, None]] = own
     return y
 
 
-def _is_list(kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
 def _is_vector(kind: Any) -> bool:
-    return _is_list(kind) and kind.value_type in _FLOATS
+    return is_list(kind) and kind.value_type in _FLOATS
 
 
 def _is_label(kind: Any) -> bool:
-    return is_text(kind) or pa.types.is_integer(kind) or (_is_list(kind) and pa.types.is_integer(kind.value_type))
+    return is_key(kind.value_type) if is_list(kind) else is_label(kind)

@@ -1,8 +1,9 @@
 """Imported features as a table: one split's features, readable in ranges of rows, with its labels."""
 
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from dpfc_cli.arrays import Array, Rows
 from dpfc_cli.errors import counted, damaged, quoted
 from dpfc_cli.memory import check_fits, free_memory
-from dpfc_cli.sources.classes import composed
+from dpfc_cli.sources.classes import text_of
 from dpfc_cli.sources.groups import Keys, keys_in
 from dpfc_cli.sources.split_files import is_clutter
 
@@ -20,6 +21,7 @@ ROWS = 4_096
 """Of a column: the most rows that are read at once."""
 MOST_NAMED = 20
 """Of what is left out, the most names that are said."""
+_INTEGER = re.compile("|0|[1-9][0-9]{0,17}")
 LEAST_HELD = 2**26
 """Bytes of rows that are held in another order, however little memory is free."""
 
@@ -34,7 +36,7 @@ class Table:
         dtype: of the features.
         rows: reads a range of the features, (stop - start) × d.
         y: the labels, n × k integers.
-        names: what they mean, if the source has texts: label j is names[j], −1 an empty text. They are sorted.
+        names: the labels as texts, if the source has no integers: label j is names[j], −1 none. They are sorted.
         counted: k is the most labels that some record has, not a fact of the layout.
         nulls: records without a label are null records. Their features are NaN.
         keys: the person of each record, if the source says so.
@@ -156,33 +158,38 @@ def checked(source: str, x: Array, y: Array, x_name: str, y_name: str) -> Table:
     _check_labels(source, y.shape, y.dtype, n, y_name)
     rows = x.read if np.dtype(x.dtype) == native else lambda start, stop: x.read(start, stop).astype(native)
     labels, names = y.read(0, n), None
-    if labels.dtype.kind in "SU":
+    if labels.dtype.kind not in "iu":
         labels, names = _of_texts(labels, source, y_name)
     return Table(n=n, d=d, dtype=native, rows=rows, y=labels[:, None] if labels.ndim == 1 else labels, names=names)
 
 
-def numbered(values: list[str], codes: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Labels that are texts, as numbers of the sorted texts: −1 for an empty text.
+def numbered(
+    values: Sequence[object], codes: np.ndarray, *, digits: bool = False
+) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """Labels as integers, if all are, and None. Or as numbers of their sorted texts, and these. −1 for no label.
 
     Args:
-        values: texts, in any order, some perhaps twice.
-        codes: n, the place of each record's text, −1 for none.
+        values: labels, in any order, some perhaps twice.
+        codes: n or n × k, the place of each record's label, −1 for none.
+        digits: texts may be integers, because the format has no others. It changes no meaning, but the listing.
 
     """
-    values = [composed(value) for value in values]
-    names = tuple(sorted({value for value in values if value}))
+    texts = [text_of(value) for value in values]
+    if all(type(value) is int for value in values) or (digits and all(map(_INTEGER.fullmatch, texts))):
+        return np.array([*(min(int(text or -1), 2**63 - 1) for text in texts), -1], np.int64)[codes], None
+    names = tuple(sorted({text for text in texts if text}))
     place = {name: i for i, name in enumerate(names)}
-    table = np.array([*(place.get(value, -1) for value in values), -1], np.int64)
+    table = np.array([*(place.get(text, -1) for text in texts), -1], np.int64)
     return table[codes], names
 
 
-def _of_texts(labels: np.ndarray, source: str, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+def _of_texts(labels: np.ndarray, source: str, name: str) -> tuple[np.ndarray, tuple[str, ...] | None]:
     values, codes = np.unique(labels, return_inverse=True)
     try:
-        texts = [value.decode() if isinstance(value, bytes) else str(value) for value in values.tolist()]
+        texts = [value.decode() if isinstance(value, bytes) else value for value in values.tolist()]
     except UnicodeDecodeError as error:
         raise damaged(f"{quoted(source)}: {name} has texts that are not UTF-8.", FIXED) from error
-    return numbered(texts, codes.reshape(-1))
+    return numbered(texts, codes.reshape(labels.shape))
 
 
 def _check_features(source: str, shape: tuple[int, ...], dtype: Any, name: str) -> np.dtype[Any]:
@@ -199,15 +206,15 @@ def _check_features(source: str, shape: tuple[int, ...], dtype: Any, name: str) 
 
 
 def _check_labels(source: str, shape: tuple[int, ...], dtype: Any, n: int, name: str) -> None:
-    """UserError for labels of n records that are neither integers nor texts, have another shape, or are too many for
-    the memory.
+    """UserError for labels of n records that are neither numbers nor texts, have another shape, or are too many for the
+    memory.
     """
     kind = dtype.kind if isinstance(dtype, np.dtype) else "?"
-    if not (shape == (n,) and kind in "iuSU") and not (len(shape) == 2 and shape[0] == n and shape[1] and kind in "iu"):
+    if kind not in "iufbSU" or not (shape == (n,) or (len(shape) == 2 and shape[0] == n and shape[1])):
         raise damaged(
             f"{quoted(source)}: {name} has shape {shape} and dtype {dtype} beside {n} rows of features.",
-            "Labels are n, or n × k, integers (in NumPy: y.astype('int64')): the numbers of the classes, from "
-            f"0. Or they are n texts, the names of the classes. {FIXED}",
+            "Labels are n, or n × k: names of the classes, or their places, integers from 0 (in NumPy: "
+            f"y.astype('int64')). {FIXED}",
         )
     # As they are, as int64, and twice more while they are compared.
     check_fits(Path(source), f"'{name}'", max(8, dtype.itemsize) * math.prod(shape), copies=4)

@@ -30,6 +30,7 @@ from dpfc_cli.images.sets import LARGEST, DataSet, Entry, ImageSet, Pixels, Requ
 from dpfc_cli.images.splits import Listed, entry_of, image_set
 from dpfc_cli.images.tars import UNPACKING, Header
 from dpfc_cli.reading import readable
+from dpfc_cli.sources.classes import coded
 
 SIDE, CHANNELS = 32, 3
 AGAIN = f"Fetch the data set again, or leave out {parameter('data_dir')} to download it."
@@ -110,7 +111,7 @@ def open_cifar(layout: Layout, request: Request) -> ImageSet:
     found = {"train": [train[number] for number in sorted(train)]} | ({} if test is None else {"test": [test]})
     splits = {
         split: Listed(
-            labels=np.concatenate([file.labels for file in files]),
+            labels=coded(np.concatenate([file.labels for file in files])),
             pictures=np.concatenate([file.images for file in files]),
             entries=[file.entry for file in files],
             classes=layout.classes,

@@ -27,7 +27,7 @@ from dpfc_cli.images import dicom
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
 from dpfc_cli.images.splits import Files, Listed, image_set
 from dpfc_cli.reading import readable
-from dpfc_cli.sources.classes import USUAL_NAMES, stated
+from dpfc_cli.sources.classes import USUAL_NAMES, coded, stated, text_of
 from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
 from dpfc_cli.sources.groups import Rule, key_of
 from dpfc_cli.sources.metadata import (
@@ -116,7 +116,7 @@ def _opened(request: Request) -> ImageSet:
         if rule is not None:
             persons = _persons(names, folder, tables[split], rule, table_at, classes_above=not tabled)
         listed[split] = Listed(
-            labels=[value for value, _ in own],
+            labels=coded([value for value, _ in own]),
             pictures=Files(folder, names),
             # Folders without a picture do not belong to the listing.
             classes=() if tabled else tuple(dict.fromkeys(name.partition("/")[0] for name in names)),
@@ -239,8 +239,6 @@ def _in_table(path: Path | None, folder: Path, labels: Needed, rule: Rule | None
     table = table_at(path)
     [name] = columns_in(path, list(table.columns), labels)
     values = [value.strip() or None if isinstance(value, str) else value for value in table.columns[name]]
-    # CSV has no numbers, only texts.
-    counts = all(value is None or isinstance(value, int) or (value.isdecimal() and len(value) < 10) for value in values)
     persons: Sequence[Value] = [0] * len(values)
     if rule is not None and rule.by in ("column", "table") and rule.table in (None, path):
         persons = table.columns[columns_in(path, list(table.columns), _person(rule))[0]]
@@ -249,13 +247,13 @@ def _in_table(path: Path | None, folder: Path, labels: Needed, rule: Rule | None
         place = inside(folder, str(file))
         if place is None:
             continue
-        name, label = os.path.relpath(place, folder), int(value) if counts and value is not None else value
-        if value is None:
+        name = os.path.relpath(place, folder)
+        if not text_of(value):
             unlabelled.append(f"line {line} has no label")
         elif key_of(who) is None:
             wrong.append(f"line {line} has no person")
         try:
-            found.append((label, Entry(name, _size(place, place.stat()), str(label))))
+            found.append((value, Entry(name, _size(place, place.stat()), str(value))))
         except FileNotFoundError:
             wrong.append(f"line {line} names {secret(name)}, which is not in '{table.folder}', where the names begin")
     # A split without any label is one that was published so.

@@ -18,6 +18,7 @@ import numpy as np
 from dpfc_cli.images.sets import LARGEST, DataSet, Entry, ImageSet, Pixels, Request, mirrored, missing
 from dpfc_cli.images.splits import Listed, entry_of, image_set
 from dpfc_cli.reading import readable
+from dpfc_cli.sources.classes import coded
 
 TEN_DIGITS = tuple("0123456789")
 """The names of the classes of MNIST."""
@@ -79,7 +80,8 @@ def _listed(dataset: str, folder: Path, split: str, classes: tuple[str, ...]) ->
 
 def _of(pictures: Pixels, labels: Pixels, entries: list[Entry], classes: tuple[str, ...]) -> Listed:
     """Grey pictures (n, H, W) with their labels, (n,)."""
-    return Listed(labels=labels.astype(np.int64), pictures=pictures[..., np.newaxis], entries=entries, classes=classes)
+    own = coded(labels.astype(np.int64))
+    return Listed(labels=own, pictures=pictures[..., np.newaxis], entries=entries, classes=classes)
 
 
 def _read(dataset: str, folder: Path, name: str, dimensions: int) -> tuple[Pixels, Entry]:

@@ -22,6 +22,7 @@ from dpfc_cli.images.splits import Listed, image_set, read_file
 from dpfc_cli.images.tars import UNPACKING, Header, Member, members, nested, ranges
 from dpfc_cli.memory import proved
 from dpfc_cli.reading import readable
+from dpfc_cli.sources.classes import coded
 
 TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 KIT = "ILSVRC2012_devkit_t12"
@@ -70,7 +71,7 @@ def open_imagenet(request: Request) -> ImageSet:
 def _listed(archive: Path, labelled: Iterable[tuple[int, Member]], classes: tuple[str, ...]) -> Listed:
     ordered = sorted(labelled, key=lambda found: (found[0], found[1].name))
     return Listed(
-        labels=[classes[label] for label, _ in ordered],
+        labels=coded([classes[label] for label, _ in ordered]),
         pictures=ranges(ordered, tuple((archive, f"{wnid}/") for wnid in classes)),
         entries=(Entry(f"{classes[label]}/{member.name}", member.size, "") for label, member in ordered),
         classes=classes,

@@ -31,7 +31,7 @@ from dpfc_cli.images.sets import (
     unread,
     unreadable,
 )
-from dpfc_cli.sources.classes import Given, Origin, labelled, stated
+from dpfc_cli.sources.classes import Labels, Origin, labelled, stated
 from dpfc_cli.sources.digests import Kind, digest_of, digests_of_pixels
 from dpfc_cli.sources.groups import NO_PERSON, keys_of
 
@@ -88,7 +88,7 @@ class Files:
 class Listed:
     """What a reader found of a split."""
 
-    labels: Given
+    labels: Labels
     pictures: Encoded | Pixels  # or all pixels: uint8, (n, H, W, C)
     entries: Iterable[Entry]  # the files of the source
     classes: tuple[str, ...] = ()  # those that the source itself names; they and the entries are the listing
@@ -125,9 +125,7 @@ def image_set(
     labels = {split: each.labels for split, each in found.items()}
     names = stated(classes or request.classes)
     known = labelled(labels, names, also, lambda split, i: _name(found[split].pictures, i))
-    splits = {
-        role: _split(known.labels[split].astype(np.int32), found[split], request) for role, split in known.used.items()
-    }
+    splits = {role: _split(y.astype(np.int32), found[split], request) for role, (split, y) in known.items()}
     if len({split.pixels.shape for split in splits.values()}) > 1:
         raise conflict(
             f"The training and the test images in {quoted(request.place)} differ in size.",

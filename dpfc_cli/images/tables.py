@@ -1,8 +1,8 @@
 """Sets of pictures in tables, parquet or Arrow, as the Hugging Face hub lays them out, read with PyArrow.
 
-A column is a struct of `bytes` and perhaps `path`. Another one has the labels: integers, or names of classes. What the
-integers mean says the `ClassLabel` in the schema's `huggingface` metadata, if there is one. It may be made of the names
-of folders, so it says nothing of which classes there are: the operator asserts them.
+A column is a struct of `bytes` and perhaps `path`. Another one has the labels. What the integers mean says the
+`ClassLabel` in the schema's `huggingface` metadata, if there is one. It may be made of the names of folders, so it says
+nothing of which classes there are: the operator asserts them.
 
 `Dataset.to_parquet` writes local pictures as paths without bytes. If the first row of a parquet file is such a one, all
 rows must be so. The file must lie in the folder of the parquet file, or below it. A table may come from somebody else,
@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from dpfc_cli.errors import GUARDED, UserError, counted, missing, quoted, secret, unsupported
 from dpfc_cli.images.prefetch import PIECE
@@ -37,7 +36,7 @@ from dpfc_cli.memory import check_fits, free_memory
 from dpfc_cli.reading import readable
 from dpfc_cli.sources import columns
 from dpfc_cli.sources import person_hints as persons
-from dpfc_cli.sources.classes import Given, hub_class_names
+from dpfc_cli.sources.classes import Given, coded, hub_class_names
 from dpfc_cli.sources.columns import AGAIN, column_of, parquet, rows_of
 from dpfc_cli.sources.split_files import inside, refuse_twice
 from dpfc_cli.threads import cores
@@ -396,7 +395,7 @@ def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) ->
     image = image_column(schema, source)
     if person is not None:
         columns.chosen(schema, person, columns.is_key, "integers or texts", "group_by", source)
-    label = columns.label_column(schema, request.label_column, columns.is_key, "integers or texts", source, person)
+    label = columns.label_column(schema, request.label_column, columns.is_label, "labels", source, person)
     names = hub_class_names(schema.metadata, label)
 
     def values(name: str, *splits: str) -> Iterator[object]:
@@ -432,9 +431,9 @@ def open_tables(kind: str, found: Mapping[str, list[Path]], request: Request) ->
         refuse_twice(named)
         numbers = [part for part in labels if isinstance(part, np.ndarray)]
         listed[split] = Listed(
-            labels=_named(np.concatenate(numbers), names)
-            if len(numbers) == len(labels)
-            else [y for part in labels for y in part],
+            labels=coded(
+                np.concatenate(numbers) if len(numbers) == len(labels) else [y for part in labels for y in part], names
+            ),
             pictures=Pictures(groups),
             entries=entries,
             classes=names or (),
@@ -457,20 +456,10 @@ def pictures_in(kind: str, paths: list[Path], source: str) -> Pictures:
 
 
 def _labels(file: Parquet | Arrow, label: str, path: Path) -> Given:
-    """The labels of a file: names of classes, None where there is none; or numbers, −1 where there is none."""
-    if columns.is_text(columns.same(file.schema, label, columns.is_key, path)):
+    """The labels of a file, None where there is none; or integers, −1 where there is none."""
+    if not columns.is_integer(columns.same(file.schema, label, columns.is_label, path)):
         return list(columns.values_in(file.column(label)))
-    # A number beyond int64 becomes a negative one, which no class has.
-    numbers = [columns.integers(part, safe=False) for part in file.column(label)]
-    return np.concatenate([np.zeros(0, np.int64), *numbers])
-
-
-def _named(labels: NDArray[np.int64], names: tuple[str, ...] | None) -> Given:
-    """Labels as the names that the files have for numbers, if they have some. The operator may count otherwise."""
-    if names is None:
-        return labels
-    called = dict(enumerate(names))
-    return [None if y < 0 else called.get(y, str(y)) for y in labels.tolist()]
+    return np.concatenate([np.zeros(0, np.int64), *map(columns.integers, file.column(label))])
 
 
 def image_column(schema: Any, source: str) -> str:

@@ -1,8 +1,8 @@
 """WebDataset: tar archives in which neighbours with one name make a record, `0001.jpg` and `0001.cls`.
 
-The class is an integer, written as text. Or it stands in the record's `.json`, as an integer or a name, under a usual
-name or the one that the operator gives (img2dataset writes such files). The format has no list of classes: the operator
-asserts them. Other parts of a record (`.txt`) are ignored, and so is what systems leave behind.
+The label is a text. Or it stands in the record's `.json`, under a usual name or the one that the operator gives
+(img2dataset writes such files). The format has no list of classes: the operator asserts them. Other parts of a record
+(`.txt`) are ignored, and so is what systems leave behind.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from dpfc_cli.files import json_of
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
 from dpfc_cli.images.splits import Listed, image_set
 from dpfc_cli.images.tars import Member, members, ranges, reading
-from dpfc_cli.sources.classes import MOST_ASSERTED, usual_label
+from dpfc_cli.sources.classes import coded, usual_label
 from dpfc_cli.sources.groups import Rule
 from dpfc_cli.sources.person_hints import column_of, level_of
 from dpfc_cli.sources.split_files import files_by_split, is_clutter
@@ -26,7 +26,7 @@ from dpfc_cli.sources.split_files import files_by_split, is_clutter
 PICTURES = ("jpg", "jpeg", "png", "webp")
 LABEL = "cls"
 SUFFIX = ".tar"
-LONGEST_LABEL = 20
+LONGEST_LABEL = 1 << 10
 JSON, LARGEST_JSON = "json", 1 << 20
 """The part of a record with many facts, and the most bytes that it may have."""
 
@@ -35,7 +35,7 @@ class Record(NamedTuple):
     """A picture with its label. person: what names its person; if nobody asked, its `.json`."""
 
     path: Path
-    label: int | str
+    label: object
     picture: Member
     person: object
 
@@ -53,7 +53,7 @@ def _listed(records: list[Record], group_by: Rule | None) -> Listed:
     number = {path: i for i, path in enumerate(dict.fromkeys(record.path for record in records))}
     places = tuple((path, f"{path.name}/") for path in number)
     return Listed(
-        labels=[record.label for record in records],
+        labels=coded([record.label for record in records]),
         pictures=ranges([(number[record.path], record.picture) for record in records], places),
         # The class stands in the digest's place. The listing then changes with the labels.
         entries=(Entry(f"{path.name}/{member.name}", member.size, str(y)) for path, y, member, _ in records),
@@ -115,11 +115,11 @@ def _record(parts: list[tuple[str, Member]], file: BinaryIO, path: Path, key: st
         return found[0]
 
     picture = only([member for extension, member in parts if extension in PICTURES], "picture")
-    numbers = [member for extension, member in parts if extension == LABEL]
+    labels = [member for extension, member in parts if extension == LABEL]
     facts = [member for extension, member in parts if extension == JSON]
-    label: int | str
-    if request.label_column is None and (numbers or not facts):
-        label = _number(file, only(numbers, f".{LABEL}"), path)
+    label: object
+    if request.label_column is None and (labels or not facts):
+        label = _text(file, only(labels, f".{LABEL}"), path)
     else:
         label = _label(_facts(file, only(facts, f".{JSON}"), path), path, key, request.label_column)
     rule = request.group_by
@@ -131,28 +131,26 @@ def _record(parts: list[tuple[str, Member]], file: BinaryIO, path: Path, key: st
     return Record(path, label, picture, person)
 
 
-def _label(known: dict[str, object], path: Path, key: str, label_column: str | None) -> int | str:
+def _label(known: dict[str, object], path: Path, key: str, label_column: str | None) -> object:
     name = label_column or usual_label(known, path)
     value = known.get(name) if name is not None else None
-    if (type(value) is int and 0 <= value < MOST_ASSERTED) or (type(value) is str and value):
+    if isinstance(value, str | float | int) and value != "":
         return value
     keys = ", ".join(f"'{each}'" for each in list(known)[:20])
     raise _refused(
         f"Record {secret(key)} in {quoted(path)} has no .{LABEL}, and its .{JSON} has no label"
-        f"{'' if name is None else f' (a name, or an integer from 0) under {name!r}'}. It has: {keys or 'nothing'}.",
-        f"Name the key that holds the label: {parameter('label_column')}. Or put the number of the class into a "
-        f".{LABEL} next to the picture.",
+        f"{'' if name is None else f' (a text or a number) under {name!r}'}. It has: {keys or 'nothing'}.",
+        f"Name the key that holds the label: {parameter('label_column')}. Or put the label into a .{LABEL} next to the "
+        "picture.",
     )
 
 
-def _number(file: BinaryIO, member: Member, path: Path) -> int:
-    digits = _bytes(file, member, LONGEST_LABEL + 1).strip()
-    if not digits.isdigit() or len(digits) > 9:
-        raise _refused(
-            f"{secret(member.name)} in {quoted(path)} does not hold a class number.",
-            "A class is an integer from 0, written as text.",
-        )
-    return int(digits)
+def _text(file: BinaryIO, member: Member, path: Path) -> str:
+    with suppress(UnicodeDecodeError):
+        text = _bytes(file, member, LONGEST_LABEL + 1).decode().strip()
+        if text and member.size <= LONGEST_LABEL:
+            return text
+    raise _refused(f"{secret(member.name)} in {quoted(path)} does not hold a label.", "A label is a text in UTF-8.")
 
 
 def _facts(file: BinaryIO, member: Member, path: Path) -> dict[str, object]:

@@ -4,9 +4,13 @@ The list of classes is a public fact, because every head has it. A public data s
 operator asserts it. It never follows from the records: a class may be there because of one person, or be called as one.
 """
 
+import math
+import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -53,24 +57,17 @@ def stated(classes: tuple[str, ...] | None) -> tuple[str, ...]:
     return classes
 
 
-def numbers_of_names(found: Sequence[str], classes: tuple[str, ...]) -> dict[str, int]:
-    """The numbers of the classes by name, where labels are names.
-
-    Args:
-        found: the names that occur as labels, sorted. UserError if one is not among the classes (code "conflict").
-        classes: the classes, in their order.
-
+def check_names(found: Iterable[str], classes: tuple[str, ...]) -> None:
+    """UserError if a name that a source itself has for classes (of folders, of a ClassLabel) is none of the classes
+    (code "conflict").
     """
-    number = {name: i for i, name in enumerate(classes)}
-    unknown = [name for name in found if name not in number]
+    unknown = sorted({composed(name) for name in found}.difference(classes))
     if unknown:
         raise conflict(
             f"{counted(len(unknown), 'label')} {'is' if len(unknown) == 1 else 'are'} not among the "
-            f"{counted(len(number), 'class')} of {parameter('classes')}: {secret(*unknown)}. {GUARDED}",
-            "The labels are names. Give the names of all classes: there may be more classes than labels. If these are "
-            f"no classes, but persons: take other labels ({parameter('label_column')}), or folders CLASS/PERSON.",
+            f"{counted(len(classes), 'class')} of {parameter('classes')}: {secret(*unknown)}. {GUARDED}",
+            f"The labels are names. {_ALL}",
         )
-    return number
 
 
 def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | None:
@@ -128,83 +125,152 @@ def _refused(what: str) -> UserError:
     return UserError(what, _NAMES)
 
 
-# The labels of pictures
+# What labels mean
+#
+# Each label is a text: a number is the text that Python writes for it. What it means depends on it and on the classes,
+# and on nothing else: not on the format, and not on the labels of other records.
 
-Given = Sequence[int | str | None] | NDArray[np.int64]
-"""Labels as a source gives them: numbers of classes, or names of classes. −1 or None: no label."""
+_NUMBER = re.compile(r"(0|-?[1-9][0-9]{0,17})(\.0)?")
+"""A number as a program writes it: 1, or 1.0 where a column has gaps."""
+_BOOLEANS = ("false", "true")
+_ALL = (
+    "Give the names of all classes: there may be more classes than labels. If these are no classes, but persons: take "
+    f"other labels ({parameter('label_column')}), or folders CLASS/PERSON."
+)
+Given = Sequence[object] | NDArray[np.int64]
+"""Labels as a source gives them: texts, integers, floats, booleans, or None."""
 
 
-class Labelled(NamedTuple):
-    """What labels mean."""
+class Labels(NamedTuple):
+    """The labels of a split. texts: the different ones, as `text_of` has them. codes: for each record the place of its
+    label there, (n,), or of its labels, (n, k).
+    """
 
-    used: dict[str, str]  # the source's name of the splits 'train' and, if there is one, 'test'
-    labels: dict[str, NDArray[np.int64]]  # the numbers of the classes, by the source's name of the split
+    texts: list[str]
+    codes: NDArray[np.int64]
+
+
+def text_of(label: object) -> str:
+    """A label as a text; an empty one for none, which is also what NaN and the number −1 mean."""
+    return "" if label is None or label != label or label == -1 else composed(str(label))
+
+
+def coded(given: Given, called: tuple[str, ...] | None = None) -> Labels:
+    """Labels by their texts. called: what numbers stand for, if the source says so (`hub_class_names`)."""
+    name = text_of if called is None else partial(_called, names=called)
+    if isinstance(given, np.ndarray):
+        values, codes = np.unique(given, return_inverse=True)
+        return Labels([name(value) for value in values.tolist()], codes.reshape(given.shape))
+    place: dict[str, int] = {}
+    codes = np.array([place.setdefault(name(label), len(place)) for label in given], np.int64)
+    return Labels(list(place), codes)
+
+
+def _called(label: object, names: tuple[str, ...]) -> str:
+    text = text_of(label)
+    if not text or (isinstance(label, str) and text in names):
+        return text
+    number = _NUMBER.fullmatch(text)
+    at = -1 if number is None else int(number[1])
+    return names[at] if 0 <= at < len(names) else f"{text}, for which the ClassLabel has no name"
+
+
+def numbers_of(labels: Mapping[str, Labels], classes: tuple[str, ...]) -> dict[str, NDArray[np.int64]]:
+    """The numbers of the classes that the labels of each split mean, −1 for no label.
+
+    A label that is the name of a class means it. 1.0 is also 1. True and False also go by such names in other capitals,
+    and are also 1 and 0. An integer is the place of a class, from 0, if no name is a number. Otherwise it could be
+    meant as a name: it would mean another class than it says.
+
+    Raises:
+        UserError: labels mean no class, or some are names and others places (code "bad-record").
+
+    """
+    named = {name: i for i, name in enumerate(classes)}
+    placed = not any(map(_is_number, classes))
+    means = {text: _meaning(text, named, placed) for own in labels.values() for text in own.texts}
+    count = Counter[str]()
+    for own in labels.values():
+        for text, n in zip(own.texts, np.bincount(own.codes.ravel(), minlength=len(own.texts)).tolist(), strict=True):
+            count[text] += n
+    unknown = [text for text in sorted(count) if text and means[text][1] < 0]
+    ways = {way for text, (way, _) in means.items() if text}
+    if unknown or len(ways) > 1:
+        wrong = unknown or [text for text in sorted(count) if means[text][0] == "place"]
+        n = sum(count[text] for text in wrong)
+        what = f"not among the {counted(len(classes), 'class')} of" if unknown else "no names, as others are, in"
+        raise bad_record(
+            f"{counted(n, 'label')} {'is' if n == 1 else 'are'} {what} {parameter('classes')}: "
+            f"{secret(*(f'{text} ({count[text]:,} times)' for text in wrong))}. {GUARDED}",
+            f"A label is the name of a class{f', or for all its place, 0 to {len(classes) - 1}' if placed else ''}. "
+            f"{_ALL}",
+        )
+    return {
+        split: np.array([means[text][1] if text else -1 for text in own.texts], np.int64)[own.codes]
+        for split, own in labels.items()
+    }
+
+
+def _meaning(text: str, named: Mapping[str, int], placed: bool) -> tuple[str, int]:
+    """Whether a label is a "name" or a "place", and the number of its class, −1 for none."""
+    forms = [text]
+    if text.casefold() in _BOOLEANS:
+        same = [name for name in named if name.casefold() == text.casefold()]
+        forms += [*(same if len(same) == 1 else []), str(_BOOLEANS.index(text.casefold()))]
+    number = _NUMBER.fullmatch(forms[-1])
+    if number is not None:
+        forms.append(number[1])
+    for form in forms:
+        if form in named:
+            return "name", named[form]
+    at = int(forms[-1]) if placed and number is not None else -1
+    return ("place", at) if 0 <= at < len(named) else ("", -1)
+
+
+def _is_number(name: str) -> bool:
+    with suppress(ValueError):
+        return math.isfinite(float(name))
+    return name.casefold() in _BOOLEANS
 
 
 def labelled(
-    labels: Mapping[str, Given],
+    labels: Mapping[str, Labels],
     classes: tuple[str, ...],
     names: Iterable[str] = (),
     called: Callable[[str, int], str] = lambda split, i: f"{split} {i}",
-) -> Labelled:
-    """What the labels mean in a format that has no list of classes.
+) -> dict[str, tuple[str, NDArray[np.int64]]]:
+    """What the labels of pictures mean: for the splits 'train' and, if there is one, 'test' the source's name of the
+    split, and the numbers of the classes.
 
     Args:
-        labels: the labels of each split, by the source's name of the split. A split without any label is ignored:
-            published test sets have none.
+        labels: of each split, by the source's name of the split. A split without any label is ignored: published test
+            sets have none.
         classes: their names.
         names: of classes that the source has even where no picture is of them.
         called: called(split, i) is what the source calls picture i.
 
     Raises:
-        UserError: no training picture has a label (code "missing"), a label is out of range (code "bad-record"), or it
-            is not among the names (code "conflict").
+        UserError: no training picture has a label (code "missing"), a picture has none or one that means no class (code
+            "bad-record"), or a name is none of a class (code "conflict").
 
     """
-    known = {split: given for split, given in labels.items() if _has_labels(given)}
+    known = {split: own for split, own in labels.items() if any(own.texts)}
     used = splits_by_role(known)
     if "train" not in used:
         raise missing(
             f"There are no labelled training images.{f' {GUARDED}' if 'train' in labels else ''}",
             "Give their files or their folder names that begin with 'train'.",
         )
-    given = {split: known[split] for split in used.values()}
-    if any(isinstance(label, str) for y in given.values() if not isinstance(y, np.ndarray) for label in y):
-        for split, own in given.items():
-            lacking = [i for i, label in enumerate(own) if not (isinstance(label, str) and label.strip())]
-            _refuse(split, lacking, "no name of a class as label, and others have one", called)
-        texts = {split: [composed(str(label)) for label in own] for split, own in given.items()}
-        number = numbers_of_names(sorted({*chain(*texts.values()), *map(composed, names)}), classes)
-        return Labelled(used, {split: np.array([number[label] for label in own]) for split, own in texts.items()})
-    numbers = {split: _numbers(y) for split, y in given.items()}
-    for split, y in numbers.items():
-        wrong = np.flatnonzero((y < 0) | (y >= len(classes))).tolist()
-        _refuse(split, wrong, f"no label in 0..{len(classes) - 1}", called)
-    return Labelled(used, numbers)
-
-
-def _refuse(split: str, records: list[int], what: str, called: Callable[[str, int], str]) -> None:
-    """UserError if there are such records. called: as in `labelled`."""
-    if records:
-        these = f"{counted(len(records), f'{split} image')} {'has' if len(records) == 1 else 'have'}"
+    check_names(names, classes)
+    found = numbers_of({split: known[split] for split in used.values()}, classes)
+    lacking = [called(split, i) for split, y in found.items() for i in np.flatnonzero(y < 0).tolist()]
+    if lacking:
         raise bad_record(
-            f"{these} {what}: {secret(*(called(split, i) for i in records))}. {GUARDED}",
-            "Give each image a label: names everywhere, or numbers everywhere. Or check the number of classes: "
-            f"{parameter('classes')}.",
+            f"{counted(len(lacking), 'image')} {'has' if len(lacking) == 1 else 'have'} no label, and others have one: "
+            f"{secret(*lacking)}. {GUARDED}",
+            "Give each image a label, or leave it out.",
         )
-
-
-def _has_labels(given: Given) -> bool:
-    if isinstance(given, np.ndarray):
-        return bool((given >= 0).any())
-    return any(bool(label.strip()) if isinstance(label, str) else label is not None and label >= 0 for label in given)
-
-
-def _numbers(given: Given) -> NDArray[np.int64]:
-    if isinstance(given, np.ndarray):
-        return given
-    # Numbers beyond int64 are beyond all classes.
-    return np.array([-1 if y is None else max(-1, min(y, 2**62)) for y in given], np.int64)
+    return {role: (split, found[split]) for role, split in used.items()}
 
 
 # What is known of them elsewhere

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -108,10 +109,24 @@ def is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def is_key(kind: Any) -> bool:
-    """Whether a column of this type may name persons or classes: integers or texts."""
+def is_integer(kind: Any) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_integer(kind)) or is_text(kind)
+    return bool(pa.types.is_integer(kind))
+
+
+def is_key(kind: Any) -> bool:
+    """Whether a column of this type may name persons: integers or texts."""
+    return is_integer(kind) or is_text(kind)
+
+
+def is_label(kind: Any) -> bool:
+    """Whether a column of this type may hold labels, one for each row."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return is_key(kind) or bool(pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def seeming(schema: Any, *others: str) -> tuple[str, ...]:
@@ -142,7 +157,7 @@ def label_column(schema: Any, given: str | None, fits: Fits, what: str, source: 
     if given is not None:
         return chosen(schema, given, fits, what, "label_column", source)
     fitting = [field for field in schema if fits(field.type) and field.name not in others]
-    numbers = [field for field in fitting if not is_text(field.type)]
+    numbers = [field for field in fitting if is_integer(field.type.value_type if is_list(field.type) else field.type)]
     usual = usual_label([field.name for field in fitting], source)
     return usual or chosen(numbers, None, fits, "labels", "label_column", source)
 
@@ -160,17 +175,21 @@ def same(schema: Any, name: str, fits: Fits, path: Path) -> Any:
 # Values
 
 
-def integers(values: Any, safe: bool = True) -> NDArray[np.int64]:
-    """Integers of any width as int64, −1 where there is none. ArrowInvalid if one is beyond int64, or a negative number
-    in its place if that is not `safe`.
-    """
-    return np.asarray(values.cast(pa.int64(), safe=safe).fill_null(-1).to_numpy(zero_copy_only=False))
+def integers(values: Any) -> NDArray[np.int64]:
+    """Integers of any width as int64, −1 where there is none, and the largest one in the place of those beyond it."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_uint64(values.type):
+        values = pc.min_element_wise(values, pa.scalar(2**63 - 1, pa.uint64()), skip_nulls=False)
+    return np.asarray(values.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False))
 
 
 def encoded(part: Any) -> Any:
     """A part of a column as a dictionary of its different values, with indices."""
     if pa.types.is_string_view(part.type):
         part = part.cast(pa.large_string())
+    if pa.types.is_float16(part.type):
+        part = part.cast(pa.float64())
     return part if pa.types.is_dictionary(part.type) else part.dictionary_encode()
 
 

@@ -100,8 +100,8 @@ def test_classes_are_stated_and_a_set_of_others_is_kept(tmp_path: Path, single: 
 def test_splits_that_do_not_fit_together_are_refused(tmp_path: Path, single: Arrays) -> None:
     names = np.array(["cat", "elk", "wolf"])[single["train_y"]]
     narrow = {"test_x": single["train_x"][:, :3], "test_y": single["train_y"]}
-    for test in (narrow, {"test_x": single["train_x"], "test_y": names}):
-        with refuses("conflict"):
+    for test, code in ((narrow, "conflict"), ({"test_x": single["train_x"], "test_y": names}, "bad-record")):
+        with refuses(code):
             made(npz(tmp_path, single | test), tmp_path / "set")
 
 

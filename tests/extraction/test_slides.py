@@ -285,7 +285,7 @@ BAD: list[tuple[dict[str, str], dict[str, object], str, str | None]] = [
     ({"head": "case_id,image,label"}, {}, "missing", "file_column"),
     ({}, {"label_column": "grade"}, "missing", "label_column"),
     ({}, {"group_column": "mrn"}, "missing", "group_column"),
-    ({}, {"classes": ["a", "b"]}, "conflict", "classes"),
+    ({}, {"classes": ["a", "b"]}, "bad-record", "classes"),
     ({}, {"pool_by": "patch"}, "unknown-name", "pool_by"),
     ({}, {"most_null": 0.1}, "conflict", "most_null"),
     ({"line2": "p1,slide_2,normal"}, {"pool_by": "patient"}, "bad-record", "pool_by"),

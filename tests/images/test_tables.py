@@ -191,7 +191,7 @@ def test_pictures_without_labels_are_called_by_their_place(kind: str, tmp_path: 
 
 REFUSED: list[tuple[pa.Table, str, bool]] = [
     (table([png(0), png(1)], pa.array([0, None], pa.int64())), "bad-record", True),
-    (table([png(0), png(1)], [0, 3]), "conflict", True),
+    (table([png(0), png(1)], [0, 3]), "bad-record", True),
     (table([png(0), png(1)], [0, -1]), "bad-record", True),
     (table([png(0), png(1)], pa.array([0, 2**64 - 1], pa.uint64()), named=False), "bad-record", True),
     (table([png(0), png(1)], [-1, -1]), "missing", True),
