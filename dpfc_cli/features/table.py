@@ -70,7 +70,7 @@ class Tables:
 
 def left_out(noun: str, names: Collection[str]) -> tuple[str, ...]:
     """What is said of columns or arrays that are not used."""
-    listed = ", ".join(f"'{name}'" for name in [*names][:MOST_NAMED])
+    listed = ", ".join(f"'{name}'" if name else "one without a name" for name in [*names][:MOST_NAMED])
     more = ", …" if len(names) > MOST_NAMED else ""
     return (f"Left out: {counted(len(names), noun)} ({listed}{more}).",) if names else ()
 

@@ -143,7 +143,7 @@ def test_a_table_is_read_as_another_reader_does_or_refused_however_it_is_written
             ours = found(path)
             assert ours[:2] == (X.tolist(), LABELS) == independent(path, separator, mark, encoding, header), GRID[i]
             left = ([] if index is None else [index]) + ["site"] * ("beside" in kind)
-            assert all(f"'{name}'" in " ".join(ours.remarks) for name in left)
+            assert all((f"'{name}'" if name else "without a name") in " ".join(ours.remarks) for name in left)
             assert bool(ours.remarks) == bool(left)
         count["refused" if refused else "equal"] += 1
     assert count == {"equal": 135, "refused": 153}

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dpfc_cli.sources.metadata import metadata_of, read, refuse_lines
+from dpfc_cli.sources.classes import USUAL_NAMES
+from dpfc_cli.sources.metadata import Needed, columns_in, metadata_of, read, refuse_lines
 from tests.support import refuses
 
 
@@ -51,6 +52,13 @@ def test_a_table_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     ):
         with refuses(code, path=str(tmp_path / name)):
             refuse_lines(tmp_path / name, read(written(tmp_path, text, name)).wrong)
+
+
+def test_two_usual_names_of_labels_are_refused_unless_one_is_named(tmp_path: Path) -> None:
+    table = read(written(tmp_path, "file_name,Target,y,class\n1.png,2,3,4\n"))
+    with refuses("conflict", parameter="label_column"):
+        columns_in(tmp_path, list(table.columns), Needed(None, USUAL_NAMES, "labels", "label_column"))
+    assert columns_in(tmp_path, list(table.columns), Needed("y", USUAL_NAMES, "labels", "label_column")) == ["y"]
 
 
 def test_two_tables_are_refused_and_a_table_that_cannot_be_read_is_named(tmp_path: Path) -> None:
