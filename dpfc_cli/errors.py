@@ -88,10 +88,12 @@ class UserError(Exception):
             the message names first unless they are said; the unknown `name` and what is `known`; what is `left` …
 
     `str(error)` is both texts, `printable`, with parameters named as Python names them. `full` is `what` with all that
-    is `secret`, for a file of whoever holds the records (`sources.nulls`); None if nothing is. Only the remedy of
-    several errors (`Faults`) has several lines.
+    is `secret`, for a file of whoever holds the records (`sources.nulls`); None if nothing is. `problems`: of several
+    errors in one (`Faults`) what is wrong and what to do about it, a line each.
 
     """
+
+    problems: tuple[str, ...] = ()
 
     def __init__(self, what: str, remedy: str, *, code: Code = "bad-value", **fields: object) -> None:
         named = {"parameter": _PARAMETER.search(f"{what} {remedy}"), "path": _QUOTED.search(f"{what} {remedy}")}
@@ -107,7 +109,8 @@ class UserError(Exception):
         return _ENDINGS.get(self.code, 2)
 
     def __str__(self) -> str:
-        return "\n".join(map(printable, "\n".join(self.text(lambda name: name)).split("\n")))
+        what, remedy = self.text(lambda name: name)
+        return "\n".join(map(printable, (what, *(self.problems or (remedy,)))))
 
     def text(self, spell: Callable[[str], str]) -> tuple[str, str]:
         """(what, remedy) with every parameter spelled by `spell`, a function of its Python name."""
@@ -146,14 +149,16 @@ class Faults:
                 raise error
             return
         listed = [(error.what.replace(GUARDED, "").strip(), error) for error in self.found]
+        lines = tuple(f"{number}. {what} {error.remedy}" for number, (what, error) in enumerate(listed, 1))
         guarded = any(GUARDED in error.what for error in self.found)
         found = UserError(
             f"{len(listed)} things are wrong.{f' {GUARDED}' if guarded else ''}",
-            "\n".join(f"{number}. {what} {error.remedy}" for number, (what, error) in enumerate(listed, 1)),
+            " ".join(lines),
             code=self.found[0].code,
             **self.found[0].fields,
             problems=[{"code": error.code, "message": what, "fields": error.fields} for what, error in listed],
         )
+        found.problems = lines
         fulls = [error.full or what for what, error in listed]
         found.full = "\n".join(fulls) if any(error.full for error in self.found) else None
         raise found

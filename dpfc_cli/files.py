@@ -16,7 +16,7 @@ import math
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from filecmp import cmp
 from pathlib import Path
@@ -92,12 +92,13 @@ def bytes_in(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def json_of(text: str | bytes) -> Any:
+def json_of(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], object] | None = None) -> Any:
     """The values of a JSON text from a file. ValueError: it is no JSON, it is nested too deeply, or it has a number
-    that no float64 is (NaN, 1e400).
+    that no float64 is (NaN, 1e400). pairs: makes a value of the keys and values of an object. Default: the last value
+    of a key counts.
     """
     try:
-        value = json.loads(text, parse_float=_finite, parse_constant=_no_number)
+        value = json.loads(text, parse_float=_finite, parse_constant=_no_number, object_pairs_hook=pairs)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
     inside = [value]

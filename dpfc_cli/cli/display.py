@@ -17,7 +17,7 @@ from rich.text import Text
 
 from dpfc_cli import progress
 from dpfc_cli.cli import stop
-from dpfc_cli.errors import UserError, printable
+from dpfc_cli.errors import UserError, printable, spelled
 from dpfc_cli.show import terminal
 from dpfc_cli.show.document import Document, Facts, page
 from dpfc_cli.show.terminal import text
@@ -80,7 +80,7 @@ def fail(error: UserError, notes: Sequence[str] = (), spell: Callable[[str], str
         _print_json({"error": {**said, "remedy": remedy, "fields": error.fields}, "warnings": held or []}, sys.stderr)
     else:
         err.print(Text.assemble(("Error:", "red"), " ", text(what)))
-        for each in filter(None, (*notes, *remedy.split("\n"))):
+        for each in filter(None, (*notes, *([spelled(text, spell) for text in error.problems] or [remedy]))):
             line(each)
     return error.exit_code
 

@@ -90,6 +90,8 @@ def import_features(wanted: Import) -> Imported:
             seems = source.noticed()
             if seems is not None:
                 raise persons_noticed(str(path), "group_column", seems)
+        for remark in source.remarks:
+            wanted.warned(remark)
         tables = _by_classes(raw, source.classes, names)
         width = max(table.y.shape[1] for table in tables.values())
         by_list = any(table.counted for table in tables.values())

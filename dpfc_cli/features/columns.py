@@ -1,36 +1,51 @@
 """Parquet and CSV files as tables of features: one column of lists of floats, all of one length, or a column of floats
 for each feature; and one column of labels. A CSV file is read as a whole.
+
+Which columns of a CSV hold numbers, and how decimals are written, all values say, and never one of them: a column that
+holds numbers and something else is refused. The other columns stay texts.
 """
 
+import csv
 import fnmatch
 import math
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
 from dpfc_cli.arrays import Array, sliced
-from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, missing, parameter, quoted, secret
-from dpfc_cli.features.table import ROWS, Table, Tables, checked, numbered
+from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted
+from dpfc_cli.features.table import ROWS, Table, Tables, checked, files_left_out, left_out, numbered
+from dpfc_cli.files import json_of
 from dpfc_cli.memory import check_fits
 from dpfc_cli.reading import readable
 from dpfc_cli.sources import columns, person_hints
-from dpfc_cli.sources.classes import USUAL_NAMES, hub_class_names
+from dpfc_cli.sources.classes import USUAL_NAMES, hub_class_names, usual_label
 from dpfc_cli.sources.columns import is_key, is_label, is_list, parquet
+from dpfc_cli.sources.csv_files import csv_in
 from dpfc_cli.sources.groups import GROUPS, Keys, names_persons
 from dpfc_cli.sources.groups import joined as joined_keys
-from dpfc_cli.sources.metadata import encoding_of, separator_of
+from dpfc_cli.sources.metadata import FILE_NAMES
 from dpfc_cli.sources.split_files import files_by_split, splits_by_role
 
 BLOCK = 2**26
 """Bytes of the features that are read at once."""
+VALUES = 2**20
+"""Values of a CSV file that are read at once."""
 _FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.float64}
+_INDEX = re.compile(r"|unnamed: ?[0-9]+|index|level_[0-9]+|__index_level_[0-9]+__")
+"""What programs call the column of the rows' own numbers or names, in small letters."""
+_NUMBER = "^[+-]?([0-9]+[{0}]?[0-9]*|[{0}][0-9]+)([eE][+-]?[0-9]+)?$"
+"""A number with this decimal mark."""
+_THOUSANDS = "^[+-]?[1-9][0-9]{0,2}([.,' \u00a0\u202f][0-9]{3})+([.,][0-9]+)?$"
+"""A number that may be written in groups of three digits."""
 
 
 def open_columns(pattern: str, column: str | None, label_column: str | None, group_column: str | None = None) -> Tables:
@@ -39,7 +54,8 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
     Args:
         pattern: a file, a folder, or a pattern of names. In a folder, CSV files count if there are no others.
         column: the column of features, or a pattern such as 'f*' that fits the name of a column for each feature. By
-            default the only one that holds lists of floats; or else all that hold floats, in their order.
+            default the only one that holds lists of floats; or else all that hold floats and may be features by their
+            names, in their order.
         label_column: the column of labels; by default one of a usual name, or the only one of integers.
         group_column: the column of integers or texts that name persons; by default `groups`, if there is one.
 
@@ -48,12 +64,12 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
 
     """
     folder = Path(pattern)
-    csv = not any(folder.rglob("*.parquet")) if folder.is_dir() else pattern.lower().endswith(".csv")
-    found = files_by_split(pattern, ".csv" if csv else ".parquet")
+    of_csv = not any(folder.rglob("*.parquet")) if folder.is_dir() else pattern.lower().endswith(".csv")
+    found = files_by_split(pattern, ".csv" if of_csv else ".parquet")
     used = {role: found[split] for role, split in splits_by_role(found).items()}
-    if csv:
-        given = {label_column, group_column, GROUPS, *USUAL_NAMES}
-        used = {role: [_of_csv(path, given) for path in paths] for role, paths in used.items()}
+    if of_csv:
+        given = (column, label_column, group_column or GROUPS)
+        used = {role: [_of_csv(path, *given) for path in paths] for role, paths in used.items()}
     if "train" not in used:
         return Tables(splits={})
     with parquet(used["train"][0]) as file:
@@ -71,47 +87,43 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
                     yield from columns.values_in(columns.column_of(file, path, name))
 
     seem = () if g is not None else columns.seeming(schema, y, *([x] if isinstance(x, str) else []))
+    every = [path for paths in used.values() for path in paths]
+    taken, left = {y, g, *_listed(x)}, dict[str, None]()
+    for path in every:
+        with parquet(path) as file:
+            left |= dict.fromkeys(name for name in file.schema_arrow.names if name not in taken)
     return Tables(
         splits={role: _table(paths, x, y, g) for role, paths in used.items()},
         classes=hub_class_names(schema.metadata, y),
         noticed=lambda: person_hints.column_of({name: values(name) for name in seem}),
+        remarks=(*left_out("column", left), *files_left_out(folder, every, chain(*found.values()))),
     )
 
 
-def _of_csv(path: Path, given: Collection[str | None]) -> Path:
-    """A CSV file as parquet in memory. All its numbers are features, but for integers in the given columns and in those
-    that seem to name persons. A column without a name (a number for each line) is left out.
-    """
-    with readable(path, "a CSV file", "Write it again.", pa.ArrowException):
+def _of_csv(path: Path, column: str | None, label_column: str | None, group_column: str) -> Path:
+    """A CSV file as parquet in memory. What may be a feature, and holds numbers, is float64. All else is texts."""
+    with readable(path, "a CSV file", "Write it again.", csv.Error):
         check_fits(path, "the table", path.stat().st_size, copies=6)
-        encoding = encoding_of(path)
-        with path.open(encoding=encoding) as file:
-            first, second = file.readline(), file.readline()
-        separator = separator_of(first)
-        try:
-            table = read_csv(
-                path,
-                ReadOptions(encoding=encoding.removesuffix("-sig")),
-                ParseOptions(delimiter=separator),
-                ConvertOptions(
-                    decimal_point="," if separator == ";" and "." not in second else ".",
-                    # 007 may be a label.
-                    column_types={name: pa.string() for name in given if name is not None},
-                ),
-            )
-        except pa.ArrowInvalid as error:
-            # Its text repeats a whole line.
-            raise ValueError(f"a line does not fit those before it: {secret(error)}. {GUARDED}") from error
+        table = csv_in(path)
         # A row of features has fractions. Names of columns may be integers.
-        numbers = [name for name in table.column_names if _is_number(name)]
-        if len(numbers) == table.num_columns or not all(map(str.isdecimal, numbers)):
+        numbers = [name for name in table.names if _is_number(name)]
+        if len(numbers) == len([*filter(None, table.names)]) or not all(map(str.isdecimal, numbers)):
             raise ValueError(f"its first line has numbers, and must name the columns. {GUARDED}")
-        if "" in table.column_names:
-            table = table.drop_columns([""])
-        for i, field in enumerate(table.schema):
-            if pa.types.is_integer(field.type) and field.name not in given and not names_persons(field.name):
-                table = table.set_column(i, field.name, table.column(i).cast(pa.float64()))
-        return columns.Held(path, table)
+        parts = [[pa.array([], pa.string())] for _ in table.names]
+        while block := [values for _, values in islice(table.rows, max(1, VALUES // len(parts)))]:
+            for part, values in zip(parts, zip(*block, strict=True), strict=True):
+                part.append(pa.array(values, pa.string()))
+        texts = dict[str, Any]()
+        for name, part in zip(table.names, parts, strict=True):
+            values = pc.utf8_trim_whitespace(pa.chunked_array(part))
+            # Spreadsheets leave empty columns behind the others.
+            if name or pc.any(pc.not_equal(values, "")).as_py():
+                if name in texts:
+                    raise ValueError("it has values in two columns without a name")
+                texts[name] = values
+        others = (label_column or usual_label(texts, path), group_column)
+        may = {name: values for name, values in texts.items() if _may_be_feature(name, column, others)}
+        return columns.Held(path, pa.table(texts | _numbers(path, may, table.separator)))
 
 
 def _is_number(text: str) -> bool:
@@ -120,15 +132,86 @@ def _is_number(text: str) -> bool:
     return False
 
 
+def _numbers(path: Path, texts: Mapping[str, Any], separator: str) -> dict[str, Any]:
+    """The columns that hold numbers, as float64. UserError if one of them holds something else, too, or decimals are
+    written in two ways, or may be thousands. separator: what lies between values. In a table for the comma as decimal
+    mark, which has semicolons, the point may separate thousands.
+    """
+    found, odd = dict[str, Any](), list[str]()
+    marks: dict[str, list[str]] = {".": [], ",": []}
+    sure = {".": separator != ";", ",": False}
+    for name, values in texts.items():
+        numbers, mark = _floats(values), "."
+        if numbers is None:
+            fits = {mark: pc.match_substring_regex(values, _NUMBER.format(mark)) for mark in marks}
+            some = pc.or_(pc.or_(*fits.values()), pc.match_substring_regex(values, _THOUSANDS))
+            if not pc.any(some).as_py():
+                continue
+            mark = max(fits, key=lambda mark: pc.sum(fits[mark]).as_py())
+            if lacking := len(values) - pc.sum(fits[mark]).as_py():
+                odd.append(f"'{name}' ({counted(lacking, 'line')})")
+                continue
+            numbers = pc.replace_substring(values, ",", ".").cast(pa.float64())
+        found[name] = numbers
+        has = pc.match_substring(values, mark)
+        if pc.any(has).as_py():
+            marks[mark].append(name)
+            sure[mark] = sure[mark] or not pc.all(pc.match_substring_regex(values.filter(has), _THOUSANDS)).as_py()
+    remedy = "Write numbers as 1234.5, or all as 1234,5, without separators of thousands."
+    if odd:
+        raise bad_record(
+            f"{quoted(path)} has columns that hold numbers, and in some lines something else, or nothing: "
+            f"{', '.join(odd[:20])}. {GUARDED}",
+            f"{remedy} If a number is missing, fill it up, or leave the record out. Of columns that are no features, "
+            f"leave them out, or name the others: {parameter('column')} 'f*'.",
+        )
+    if all(marks.values()):
+        what = f"'{marks['.'][0]}' has decimal points, and '{marks[','][0]}' decimal commas."
+        raise bad_record(f"In {quoted(path)} {what} {GUARDED}", remedy)
+    for mark, names in marks.items():
+        if names and not sure[mark]:
+            what = f"Each '{mark}' of a number in {quoted(path)} may be a decimal mark, or separate thousands."
+            raise bad_record(f"{what} {GUARDED}", f"{remedy} Write 1.5 as 1.50, or separate the values by commas.")
+    return found
+
+
+def _floats(texts: Any) -> Any:
+    """Texts as float64; None if one of them is no finite number with a decimal point."""
+    with suppress(pa.ArrowInvalid):
+        numbers = texts.cast(pa.float64())
+        if pc.all(pc.is_finite(numbers)).as_py() is not False:
+            return numbers
+    return None
+
+
+def _may_be_feature(name: str, column: str | None, others: Collection[str | None]) -> bool:
+    """Whether a column of numbers is a feature by its name: the pattern says so, or else it is none that is usual for
+    persons, files or labels. Others, and the index of a table, are never features.
+    """
+    if name in others or _INDEX.fullmatch(name.casefold()):
+        return False
+    if (pattern := _pattern(column)) is not None:
+        return fnmatch.fnmatchcase(name, pattern)
+    return not names_persons(name) and name.casefold() not in (*FILE_NAMES, *USUAL_NAMES)
+
+
+def _pattern(column: str | None) -> str | None:
+    return column if column is not None and set(column) & set("*?") else None
+
+
+def _index(schema: Any) -> list[str]:
+    """The columns that pandas wrote as the index of a table."""
+    with suppress(TypeError, KeyError, ValueError):
+        return [name for name in json_of(schema.metadata[b"pandas"])["index_columns"] if isinstance(name, str)]
+    return []
+
+
 def _features(schema: Any, column: str | None, y: str, g: str | None, source: str) -> tuple[str, ...] | str:
     """The column of lists, or the columns of the features."""
-    pattern = column if column is not None and set(column) & set("*?") else None
-    fitting = [f.name for f in schema if f.type in _FLOATS and f.name not in (y, g)]
-    if pattern is not None:
-        fitting = fnmatch.filter(fitting, pattern)
-    elif column is not None or any(_is_vector(field.type) for field in schema):
-        fitting = []
-    if pattern is None and not fitting:
+    pattern = _pattern(column)
+    floats = [field.name for field in schema if field.type in _FLOATS]
+    fitting = [name for name in floats if _may_be_feature(name, column, (y, g, *_index(schema)))]
+    if pattern is None and (column is not None or any(_is_vector(field.type) for field in schema) or not fitting):
         return columns.chosen(schema, column, _is_vector, "lists of floats", "column", source)
     if not fitting or len(set(schema.names)) < len(schema.names):
         raise missing(

@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,16 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.arrays import Array, Rows
-from dpfc_cli.errors import damaged, quoted
+from dpfc_cli.errors import counted, damaged, quoted
 from dpfc_cli.memory import check_fits, free_memory
 from dpfc_cli.sources.classes import text_of
 from dpfc_cli.sources.groups import Keys, keys_in
+from dpfc_cli.sources.split_files import is_clutter
 
 ROWS = 4_096
 """Of a column: the most rows that are read at once."""
+MOST_NAMED = 20
+"""Of what is left out, the most names that are said."""
 _INTEGER = re.compile("|0|[1-9][0-9]{0,17}")
 LEAST_HELD = 2**26
 """Bytes of rows that are held in another order, however little memory is free."""
@@ -54,13 +58,29 @@ class Table:
 class Tables:
     """What a source holds: its splits by name, and the names that numbers as labels stand for, if it has them. person:
     the column of persons of a table beside the files. noticed: the name of what seems to name persons, though the user
-    did not say so, or None. It may take long.
+    did not say so, or None. It may take long. remarks: what the user should know of how it was read, in sentences.
     """
 
     splits: dict[str, Table]
     classes: tuple[str, ...] | None = None
     person: str | None = None
     noticed: Callable[[], str | None] = lambda: None
+    remarks: tuple[str, ...] = ()
+
+
+def left_out(noun: str, names: Collection[str]) -> tuple[str, ...]:
+    """What is said of columns or arrays that are not used."""
+    listed = ", ".join(f"'{name}'" if name else "one without a name" for name in [*names][:MOST_NAMED])
+    more = ", …" if len(names) > MOST_NAMED else ""
+    return (f"Left out: {counted(len(names), noun)} ({listed}{more}).",) if names else ()
+
+
+def files_left_out(folder: Path, used: Collection[Path], others: Iterable[Path] = ()) -> tuple[str, ...]:
+    """What is said of files that are not used: of those in the folder, if it is one, and of others."""
+    there = (path for path in folder.rglob("*") if path.is_file() and not is_clutter(path.name))
+    left = Counter(path.suffix for path in sorted({*there, *others}.difference(used)))
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in left.most_common(10))
+    return (f"Left out: {counted(left.total(), 'file')} ({kinds}).",) if left else ()
 
 
 FIXED = "Texts have a fixed length (in NumPy: y.astype('U'); for HDF5: np.char.encode(y.astype('U'), 'utf-8'))."

@@ -8,7 +8,7 @@ however well they are compressed. Nothing is unpickled, and no link is followed 
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
@@ -19,7 +19,8 @@ import numpy as np
 from dpfc_cli.arrays import FORMATS, NPY, Array, arrays_in
 from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted, unsupported
 from dpfc_cli.features.hdf5 import arrays_of
-from dpfc_cli.features.table import ROWS, Table, Tables, checked, with_groups
+from dpfc_cli.features.table import ROWS, Table, Tables, checked, files_left_out, left_out, with_groups
+from dpfc_cli.sources.classes import USUAL_NAMES
 from dpfc_cli.sources.groups import GROUPS, names_persons
 from dpfc_cli.sources.person_hints import column_of
 
@@ -28,11 +29,8 @@ NAMES = "{train,test}_{x,y}.npy"
 ACCEPTED = f"a folder with {NAMES}, or an .npy, .npz, .safetensors, .h5, .parquet or .csv file"
 COLUMNS = (".parquet", ".csv")
 """How the names of files of columns end."""
-FEATURES = ("{}_x", "{}/features", "X_{}", "x_{}")
-LABELS = ("{}_y", "{}/labels", "y_{}")
-"""Names of the arrays of a split."""
-BARE = {"features": "labels", "X": "y", "x": "y"}
-"""Names of arrays in a source without splits."""
+FEATURES = ("features", "feature", "embeddings", "embedding", "x")
+"""Usual names of features, in any capitals. Those of one split are also `train_x`, `x_train` and `train/x`."""
 Arrays = Mapping[str, Callable[[], Array]]
 """What opens each array of a source, by its name."""
 
@@ -67,8 +65,11 @@ def opened(
                 column, splits = column or path.stem, ["train"]
                 label_column = label_column or _beside(path, arrays)
                 named = {name: arrays[name] for name in (path.stem, label_column, group_column or "") if name in arrays}
-            tables = _named(path, named, splits, column, label_column, group_column)
-            found = Tables(splits=tables, noticed=lambda: array_of_persons(arrays))
+            tables, used = _named(path, named, splits, column, label_column, group_column)
+            remarks = left_out("array", sorted(set(named) - used))
+            if path.is_dir():
+                remarks += files_left_out(path, [path / f"{name}{NPY}" for name in arrays])
+            found = Tables(splits=tables, noticed=lambda: array_of_persons(arrays), remarks=remarks)
         if "train" not in found.splits:
             raise missing(
                 f"{quoted(path)} has no train_x and train_y.", "Name the arrays train_x, train_y, test_x and test_y."
@@ -93,7 +94,7 @@ def _arrays(path: Path, kind: str, stack: ExitStack) -> Arrays | None:
     if path.is_dir():
         arrays = _in_folder(path)
         tables = any(any(path.rglob(f"*{ending}")) for ending in COLUMNS)
-        usual = any(name in arrays for split in SPLITS for labels in (False, True) for name in _usual(split, labels))
+        usual = any(_usual(arrays, split, known) for split in SPLITS for known in (FEATURES, USUAL_NAMES))
         if not arrays and not tables:
             what = f"{quoted(path)} has neither arrays nor files of columns."
             raise missing(what, f"Give {ACCEPTED}.")
@@ -118,18 +119,32 @@ def _first(file: Path) -> Array:
     return arrays_in(file, ExitStack())[file.stem]
 
 
-def _usual(split: str, labels: bool) -> list[str]:
-    bare = dict.fromkeys(BARE.values() if labels else BARE)
-    return [each.format(split) for each in (LABELS if labels else FEATURES)] + (list(bare) if split == "train" else [])
+def _usual(arrays: Collection[str], split: str, known: Sequence[str]) -> list[str]:
+    """The arrays of a split that have one of the usual names. Names without a split are of the one for training."""
+    forms = {form for name in known for form in (f"{split}_{name}", f"{split}/{name}", f"{name}_{split}")}
+    forms |= set(known if split == "train" else ())
+    return [name for name in arrays if name.casefold() in forms]
 
 
 def _beside(path: Path, arrays: Arrays) -> str:
-    own = {"train_x": "train_y", "X_train": "y_train", "x_train": "y_train", **BARE}
-    names = [name for name in (own.get(path.stem), "y", "labels") if name is not None]
-    found = next((name for name in names if name in arrays and name != path.stem), None)
-    if found is None:
-        raise missing(f"There are no labels beside {quoted(path)}.", f"Put them there as {names[0]}{NPY}.")
-    return found
+    """The labels of an array: those of its split, if its name has one, or else those without a split."""
+    match = _SPLIT.search(path.stem.casefold())
+    others = [name for name in arrays if name != path.stem]
+    known = _usual(others, match[1] or match[2], USUAL_NAMES) if match else []
+    found = [name for name in known if _SPLIT.search(name)]
+    found = found or [name for name in others if name.casefold() in USUAL_NAMES]
+    if not found:
+        raise missing(f"There are no labels beside {quoted(path)}.", f"Put them there as y{NPY}.")
+    return _only(path, found, "label_column")
+
+
+def _only(path: Path, found: Sequence[str], option: str) -> str:
+    if len(found) > 1:
+        raise conflict(
+            f"{quoted(path)} has several usual names of the same: {', '.join(found)}.",
+            f"Say which one is meant: {parameter(option)}. Or take the others out.",
+        )
+    return found[0]
 
 
 def _named(
@@ -139,11 +154,12 @@ def _named(
     column: str | None,
     label_column: str | None,
     group_column: str | None,
-) -> dict[str, Table]:
-    tables = {}
+) -> tuple[dict[str, Table], set[str | None]]:
+    """The tables by split, and the names of the arrays in them."""
+    tables, used = dict[str, Table](), set[str | None]()
     for split in splits:
-        x = _found(path, arrays, split, _usual(split, labels=False), "column", column)
-        y = _found(path, arrays, split, _usual(split, labels=True), "label_column", label_column)
+        x = _found(path, arrays, split, FEATURES, "column", column)
+        y = _found(path, arrays, split, USUAL_NAMES, "label_column", label_column)
         if x is None and y is None:
             continue
         if x is None or y is None:
@@ -154,18 +170,21 @@ def _named(
                 f"names with {parameter('column')} and {parameter('label_column')}.",
             )
         tables[split] = checked(str(path), arrays[x](), arrays[y](), x, y)
-        usual = [f"{split}_{GROUPS}", f"{split}/{GROUPS}"] + [GROUPS] * (split == "train")
-        groups = _found(path, arrays, split, usual, "group_column", group_column)
+        groups = _found(path, arrays, split, (GROUPS,), "group_column", group_column)
+        used |= {x, y, groups}
         if groups is not None:
             tables[split] = with_groups(tables[split], str(path), arrays[groups](), groups)
-    return tables
+    return tables, used
 
 
-def _found(path: Path, arrays: Arrays, split: str, usual: list[str], option: str, given: str | None) -> str | None:
+def _found(path: Path, arrays: Arrays, split: str, usual: Sequence[str], option: str, given: str | None) -> str | None:
     """The name of the array that holds features, labels or groups of a split, if there is one."""
-    names = [f"{split}/{given}", f"{split}_{given}", *([given] * (split == "train"))] if given else usual
+    if given is None:
+        found = _usual(arrays, split, usual)
+        return _only(path, found, option) if found else None
+    names = [f"{split}/{given}", f"{split}_{given}", *([given] * (split == "train"))]
     found = [name for name in names if name in arrays]
-    if given and split == "train" and not found:
+    if split == "train" and not found:
         raise missing(f"{quoted(path)} has no '{given}'.", f"It holds {_listed(arrays)}.", parameter=option)
     return found[0] if found else None
 

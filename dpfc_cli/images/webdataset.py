@@ -20,7 +20,7 @@ from dpfc_cli.images.folder import ending_of, left_out
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
 from dpfc_cli.images.splits import Listed, image_set
 from dpfc_cli.images.tars import Member, members, ranges, reading
-from dpfc_cli.sources.classes import USUAL_NAMES, coded
+from dpfc_cli.sources.classes import coded, usual_label
 from dpfc_cli.sources.groups import Rule
 from dpfc_cli.sources.person_hints import column_of, level_of
 from dpfc_cli.sources.split_files import files_by_split
@@ -138,7 +138,7 @@ def _record(parts: list[tuple[str, Member]], file: BinaryIO, path: Path, key: st
 
 
 def _label(known: dict[str, object], path: Path, key: str, label_column: str | None) -> object:
-    name = label_column or next((usual for usual in USUAL_NAMES if usual in known), None)
+    name = label_column or usual_label(known, path)
     value = known.get(name) if name is not None else None
     if isinstance(value, str | float | int) and value != "":
         return value

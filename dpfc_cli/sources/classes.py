@@ -17,7 +17,18 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, Faults, UserError, bad_record, conflict, counted, missing, parameter, secret
+from dpfc_cli.errors import (
+    GUARDED,
+    Faults,
+    UserError,
+    bad_record,
+    conflict,
+    counted,
+    missing,
+    parameter,
+    quoted,
+    secret,
+)
 from dpfc_cli.files import json_of
 from dpfc_cli.reading import lines_in
 from dpfc_cli.sources.split_files import splits_by_role
@@ -274,8 +285,19 @@ def labelled(
 
 # What is known of them elsewhere
 
-USUAL_NAMES = ("label", "labels", "fine_label", "class", "target")
-"""Usual names of the label's column. The first one that is there is taken."""
+USUAL_NAMES = ("label", "labels", "class", "classes", "target", "targets", "fine_label", "y")
+"""Usual names of the labels, in any capitals: of a column, an array or a key."""
+
+
+def usual_label(names: Iterable[str], source: str | Path) -> str | None:
+    """The one of these names that is usual for labels; None if there is none. UserError if there are several."""
+    found = [name for name in names if name.casefold() in USUAL_NAMES]
+    if len(found) > 1:
+        raise conflict(
+            f"{quoted(source)} has several usual names of labels: {', '.join(found)}.",
+            f"Say which of them has the labels: {parameter('label_column')}.",
+        )
+    return found[0] if found else None
 
 
 def hub_class_names(metadata: Mapping[bytes, bytes] | None, label: str) -> tuple[str, ...] | None:

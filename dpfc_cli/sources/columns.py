@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dpfc_cli.errors import UserError, conflict, parameter, quoted
 from dpfc_cli.reading import readable
-from dpfc_cli.sources.classes import USUAL_NAMES
+from dpfc_cli.sources.classes import usual_label
 from dpfc_cli.sources.groups import Keys, joined, keys_of, names_persons
 
 ROWS = 2**16
@@ -151,20 +151,15 @@ def chosen(schema: Any, given: str | None, fits: Fits, what: str, option: str, s
 
 
 def label_column(schema: Any, given: str | None, fits: Fits, what: str, source: str, *others: str | None) -> str:
-    """The column of labels: the one that the user names; or of a usual name, of integers rather than of texts, and of
-    these rather than of others; or the only one of integers, or of lists of them, beside the others. UserError if there
-    is none, or several. what: what it holds.
+    """The column of labels: the one that the user names; or of a usual name; or the only one of numbers beside the
+    others. UserError if there is none, or several. what: what it holds.
     """
     if given is not None:
         return chosen(schema, given, fits, what, "label_column", source)
     fitting = [field for field in schema if fits(field.type) and field.name not in others]
-    texts = [field.name for field in fitting if is_text(field.type)]
-    numbers = [f.name for f in fitting if is_integer(f.type.value_type if is_list(f.type) else f.type)]
-    known = (numbers, texts, [field.name for field in fitting])
-    usual = [name for names in known for name in USUAL_NAMES if name in names]
-    if usual:
-        return str(usual[0])
-    return chosen([field for field in fitting if field.name in numbers], None, fits, "labels", "label_column", source)
+    numbers = [field for field in fitting if is_integer(field.type.value_type if is_list(field.type) else field.type)]
+    usual = usual_label([field.name for field in fitting], source)
+    return usual or chosen(numbers, None, fits, "labels", "label_column", source)
 
 
 def same(schema: Any, name: str, fits: Fits, path: Path) -> Any:

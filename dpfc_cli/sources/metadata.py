@@ -4,7 +4,6 @@ A row is about one picture, which one of its columns names, relative to the tabl
 anything: labels, or whom a picture shows. A table may also have another name, and lie elsewhere.
 """
 
-import codecs
 import csv
 import io
 import json
@@ -13,24 +12,25 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dpfc_cli.errors import GUARDED, bad_record, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import json_of
 from dpfc_cli.reading import readable
+from dpfc_cli.sources.classes import usual_label
+from dpfc_cli.sources.csv_files import csv_in
 from dpfc_cli.sources.split_files import inside
 
 NAMES = ("metadata.csv", "metadata.jsonl")
 FILE_NAMES = ("file_name", "filename", "file", "path", "image", "image_id", "image_path", "file_path")
 """What the column of the pictures is called, in any capitals. The first one that is there is taken."""
 FILE_NAME = FILE_NAMES[0]
-SEPARATORS = ",;\t"
-"""What lies between the values of a CSV: the one of which its first line has most."""
 LETTERS = "If letters became '?': save the table as 'CSV UTF-8'."
 LARGEST = 1 << 30
 """Bytes of the largest table that is read."""
 
-Value = str | int | float | None
+Value = Any
+"""A text or None in a CSV; whatever a value is in JSON-lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +64,11 @@ class Needed(NamedTuple):
 
 def columns_in(path: Path, columns: Sequence[str], *needed: Needed) -> list[str]:
     """The given columns of a table, or the first ones of a usual name, in any capitals. UserError for all that are not
-    there. columns: those that it has.
+    there, and if several have a usual name of labels. columns: those that it has.
     """
     names = [usual_column(columns, each.usual) if each.given is None else each.given for each in needed]
+    if any(each.option == "label_column" and each.given is None for each in needed):
+        usual_label(columns, path)
     lacking = [each for each, name in zip(needed, names, strict=True) if name not in columns]
     if lacking:
         wanted = (f"column{f' {each.given!r}' if each.given else ''} of {each.what}" for each in lacking)
@@ -186,40 +188,10 @@ def _readable(path: Path, what: str) -> AbstractContextManager[None]:
     return readable(path, "a table", f"Give a table with a line for each {what}.", csv.Error)
 
 
-def separator_of(line: str) -> str:
-    """What lies between the values of a CSV with this first line."""
-    return max(SEPARATORS, key=line.count)
-
-
 def _csv(path: Path) -> Iterator[tuple[int, dict[str, Value]]]:
-    with path.open(encoding=encoding_of(path), newline="") as file:
-        separator = separator_of(file.readline())
-        file.seek(0)
-        table = csv.DictReader(file, delimiter=separator, strict=True)
-        table.fieldnames = [name.strip() for name in table.fieldnames or ()]
-        # Spreadsheets write empty columns and lines behind the others.
-        names = list(filter(None, table.fieldnames))
-        if not names or len(set(names)) < len(names):
-            raise ValueError("its first line must name the columns, each once")
-        for row in table:
-            if any(row.pop(None, ())):
-                raise ValueError(f"line {table.line_num} has more values than there are columns")
-            if any(map(str.strip, filter(None, row.values()))):
-                yield table.line_num, {name: row[name] or None for name in names}
-
-
-def encoding_of(path: Path) -> str:
-    """UTF-8, or what spreadsheets on Windows write where the bytes are none. ValueError if it is UTF-16."""
-    with path.open("rb") as file:
-        if b"\0" in (start := file.read(4)) or start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            raise ValueError("it is no UTF-8, but seems to be UTF-16. Save it as UTF-8")
-    with path.open(encoding="utf-8-sig") as file:
-        try:
-            while file.read(1 << 20):
-                pass
-        except UnicodeDecodeError:
-            return "cp1252"
-    return "utf-8-sig"
+    table = csv_in(path)
+    for number, values in table.rows:
+        yield number, {name: value or None for name, value in zip(table.names, values, strict=True) if name}
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Value]]]:
@@ -227,8 +199,13 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Value]]]:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
-            row = json_of(line)
+            row = json_of(line, _each_once)
             if not isinstance(row, dict):
                 raise ValueError(f"line {number} is no JSON object")
-            # A list is neither a label nor a name.
-            yield number, {name: value if isinstance(value, Value) else None for name, value in row.items()}
+            yield number, row
+
+
+def _each_once(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
+    if len(row := dict(pairs)) < len(pairs):
+        raise ValueError("a line has a key twice")
+    return row

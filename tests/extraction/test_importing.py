@@ -19,6 +19,8 @@ from dpfc_cli.sources.person_hints import PersonsNoticedError
 from tests.features.formats import Arrays, Write, hdf5, npy, npz, parquet, safetensors
 from tests.support import refuses, shards_of, stored
 
+pytestmark = pytest.mark.filterwarnings("ignore:Left out")
+
 N, PERSONS = 60, 17
 
 

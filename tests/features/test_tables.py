@@ -39,7 +39,7 @@ from tests.features.formats import Arrays, Write, hdf5, hdf5_flat, npy, npz, par
 from tests.hostile import altered, places
 from tests.support import blobs, refuses, shards_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:nobody stated the classes")
+pytestmark = pytest.mark.filterwarnings("ignore:nobody stated the classes", "ignore:Left out")
 N, D = {"train": 100, "test": 20}, 6
 FORMATS: dict[str, Write] = {
     "npy": npy,
