@@ -188,7 +188,7 @@ def _held_out(tables: dict[str, Table], fraction: float, source: str) -> dict[st
 def _by_classes(tables: dict[str, Table], called: tuple[str, ...] | None, classes: tuple[str, ...]) -> dict[str, Table]:
     """The tables with numbers of classes as labels. called: what numbers stand for, if the source says so.
 
-    UserError: a label means no class, a record has none or one twice, or the labels are zeros and ones for each class.
+    UserError: a label means no class, a record has none, or the labels are zeros and ones for each class.
     """
     labels = {split: _labels(table, called) for split, table in tables.items()}
     for split, own in labels.items():
@@ -202,16 +202,12 @@ def _by_classes(tables: dict[str, Table], called: tuple[str, ...] | None, classe
     check_names(called or (), classes)
     made = {split: replace(tables[split], y=y, names=None) for split, y in numbers_of(labels, classes).items()}
     for split, table in made.items():
-        ordered = np.sort(table.y, axis=1)
-        twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
-        lacking = np.zeros(table.n, bool) if table.nulls else (table.y < 0).all(axis=1)
-        for wrong, what in ((twice, "a class twice"), (lacking, "no label")):
-            if (n := int(wrong.sum())) > 0:
-                raise bad_record(
-                    f"{counted(n, f'{split} record')} {'has' if n == 1 else 'have'} {what}: "
-                    f"{secret(*np.flatnonzero(wrong).tolist())}. {GUARDED}",
-                    "Give each record its classes, each once, or leave it out before importing.",
-                )
+        lacking = [] if table.nulls else np.flatnonzero((table.y < 0).all(axis=1)).tolist()
+        if lacking:
+            raise bad_record(
+                f"{counted(len(lacking), f'{split} record')} without a label: {secret(*lacking)}. {GUARDED}",
+                "Label them, or leave them out before importing.",
+            )
     return made
 
 
