@@ -11,6 +11,8 @@ import pytest
 from dpfc_cli.extraction.importing import import_features
 from tests.support import refuses
 
+pytestmark = pytest.mark.filterwarnings("ignore:Left out")
+
 X = np.arange(24, dtype=np.float32).reshape(12, 2) - 5
 Y = np.arange(12) % 3
 WHO = np.arange(12) // 2

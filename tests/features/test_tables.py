@@ -388,7 +388,7 @@ LISTS: list[tuple[Any, tuple[str, ...], list[list[int]] | None]] = [
     (np.eye(3, dtype=bool), ("a", "b", "c"), None),
     (np.eye(2, dtype=int).tolist(), ("a", "b", "c"), None),
     (np.array([[0, 1, 1], [1, 0, 0]]), ("a", "b", "c"), None),
-    (np.array([[2, 2], [1, -1]]), ("a", "b", "c"), None),
+    (np.array([[2, 2], [1, -1]]), ("a", "b", "c"), [[2, 2], [1, -1]]),
     (np.array([[1.0, 0.0], [1.0, np.nan]]), ("1", "0"), [[0, 1], [0, -1]]),
     (np.array([["0", "1"], ["1", ""]]), ("1", "0"), [[1, 0], [0, -1]]),
     ([["b", "a"], ["b"]], ("a", "b"), [[1, 0], [1, -1]]),
