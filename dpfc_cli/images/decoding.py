@@ -363,6 +363,7 @@ def _largest(opened: Any) -> int:
         (meaning == 0 and bits > 8, f"its 0 is white, in {bits} bits"),
         (bits == 8 and 2 in kinds, "its values are signed, in 8 bits"),
         (meaning == 3 and max(tags[320]) < 256, "its palette is nearly black"),
+        (len(tags.get(338, ())) > 1, "it has channels beside colours and transparency"),
         (tags.get(254, 0) & 5, "its first page is a thumbnail or a mask"),
     ):
         if refused:

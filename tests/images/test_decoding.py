@@ -132,6 +132,7 @@ def test_a_tiff_that_libraries_read_in_two_ways_is_refused() -> None:
         written.tiff(grey, 8, None),
         written.tiff(grey, 8, 3, more={320: tuple(value // 257 for value in palette)}),
         written.tiff(grey, 8, more={254: (1,)}),
+        written.tiff(written.drawn("u", 8, 5), 8, 2, extra=(0, 0)),
         # A strip of which there is nothing, and strips that are missing.
         written.tiff(colours, 8, 2, rows=6, more={279: (6 * 63, 0, 6 * 63)}),
         written.tiff(colours, 8, 2, rows=6, more={273: (8,), 279: (6 * 63,)}),
