@@ -15,7 +15,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, parameter, quoted, secret, unwritable
+from dpfc_cli.errors import (
+    GUARDED,
+    Faults,
+    UserError,
+    bad_record,
+    conflict,
+    counted,
+    parameter,
+    quoted,
+    secret,
+    unwritable,
+)
 from dpfc_cli.extraction import slides
 from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.lookup import new_folder
@@ -86,13 +97,16 @@ def import_features(wanted: Import) -> Imported:
         raw = source.splits
         persons = any(table.keys is not None for table in raw.values())
         refuse_both(single, persons, "group_column")
-        if not persons and not single:
-            seems = source.noticed()
-            if seems is not None:
-                raise persons_noticed(str(path), "group_column", seems)
         for remark in source.remarks:
             wanted.warned(remark)
-        tables = _by_classes(raw, source.classes, names)
+        faults = Faults()
+        with faults.gathered():
+            if not persons and not single and (seems := source.noticed()) is not None:
+                raise persons_noticed(str(path), "group_column", seems)
+        with faults.gathered():
+            check_apart({split: table.keys for split, table in raw.items() if table.keys is not None})
+        tables = _by_classes(raw, source.classes, names, faults)
+        faults.refuse()
         width = max(table.y.shape[1] for table in tables.values())
         by_list = any(table.counted for table in tables.values())
         if labels_per_record is None and (width > 1 or by_list):
@@ -118,7 +132,6 @@ def import_features(wanted: Import) -> Imported:
             # Both splits keep the listing of the whole, as those of an extraction do.
             listing["test"] = listing["train"]
         keys = {split: table.keys for split, table in tables.items() if table.keys is not None}
-        check_apart(keys)
         identity: dict[str, Any] = {
             "imported": path.name,
             "listing": listing,
@@ -185,30 +198,31 @@ def _held_out(tables: dict[str, Table], fraction: float, source: str) -> dict[st
     return {split: reordered(train, records, _rows_of(train)) for split, records in parts.items()}
 
 
-def _by_classes(tables: dict[str, Table], called: tuple[str, ...] | None, classes: tuple[str, ...]) -> dict[str, Table]:
+def _by_classes(
+    tables: dict[str, Table], called: tuple[str, ...] | None, classes: tuple[str, ...], faults: Faults
+) -> dict[str, Table]:
     """The tables with numbers of classes as labels. called: what numbers stand for, if the source says so.
 
-    UserError: a label means no class, a record has none, or the labels are zeros and ones for each class.
+    Added to the faults: a label means no class, a record has none, or the labels are zeros and ones for each class.
     """
     labels = {split: _labels(table, called) for split, table in tables.items()}
     for split, own in labels.items():
         # Of two classes, each record could have both. Whoever means that has columns of zeros and ones, too.
         if own.codes.shape[1] > 1 and _HOT.issuperset(own.texts[code] for code in np.unique(own.codes)):
-            raise bad_record(
+            hot = bad_record(
                 f"The {split} labels are a table of zeros and ones, as of a column for each class. {GUARDED}",
                 "Give the numbers of each record's classes instead, from 0, filled up with −1 to one length. For one "
                 "class in each record, in NumPy: y.argmax(axis=1).",
             )
-    check_names(called or (), classes)
-    made = {split: replace(tables[split], y=y, names=None) for split, y in numbers_of(labels, classes).items()}
-    for split, table in made.items():
-        lacking = [] if table.nulls else np.flatnonzero((table.y < 0).all(axis=1)).tolist()
-        if lacking:
-            raise bad_record(
-                f"{counted(len(lacking), f'{split} record')} without a label: {secret(*lacking)}. {GUARDED}",
-                "Label them, or leave them out before importing.",
-            )
-    return made
+            faults.found.append(hot)
+        unlabelled = np.array([not text for text in own.texts])[own.codes].all(axis=1)
+        if not tables[split].nulls and (lacking := np.flatnonzero(unlabelled).tolist()):
+            what = f"{counted(len(lacking), f'{split} record')} without a label: {secret(*lacking)}. {GUARDED}"
+            faults.found.append(bad_record(what, "Label them, or leave them out before importing."))
+    with faults.gathered():
+        check_names(called or (), classes)
+    numbers = numbers_of(labels, classes, faults)
+    return {split: replace(tables[split], y=y, names=None) for split, y in numbers.items()}
 
 
 def _labels(table: Table, called: tuple[str, ...] | None) -> Labels:

@@ -295,3 +295,18 @@ def test_what_cannot_be_held_out_is_refused(single: Arrays, tmp_path: Path) -> N
             made(npz(tmp_path, given), tmp_path / "set", hold_out=hold_out)
         assert refused.value.fields["parameter"] == "hold_out"
         assert not (tmp_path / "set").exists()
+
+
+def test_all_that_is_wrong_with_an_import_is_said_at_once(tmp_path: Path, single: Arrays) -> None:
+    n = len(single["train_y"])
+    names = np.array(["x", "y", "z"])[single["train_y"]]
+    names[0] = ""
+    wrong = {"train_y": names, "test_x": single["train_x"], "test_y": names, "train_patient": np.arange(n) // 2}
+    source = npz(tmp_path, single | wrong)
+    with refuses("conflict", parameter="each_record_is_a_person") as refused:
+        import_features(source, tmp_path / "set", classes=("x", "y"))
+    problems = refused.value.fields["problems"]
+    assert isinstance(problems, list)
+    assert [each["code"] for each in problems] == ["conflict", *["bad-record"] * 3]
+    assert "z (" in (tmp_path / "set.refused.txt").read_text()
+    assert not (tmp_path / "set").exists()
