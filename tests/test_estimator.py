@@ -295,10 +295,10 @@ def test_no_record_stays_on_disk_and_a_fit_that_was_stopped_stays_charged(monkey
         assert "ε = 1 was charged" in end.value.__notes__[0]
         assert "goes on" not in end.value.__notes__[0]
         assert not hasattr(model, "head_")
-        assert {path.suffix for path in Path("private-classifier").iterdir()} == {".sqlite", ".digests"}
+        assert {path.suffix for path in Path("private-classifier").iterdir()} == {".sqlite"}
         assert len(files()) == 1 + fits
     assert model.fit(X, LABELS).privacy_["charges"] == 3
-    assert {path.suffix for path in Path("private-classifier").iterdir()} == {".sqlite", ".digests", ".safetensors"}
+    assert {path.suffix for path in Path("private-classifier").iterdir()} == {".sqlite", ".safetensors"}
     assert len(files()) == 5
     assert Path("private-classifier").stat().st_mode & 0o777 == 0o700
 
@@ -314,7 +314,7 @@ def test_what_a_killed_fit_left_is_removed_and_another_set_is_not() -> None:
     left.with_name(".fit-killed").mkdir()
     source.rename(left.with_name(".fit-killed") / source.name)
     PrivateClassifier(**QUICK).fit(X, LABELS)
-    assert [path.name for path in Path("private-classifier").iterdir() if path.is_dir()] == ["ledger.digests"]
+    assert [path.name for path in Path("private-classifier").iterdir() if path.is_dir()] == []
     np.savez("mine.npz", train_x=X, train_y=Y)
     dpfc.import_features("mine.npz", Path("study/study"), classes=3)
     before = files()
