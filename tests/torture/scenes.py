@@ -29,7 +29,6 @@ from tests.torture.witness import ANSWERS, LEFT_BY_KILLS, Seen
 
 SCATTERING = ("--model", "scattering", "--pool", "mean", "--image-size", "8")
 OWN = ("--features", "blobs")
-BEGUN = "features/set.partial/manifest.json"
 
 
 @dataclass(frozen=True, kw_only=True)
