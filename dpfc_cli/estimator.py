@@ -4,9 +4,8 @@ scikit-learn is imported with this module, and with nothing else of dpfc.
 
 **Where the records go.** `fit` goes the way of every training: records are imported into a feature set, the training
 is charged to the ledger beside it, and then it runs. All of this lies in one folder, the *ledger folder*: for the time
-of a fit the set, and for good the ledger, the digests of the records that were charged to it, and the heads. The
-folder of the set is for its owner alone, and so is the ledger folder if it is made here. The estimator keeps the head
-and what is said of it, and no record.
+of a fit the set, and for good the ledger and the heads. The folder of the set is for its owner alone, and so is the
+ledger folder if it is made here. The estimator keeps the head and what is said of it, and no record.
 
 A fit that was stopped stays charged, and the next fit is charged anew: each fit makes a set of its own.
 
@@ -32,7 +31,7 @@ from dpfc_cli.errors import GUARDED, UserError, conflict, installing, parameter,
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.folders import LEDGER_DIGESTS, PARTIAL
+from dpfc_cli.folders import PARTIAL
 from dpfc_cli.heads.head import as_probabilities
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.file import ledger_path, read
@@ -375,12 +374,8 @@ def _set_of(arrays: Mapping[str, np.ndarray], classes: tuple[str, ...] | None, f
 
 
 def _remove(place: Path) -> None:
-    """Remove a set of ours. If nothing was charged to it, its digests go, too."""
+    """Remove a set of ours."""
     for each in (place, place.with_name(place.name + PARTIAL), *place.parent.glob(f"{TEMPORARY}*")):
-        with suppress(UserError):
-            of = load(each).id
-            if all(charge.set != of for charge in read(ledger_path(place)).charges):
-                (place.parent / LEDGER_DIGESTS / of).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
             shutil.rmtree(each)
 

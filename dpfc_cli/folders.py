@@ -11,8 +11,6 @@ LEDGER_ANSWERS = "ledger.answers"
 """The folder beside a ledger that keeps the answers of trainings that were charged and have no head yet."""
 LEDGER_KEYS = "ledger.federation"
 """The folder beside a ledger with the invitations of a site and their private keys."""
-LEDGER_DIGESTS = "ledger.digests"
-"""The folder beside a ledger that keeps digests of the records of each set."""
 
 
 def features_folder() -> Path:

@@ -133,7 +133,6 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path) -> Extr
         rows=sizes,
         tolerant=tolerant,
         groups={name: grouping.ids for name, grouping in groupings.items()} or None,
-        kind=next(iter(splits.values())).pixels.kind,
         population=whose,
     )
     broken = broken_of(wanted, pictures)
@@ -408,8 +407,7 @@ def make_shards(
                 with suppress(_UnfinishedError), writer.shard(planned) as sink:
                     for (_, batch), features in computed:
                         stop = batch.start + len(features)
-                        digests = split.pixels.digests[batch.start : stop]
-                        sink.append(features, split.labels[batch.start : stop], batch.null, digests)
+                        sink.append(features, split.labels[batch.start : stop], batch.null)
                         done += len(features)
                         if advance:
                             advance(done, total)

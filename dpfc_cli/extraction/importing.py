@@ -41,7 +41,6 @@ from dpfc_cli.memory import check_fits
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import Labels, check_names, class_names, coded, numbers_of, stated
-from dpfc_cli.sources.digests import NONE, digests_of_rows
 from dpfc_cli.sources.groups import GROUPS, check_apart, grouped
 from dpfc_cli.sources.nulls import Broken, naming
 from dpfc_cli.sources.person_hints import persons_noticed, refuse_both
@@ -172,7 +171,6 @@ def import_features(wanted: Import) -> Imported:
             rows=sizes,
             groups={split: grouping.ids for split, grouping in groupings.items()} or None,
             tolerant=tolerant,
-            kind="row",
             population=wanted.population,
             shared=False,
         )
@@ -241,9 +239,7 @@ def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Pr
             for at in range(planned.start, planned.stop, rows):
                 stop = min(at + rows, planned.stop)
                 x, y = table.rows(at, stop), table.y[at:stop]
-                null = np.asarray((y < 0).all(axis=1))
-                named = np.where(null, np.uint64(NONE), digests_of_rows(x))
-                sink.append(x, _as_stored(y, k), null, named)
+                sink.append(x, _as_stored(y, k), np.asarray((y < 0).all(axis=1)))
                 if progress:
                     progress(f"Importing {planned.split}", stop, table.n)
 

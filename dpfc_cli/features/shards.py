@@ -17,7 +17,6 @@ import numpy as np
 from dpfc_cli.errors import GUARDED, bad_record, parameter
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.outputs import unwritable
-from dpfc_cli.sources.digests import Digests
 
 SHARD_BYTES = 128 * 2**20
 SHARD_ROWS = 16_384
@@ -87,7 +86,6 @@ class ShardSink:
             # A null record keeps its group: whether it is null depends on its bytes.
             file.create_dataset("groups", data=groups, dtype="int64", track_times=False)
         self._dtype, self._tolerant = dtype, tolerant
-        self.digests: list[Digests] = []
         self.filled = 0
 
     def whole(self) -> memoryview:
@@ -95,13 +93,7 @@ class ShardSink:
         self._file.close()
         return self._bytes.getbuffer()
 
-    def append(
-        self,
-        features: np.ndarray,
-        labels: np.ndarray,
-        null: np.ndarray | None = None,
-        digests: Digests | None = None,
-    ) -> None:
+    def append(self, features: np.ndarray, labels: np.ndarray, null: np.ndarray | None = None) -> None:
         """Write the next rows.
 
         A null record is stored as zeros with the label −1. A tolerant writer also makes one of every row that has a
@@ -111,7 +103,6 @@ class ShardSink:
             features: rows × d, floats. The features of null records are not looked at.
             labels: rows (rows × k if k > 1), integers, −1 for no label.
             null: rows, booleans: which of the rows are null records. Only a tolerant writer takes them. Default: none.
-            digests: rows, of what the records were made of: for all rows of a set, or for none.
 
         Raises:
             UserError: a feature is not finite, and the writer is not tolerant.
@@ -135,6 +126,4 @@ class ShardSink:
         stop = self.filled + len(rows)
         self._x[self.filled : stop] = rows
         self._y[self.filled : stop] = labels
-        if digests is not None:
-            self.digests.append(digests.copy())
         self.filled = stop

@@ -17,8 +17,8 @@ gives up the shared lock finishes the set, or makes what a killed one left. The 
 process, in any case. An import holds the folder's lock alone.
 
 **Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. So
-are the digests of records (`digests`), the manifest and the settings, which have digests of the whole, and the folder.
-The processes that make one set are of one user.
+are the manifest and the settings, which have digests of the whole, and the folder. The processes that make one set are
+of one user.
 """
 
 import fcntl
@@ -37,22 +37,20 @@ import numpy as np
 
 from dpfc_cli import files
 from dpfc_cli.errors import Note, UserError, conflict, counted, parameter, printable, quoted
-from dpfc_cli.features import digests
 from dpfc_cli.features.hdf5 import opened_hdf5, plain_dataset
 from dpfc_cli.features.lookup import GO_ON
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard, ShardSink, number_of_shards, shard_ranges, writing
 from dpfc_cli.folders import PARTIAL
-from dpfc_cli.sources.digests import Kind
 
 SETTINGS = "settings.json"
 """The name of the file in which an unfinished set says what it is made of and how."""
 PATIENCE = 20
 """How often a process tries to enter a folder that another one holds alone for a moment."""
 Approve = Callable[[dict[str, np.ndarray]], None]
-Register = Callable[[Path, Path, Manifest], None]
-"""Told of a set that is made, before it gets its name: where it will lie, where it lies, and its manifest."""
+Register = Callable[[Path, Manifest], None]
+"""Told of a set that is made, before it gets its name: where it will lie, and its manifest."""
 
 
 class FeatureWriter:
@@ -68,7 +66,6 @@ class FeatureWriter:
             otherwise it is an error.
         groups: the group of each record of each split, if the set is grouped: 0, …, 0, 1, …, P - 1. The identity must
             say which records belong together.
-        kind: what digests of the records are made of (`sources.digests`); None if there are none.
         shared: whether other processes may take part.
         population: whose records they are. Processes that share the work must all say so. One that is alone may say
             otherwise than those before it.
@@ -86,13 +83,12 @@ class FeatureWriter:
         rows: dict[str, int],
         tolerant: bool = False,
         groups: Mapping[str, np.ndarray] | None = None,
-        kind: Kind | None = None,
         population: str | None = None,
         shared: bool = True,
     ) -> None:
         self.folder, self._manifest, self._shared = folder, manifest, shared
         self.alone = False
-        self._groups, self._kind = groups, kind
+        self._groups = groups
         self._tolerant = tolerant
         self._partial = folder.with_name(folder.name + PARTIAL)
         self._claims: dict[str, int] = {}
@@ -157,8 +153,6 @@ class FeatureWriter:
                 os.fsync(descriptor)
                 if not os.path.samestat(os.fstat(descriptor), os.lstat(temporary)):
                     raise RuntimeError(f"{temporary} was replaced while it was written")
-                if sink.digests:
-                    digests.note(self._digests(planned), sink.digests)
                 os.replace(temporary, self._partial / planned.file)
                 files.sync(self._partial)
         finally:
@@ -189,13 +183,9 @@ class FeatureWriter:
             if approve is not None:
                 approve(self._nulls())
             whole = self._described()
-            parts = [digests.noted(self._digests(each), each.rows) for each in self._all]
-            known = [part for part in parts if part is not None]
-            if self._kind is not None and len(known) == len(parts):
-                digests.write(self._partial / digests.FILE, self._kind, np.concatenate(known))
             files.replace(self._partial / MANIFEST, whole.to_json(), mode=0o600)
             if register is not None:
-                register(self.folder, self._partial, whole)
+                register(self.folder, whole)
             # Killed before the renaming, a later run finds everything in place and renames. Killed after it, a later
             # run tidies up.
             os.replace(self._partial, self.folder)
@@ -223,7 +213,7 @@ class FeatureWriter:
 
     def discard(self) -> None:
         """Remove what was made. `close` then leaves nothing."""
-        for name in (*(planned.file for planned in self._all), digests.FILE, MANIFEST):
+        for name in (*(planned.file for planned in self._all), MANIFEST):
             (self._partial / name).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -262,9 +252,6 @@ class FeatureWriter:
             null = (labels < 0).reshape(planned.rows, -1).all(axis=1)
             found[planned.split].append(planned.start + np.flatnonzero(null))
         return {split: np.concatenate(parts) for split, parts in found.items()}
-
-    def _digests(self, planned: PlannedShard) -> Path:
-        return self._partial / (planned.file + digests.NOTE)
 
     def _temporary(self, planned: PlannedShard) -> Path:
         return self._partial / (planned.file + files.TEMPORARY)
@@ -349,7 +336,7 @@ class FeatureWriter:
 
 def _tidy(folder: Path) -> None:
     with suppress(OSError):
-        for left in (*folder.glob(f"*.h5{digests.NOTE}"), *folder.glob(f"*{files.TEMPORARY}"), folder / SETTINGS):
+        for left in (*folder.glob(f"*{files.TEMPORARY}"), folder / SETTINGS):
             left.unlink(missing_ok=True)
 
 

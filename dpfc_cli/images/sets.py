@@ -24,7 +24,6 @@ from dpfc_cli.errors import GUARDED, Faults, UserError, parameter, quoted, secre
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import Origin
-from dpfc_cli.sources.digests import Digests, Kind
 from dpfc_cli.sources.groups import By, Grouping, Keys, Rule, check_apart, grouped
 from dpfc_cli.sources.split_files import held_out as rule
 
@@ -75,14 +74,11 @@ class Named(Protocol):
 
 
 class Decode(Named, Protocol):
-    """Pictures of one shape, (H, W, C) with C = 1 or 3. Several threads may call it at once. kind, digests: those of
-    the pictures that it has read, (n,) (see `sources.digests`). unusable: why pictures cannot be used that the source
-    lacks, or that have no label.
+    """Pictures of one shape, (H, W, C) with C = 1 or 3. Several threads may call it at once. unusable: why pictures
+    cannot be used that the source lacks, or that have no label.
     """
 
     shape: tuple[int, int, int]
-    kind: Kind
-    digests: Digests
     unusable: Mapping[int, str]
 
     def __call__(self, start: int, stop: int) -> Pixels:

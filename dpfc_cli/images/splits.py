@@ -34,7 +34,6 @@ from dpfc_cli.images.sets import (
     unreadable,
 )
 from dpfc_cli.sources.classes import Labels, Origin, labelled, stated
-from dpfc_cli.sources.digests import Kind, digest_of, digests_of_pixels
 from dpfc_cli.sources.groups import NO_PERSON, keys_of
 
 UNLABELLED = "it has no label that means a class"
@@ -184,19 +183,16 @@ def entry_of(name: str, data: bytes) -> Entry:
 class _Held:
     """A `Decode` of pictures that are decoded already, (n, H, W, C): of these records. They have numbers for names."""
 
-    kind: Kind = "pixels"
     unusable: Mapping[int, str] = MappingProxyType({})
 
     def __init__(self, images: Pixels, records: Records, geometry: Geometry | None) -> None:
         self._images, self._records, self._geometry = images, records, geometry
-        self.digests = np.zeros(len(records), np.uint64)
         _, height, width, channels = images.shape
         self.shape = (height, width, channels) if geometry is None else (geometry.crop, geometry.crop, 3)
 
     def __call__(self, start: int, stop: int) -> Pixels:
         _check_range(start, stop, len(self._records))
         found = self._images[self._records[start:stop]]
-        self.digests[start:stop] = digests_of_pixels(found)
         if self._geometry is None:
             return found
         from dpfc_cli.images.decoding import brought
@@ -219,8 +215,6 @@ class Decoder:
     unusable: why pictures cannot be used that are known before. Pictures are made grey if their shape has one channel.
     """
 
-    kind: Kind = "file"
-
     def __init__(
         self,
         pictures: Encoded,
@@ -232,18 +226,16 @@ class Decoder:
     ) -> None:
         self._pictures, self.shape, self._preparation, self._alone = pictures, shape, preparation, alone
         self.unusable = unusable
-        self.digests = np.zeros(len(pictures), np.uint64)
         self.name, self.title = pictures.name, pictures.title
 
     def __call__(self, start: int, stop: int) -> Pixels:
-        _check_range(start, stop, len(self.digests))
+        _check_range(start, stop, len(self._pictures))
         batch = np.empty((stop - start, *self.shape), np.uint8)
         for row in range(len(batch)):
             title = self.title(start + row)
             if start + row in self.unusable:
                 raise unreadable(title, self.unusable[start + row])
             data = _read(self._pictures, start + row, self._alone)
-            self.digests[start + row] = digest_of(data)
             batch[row] = self._fitting(_decoded(data, title, self._preparation), title)
         return batch
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpfc_cli.errors import parameter, quoted
-from dpfc_cli.folders import LEDGER, LEDGER_DIGESTS
+from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import RESERVED, Cap, Fact, Merge, Set, account_name, noted
 from dpfc_cli.ledger.file import append, read
-from dpfc_cli.ledger.populations import check_name, keep_digests, refused
+from dpfc_cli.ledger.populations import check_name, check_source, refused
 from dpfc_cli.ledger.totals import Ledger
 
 
@@ -38,7 +38,7 @@ def merge_ledgers(
 
     Raises:
         UserError: a ledger is damaged or not there, they contradict each other, nothing is said of a population that
-            only one of them has, or a record would be in two. Nothing is written then.
+            only one of them has, or sets of two are of the same source. Nothing is written then.
 
     Examples:
         dpfc.merge_ledgers("features", "/media/old/features", apart=["ward7"])
@@ -63,7 +63,9 @@ def merge_ledgers(
             return new
         ignored = tuple(each.id for each in new if ledger.known.keys() & {*each.replaces})
         merge = Merge(by=who, apart=tuple(apart), same=_said(ledger, offered, apart, same), ignored=ignored)
-        keep_digests(ledger, [*new, merge], {of: offered.path.parent / LEDGER_DIGESTS / of for of in offered.sets})
+        after = ledger.with_facts(*new, merge)
+        for of in offered.sets:
+            check_source(after, after.sets[of][0])
         return [*new, merge]
 
     return append(here, united, "The other ledger")

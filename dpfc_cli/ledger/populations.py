@@ -4,27 +4,23 @@ A set is written down before it gets its name. `population` names whose records 
 in two named populations. A set of which nothing is said counts in all of them, so a name that is forgotten makes totals
 larger, and never smaller. Public data sets whose bytes were verified have names of their own (`RESERVED`).
 
-**What contradicts an assertion is refused.** Digests of single records (`sources.digests`) are kept beside the ledger,
-in one file for each set, for their owner alone. They outlive the set. A record that another named population has is
-refused, when a set is made, said to be of a population, adopted or merged. Digests serve for nothing else: what is
-trained, evaluated or said of a head compares no records. A picture that was encoded anew is not recognised.
+**What contradicts an assertion is refused**, where a listing shows it: a set of the same source as one of another named
+population cannot be made, said to be of a population, adopted or merged. Records are not compared, so the same people
+under another listing of files are not noticed.
 """
 
 import hashlib
 import json
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter, printable, quoted
-from dpfc_cli.features import digests
+from dpfc_cli.errors import GUARDED, Code, UserError, parameter, printable, quoted
 from dpfc_cli.features.lookup import finished
-from dpfc_cli.features.manifest import MANIFEST, Manifest, load
+from dpfc_cli.features.manifest import Manifest, load
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.files import private_folder
-from dpfc_cli.folders import LEDGER_DIGESTS, PARTIAL
-from dpfc_cli.ledger.facts import MOST_NAME, RESERVED, Fact, Set, account_name, is_note, noted
+from dpfc_cli.folders import PARTIAL
+from dpfc_cli.ledger.facts import MOST_NAME, RESERVED, Set, account_name, is_note, noted
 from dpfc_cli.ledger.file import append, ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
 
@@ -49,20 +45,14 @@ def refused(name: str, what: str, remedy: str, code: Code = "conflict", **fields
 
 
 def check_begin(ledger: Ledger) -> None:
-    """UserError if the ledger lacks a set that was made beside it: what was spent is not known, so none is made."""
+    """UserError if the ledger lacks a set that lies beside it: what was spent is not known, so none is made."""
     place = ledger.path.parent.resolve()
-    here = {path.name: path for path in (place / LEDGER_DIGESTS).glob("[!.]*")}
     # A link leads to a set with a ledger of its own, elsewhere.
-    here |= {load(path).id: path for path in finished(place) if path.resolve().parent == place}
-    # A set that was stopped before it had a name may have its digests there.
-    begun = {load(path.parent).id for path in place.glob(f"*{PARTIAL}/{MANIFEST}")}
-    lost = min((path for of, path in here.items() if of not in begun | ledger.sets.keys()), default=None)
+    here = (path for path in finished(place) if path.resolve().parent == place)
+    lost = min((path for path in here if load(path).id not in ledger.sets), default=None)
     if lost is not None:
         what = f"{quoted(ledger.path)} does not have '{printable(str(lost))}': it is gone, or too old a copy."
-        remedy = (
-            "Put it back. If there is none any more: 'dpfc budget' with --features and --adopt, for each set. Digests "
-            "of a set that is gone: delete that file. What was spent on that set is then in no sum."
-        )
+        remedy = "Put it back. If there is none any more: 'dpfc budget' with --features and --adopt, for each set."
         raise refused("out", what, remedy, "missing")
 
 
@@ -72,48 +62,40 @@ def check_new(folder: Path, manifest: Manifest, population: str | None) -> None:
     """
     ledger, fact = read(ledger_path(folder)), _fact(folder, manifest, account_name(), population)
     check_begin(ledger)
-    _check_source(ledger.with_facts(fact), fact)
+    check_source(ledger.with_facts(fact), fact)
 
 
-def _check_source(after: Ledger, fact: Set) -> None:
-    for each, theirs in _apart(after, fact.set):
-        if {*fact.listing.values()} & {*each.listing.values()}:
-            raise _of_two(f"The source of {fact.name} and that of {each.name} have the same files", each.name, theirs)
-
-
-def _apart(after: Ledger, of: str) -> Iterator[tuple[Set, Collection[str]]]:
-    """The sets in whose populations nobody of a set may be, and these populations."""
-    mine = after.populations_of(of)
-    for other, facts in after.sets.items():
+def check_source(after: Ledger, fact: Set) -> None:
+    """UserError where a set of a ledger has the source, or the shards, of a set in whose populations nobody of it may
+    be.
+    """
+    mine = after.populations_of(fact.set)
+    for other, (each, *_) in after.sets.items():
         theirs = after.populations_of(other)
-        if mine and theirs and not mine & theirs:
-            yield facts[0], theirs
+        same = fact.records == each.records or not {*fact.listing.values()}.isdisjoint(each.listing.values())
+        if same and mine and theirs and not mine & theirs:
+            what = f"{fact.name} and {each.name} are of the same source, and {each.name} is of the population"
+            remedy = f"Give both the same {parameter('population')}, or leave it out: then both are added up."
+            raise refused("population", f"{what} '{min(theirs)}'. Nobody may be in two. {GUARDED}", remedy)
 
 
-def _of_two(shared: str, its: str, theirs: Collection[str], **fields: object) -> UserError:
-    """The error for records of a set, `its`, that would be in a population which the set is not in."""
-    what = f"{shared}, and {its} is of the population '{min(theirs)}'. Nobody may be in two. {GUARDED}"
-    remedy = f"Give both the same {parameter('population')}, or leave it out: then both are added up."
-    return refused("population", what, remedy, "conflict", **fields)
-
-
-def register(folder: Path, place: Path, manifest: Manifest, population: str | None) -> None:
+def register(folder: Path, manifest: Manifest, population: str | None) -> None:
     """Write down a set that is made. Its files are in place, and it has no name yet.
 
-    folder: where it will lie. place: where it lies now. population: whose records it has; None: nothing is said.
-    UserError where it has a record of another named population, or the ledger is gone or cannot be written.
+    folder: where it will lie. population: whose records it has; None: nothing is said. UserError where it is of the
+    same source as a set of another named population, or the ledger is gone or cannot be written.
     """
     fact = _fact(folder, manifest, account_name(), population)
 
     def written(ledger: Ledger) -> list[Set]:
         check_begin(ledger)
-        return _said(ledger, fact, place)
+        return _said(ledger, fact)
 
     append(ledger_path(folder), written, "The set")
 
 
-def _said(ledger: Ledger, fact: Set, place: Path) -> list[Set]:
-    """The fact as it is to be written down; none if the ledger says as much already. place: where the set lies.
+def _said(ledger: Ledger, fact: Set) -> list[Set]:
+    """The fact as it is to be written down; none if the ledger says as much already.
 
     What was said of the set stays, whoever says what now: what was spent on those who were named leaves no sum.
     """
@@ -130,8 +112,7 @@ def _said(ledger: Ledger, fact: Set, place: Path) -> list[Set]:
             what = f"There is a cap ({account.population or 'each population'}). It would not hold any more."
             remedy = "'dpfc budget' shows it. Remove it before, or unite the ledgers (merge) instead of adopting."
             raise refused("population", what, remedy, "over-cap")
-    _check_source(after, fact)
-    keep_digests(ledger, [fact], {fact.set: place / digests.FILE})
+    check_source(after, fact)
     return [fact]
 
 
@@ -164,8 +145,9 @@ def set_population(
         What is spent by the population, and its caps.
 
     Raises:
-        UserError: it is no name; the ledger lacks the set, or has it already; the set has a record of another named
-            population, or is of a public data set; a cap would not hold any more; or the ledger cannot be written.
+        UserError: it is no name; the ledger lacks the set, or has it already; the set is of the same source as one of
+            another named population, or of a public data set; a cap would not hold any more; or the ledger cannot be
+            written.
 
     Examples:
         dpfc.set_population(dpfc.open_features("ward7-vit-b16"), "ward7")
@@ -179,7 +161,7 @@ def set_population(
         if adopt and known:
             raise refused("adopt", f"The ledger has {features.name}.", "There is nothing to adopt.", "exists")
         fact = _fact(features.folder, features.manifest, who, population)
-        return _said(ledger, replace(fact, adopted=adopt), features.folder)
+        return _said(ledger, replace(fact, adopted=adopt))
 
     return append(ledger_path(features.folder), said, "The population").account_of(features.manifest.id)
 
@@ -215,27 +197,3 @@ def _fact(folder: Path, manifest: Manifest, by: str, population: str | None) -> 
         listing=manifest.source["identity"]["listing"],
         population=population,
     )
-
-
-def keep_digests(ledger: Ledger, new: Sequence[Fact], files: Mapping[str, Path]) -> None:
-    """Keep digests of sets beside a ledger that gets new facts. files: the digests, by the ids of the sets.
-
-    UserError where a set would have a record of another named population than its own, or nothing can be written.
-    """
-    after, folder = ledger.with_facts(*new), ledger.path.parent / LEDGER_DIGESTS
-    places = {of: folder / of if (folder / of).exists() else files.get(of, folder / of) for of in after.sets}
-    for mine, (other, theirs) in ((after.sets[of][0], each) for of in files for each in _apart(after, of)):
-        count = digests.common(places[mine.set], places[other.set])
-        # The rows tell it of equal sets, whatever became of the digests.
-        equal = mine.records == other.records
-        if count or equal:
-            shared = f"{mine.name} and {other.name} share {'all records' if equal else counted(count, 'record')}"
-            raise _of_two(shared, other.name, theirs, count=count)
-    try:
-        for of, source in files.items():
-            if source.exists() and not (folder / of).exists():
-                private_folder(folder)
-                digests.copy(source, folder / of)
-    except OSError as error:
-        what = f"{quoted(folder)} cannot be written: {error.strerror or error}."
-        raise refused("out", what, "Make it writable, with room left.", "unwritable") from error

@@ -12,7 +12,7 @@ Each is a document (`dpfc_cli.show`). `contents` puts a report together, and `wr
   are facts about records, and no noise protects them. The document says so at its top, at each of these sections, and
   on each printed page.
 
-Digests of single records and of the source's listing are in neither of them.
+The digest of the source's listing is in neither of them.
 
 The same input gives the same bytes. No date of today is in a report: its dates are those of the card and the ledger.
 """

@@ -21,7 +21,6 @@ import pytest
 
 from dpfc_cli.cli import train as command
 from dpfc_cli.cli.typed import typed
-from dpfc_cli.errors import GUARDED
 from dpfc_cli.ledger.facts import KINDS
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator
@@ -116,6 +115,8 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "budget --json",
         "budget --features later --json",
         "list --json",
+        "budget --features ward --population a",
+        "budget --features later --population b",
     ),
     "a cap refuses what is for sets with records in common": (
         "budget --features ward --population ward7",
@@ -169,17 +170,6 @@ def test_what_can_be_seen_depends_on_what_was_released_alone(
     assert not differences(one, other)
     codes = {code for name, code in one.items() if name.endswith(": code")}
     assert codes == ({2} if scenario.startswith("refusals") else {0, 3} if "refuses" in scenario else {0})
-
-
-def test_what_is_refused_for_a_record_in_two_named_populations_is_said_to_stay_with_the_holder(
-    worlds: dict[str, Path], here: Path
-) -> None:
-    """The one exception. It comes before anything is charged."""
-    line = "budget --features later --population b"
-    one, other = both(worlds, here, ("budget --features ward --population a", line))
-    assert (one[f"{line}: code"], other[f"{line}: code"]) == (0, 2)
-    assert GUARDED.encode() in other[f"{line}: stderr"]
-    assert not other[f"{line}: stdout"]
 
 
 def test_all_methods_and_all_flags_of_a_training_with_noise_take_part() -> None:

@@ -16,10 +16,9 @@ from dpfc_cli.cli import train as command
 from dpfc_cli.errors import UserError
 from dpfc_cli.evaluation import evaluate as evaluation
 from dpfc_cli.evaluation import private as private_evaluation
-from dpfc_cli.features.digests import common
+from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.folders import LEDGER_DIGESTS
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger import caps
@@ -105,13 +104,19 @@ def early_stopping(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(training, "run", shortened)
 
 
+def common(folder: Path, *sets: str) -> bool:
+    """Whether two sets of a folder have a record in common."""
+    known = {each.manifest.id: each for each in map(FeatureSet, finished(folder))}
+    one, other = ({row.tobytes() for row in known[of].arrays("train")[0]} for of in sets)
+    return bool(one & other)
+
+
 def of_the_same_records(real: Callable[..., Account]) -> Callable[..., Account]:
     """The total of a set, without the sets that have no record in common with it."""
 
     def account_of(ledger: Ledger, of: str) -> Account:
-        folder = ledger.path.parent / LEDGER_DIGESTS
         found = real(ledger, of)
-        kept = [each for each in found.charges if each.set == of or common(folder / each.set, folder / of)]
+        kept = [each for each in found.charges if each.set == of or common(ledger.path.parent, each.set, of)]
         return replace(found, charges=tuple(kept))
 
     return account_of

@@ -29,7 +29,7 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import writer as writers
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
 from dpfc_cli.features.writer import FeatureWriter
-from dpfc_cli.folders import LEDGER, LEDGER_DIGESTS
+from dpfc_cli.folders import LEDGER, PARTIAL
 from dpfc_cli.heads.head import ordered
 from dpfc_cli.ledger import facts
 from dpfc_cli.ledger.facts import Set
@@ -106,8 +106,9 @@ def write_set(folder: Path, x: np.ndarray, y: np.ndarray, sizes: list[int] | Non
         writer = FeatureWriter(folder, manifest, rows=rows, groups=groups)
     shards = writer.missing
 
-    def rewritten(lies: Path, now: Path, made: Manifest) -> None:
+    def rewritten(lies: Path, made: Manifest) -> None:
         """Such features are refused by the writer. The curator does not rely on that."""
+        now = lies.with_name(lies.name + PARTIAL)
         described = json.loads((now / MANIFEST).read_text())
         for planned in shards:
             with h5py.File(now / planned.file, "r+") as file:
@@ -115,7 +116,7 @@ def write_set(folder: Path, x: np.ndarray, y: np.ndarray, sizes: list[int] | Non
             for shard in described["splits"][planned.split]["shards"]:
                 shard["sha256"] = files.sha256_of(now / shard["file"])
         (now / MANIFEST).write_text(json.dumps(described))
-        register(lies, now, load(now), None)
+        register(lies, load(now), None)
 
     with closing(writer):
         for planned in shards:
@@ -198,11 +199,9 @@ HOLDERS = {
     "*.h5": "the records themselves",
     "manifest.json": "digests of the shards, and of the source's listing",
     "ledger.sqlite": "of each set `records` and `listing`, the same digests; and hashes of rows that have them",
-    "ledger.digests/*": "digests of single records, which say whether a record is in two populations",
-    "*.digests": "the same, in the folder of the set",
 }
-"""The files that depend on records, and how. They stay with whoever holds the records. Of shards and digests only names
-and sizes are compared; of the others everything but these digests.
+"""The files that depend on records, and how. They stay with whoever holds the records. Of shards only names and
+sizes are compared; of the others everything but these digests.
 """
 SOURCES = ("arrays", "pictures")
 """What feature sets are made of."""
@@ -278,7 +277,7 @@ def seen_in(world: Path, here: Path, lines: tuple[str, ...], patch: pytest.Monke
         if any(path.match(pattern) for pattern in HOLDERS):
             for digest in digests:
                 data = data.replace(digest, b"*" * len(digest))
-        seen[name] = len(data) if path.suffix in (".h5", ".digests") or path.parent.name == LEDGER_DIGESTS else data
+        seen[name] = len(data) if path.suffix == ".h5" else data
     return seen
 
 

@@ -26,7 +26,6 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
-from dpfc_cli.folders import LEDGER_DIGESTS
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import Z, wilson
 from dpfc_cli.ledger.caps import left, set_cap
@@ -73,9 +72,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (made.folder / MANIFEST).write_text(told.replace(shard.sha256, sha256_of(made.folder / shard.file)))
         found = FeatureSet(made.folder)
         ledger_path(found.folder).unlink()
-        shutil.rmtree(ledger_path(found.folder).with_name(LEDGER_DIGESTS))
         begun = found.folder.rename("features/set.partial")
-        register(found.folder, begun, found.manifest, None)
+        register(found.folder, found.manifest, None)
         begun.rename(found.folder)
         train(found, epsilon=8.0, method="dp-ls", out="heads/h.safetensors")
     return folder

@@ -23,7 +23,6 @@ from dpfc_cli import files
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import writer as writers
-from dpfc_cli.features.digests import note
 from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
@@ -322,13 +321,11 @@ def test_all_files_of_a_set_are_their_owners_and_shards_from_the_first_byte_on(
                 assert made.claim(made.missing[0])
                 # An earlier process may have left it open to others.
                 left.chmod(0o644)
-            w = writer(folder, kind="row")
+            w = writer(folder)
             for planned in w.missing:
                 with w.shard(planned) as sink:
                     assert mode_of(left.with_name(f"{planned.file}.tmp")) == 0o600
-                    sink.append(
-                        np.ones((planned.rows, 2)), np.zeros(planned.rows, int), None, np.ones(planned.rows, np.uint64)
-                    )
+                    sink.append(np.ones((planned.rows, 2)), np.zeros(planned.rows, int))
             w.finish()
             assert {mode_of(path) for path in folder.iterdir()} == {0o600}
         finally:
@@ -336,7 +333,7 @@ def test_all_files_of_a_set_are_their_owners_and_shards_from_the_first_byte_on(
 
 
 def test_what_others_have_planted_gets_no_value_of_a_record(folder: Path, partial: Path, tmp_path: Path) -> None:
-    """A link at the name of a shard is replaced, and a file that others have open is not written to."""
+    """A link at the name of a shard is replaced."""
     precious = tmp_path / "precious"
     precious.write_bytes(b"kept")
     w = writer(folder)
@@ -345,12 +342,6 @@ def test_what_others_have_planted_gets_no_value_of_a_record(folder: Path, partia
     make(w)
     assert precious.read_bytes() == b"kept"
     assert not any(path.is_symlink() for path in partial.iterdir())
-    planted = tmp_path / "train-00000-of-00001.h5.digests"
-    planted.touch(0o644)
-    with planted.open() as theirs:
-        note(planted, [np.ones(3, np.uint64)])
-        assert theirs.read() == ""
-    assert mode_of(planted) == 0o600
 
 
 # Kills, stops and full disks
@@ -440,7 +431,7 @@ def test_a_disk_that_fills_up_is_told_and_the_next_run_goes_on(run: Import, tmp_
 def test_notes_that_a_killed_run_left_in_a_finished_set_are_removed(run: Import, tmp_path: Path) -> None:
     run("set")
     whole = sorted(path.name for path in (tmp_path / "set").iterdir())
-    for name in (SETTINGS, "train-00000-of-00001.h5.digests", ".manifest.json.0123456789abcdef.tmp"):
+    for name in (SETTINGS, ".manifest.json.0123456789abcdef.tmp"):
         (tmp_path / "set" / name).write_text("{}")
     run("set")
     assert sorted(path.name for path in (tmp_path / "set").iterdir()) == whole

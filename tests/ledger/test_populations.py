@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-import stat
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -22,15 +21,13 @@ from dpfc_cli import backbones
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.extract import extract
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.features import digests
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.folders import LEDGER, LEDGER_DIGESTS
+from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Cap, Set
 from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.merge import merge_ledgers
 from dpfc_cli.ledger.populations import known_set, register
-from tests.closed import closed
 from tests.extraction.test_extract import Means
 from tests.ledger.facts import DELTA, a_cap, a_charge, a_set, kept, made_set, spent_by, written
 from tests.support import refuses
@@ -60,75 +57,44 @@ def names(place: Path) -> list[str | None]:
     return [each.population for each in read(place / "ledger.sqlite").all(Set)]
 
 
-# Records that would be in two populations
+# A source that would be in two populations
 
 
-def test_a_record_of_another_population_is_refused_when_it_is_imported(place: Path) -> None:
+def test_a_source_of_another_population_is_refused_when_it_is_imported(place: Path) -> None:
     before = book(place)
-    error = refused("conflict", lambda: made_set(place / "second", range(9, 20), "b"))
-    assert error.fields["count"] == 1
+    error = refused("conflict", lambda: made_set(place / "second", range(10), "b"))
     assert error.what.partition(GUARDED)[1]
-    # The same files are refused before a record is read, so none is counted.
-    assert "count" not in refused("conflict", lambda: made_set(place / "second", range(10), "b")).fields
     assert book(place) == before
-    assert sorted(each.name for each in place.iterdir() if each.is_dir()) == ["first", "ledger.digests"]
+    assert [each.name for each in place.iterdir() if each.is_dir()] == ["first"]
     # It may be of the same population, or nothing is said of it.
-    made_set(place / "second", range(9, 20), "a")
-    made_set(place / "third", range(9, 20))
+    made_set(place / "second", range(10), "a")
+    made_set(place / "third", range(10))
     made_set(place / "fourth", range(20, 30), "b")
     assert names(place) == ["a", "a", None, "b"]
+    # The ledger outlives the sets.
+    for name in ("first", "second", "third"):
+        shutil.rmtree(place / name)
+    refused("conflict", lambda: made_set(place / "fifth", range(10), "b"))
+    # Of another dtype its listing is another one. What is stored is the same.
+    with np.load(place.parent / "sources" / "features-first.npz") as source:
+        np.savez(place.parent / "wide.npz", train_x=source["train_x"].astype(np.float64), train_y=source["train_y"])
+    again = partial(import_features, place.parent / "wide.npz", place / "fifth", classes=("a", "b"))
+    refused("conflict", partial(again, population="b"))
 
 
-def test_a_record_of_another_population_is_refused_when_it_is_said_whose_a_set_is(place: Path, tmp_path: Path) -> None:
-    second = made_set(place / "second", range(5, 20))
-    elsewhere = made_set(tmp_path / "elsewhere" / "third", range(8))
+def test_a_source_of_another_population_is_refused_when_it_is_said_whose_a_set_is(place: Path, tmp_path: Path) -> None:
+    second = made_set(place / "second", range(10))
+    elsewhere = made_set(tmp_path / "elsewhere" / "third", range(10))
     shutil.copytree(elsewhere.folder, place / "third")
     third = FeatureSet(place / "third")
     before = book(place)
-    error = refused("conflict", lambda: dpfc_cli.set_population(second, "b"))
-    assert error.fields["count"] == 5
-    error = refused("conflict", lambda: dpfc_cli.set_population(third, "b", adopt=True))
-    assert error.fields["count"] == 8
+    refused("conflict", lambda: dpfc_cli.set_population(second, "b"))
+    refused("conflict", lambda: dpfc_cli.set_population(third, "b", adopt=True))
     assert book(place) == before
     dpfc_cli.set_population(second, "a")
     dpfc_cli.set_population(third, None, adopt=True)
     assert names(place) == ["a", None, "a", None]
     # Now nothing is said of the third, and it is with everybody.
-    refused("conflict", lambda: dpfc_cli.set_population(third, "b"))
-
-
-def test_digests_outlive_their_set_and_are_for_their_owner_alone(place: Path) -> None:
-    of = FeatureSet(place / "first").manifest.id
-    assert stat.S_IMODE((place / "ledger.digests" / of).stat().st_mode) == 0o600
-    shutil.rmtree(place / "first")
-    refused("conflict", lambda: made_set(place / "second", [9], "b"))
-
-
-def test_digests_that_are_damaged_or_closed_stop_what_needs_them(place: Path) -> None:
-    path = place / "ledger.digests" / FeatureSet(place / "first").manifest.id
-    whole = path.read_bytes()
-    header, numbers = whole.split(b"\n", 1)
-    said = json.loads(header)
-    for data in (
-        *(b"", whole[:-1], whole + b"\0", header, numbers, whole.replace(b"row", b"no")),
-        header + b"\n" + numbers[8:] + numbers[:8],
-        *(json.dumps({**said, name: 7}).encode() + b"\n" + numbers for name in said),
-    ):
-        path.write_bytes(data)
-        before = book(place)
-        refused("damaged", lambda: made_set(place / "second", range(20, 30), "b"))
-        assert book(place) == before
-        assert not (place / "second").exists()
-    path.write_bytes(whole)
-    with closed(path):
-        refused("unreadable", lambda: made_set(place / "second", range(20, 30), "b"))
-    with closed(path.parent, mode=0o500):
-        refused("unwritable", lambda: made_set(place / "second", range(20, 30), "b"))
-    assert names(place) == ["a"]
-    # Whoever deletes digests is told of equal sets alone.
-    path.unlink()
-    refused("conflict", lambda: made_set(place / "second", range(10), "b"))
-    third = made_set(place / "third", range(10))
     refused("conflict", lambda: dpfc_cli.set_population(third, "b"))
 
 
@@ -255,13 +221,6 @@ def test_where_the_ledger_is_gone_nothing_is_begun_until_each_set_is_adopted(pla
     dpfc_cli.set_population(first, None, adopt=True)
     made_set(place / "third", range(30, 40), "a")
     assert read(path).account("a").adopted
-    # All sets are gone, too: their digests are not.
-    path.unlink()
-    for name in ("first", "second", "third"):
-        shutil.rmtree(place / name)
-    refused("missing", lambda: made_set(place / "fourth", range(40, 50), "a"))
-    shutil.rmtree(place / "ledger.digests")
-    made_set(place / "fourth", range(40, 50), "a")
 
 
 def test_a_set_that_the_ledger_lacks_or_that_was_exchanged_is_refused(place: Path, tmp_path: Path) -> None:
@@ -317,11 +276,11 @@ def test_an_adopted_set_has_a_past_that_nobody_knows(place: Path, tmp_path: Path
     assert ledger.account("a").adopted
     assert ledger.account_of(second.manifest.id).at_least
     refused("over-cap", lambda: dpfc_cli.set_cap(second, 3.0))
-    # Wherever it goes, its past goes with it. Its digests were kept.
+    # Wherever it goes, its past goes with it.
     dpfc_cli.set_population(second, "b")
     ledger = read(path)
     assert (ledger.account("a").adopted, ledger.account("b").adopted) == (False, True)
-    refused("conflict", lambda: made_set(place / "third", [25], "a"))
+    refused("conflict", lambda: made_set(place / "third", range(20, 30), "a"))
 
 
 def test_a_set_is_written_down_before_it_has_its_name(place: Path) -> None:
@@ -361,13 +320,9 @@ def moved_back(features: FeatureSet) -> None:
 UNDONE: dict[str, Undo] = {
     "moved back": moved_back,
     "deleted": lambda features: shutil.rmtree(features.folder),
-    "deleted with its digests": lambda features: (
-        shutil.rmtree(features.folder),
-        (features.folder.parent / LEDGER_DIGESTS / features.manifest.id).unlink(missing_ok=True),
-    ),
     "copied": lambda features: shutil.copytree(features.folder, features.folder.with_name("copy")),
-    "registered": lambda features: register(features.folder, features.folder, features.manifest, None),
-    "registered otherwise": lambda features: register(features.folder, features.folder, features.manifest, "b"),
+    "registered": lambda features: register(features.folder, features.manifest, None),
+    "registered otherwise": lambda features: register(features.folder, features.manifest, "b"),
 }
 
 
@@ -423,7 +378,7 @@ def changed_somehow(draw: random.Random, here: Path, there: Path) -> bool:
             shutil.copytree(there / name, folder)
             dpfc_cli.set_population(FeatureSet(folder), whose, adopt=True)
         elif kind == "delete":
-            draw.choice(list(UNDONE.values())[1:3])(FeatureSet(folder))
+            UNDONE["deleted"](FeatureSet(folder))
         elif kind == "say":
             dpfc_cli.set_population(FeatureSet(folder), whose)
         elif kind == "charge":
@@ -458,28 +413,3 @@ def test_a_link_to_a_set_with_a_ledger_elsewhere_is_in_nobodys_way(place: Path, 
     (place / "link").symlink_to(made_set(tmp_path / "elsewhere" / "second", range(10)).folder)
     made_set(place / "third", range(20, 30))
     assert names(place) == ["a", None]
-
-
-def test_a_first_set_that_was_stopped_while_it_was_written_down_is_finished_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its digests are there then, and no fact."""
-    real = digests.copy
-
-    def stopped(source: Path, copy: Path) -> None:
-        real(source, copy)
-        copy.with_name(".x.0123456789abcdef.tmp").touch()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(digests, "copy", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        made_set(tmp_path / "features" / "first", range(10), "a")
-    monkeypatch.undo()
-    assert len(list((tmp_path / "features" / "ledger.digests").iterdir())) == 2
-    # Neither it nor another set is in the way of the other.
-    made_set(tmp_path / "features" / "second", range(20, 30), "b")
-    (tmp_path / "features" / "ledger.sqlite").unlink()
-    refused("missing", lambda: made_set(tmp_path / "features" / "first", range(10), "a"))
-    dpfc_cli.set_population(FeatureSet(tmp_path / "features" / "second"), "b", adopt=True)
-    made_set(tmp_path / "features" / "first", range(10), "a")
-    assert names(tmp_path / "features") == ["b", "a"]

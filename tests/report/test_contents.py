@@ -210,7 +210,7 @@ def test_what_only_the_holder_may_know_is_in_an_internal_report_alone(
         assert told in internal
         assert told not in shared
     assert f"{top1:.0%}".replace("%", " %") in fact(report, "accuracy on the test split")
-    # Digests of the source's listing and of records are in neither.
+    # The digest of the source's listing is in neither.
     identity = dpfc.open_features("clinic").manifest.source["identity"]
     for listing in identity["listing"].values():
         assert listing not in internal

@@ -29,7 +29,6 @@ from tests.torture.witness import ANSWERS, LEFT_BY_KILLS, Seen
 
 SCATTERING = ("--model", "scattering", "--pool", "mean", "--image-size", "8")
 OWN = ("--features", "blobs")
-BEGUN = "features/set.partial/manifest.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,11 +244,9 @@ def judged(
         # They stay until it is certain that the ledger has the head.
         left = [path for path in left if not ANSWERS.fullmatch(path)]
     if ended.code not in (None, 0) and name in ("extract", "import"):
-        # What is finished stays on purpose: shards, their notes, and the digests of a set whose manifest is there.
-        stays = r"features/(set\.partial/.*|set/(settings\.json|.*\.digests))"
+        # What is finished stays on purpose: shards, and the settings.
+        stays = r"features/(set\.partial/.*|set/settings\.json)"
         left = [path for path in left if not re.fullmatch(stays, path)]
-        if BEGUN in seen.files:
-            left = [path for path in left if not path.startswith("features/ledger.digests/")]
     wrong += [f"left behind: {re.sub('[0-9a-f]{16}', 'HEX', path)}" for path in left]
     if ended.code == 0:
         wrong += _same(job, reference, seen, place, ended)

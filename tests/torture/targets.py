@@ -24,7 +24,6 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.extraction import slides
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.extraction.request import Import
-from dpfc_cli.features import digests
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.tables import opened
 from dpfc_cli.heads.head import Head, encoded
@@ -95,11 +94,6 @@ def read_set(folder: Path) -> None:
         for *_, groups in features.stream(split, groups=True)(4) if features.manifest.grouped else ():
             assert groups.min() >= 0, "a group that is none"
             assert groups.max() < (features.split(split).groups or 0), "a group that the manifest does not count"
-
-
-def make_digests(folder: Path) -> None:
-    for name in ("one", "other"):
-        digests.write(folder / name, "row", np.array([1, 2, 2, 7], np.uint64))
 
 
 def imported(write: formats.Write, arrays: dict[str, Any] = ARRAYS) -> Target:
@@ -364,7 +358,6 @@ def make_nouns(folder: Path) -> None:
 TARGETS = {
     "set": Target(make=a_set({"train_x": X, "train_y": Y}), read=read_set),
     "grouped-set": Target(make=a_set(ARRAYS), read=read_set),
-    "digests": Target(make=make_digests, read=lambda folder: digests.common(folder / "one", folder / "other")),
     "slides": Target(make=make_slides, read=read_slides),
     "npz": imported(formats.npz),
     "npy": imported(formats.npy),

@@ -27,13 +27,11 @@ LEFT_BY_KILLS = re.compile(
     rf"|{ANSWERS.pattern}"
     r"|features/[^/]+\.partial(/.*)?"
     r"|features/ledger\.sqlite-journal"
-    # Digests are kept before the set is written down.
-    r"|features/ledger\.digests/(\.[^/]+\.[0-9a-f]{16}\.tmp|[0-9a-f]{32})"
-    r"|features/[^/]+/(settings\.json|[^/]+\.h5\.digests|\.[^/]+\.[0-9a-f]{16}\.tmp)"
+    r"|features/[^/]+/(settings\.json|\.[^/]+\.[0-9a-f]{16}\.tmp)"
 )
 """What a run may leave that was killed. The next extraction tidies up; docs/heads.md names the head's place."""
 PRODUCTS = re.compile(
-    r"features/[^/.]+/(manifest\.json|[^/.]+\.h5|records\.digests)"
+    r"features/[^/.]+/(manifest\.json|[^/.]+\.h5)"
     r"|features/[^/.]+\.tuning\.jsonl"
     r"|(heads|starts)/[^/]+\.safetensors"
 )
@@ -78,8 +76,7 @@ class Seen:
     def strange(self) -> list[str]:
         """Files in `features`, `heads` and `starts` that are no products."""
         watched = ("features", "heads", "starts")
-        known = self.products.keys() | {f"features/ledger.digests/{fact['set']}" for fact in self.kind("set")}
-        return [path for path in self.files if path.split("/")[0] in watched and path not in known]
+        return [path for path in self.files if path.split("/")[0] in watched and path not in self.products]
 
 
 def look(work: Path) -> Seen:

@@ -23,7 +23,7 @@ import dpfc_cli as dpfc
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import claimed
-from dpfc_cli.folders import LEDGER, LEDGER_ANSWERS, LEDGER_DIGESTS
+from dpfc_cli.folders import LEDGER, LEDGER_ANSWERS
 from dpfc_cli.heads import head as head_module
 from dpfc_cli.ledger.facts import Outcome, new_id
 from dpfc_cli.ledger.file import append
@@ -887,7 +887,7 @@ def test_what_is_private_is_for_its_owner_alone_whatever_the_umask(
         os.umask(before)
     made = [path for path in tmp_path.rglob("*") if path.suffix != ".npz"]
     assert len(kept()) == 1
-    assert {"begun.partial", "settings.json", LEDGER, LEDGER_DIGESTS} < {path.name for path in made}
+    assert {"begun.partial", "settings.json", LEDGER} < {path.name for path in made}
     assert {(path.name, oct(path.stat().st_mode & 0o777)) for path in made if path.stat().st_mode & 0o077} == set()
 
 

@@ -259,7 +259,7 @@ def test_the_head_is_the_same_wherever_directions_are_kept(
         assert heads[0] == heads[1] == heads[2], (method, given)
         # Nothing stays there.
         assert [list(shelf.blocks()) for shelf in made] == [[], []]
-    assert sorted(path.suffix for path in features.folder.iterdir()) == [".digests", ".h5", ".json"]
+    assert sorted(path.suffix for path in features.folder.iterdir()) == [".h5", ".json"]
 
 
 def test_a_file_does_not_grow_beyond_its_room(tmp_path: Path) -> None:

@@ -12,10 +12,8 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.features import digests
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.folders import LEDGER_DIGESTS
 from dpfc_cli.ledger.populations import set_population
 from dpfc_cli.methods import METHODS
 from dpfc_cli.planning.forecast import forecast
@@ -174,15 +172,11 @@ def test_nothing_is_said_of_private_records_in_a_public_set(tmp_path: Path, priv
     assert clean == mixed
 
 
-def test_no_digests_are_compared_to_find_out_whether_a_set_is_public(
-    tmp_path: Path, private: FeatureSet, other: FeatureSet, monkeypatch: pytest.MonkeyPatch
+def test_what_was_charged_is_private_and_so_is_the_same_source(
+    tmp_path: Path, private: FeatureSet, other: FeatureSet
 ) -> None:
-    """How many records two sets share is a fact about private ones. And a file of digests beside it may be damaged."""
     for features in (private, other):
         charge(ready(features))
-    for path in (tmp_path / "features" / LEDGER_DIGESTS).iterdir():
-        path.write_bytes(b"damaged")
-    monkeypatch.setattr(digests, "common", None)
     with refuses("private-records", parameter="public_features") as refused:
         public.check_other(private, other, "public_features")
     assert "‹seed›" in refused.value.remedy
