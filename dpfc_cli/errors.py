@@ -5,7 +5,8 @@ Every room raises `UserError`. The command line prints it and ends with its exit
 
 A message names a parameter as `parameter("learning_rate")`. Python callers then read `learning_rate`, and the command
 line puts the flag in its place, `--learning-rate`. So the library knows no flags. It names a file as `quoted(path)`,
-and what tells of one record (a picture, a row's value, a label, a person) as `secret(text)`. That is shown nowhere.
+and what tells of one record (a picture, a row's value, a label, a person) as `secret(text)`. That is shown nowhere, and
+the message is then `GUARDED`.
 `conflict(what, remedy)` is a `UserError` with that code, as `missing`, `damaged` and others are.
 
 Messages have names of classes, files and folders, and texts of other libraries, which others chose. So `printable` is
@@ -100,6 +101,8 @@ class UserError(Exception):
         what, self.remedy = (_QUOTED.sub(r"'\1'", text) for text in (what, remedy))
         self.what = _SECRET.sub("'…'", what)
         self.full = _SECRET.sub(r"\1", what) if self.what != what else None
+        if self.full is not None and GUARDED not in self.what:
+            self.what += f" {GUARDED}"
         self.code = code
         self.fields: dict[str, object] = {name: found[1] for name, found in named.items() if found} | fields
         super().__init__(self.what, self.remedy)

@@ -214,7 +214,7 @@ def test_without_an_image_size_all_images_must_have_the_size_of_the_first(tmp_pa
     files(tmp_path, "a/1.png")
     (tmp_path / "a" / "2.png").write_bytes(png(2, (4, 6)))
     train = open_images(f"imagefolder:{tmp_path}").splits["train"]
-    with refuses("bad-record", match="do not publish", parameter="image_size"):
+    with refuses("bad-record", match="do not publish", parameter="on_error"):
         train.pixels(0, 2)
     files(tmp_path / "split", "train/a/1.png", "test/a/1.png")
     (tmp_path / "split" / "test" / "a" / "1.png").write_bytes(png(2, (4, 6)))
