@@ -116,7 +116,7 @@ def _finite(text: str) -> float:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"its JSON has the number {text[:40]}")
+    raise ValueError("its JSON has a number that is none, or too large (NaN, Infinity, 1e400)")
 
 
 def temporary_beside(path: Path) -> Path:

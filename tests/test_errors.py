@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfc_cli.errors import UserError, check_installed, parameter, printable, quoted, secret
+from dpfc_cli.errors import GUARDED, UserError, check_installed, parameter, printable, quoted, secret
 
 
 def test_a_missing_package_is_installed_from_the_source_code() -> None:
@@ -34,7 +34,7 @@ def test_programs_read_what_a_message_is_about() -> None:
 def test_what_tells_of_a_record_is_in_no_text_of_an_error() -> None:
     for name in ("Müller.png", 'it\'s\n"b"', 'a\0"b"\0'):
         error = UserError(f"{secret(name)} in {quoted('a.csv')} has no person.", "Name it.")
-        assert (error.what, error.fields) == ("'…' in 'a.csv' has no person.", {"path": "a.csv"})
+        assert (error.what, error.fields) == (f"'…' in 'a.csv' has no person. {GUARDED}", {"path": "a.csv"})
         assert error.full == f"'{printable(name.replace(chr(0), ''))}' in 'a.csv' has no person."
         assert not any(name in text for text in (str(error), *error.args))
     assert UserError(f"No: {secret('a, b', 'c, d')}.", "Name them.").full == "No: \na, b\nc, d\n."

@@ -190,7 +190,7 @@ def broken_of(wanted: Extraction, pictures: sets.ImageSet) -> Broken:
     """What knows of broken pictures. None of them is known yet."""
     splits, null = pictures.splits, f"{parameter('on_error')} null"
     if wanted.image_size is None and backbones.geometry_of(wanted.model, wanted.preprocess) is None:
-        null += f", {parameter('image_size')} and another {parameter('out')}"
+        null += f", and {parameter('image_size')}, which brings all to one size; with another {parameter('out')}"
     sizes = {name: split.n for name, split in splits.items()}
     return Broken("picture", sizes, lambda split, i: splits[split].pixels.title(i), wanted.share, null)
 

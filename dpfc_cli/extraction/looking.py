@@ -7,17 +7,17 @@ from functools import partial
 from pathlib import Path
 
 from dpfc_cli import outputs
-from dpfc_cli.errors import GUARDED, Faults, Note, UserError, bad_record, conflict, counted, parameter, secret
+from dpfc_cli.errors import GUARDED, Faults, Note, UserError, conflict, parameter
 from dpfc_cli.extraction.extract import OPENING, broken_of, checked, described, folder_of, opened
 from dpfc_cli.extraction.fetching import Needed
 from dpfc_cli.extraction.request import Extraction
 from dpfc_cli.features.writer import complete
 from dpfc_cli.images import catalogue, prefetch, sets
-from dpfc_cli.images.sets import UnreadableError
 from dpfc_cli.ledger.populations import check_new, check_same
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.metadata import without
 from dpfc_cli.sources.nulls import naming
+from dpfc_cli.threads import cores
 
 DECODING = "Decoding"
 """The stage that progress is told."""
@@ -67,12 +67,19 @@ def look_through(wanted: Extraction, usable: Path | None = None) -> Looked:
         tell(OPENING, 0, None)
         pictures, groupings = opened(wanted, made_of, faults, tell)
         with faults.gathered():
+            if usable is not None and pictures.table is None:
+                raise conflict(
+                    f"No table names the pictures, or several do: there is none to write to '{usable}'.",
+                    f"Leave that out. Or name one table of all pictures: {parameter('table')}.",
+                    parameter="usable",
+                )
+        with faults.gathered():
             if all(each.here() for each in made_of.needs):
                 _, manifest = described(wanted, made_of, pictures, groupings, tell)
                 if complete(folder, manifest, partial(check_same, population=made_of.population)) is None:
                     check_new(folder, manifest, made_of.population)
         broken = _decode(wanted, pictures, faults, tell)
-        left = None if usable is None else _written(usable, pictures.table, broken)
+        left = None if usable is None or pictures.table is None else _written(usable, pictures.table, broken)
         try:
             faults.refuse()
         except UserError as refused:
@@ -89,45 +96,31 @@ def look_through(wanted: Extraction, usable: Path | None = None) -> Looked:
     )
 
 
-def _written(usable: Path, table: sets.LabelTable | None, broken: Collection[str]) -> str:
-    """Write the table without the lines of these pictures, and say what that means. UserError if that cannot be."""
-    if table is None:
-        raise conflict(
-            f"No table names the pictures, or several do: there is none to write to '{usable}'.",
-            "Leave that out. Or name one table of all pictures: " + parameter("table") + ".",
-            parameter="usable",
-        )
+def _written(usable: Path, table: sets.LabelTable, broken: Collection[str]) -> str:
+    """Write the table without the lines of these pictures, and say what that means."""
     dropped = {*table.wrong, *(table.lines[name] for name in broken)}
     data, kept = without(table.path, dropped)
     outputs.write(usable, data, mode=0o600)
     return (
         f"'{usable}' has {kept:,} of the {kept + len(dropped):,} lines. A set that is made with it has that many "
-        "records, which is public: each head states it. Null records would keep the number."
+        f"records, which is public: each head states it. Null records would keep the number. {GUARDED}"
     )
 
 
 def _decode(wanted: Extraction, pictures: sets.ImageSet, faults: Faults, tell: Progress) -> list[str]:
     """Decode all pictures. What is wrong with them is added to the faults. The titles of those that are broken."""
-    sizes = {name: split.n for name, split in pictures.splits.items()}
-    broken, titles, unequal, done = broken_of(wanted, pictures), list[str](), list[str](), 0
-    for name, split in pictures.splits.items():
-        progress = lambda now, before=done: tell(DECODING, before + now, sum(sizes.values()))  # noqa: E731
-        with closing(prefetch.faulty(split.pixels, split.n, progress)) as found:
-            for i, error in found:
-                title = split.pixels.title(i)
-                if isinstance(error, UnreadableError):
-                    broken.add(name, i, {0: str(error.fields["reason"])})
-                    titles.append(title)
-                else:
-                    unequal.append(title)
-        done += split.n
-    with faults.gathered():
-        if unequal:
-            raise bad_record(
-                f"{counted(len(unequal), 'picture')} of another size than the first one: {secret(*unequal)}. {GUARDED}",
-                f"Give a size that all images are resized and cropped to: {parameter('image_size')}.",
-                parameter="image_size",
-            )
+    broken, titles, done = broken_of(wanted, pictures), list[str](), 0
+    total = sum(split.n for split in pictures.splits.values())
+    pieces = (
+        (name, split.pixels, at, min(at + prefetch.PIECE, split.n))
+        for name, split in pictures.splits.items()
+        for at in range(0, split.n, prefetch.PIECE)
+    )
+    with closing(prefetch.batches(pieces, most=cores())) as found:
+        for name, batch in found:
+            broken.add(name, batch.start, batch.broken)
+            titles += (pictures.splits[name].pixels.title(batch.start + row) for row in batch.broken)
+            tell(DECODING, done := done + len(batch.pixels), total)
     with faults.gathered():
         broken.approve({})
     if broken.said is not None:

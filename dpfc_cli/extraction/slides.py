@@ -51,7 +51,7 @@ SPLIT_COLUMN = "split"
 
 PREFIX = "slides:"
 FEATURES = ("features", "feats", "patch_embeddings")
-"""What pipelines call the matrix. The first one that is there is taken."""
+"""What pipelines call the matrix. Several of them in one file are refused."""
 ENDINGS = (".h5", ".hdf5")
 Line = tuple[int, dict[str, Value]]
 _BLOCK = 2**24

@@ -123,7 +123,7 @@ def _of_csv(path: Path, column: str | None, label_column: str | None, group_colu
                 texts[name] = values
         others = (label_column or usual_label(texts, path), group_column)
         may = {name: values for name, values in texts.items() if _may_be_feature(name, column, others)}
-        return columns.Held(path, pa.table(texts | _numbers(path, may, table.separator)))
+        return columns.held(path, pa.table(texts | _numbers(path, may, table.separator)))
 
 
 def _is_number(text: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.arrays import Array, Rows
-from dpfc_cli.errors import counted, damaged, quoted
+from dpfc_cli.errors import counted, damaged, files_by_ending, quoted
 from dpfc_cli.memory import check_fits, free_memory
 from dpfc_cli.sources.classes import text_of
 from dpfc_cli.sources.groups import Keys, keys_in
@@ -79,8 +79,7 @@ def files_left_out(folder: Path, used: Collection[Path], others: Iterable[Path] 
     """What is said of files that are not used: of those in the folder, if it is one, and of others."""
     there = (path for path in folder.rglob("*") if path.is_file() and not is_clutter(path.name))
     left = Counter(path.suffix for path in sorted({*there, *others}.difference(used)))
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in left.most_common(10))
-    return (f"Left out: {counted(left.total(), 'file')} ({kinds}).",) if left else ()
+    return (f"Left out: {files_by_ending(left)}.",) if left else ()
 
 
 FIXED = "Texts have a fixed length (in NumPy: y.astype('U'); for HDF5: np.char.encode(y.astype('U'), 'utf-8'))."

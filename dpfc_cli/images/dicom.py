@@ -14,7 +14,8 @@ import io
 import logging
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,6 @@ REPLACED = "\N{REPLACEMENT CHARACTER}"
 """What a letter becomes that is not in the character set that the file states."""
 LONGEST_HEAD = 1 << 16
 """Bytes in which a file must say how it is stored, if its person is asked for."""
-_LONG = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b"UR", b"UT", b"UV")
-"""Kinds of values whose length has four bytes, after two that are reserved."""
 
 # pydicom tells what it tolerates in a file. Our own messages say what it does not.
 logging.getLogger("pydicom").addHandler(logging.NullHandler())
@@ -81,9 +80,9 @@ def check_installed() -> None:
 
 def pixels_of(data: bytes) -> int:
     """The pixels of a picture, of what the file declares. Raises ValueError if it is of a kind that is not read."""
-    _transfer_syntax(data)
     if data.count(b"\xfe\xff\0\xe0") + data.count(b"\xff\xfe\xe0\0") > MOST_ITEMS:
         raise ValueError(f"it has more than {MOST_ITEMS} items of sequences")
+    _transfer_syntax(data)
     found = _read(data, stop_before_pixels=True)
     return _number(found, "Rows") * _number(found, "Columns")
 
@@ -265,33 +264,35 @@ def _read(data: bytes, *, stop_before_pixels: bool) -> Any:
     from pydicom import config, dcmread
 
     config.settings.reading_validation_mode = config.IGNORE
-    try:
+    with _flat():
         return dcmread(io.BytesIO(data), specific_tags=list(ELEMENTS), stop_before_pixels=stop_before_pixels)
+
+
+@contextmanager
+def _flat() -> Iterator[None]:
+    try:
+        yield
     except RecursionError as error:
         # Said of a lack of memory otherwise.
         raise ValueError("its sequences lie in one another") from error
 
 
 def _transfer_syntax(data: bytes) -> str:
-    """How the file is stored. pydicom would expand a file that is compressed as a whole when it reads this, to whatever
-    size, so it is read here.
+    """How the file is stored, read as pydicom reads it. That would expand a file that is compressed as a whole next, to
+    whatever size.
     """
-    at, found = _PREAMBLE + len(_MAGIC), []
-    while data[at : at + 2] == b"\x02\x00":
-        element, kind = data[at + 2 : at + 4], data[at + 4 : at + 6]
-        head, size = (12, data[at + 8 : at + 12]) if kind in _LONG else (8, data[at + 6 : at + 8])
-        end = at + head + int.from_bytes(size, "little")
-        if element == b"\x10\x00":
-            found.append(data[at + head : end].rstrip(b"\0 ").decode("ascii", "replace"))
-        at = end
-    if len(found) != 1:
-        raise ValueError("it is DICOM that does not say how it is stored")
-    if found[0] not in (*PLAIN, RLE, BASELINE_JPEG):
+    from pydicom.filereader import _read_file_meta_info
+
+    file = io.BytesIO(data)
+    file.seek(_PREAMBLE + len(_MAGIC))
+    with _flat():
+        found = str(_read_file_meta_info(file).get("TransferSyntaxUID", "of no name"))
+    if found not in (*PLAIN, RLE, BASELINE_JPEG):
         raise ValueError(
-            f"it is DICOM of transfer syntax {found[0][:64]}, which dpfc does not read (programs such as dcmdjpeg or "
+            f"it is DICOM of transfer syntax {found[:64]}, which dpfc does not read (programs such as dcmdjpeg or "
             "gdcmconv store it without compression)"
         )
-    return found[0]
+    return found
 
 
 def _number(found: Any, name: str, default: int | None = None) -> int:

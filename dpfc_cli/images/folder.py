@@ -29,6 +29,7 @@ from dpfc_cli.errors import (
     bad_record,
     conflict,
     counted,
+    files_by_ending,
     missing,
     parameter,
     quoted,
@@ -157,10 +158,7 @@ def ending_of(name: str) -> str:
 
 def left_out(skipped: Counter[str], why: str = "their names do not end as those of pictures") -> tuple[str, ...]:
     """What is said of files that are left out. skipped: how many there are of each ending."""
-    if not skipped:
-        return ()
-    kinds = ", ".join(f"{count:,} {ending or 'without an ending'}" for ending, count in skipped.most_common(10))
-    return (f"Left out, because {why}: {counted(skipped.total(), 'file')} ({kinds}).",)
+    return (f"Left out, because {why}: {files_by_ending(skipped)}.",) if skipped else ()
 
 
 def _split_folders(path: Path, classes: Collection[str]) -> dict[str, Path]:

@@ -7,16 +7,14 @@ AHEAD batches and the pictures that are being decoded (see `memory`), whatever t
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import UserError
 from dpfc_cli.images.sets import Decode, Pixels, UnreadableError
 from dpfc_cli.threads import cores
 
@@ -27,9 +25,6 @@ AHEAD = 2
 """Batches that are decoded before they are asked for."""
 PIECE = 8
 """Pictures that a thread decodes at a time."""
-
-
-Faulty = Generator[tuple[int, UserError], None, None]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -49,51 +44,22 @@ class Batch:
 
 
 def batches(
-    wanted: Iterable[tuple[Key, Decode, int, int]], workers: int | None = None
+    wanted: Iterable[tuple[Key, Decode, int, int]], workers: int | None = None, most: int = AHEAD
 ) -> Generator[tuple[Key, Batch], None, None]:
     """Decode batches, each with its key, in the order of `wanted`. UserError if the source cannot be read.
 
     If you do not read the iterator to its end, close it (`contextlib.closing`) to stop the threads. wanted: (key,
-    pictures, start, stop) of each batch. It is read AHEAD batches early. workers: threads; None: one for each core.
+    pictures, start, stop) of each batch. It is read `most` batches early. workers: threads; None: one for each core.
     """
     pool = ThreadPoolExecutor(workers or cores(), "dpfc-decode")
     ahead: deque[tuple[Key, Batch, list[Future[None]]]] = deque()
     try:
         for key, pictures, start, stop in wanted:
             ahead.append((key, *_begun(pool, pictures, start, stop)))
-            if len(ahead) > AHEAD:
+            if len(ahead) > most:
                 yield _finished(*ahead.popleft())
         while ahead:
             yield _finished(*ahead.popleft())
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def faulty(pictures: Decode, n: int, progress: Callable[[int], None]) -> Faulty:
-    """Decode all n pictures, on all cores, and keep none: those that cannot be used, in order, and why. progress: told
-    how many are done. UserError if the source cannot be read.
-    """
-
-    def tried(start: int) -> list[tuple[int, UserError]]:
-        stop = min(start + PIECE, n)
-        with suppress(UserError):
-            pictures(start, stop)
-            return []
-        found = list[tuple[int, UserError]]()
-        for i in range(start, stop):
-            try:
-                pictures(i, i + 1)
-            except UserError as error:
-                if error.code != "bad-record":
-                    raise
-                found.append((i, error))
-        return found
-
-    pool = ThreadPoolExecutor(cores(), "dpfc-decode")
-    try:
-        for done, found in enumerate(pool.map(tried, range(0, n, PIECE)), 1):
-            yield from found
-            progress(min(done * PIECE, n))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

@@ -211,7 +211,7 @@ class _Held:
 class Decoder:
     """A `Decode` of encoded pictures.
 
-    alone: each picture stands alone, and the others are decoded if one is missing or has another size: it is broken.
+    alone: each picture stands alone, and the others are decoded if one is missing: it is broken.
     unusable: why pictures cannot be used that are known before. Pictures are made grey if their shape has one channel.
     """
 
@@ -250,13 +250,8 @@ class Decoder:
     def _fitting(self, picture: Pixels, title: str) -> Pixels:
         (height, width, channels), (own_height, own_width, _) = self.shape, picture.shape
         if (height, width) != (own_height, own_width):
-            if self._alone:
-                raise unreadable(title, f"it has {own_width} × {own_height} pixels, and must have {width} × {height}")
-            # This is never a null record: the first picture alone could turn all others into null records.
-            raise bad_record(
-                f"{secret(title)} has another size than the first image. {GUARDED}",
-                f"Give a size that all images are resized and cropped to: {parameter('image_size')}.",
-            )
+            # Without a geometry the first picture decides which, so nobody makes null records then.
+            raise unreadable(title, f"it has {own_width} × {own_height} pixels, and must have {width} × {height}")
         if channels == 1:
             from dpfc_cli.images.decoding import grey
 

@@ -5,7 +5,6 @@ process if that is damaged. Texts are read as the numbers that stand for them, b
 cost.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PosixPath
@@ -36,16 +35,13 @@ class Held(PosixPath):
 
     parquet: pa.Buffer
 
-    def __new__(cls, path: Path, table: pa.Table) -> "Held":
-        held = super().__new__(cls, path)
-        out = pa.BufferOutputStream()
-        pq.write_table(table, out)
-        held.parquet = out.getvalue()
-        return held
 
-    def __init__(self, path: Path, table: pa.Table) -> None:
-        if sys.version_info >= (3, 12):
-            super().__init__(path)
+def held(path: Path, table: pa.Table) -> Held:
+    """The table under this path."""
+    found, out = Held(path), pa.BufferOutputStream()
+    pq.write_table(table, out)
+    found.parquet = out.getvalue()
+    return found
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from dpfc_cli.errors import GUARDED
+
 SEPARATORS = ",;\t|"
 """What lies between the values. One that makes columns of the first two lines is the one, if no other does."""
 _DECLARED = re.compile(r"sep=(.)")
@@ -51,7 +53,8 @@ def csv_in(path: Path) -> Csv:
 def _whole(rows: Iterator[tuple[int, list[str]]], width: int) -> Iterator[tuple[int, list[str]]]:
     for number, values in rows:
         if len(values) != width:
-            raise ValueError(f"line {number} has another number of values ({len(values)}) than the first one ({width})")
+            what = f"line {number} has another number of values ({len(values)}) than the first one ({width})"
+            raise ValueError(f"{what}. {GUARDED}")
         yield number, values
 
 

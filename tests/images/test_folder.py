@@ -161,9 +161,9 @@ def test_what_is_left_out_is_told_and_what_systems_leave_behind_is_not(tmp_path:
         (tmp_path / name).write_bytes(b"x")
     found = opened(tmp_path)
     assert (found.classes, found.splits["train"].n, found.remarks) == (("a", "b"), 2, ())
-    files(tmp_path, "a/0.heic", "a/1.HEIC", "b/IM0001")
+    files(tmp_path, "a/0.heic", "a/1.HEIC", "b/IM0001", "b/scan.anna müller", "b/1.2.840.851241")
     (said,) = opened(tmp_path).remarks
-    assert "3 files (2 .heic, 1 without an ending)" in said
+    assert "5 files (2 .heic, 2 of other endings, 1 without an ending)" in said
 
 
 def test_what_is_no_file_or_cannot_be_read_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_without_an_image_size_all_images_must_have_the_size_of_the_first(tmp_pa
     files(tmp_path, "a/1.png")
     (tmp_path / "a" / "2.png").write_bytes(png(2, (4, 6)))
     train = open_images(f"imagefolder:{tmp_path}").splits["train"]
-    with refuses("bad-record", match="do not publish", parameter="image_size"):
+    with refuses("bad-record", match="do not publish", parameter="on_error"):
         train.pixels(0, 2)
     files(tmp_path / "split", "train/a/1.png", "test/a/1.png")
     (tmp_path / "split" / "test" / "a" / "1.png").write_bytes(png(2, (4, 6)))
