@@ -65,7 +65,7 @@ import numpy as np
 from dpfc_cli.errors import check_installed, conflict, quoted, unwritable
 from dpfc_cli.files import make, private_folder
 
-PURPOSE = "To make keys for masks"
+PURPOSE = "For a plan of several sites"
 
 
 def new_key(folder: Path) -> str:

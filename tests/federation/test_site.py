@@ -16,7 +16,7 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.federation import coordinator, messages
+from dpfc_cli.federation import coordinator, masks, messages
 from dpfc_cli.federation import site as sites
 from dpfc_cli.federation.messages import Door
 from dpfc_cli.federation.plan import check_policy, load
@@ -28,10 +28,10 @@ from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.parts import bytes_of, encoded, framed
 from dpfc_cli.privacy.queries import ClassSums, Gradient, Gram, Mean
-from dpfc_cli.training import run
+from dpfc_cli.training import calibrate, run
 from dpfc_cli.training.observer import Observer
 from tests.federation.sites import JOINT, NAMES, PARTS, Serving, agreed, made_set, said, say, trained, word
-from tests.support import LOST, drawn_sigmas, refuses
+from tests.support import LOST, drawn_sigmas, other_source, refuses
 from tests.training.requests import charges, states
 from tests.training.stopped import Killed, Listener
 
@@ -421,3 +421,6 @@ def test_a_plan_that_was_changed_is_another_plan_or_none(sets: dict[str, Feature
             assert load(path).digest != plan.digest
         except UserError:
             continue
+    for module in (calibrate, curator, masks):
+        with other_source(module), refuses("conflict"):
+            load(Path("plan.json"))
