@@ -33,7 +33,7 @@ from dpfc_cli.training.observer import Observer
 from tests.federation.sites import JOINT, NAMES, PARTS, Serving, agreed, made_set, said, say, trained, word
 from tests.support import LOST, drawn_sigmas, other_source, refuses
 from tests.training.requests import charges, states
-from tests.training.stopped import Killed, Listener
+from tests.training.stopped import Killed, Listener, train
 
 FIRST = encoded(Gram((Clip(0.005),), 0.2), None)
 """The first query of dp-fc."""
@@ -265,6 +265,14 @@ def test_a_plan_whose_answers_are_gone_is_not_charged_again(
     with refuses("conflict"):
         ready(site, Observer())
     assert len(charges(sets["north"])) == 1
+
+
+def test_a_site_is_known_by_its_training_and_by_no_words_in_its_ledger(sets: dict[str, FeatureSet]) -> None:
+    plan = agreed(sets)
+    train(sets["north"], purpose=f"federation {plan.digest}", epsilon=0.1)
+    site = site_of(plan, "north", sets["north"])
+    assert site.ended is None
+    assert ready(site, Observer()).unfinished is None
 
 
 def test_other_features_or_another_name_are_refused(sets: dict[str, FeatureSet]) -> None:
