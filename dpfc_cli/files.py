@@ -201,6 +201,8 @@ def make(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) -> 
         with suppress(OSError):
             check_plain(path)
             if cmp(temporary, path, shallow=False):
+                # Whoever made it may have been killed before this.
+                sync(path.parent)
                 return "same"
         return "other"
     finally:

@@ -6,8 +6,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 __version__ = "0.1.0"
-TRAINING = ("dpfc_cli.privacy", "dpfc_cli.kernels", "dpfc_cli.methods")
-"""What decides which head a training makes of a charge and its records."""
+TRAINING = tuple(f"dpfc_cli.{each}" for each in ("privacy", "kernels", "methods", "features.reader", "features.hdf5"))
+"""What decides which head a training makes of a charge and its records, and so which pieces belong to one answer: of
+two readings of a record they may have a larger norm together than one of them.
+"""
 
 
 @functools.cache

@@ -64,7 +64,11 @@ def test_a_file_that_ends_before_its_size_has_no_digest(tmp_path: Path) -> None:
 def test_a_new_file_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a"
     assert files.make(path, (each for each in (b"on", b"e"))) == "made"
-    assert files.make(path, b"one") == "same"
+    synced = set[int]()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: synced.add(os.fstat(file).st_ino))
+        assert files.make(path, b"one") == "same"
+    assert tmp_path.stat().st_ino in synced, "whoever made it may have been killed before its name was on disk"
     assert files.make(path, b"two") == "other"
     assert path.read_bytes() == b"one"
     os.mkfifo(tmp_path / "pipe")

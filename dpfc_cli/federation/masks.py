@@ -11,7 +11,7 @@ for its sum, uniformly random, as long as X25519, HKDF and ChaCha20 are what the
 by looking at one part of this sum, and whatever is asked of each site, a unit changes the sum by its sensitivity at
 most. The plan's digest is in each pad: another plan, or another set of sites, has other pads.
 
-**No pad hides two answers.** A charge has a random id of 128 bits, and a plan is charged once in a ledger (`site`). But
+**No pad hides two answers.** A charge has a random id of 128 bits, and a site is charged once for a plan (`site`). But
 a site that is put back from a backup does not know of its charge. It charges again, and draws other noise. So the list
 has the ids of all charges, in the order of the plan. The coordinator hands it round before the first answer, and nobody
 needs to believe it. An honest site takes a list that has the charge it answers for in its place, one list for a charge,
@@ -65,7 +65,7 @@ import numpy as np
 from dpfc_cli.errors import check_installed, conflict, quoted, unwritable
 from dpfc_cli.files import make, private_folder
 
-PURPOSE = "To make keys for masks"
+PURPOSE = "For a plan of several sites"
 
 
 def new_key(folder: Path) -> str:

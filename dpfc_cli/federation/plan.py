@@ -105,7 +105,8 @@ _INVITATION = closed({"format": among([INVITATION]), **_PART, **_COMMON})
 
 
 def _code() -> str:
-    return code_digest(*TRAINING, "dpfc_cli.federation")
+    # With masks the noise of all sites is the same: what makes it of ε is theirs, too.
+    return code_digest(*TRAINING, "dpfc_cli.federation", "dpfc_cli.training.calibrate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +138,7 @@ class Federation:
         colluding: how many of the other sites may tell what they know, or add no noise. All of them: without masks.
         start: public class vectors from which the coordinator starts, as a card names them; None: there are none. No
             site needs them: its claim holds for every query.
-        code: that makes heads and masks (`version.code_digest`). What a plan means is what this code makes of it.
+        code: of noise, heads and masks (`version.code_digest`). What a plan means is what this code makes of it.
 
     """
 

@@ -37,7 +37,8 @@ from dpfc_cli.privacy.forms import check as check_query
 from dpfc_cli.privacy.oracle import Oracle, PlanError
 from dpfc_cli.privacy.parts import bytes_of, chain_shapes, decoded, taken
 from dpfc_cli.training.answers import is_held
-from dpfc_cli.training.charge import Charged, charge
+from dpfc_cli.training.card import charge_of_training
+from dpfc_cli.training.charge import Charged, charge, charged_before
 from dpfc_cli.training.check import Checked, check, check_charge
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request, facts_of
@@ -57,15 +58,11 @@ class Site:
     folder: Path
 
     @property
-    def purpose(self) -> str:
-        """What its charge is for: the ledger has it once for a plan."""
-        return f"federation {self.plan.digest}"
-
-    @property
     def ended(self) -> Outcome | None:
-        """The outcome with its head, if that was written."""
+        """The outcome with its head, if that was written. Others in its ledger may say of theirs what they like."""
         book = read(ledger_path(self.features.folder))
-        last = (book.outcome(each.id) for each in book.charges if each.purpose == self.purpose)
+        own = charge_of_training(self.plan.claim(self.name), self.features, "", self.name, None)
+        last = (book.outcome(each.id) for each in charged_before(book, own))
         return next((each for each in last if each is not None and each.state == "written"), None)
 
 
@@ -130,17 +127,17 @@ def ready(site: Site, observer: Observer) -> Checked:
         delta=plan.delta,
         adjacency=plan.adjacency,
         by=site.name,
-        purpose=site.purpose,
+        purpose=f"federation {plan.digest}",
     )
     checked = check(request, claim, observer)
     ledger = ledger_path(site.features.folder)
-    own = next((each.id for each in read(ledger).charges if each.purpose == site.purpose), None)
+    own = next((each.id for each in charged_before(read(ledger), checked.charge)), None)
     if checked.unfinished is None and own is not None:
         held = is_held(ledger, own)
         why = {True: "another process serves it", False: "its answers cannot be used", None: "its answers are gone"}
         raise UserError(
             f"This plan was charged before: {why[held]}.",
-            "A plan is charged once. If it can go on nowhere, ask for a new plan.",
+            "A site is charged once for a plan. If it can go on nowhere, ask for a new plan.",
             code="busy" if held else "conflict",
         )
     masks_of(site)

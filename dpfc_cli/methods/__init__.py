@@ -7,6 +7,8 @@ another package (docs/method.md).
 
 import functools
 from dataclasses import replace
+from importlib.util import find_spec
+from itertools import accumulate
 from typing import Any
 
 from dpfc_cli.errors import unknown, unsupported
@@ -54,7 +56,9 @@ def _added(name: str) -> AnyMethod:
         method = entry.load()
         if not isinstance(method, Method) or method.name != name:
             raise TypeError(f"{entry.value} is no Method of this name")
-        digest = code_digest(entry.module.partition(".")[0])
+        names = accumulate(entry.module.split("."), "{}.{}".format)
+        # Several packages may have parts in one namespace, which has no source of its own.
+        digest = code_digest(next(each for each in names if getattr(find_spec(each), "origin", None)))
     except Exception as error:
         raise unsupported(
             f"The method '{name}' of {package} cannot be used: {type(error).__name__}: {error}.",

@@ -16,7 +16,7 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.federation import coordinator, messages
+from dpfc_cli.federation import coordinator, masks, messages
 from dpfc_cli.federation import site as sites
 from dpfc_cli.federation.messages import Door
 from dpfc_cli.federation.plan import check_policy, load
@@ -28,12 +28,12 @@ from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.parts import bytes_of, encoded, framed
 from dpfc_cli.privacy.queries import ClassSums, Gradient, Gram, Mean
-from dpfc_cli.training import run
+from dpfc_cli.training import calibrate, run
 from dpfc_cli.training.observer import Observer
 from tests.federation.sites import JOINT, NAMES, PARTS, Serving, agreed, made_set, said, say, trained, word
-from tests.support import LOST, drawn_sigmas, refuses
+from tests.support import LOST, drawn_sigmas, other_source, refuses
 from tests.training.requests import charges, states
-from tests.training.stopped import Killed, Listener
+from tests.training.stopped import Killed, Listener, train
 
 FIRST = encoded(Gram((Clip(0.005),), 0.2), None)
 """The first query of dp-fc."""
@@ -267,6 +267,14 @@ def test_a_plan_whose_answers_are_gone_is_not_charged_again(
     assert len(charges(sets["north"])) == 1
 
 
+def test_a_site_is_known_by_its_training_and_by_no_words_in_its_ledger(sets: dict[str, FeatureSet]) -> None:
+    plan = agreed(sets)
+    train(sets["north"], purpose=f"federation {plan.digest}", epsilon=0.1)
+    site = site_of(plan, "north", sets["north"])
+    assert site.ended is None
+    assert ready(site, Observer()).unfinished is None
+
+
 def test_other_features_or_another_name_are_refused(sets: dict[str, FeatureSet]) -> None:
     plan = agreed(sets)
     with refuses("missing", known=["south"]):
@@ -421,3 +429,6 @@ def test_a_plan_that_was_changed_is_another_plan_or_none(sets: dict[str, Feature
             assert load(path).digest != plan.digest
         except UserError:
             continue
+    for module in (calibrate, curator, masks):
+        with other_source(module), refuses("conflict"):
+            load(Path("plan.json"))

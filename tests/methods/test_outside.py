@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -109,3 +110,21 @@ def test_a_package_that_cannot_be_used_says_why_and_hides_no_other_method(site: 
         with refuses("unsupported", match=why, method="prototypes"):
             known("prototypes")
         assert known("dp-ls") is not None
+
+
+def test_a_method_in_a_namespace_of_several_packages_is_known_by_its_own(site: Path) -> None:
+    for name in ("heads", "other"):
+        (site / "lab" / name).mkdir(parents=True)
+        (site / "lab" / name / "__init__.py").touch()
+    (site / "lab/heads/made.py").write_text(FILE)
+    entries = site / "dpfc_prototypes-0.1.dist-info/entry_points.txt"
+    entries.write_text(entries.read_text().replace("prototypes:", "lab.heads.made:"))
+    found = list[Any]()
+    for changed in ("other", "other", "heads"):
+        (site / "lab" / changed / "more.py").write_text(f"x = {len(found)}")
+        for cache in CACHES:
+            cache.cache_clear()
+        method = known("prototypes")
+        assert method is not None
+        found.append(method.source)
+    assert found[0] == found[1] != found[2]
