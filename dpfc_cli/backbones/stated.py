@@ -16,8 +16,8 @@ from dpfc_cli.geometry import Geometry
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
 _WORDS: dict[str, dict[Any, Any]] = {
-    "activation": dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_tanh"), "gelu_tanh")
-    | {"gelu": "gelu", "quick_gelu": "quick_gelu"},
+    "activation": {"gelu": "gelu", "quick_gelu": "quick_gelu"}
+    | dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_tanh"), "gelu_tanh"),
     "pool": {"token": "cls", "tok": "cls", "avg": "mean", "map": "map", "": None},
     "filter": {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"},
 }
@@ -55,9 +55,8 @@ def stated(
     sense.
     """
     own = located.id != f"hf:{model.home}"
-    facts = {name: value for name, value in shown.items() if own and value is not None}
-    if own and native is not None:
-        facts |= {"resize": native.resize, "crop": native.crop, "filter": native.filter}
+    known = shown | (vars(native) if native is not None else {})
+    facts = {name: value for name, value in known.items() if own and value is not None}
     optional = {"heads", "epsilon", "activation", "pool", "mean", "std", "rescale"}
     for name, value in _statements(located, own, tower):
         if name in ("image", "crop", "patch") and isinstance(value, tuple):
@@ -94,7 +93,7 @@ def _makes_sense(name: str, value: Any) -> bool:
 def _statements(located: Located, own: bool, tower: str) -> Iterator[tuple[str, Any]]:
     """Each fact and what one file states of it, in the terms of dpfc; None where it states nothing."""
     config, others = located.config, located.others
-    clip, pixels = (_inside(others.get("open_clip_config.json"), key) for key in ("model_cfg", "preprocess_cfg"))
+    clip, pixels = (_inside(others.get("open_clip_config.json"), f"{key}_cfg") for key in ("model", "preprocess"))
     inner, part = _inside(config, f"{tower}_config"), _inside(clip, f"{tower}_cfg")
     arguments = _inside(config, "model_args") if own and tower == "vision" else {}
     timm = _inside(config, "pretrained_cfg") or config
@@ -105,7 +104,7 @@ def _statements(located: Located, own: bool, tower: str) -> Iterator[tuple[str, 
         processor = {**processor, "image_mean": [0, 0, 0], "image_std": [1, 1, 1]}
     for key in (*arguments, *(part if tower == "vision" else ())):
         if not _HARMLESS.fullmatch(key):
-            what = f"Beside '{located.id}' stands '{key}', and dpfc does not know what it changes."
+            what = f"Beside '{located.id}' stands '{key}': dpfc does not know what it changes."
             raise unsupported(what, "Use another checkpoint.", fact=key)
     for name, keys in _NAMES.items():
         # Outside `text_config` a number of heads is the vision tower's.
