@@ -76,7 +76,7 @@ def classifier(wanted: Wanted) -> Classifier:
 
 
 def published(name: str, weights: str | None) -> tuple[str, Pin | None, tuple[str, ...]] | None:
-    """Where on the hub the weights of a model are, which version, and the files of its text tower beside them.
+    """Where on the hub the weights of a model are, which version, and the files beside them that it needs or may have.
 
     weights: as for `Wanted`. None if nothing is fetched. Raises UserError as `check`.
     """
@@ -84,7 +84,8 @@ def published(name: str, weights: str | None) -> tuple[str, Pin | None, tuple[st
     if known is None:
         return None
     where, pin = known.place(weights)
-    return (where, pin, ("tokenizer.json",) if known.text else ()) if where.startswith("hf:") else None
+    more = (("tokenizer.json",) if known.text else ()) + known.statements(where)
+    return (where, pin, more) if where.startswith("hf:") else None
 
 
 def load(wanted: Wanted) -> Backbone:

@@ -13,7 +13,7 @@ mirror. Where the table of models has a pin, commit and digest are those of the 
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +27,8 @@ from dpfc_cli.reading import readable
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".tar")
 _KNOWN = (".safetensors", ".npz")
 AGAIN = "Get the file again."
+STATEMENTS = ("preprocessor_config.json", "processor_config.json", "open_clip_config.json")
+"""What may lie beside weights, besides config.json, and say how they are used: see `stated`."""
 _REPOSITORY = re.compile(r"hf:(?P<repository>[^/\s]+/[^/\s]+)(?:/(?P<file>\S+))?")
 
 
@@ -42,13 +44,14 @@ class Pin:
 class Located:
     """Weights on this machine. id: `hf:owner/name/file`, or the name of a local file. config: the content of the
     config.json beside the file; {} if there is none. expected: the SHA-256 that the file must have; None where nobody
-    says it.
+    says it. others: the content of the other files that say how weights are used (`STATEMENTS`), by name.
     """
 
     id: str
     file: Path
     config: dict[str, Any]
     expected: str | None
+    others: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def digest(self) -> str:
         """The SHA-256 of the file. UserError if it was damaged or exchanged."""
@@ -98,6 +101,10 @@ class Published:
         published = f"hf:{self.home}"
         return (published, self.pin) if weights in (None, published) else (str(weights), None)
 
+    def statements(self, where: str) -> tuple[str, ...]:
+        """The names of the files that say how weights at this place are used: of the published ones the table does."""
+        return () if where == f"hf:{self.home}" else STATEMENTS
+
     def find(
         self, weights: str | None, progress: Progress | None = None, expected: str | None = None
     ) -> tuple[Located, str]:
@@ -115,7 +122,8 @@ class Published:
                 f"not {expected}.",
                 f"Name the weights of the features: {parameter('weights')}.",
             )
-        return located, found
+        others = {name: beside(where, name, progress, pin) for name in self.statements(where)}
+        return replace(located, others={name: _json(each.file) for name, each in others.items() if each}), found
 
     def check_sizes(self, source: str, **found: int) -> None:
         """Refuse weights of other sizes than the model has. source: what messages call them. found: sizes by name."""
@@ -163,7 +171,7 @@ def here(weights: str, pin: Pin | None, more: Sequence[str] = ()) -> bool:
     try:
         locate(weights, pin=pin, cached=True)
         place = _Place(weights, pin=pin, cached=True)
-        return all(place.get(name) for name in more)
+        return all(place.get(name) or name in STATEMENTS for name in more)
     except UserError:
         return False
 

@@ -12,7 +12,7 @@ from dpfc_cli.backbones.convnext import EPSILON
 from dpfc_cli.backbones.convnext.network import Network
 from dpfc_cli.backbones.scattering import transform
 from dpfc_cli.backbones.scattering.wavelets import ANGLES, SCALES, axis, padded, wavelets
-from dpfc_cli.backbones.vision_transformer.models import Activation
+from dpfc_cli.backbones.stated import Activation
 from dpfc_cli.backbones.vision_transformer.transformer import Transformer
 from dpfc_cli.backbones.vision_transformer.vit import Architecture
 from dpfc_cli.exports.graph import Graph

@@ -106,10 +106,25 @@ def test_weights_of_another_model_are_refused_by_a_tensor(
         loaded(write(weights, tmp_path), 64, monkeypatch)
 
 
+def test_colours_are_those_that_timm_wrote_beside_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"mean": [0.1, 0.2, 0.3], "std": [1, 0.5, 0.25]}
+    config = {"pretrained_cfg": own, "model_args": {"norm_eps": 1e-6, "patch_size": 4}, "global_pool": "avg"}
+    said = loaded(write(weights_of("timm"), tmp_path, config=config), 64, monkeypatch).describe()
+    assert said["preprocessing"].items() >= own.items()
+
+
 def test_what_a_network_of_another_kind_needs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = write(weights_of("timm"), tmp_path, config={"hidden_act": "relu"})
-    with refuses("damaged", match="relu"):
-        loaded(file, 64, monkeypatch)
+    for config, code in (
+        ({"model_args": {"norm_eps": 1e-5}}, "conflict"),
+        ({"model_args": {"act_layer": "gelu_tanh"}}, "conflict"),
+        ({"model_args": {"head_norm_first": True}}, "unsupported"),
+        ({"global_pool": "token"}, "conflict"),
+        ({"pretrained_cfg": {"crop_pct": 0.9, "input_size": [3, 64, 64]}}, "conflict"),
+        ({"hidden_act": "relu"}, "damaged"),
+    ):
+        file = write(weights_of("timm"), tmp_path, config=config)
+        with refuses(code):
+            loaded(file, 64, monkeypatch)
     with refuses("conflict", parameter="pool"):
         loaded(file, 64, monkeypatch, pool="cls")
     with refuses("unsupported", parameter="model"):

@@ -4,7 +4,7 @@ import io
 import json
 import os
 import zipfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,11 @@ import pytest
 from dpfc_cli import memory
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.checkpoint import tensors
+from dpfc_cli.backbones.stated import stated
+from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.errors import UserError
+from dpfc_cli.files import json_of
+from dpfc_cli.geometry import Geometry
 from tests.backbones.tiny import build, random_weights, references, write
 from tests.hostile import altered, places
 from tests.support import refuses
@@ -76,6 +80,35 @@ def test_whatever_stands_in_a_configuration_the_model_is_built_or_refused(tmp_pa
             build(file)
         except UserError as error:
             assert error.code in ("damaged", "unsupported", "conflict"), error  # noqa: PT017
+
+
+OTHERS = {
+    "preprocessor_config.json": {
+        "do_normalize": True, "do_rescale": True, "rescale_factor": 1 / 255, "image_mean": [0.5] * 3, "resample": 3,
+        "image_std": [0.5] * 3, "size": {"height": 248, "width": 248}, "do_center_crop": True, "crop_size": 224,
+    },
+    "open_clip_config.json": {
+        "model_cfg": {"quick_gelu": False, "vision_cfg": {"width": 192, "timm_pool": "token", "image_size": 224}},
+        "preprocess_cfg": {"size": [224, 224], "resize_mode": "squash", "interpolation": "bicubic"},
+    },
+}  # fmt: skip
+TIMM = {
+    "architecture": "vit", "model_args": {"num_heads": 3, "img_size": 224}, "global_pool": "token",
+    "pretrained_cfg": {"input_size": [3, 224, 224], "crop_pct": 0.9, "crop_mode": "squash"},
+}  # fmt: skip
+
+
+def test_whatever_stands_in_the_files_beside_weights_is_used_or_refused() -> None:
+    whole = {"config.json": TIMM, **OTHERS}
+    for text in (text for place in places(whole) if place for text in altered(whole, place)):
+        try:
+            files = {name: said for name, said in json_of(text).items() if isinstance(said, dict)}
+        except ValueError:
+            continue
+        located = hub.Located(id="x", file=Path(), config=files.pop("config.json", {}), expected=None, others=files)
+        for native in (None, Geometry(resize=(248, 248), crop=224)):
+            with suppress(UserError):
+                stated(located, MODELS["vit-ti16"], native, width=192)
 
 
 def test_a_configuration_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

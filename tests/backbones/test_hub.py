@@ -283,6 +283,19 @@ def test_a_file_beside_the_weights_comes_from_their_folder_and_commit(home: Hub,
     assert hub.beside(weights, "n", pin=pin) is None
 
 
+def test_what_says_how_weights_are_used_is_fetched_with_them_unless_the_table_says_it(home: Hub, model: bytes) -> None:
+    home.files["some/vit"]["preprocessor_config.json"] = b'{"image_mean": 1}'
+    published, name = replace(MODELS["vit-ti16"], home="some/vit/model.safetensors"), "preprocessor_config.json"
+    assert published.find(None)[0].others == {}
+    assert not any(path.endswith(name) for _, path, _ in home.asked)
+    home.files["own/vit"] = home.files["some/vit"]
+    assert published.find("hf:own/vit")[0].others == {name: {"image_mean": 1}}
+    assert hub.here("hf:own/vit", None, hub.STATEMENTS)
+    assert [each.name for each in hub.remotes("hf:own/vit", None, hub.STATEMENTS)] == [
+        f"hub/own/vit/{each}" for each in ("model.safetensors", "config.json", name)
+    ]
+
+
 def test_without_a_tokenizer_no_weights_are_fetched(home: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights are large."""
     from huggingface_hub import constants

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -142,16 +143,88 @@ def test_the_description_says_which_vector_of_which_weights_from_which_pixels(tm
     assert again["weights"]["sha256"] == said["weights"]["sha256"]
 
 
-def test_mean_and_standard_deviation_are_those_that_timm_wrote_beside_the_weights(tmp_path: Path) -> None:
-    weights, own = str(ti16(tmp_path)), {"mean": [0.1, 0.2, 0.3], "std": [1, 0.5, 0.25]}
-    for config, mean in (({"pretrained_cfg": own}, 0.1), (own, 0.1), ({"pretrained_cfg": {"crop_pct": 1}}, 0.5)):
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        said = backbones.load(backbones.Wanted(name="vit-ti16", image_shape=(256, 256, 3), weights=weights)).describe()
-        assert said["preprocessing"]["mean"][0] == mean
-    for senseless in ({"mean": [0.1] * 3}, own | {"std": [0, 1, 1]}, own | {"mean": [0.1, "x", 0.1]}, own | {"std": 1}):
-        (tmp_path / "config.json").write_text(json.dumps(senseless))
-        with refuses("damaged"):
-            backbones.load(backbones.Wanted(name="vit-ti16", image_shape=(256, 256, 3), weights=weights))
+OWN = {"mean": [0.1, 0.2, 0.3], "std": [1, 0.5, 0.25]}
+TWO = {"image_mean": [0.1, 0.2, 0.3], "image_std": [1, 0.5, 0.25]}
+SQUARE = {"input_size": [3, 224, 224], "crop_pct": 0.9, "crop_mode": "center", "interpolation": "bicubic"}
+CONFIG, PIXELS, PROCESSOR, CLIP = (
+    f"{name}config.json" for name in ("", "preprocessor_", "processor_", "open_clip_")
+)  # fmt: skip
+# Files beside the weights, and what the description says of the model; or the code of the refusal.
+STATED: list[tuple[dict[str, Any], dict[str, Any] | str]] = [
+    ({CONFIG: {"pretrained_cfg": OWN}}, OWN),
+    ({CONFIG: OWN}, OWN),
+    ({CONFIG: {"pretrained_cfg": SQUARE}}, {"mean": [0.5] * 3, "heads": 3, "activation": "gelu", "pooling": "cls"}),
+    ({PIXELS: TWO | {"do_rescale": True, "rescale_factor": 1 / 255, "size": 224, "resample": 2}}, OWN),
+    ({PIXELS: TWO | {"do_normalize": False}}, {"mean": [0] * 3, "std": [1] * 3}),
+    ({PROCESSOR: {"image_processor": TWO}}, OWN),
+    ({CLIP: {"preprocess_cfg": OWN}, PIXELS: TWO, CONFIG: OWN}, OWN),
+    ({CONFIG: {"model_args": {"num_heads": 4, "norm_eps": 1e-5, "init_values": 1}}}, {"heads": 4, "epsilon": 1e-5}),
+    ({CONFIG: {"model_args": {"act_layer": "quick_gelu", "img_size": 224}}}, {"activation": "quick_gelu"}),
+    ({CONFIG: {"architecture": "vit_base_patch16_clip_quickgelu_224"}}, {"activation": "quick_gelu"}),
+    ({CONFIG: {"model_type": "clip_vision_model", "hidden_size": 192}}, {"activation": "quick_gelu"}),
+    ({CLIP: {"model_cfg": {"quick_gelu": True, "vision_cfg": {"width": 192}}}}, {"activation": "quick_gelu"}),
+    ({CLIP: {"model_cfg": {"quick_gelu": True, "vision_cfg": {"timm_model_name": "x"}}}}, {"activation": "gelu"}),
+    ({CONFIG: {"global_pool": "avg"}}, {"pooling": "mean"}),
+    ({CONFIG: {"mean": [0.1] * 3}}, "damaged"),
+    ({PIXELS: {"image_std": [0.1] * 3}}, "damaged"),
+    ({CONFIG: OWN | {"std": [0, 1, 1]}}, "damaged"),
+    ({CONFIG: OWN | {"mean": [0.1, "x", 0.1]}}, "damaged"),
+    ({CONFIG: OWN | {"std": 1}}, "damaged"),
+    ({CONFIG: {"global_pool": "max"}}, "damaged"),
+    ({CONFIG: {"model_args": {"act_layer": "silu"}}}, "damaged"),
+    ({PIXELS: {"do_rescale": False}}, "damaged"),
+    ({PIXELS: {"rescale_factor": 1 / 127.5}}, "damaged"),
+    ({CONFIG: OWN, PIXELS: TWO | {"image_mean": [0.5] * 3}}, "conflict"),
+    ({CONFIG: {"num_hidden_layers": 11}}, "conflict"),
+    ({CONFIG: {"patch_size": 32}}, "conflict"),
+    ({CLIP: {"model_cfg": {"vision_cfg": {"width": 384}}}}, "conflict"),
+    ({CONFIG: {"global_pool": "map"}}, "conflict"),
+    # 14 × 14 places are as many as 7 × 28.
+    ({CONFIG: {"model_args": {"img_size": [112, 448]}}}, "unsupported"),
+    ({CONFIG: {"pretrained_cfg": {"input_size": [3, 112, 448]}}}, "unsupported"),
+    ({CONFIG: {"model_args": {"norm_layer": "rmsnorm"}}}, "unsupported"),
+    ({CLIP: {"model_cfg": {"vision_cfg": {"pool_type": "avg"}}}}, "unsupported"),
+]
+# The recipe of the model's authors: 224 pixels of 248, bicubic.
+NATIVE: list[tuple[dict[str, Any], bool]] = [
+    ({CONFIG: {"pretrained_cfg": SQUARE}, PIXELS: {"size": {"shortest_edge": 248}, "resample": 3}}, False),
+    ({CONFIG: {"pretrained_cfg": SQUARE}}, True),
+    ({PIXELS: {"size": {"shortest_edge": 248}, "crop_size": 224, "do_center_crop": True, "resample": 3}}, True),
+    ({CLIP: {"preprocess_cfg": {"interpolation": "bicubic"}}}, True),
+    *(({CONFIG: SQUARE | other}, False) for other in (
+        {"input_size": [3, 384, 384]}, {"crop_pct": 1.0}, {"crop_mode": "squash"}, {"interpolation": "bilinear"},
+    )),
+    ({PIXELS: {"size": 224}}, False),
+    ({PIXELS: {"resample": 2}}, False),
+    ({CLIP: {"preprocess_cfg": {"size": 224}}}, False),
+]  # fmt: skip
+
+
+def beside(folder: Path, files: dict[str, Any], preprocess: str) -> dict[str, Any]:
+    """What is said of a model with these files beside its weights, in one level."""
+    for name in (CONFIG, PIXELS, PROCESSOR, CLIP):
+        (folder / name).unlink(missing_ok=True)
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    side = {"paper": 256, "native": 224}[preprocess]
+    wanted = backbones.Wanted(name="vit-ti16", image_shape=(side, side, 3), weights=str(folder), preprocess=preprocess)
+    said = backbones.load(wanted).describe()
+    return {**said, **said["architecture"], **said["preprocessing"]}
+
+
+def test_what_files_beside_the_weights_state_is_used_or_refused(tmp_path: Path) -> None:
+    ti16(tmp_path)
+    for files, expected in STATED:
+        with refuses(expected) if isinstance(expected, str) else nullcontext():
+            said = beside(tmp_path, files, "paper")
+            assert said.items() >= (expected.items() if isinstance(expected, dict) else set()), files
+
+
+def test_pictures_that_are_to_be_prepared_otherwise_are_refused_by_the_recipe_of_the_authors(tmp_path: Path) -> None:
+    ti16(tmp_path)
+    for files, same in NATIVE:
+        with nullcontext() if same else refuses("conflict"):
+            beside(tmp_path, files, "native")
 
 
 def test_paper_preprocessing_of_patches_of_14_drops_the_last_pixels() -> None:

@@ -93,7 +93,7 @@ def build(
         Wanted(name="tiny", image_shape=(size, size, 3), preprocess="native", batch=batch, geometry=geometry),
         {},
         parameters,
-        transformer.architecture(model, parameters, located, pool),
+        transformer.look(model, parameters, located, pool)[0],
         HALF,
         HALF,
     )

@@ -22,7 +22,7 @@ from dpfc_cli.backbones.checkpoint import Dialect, Parameters, gathered
 from dpfc_cli.backbones.convnext import EPSILON, MEAN, MODELS, STD
 from dpfc_cli.backbones.family import Wanted
 from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
-from dpfc_cli.errors import damaged
+from dpfc_cli.backbones.stated import stated
 
 KERNEL = 7
 """The side of the convolution of each channel, in places."""
@@ -32,24 +32,24 @@ def load(wanted: Wanted) -> "Network":
     model = MODELS[wanted.name]
     located, digest = model.find(wanted.weights, wanted.progress, wanted.expected)
     parameters = read(located.file, located.id, model.depths, model.widths, DTYPES[wanted.precision])
-    epsilon = located.config.get("layer_norm_eps", EPSILON)
-    activation = located.config.get("hidden_act", "gelu")
-    if type(epsilon) is not float or not 0 < epsilon < 1 or activation != "gelu":
-        raise damaged(
-            f"The config.json of '{located.id}' has values that dpfc cannot use: epsilon {epsilon!r}, activation "
-            f"{activation!r}.",
-            "Get the config.json that belongs to the weights.",
-        )
-    return Network(wanted, {"id": located.id, "sha256": digest, "dialect": parameters.dialect}, parameters, epsilon)
+    # transformers states the epsilon of the last normalisation, and timm that of all.
+    shown: dict[str, Any] = {"patch": 4, "pool": "mean", "activation": "gelu"}
+    shown |= {"epsilon": EPSILON} if parameters.dialect == "timm" else {}
+    facts = stated(located, model, wanted.geometry if wanted.preprocess == "native" else None, **shown)
+    weights = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
+    return Network(wanted, weights, parameters, facts)
 
 
 class Network(Sharded):
-    """A ConvNeXt as a `Backbone`. epsilon: of the final normalisation. The tensors are removed from the parameters
-    while they are copied to the devices.
+    """A ConvNeXt as a `Backbone`. facts: what is stated of colours, and of the epsilon of the final normalisation. The
+    tensors are removed from the parameters while they are copied to the devices.
     """
 
-    def __init__(self, wanted: Wanted, weights: Mapping[str, Any], parameters: Parameters, epsilon: float) -> None:
-        super().__init__(wanted, weights, MEAN, STD)
+    def __init__(
+        self, wanted: Wanted, weights: Mapping[str, Any], parameters: Parameters, facts: Mapping[str, Any]
+    ) -> None:
+        super().__init__(wanted, weights, facts.get("mean", MEAN), facts.get("std", STD))
+        epsilon = facts.get("epsilon", EPSILON)
         crop = self.recipe.geometry.crop
         widths = [len(stage[0]["norm.weight"]) for stage in parameters.blocks]
         stem = parameters.outer["stem.weight"]

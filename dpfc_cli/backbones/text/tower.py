@@ -24,6 +24,7 @@ from dpfc_cli.backbones.batched import Group, norm, product
 from dpfc_cli.backbones.checkpoint import Parameters, gathered
 from dpfc_cli.backbones.family import Wanted
 from dpfc_cli.backbones.hub import Located
+from dpfc_cli.backbones.stated import stated
 from dpfc_cli.backbones.text.tokenizer import Encoded
 from dpfc_cli.backbones.vision_transformer import transformer, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import checked
@@ -50,22 +51,13 @@ def load(wanted: Wanted) -> "Tower":
 
 
 def architecture(model: Model, parameters: Parameters, located: hub.Located) -> vit.Architecture:
-    """What the shapes of a text tower do not show: from config.json first, then from the table. Raises UserError if
-    config.json has values that cannot be used.
-    """
-    inner = located.config.get("text_config")
-    config = inner if isinstance(inner, dict) and inner else located.config
+    """What the shapes of a text tower do not show: as it is stated, or the table says. UserError: as `stated`."""
     width = parameters.outer["tokens"].shape[1]
-    # SigLIP's two towers have the same number of heads. Outside `text_config` a number of heads is the vision tower's.
+    # SigLIP's two towers have the same number of heads.
     usual = max(1, width // _HEAD) if model.text == "clip" else model.heads
-    heads, epsilon, activation = transformer.unseen(
-        model,
-        located,
-        width=width,
-        heads=config.get("num_attention_heads", usual) if config is inner else usual,
-        epsilon=config.get("layer_norm_eps", model.epsilon),
-        stated=config.get("hidden_act"),
-    )
+    facts = stated(located, model, tower="text")
+    heads = facts.get("heads", usual)
+    epsilon, activation = transformer.unseen(model, located, facts, width=width, heads=heads)
     clip = model.text == "clip"
     return vit.Architecture(
         heads=heads, epsilon=epsilon, activation=activation, pool="end" if clip else "last", causal=clip

@@ -22,6 +22,7 @@ from dpfc_cli.backbones.checkpoint import (
     tensors,
 )
 from dpfc_cli.backbones.family import Classifier, Wanted
+from dpfc_cli.backbones.stated import stated
 from dpfc_cli.backbones.vision_transformer.dialects import DIALECTS, classifiers
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.errors import conflict, damaged, missing, parameter, unsupported
@@ -120,17 +121,17 @@ def classifier(wanted: Wanted) -> Classifier:
             parameter="model",
         )
     located, digest = model.find(wanted.weights, wanted.progress, wanted.expected)
-    rows, pool = _rows(located.file, located.id, wanted.pool)
+    rows, pool = _rows(located.file, located.id, wanted.pool, stated(located, model).get("pool"))
     model.check_sizes(located.id, width=rows.shape[1] // (2 if pool == "cls+mean" else 1))
     return Classifier(rows=rows, labels=_labels(located.config, len(rows)), pool=pool, id=located.id, sha256=digest)
 
 
-def _rows(file: Path, source: str, pool: str | None) -> tuple[np.ndarray, str]:
+def _rows(file: Path, source: str, pool: str | None, trained: str | None) -> tuple[np.ndarray, str]:
     """The weights of a checkpoint's own classifier, a row for each class over the feature, and the pooling.
 
     Its bias is not read: class vectors have none. The classifier of a DINOv2 takes the class token and the mean of the
     patches' tokens, one behind the other. Of its rows this is the part that belongs to the pooling. pool: None is the
-    one that the checkpoint was trained with.
+    one that the checkpoint was trained with (trained: as it is stated; None: as the tensors show).
     """
     with ExitStack() as stack:
         readers = tensors(file, stack)
@@ -153,7 +154,7 @@ def _rows(file: Path, source: str, pool: str | None) -> tuple[np.ndarray, str]:
     rows = (raw.T if dialect.layout == "flax" else raw).astype(np.float64)
     double = prefix.startswith("dinov2")
     check_shape(source, found, rows, (len(rows) if rows.ndim else 0, width * (1 + double)))
-    trained = pool_of(outer)
+    trained = trained or pool_of(outer)
     if pool not in (None, trained) and not (double and pool in ("mean", "cls+mean")):
         raise conflict(
             f"The classifier of '{source}' was trained on the pooling '{trained}', the features have '{pool}'.",

@@ -1,9 +1,8 @@
 """The table of Vision Transformers: where their weights are published, and what the weights do not show.
 
 The shapes of the tensors show width, depth, patch size and tokens. They do not show the number of heads, the
-activation, the epsilon of the normalisations or the preprocessing. If there is a `config.json` beside the weights, its
-values for the first three are used before those of this table (`transformer.architecture`). So are mean and standard
-deviation, if timm wrote it (`transformer.statistics`).
+activation, the epsilon of the normalisations or the preprocessing. What files beside the weights state of them is used
+before this table, or refused (`backbones.stated`).
 
 OpenAI and some others trained CLIP models with QuickGELU; LAION and most others used GELU. Weights from an unknown
 source must say which. Both activations give features, but with the wrong one the features are bad.
@@ -44,9 +43,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dpfc_cli.backbones.hub import Pin, Published
+from dpfc_cli.backbones.stated import Activation
 from dpfc_cli.geometry import IMAGENET, Geometry, Triple
-
-Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
 
 HALF: Triple = (0.5, 0.5, 0.5)
 CLIP: tuple[Triple, Triple] = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
@@ -59,7 +57,7 @@ class Model(Published):
     Attributes:
         depth: number of blocks. The weights must have it; None if the name does not say.
         patch: side of a patch, in pixels. The weights must have it.
-        heads: used if neither the shapes nor config.json show it. The same for activation and epsilon.
+        heads: used if neither the shapes nor the files beside them show it. The same for activation and epsilon.
         native: the geometry of the publisher's own preprocessing.
         mean: per colour, of pixels in [0, 1].
         std: per colour, of pixels in [0, 1].
@@ -237,9 +235,10 @@ _QUICK = {"openai", "metaclip_400m", "metaclip_2pt5b", "dfn2b", "dfn5b"}
 _QUICK_32 = {"laion400m_e31", "laion400m_e32"}
 
 
-def clip_activation(config: Mapping[str, Any]) -> Activation | None:
-    """The activation that a CLIP model was trained with, from a config.json without `hidden_act`, by timm or by
-    transformers, which does not save its default values. None if the file is by neither of them.
+def unstated_activation(config: Mapping[str, Any], usual: Activation) -> Activation | None:
+    """The activation that a model was trained with, from a config.json that does not state it, by timm or by
+    transformers, which does not save its default values for CLIP. usual: that of the table. None if the table's is that
+    of some CLIP models, and the file is by neither of them.
     """
     inner = config.get("vision_config")
     kinds = [each.get("model_type") for each in (config, inner) if isinstance(each, dict)]
@@ -247,9 +246,11 @@ def clip_activation(config: Mapping[str, Any]) -> Activation | None:
         return "quick_gelu"
     architecture = config.get("architecture")
     if not isinstance(architecture, str):
-        return None
+        return None if usual == "quick_gelu" else usual
     known = config.get("pretrained_cfg")
     known = known if isinstance(known, dict) else config
     said = json.dumps([architecture, config.get("model_args"), known.get("notes")]).lower().replace("_", "")
     quick = _QUICK | _QUICK_32 if "patch32" in architecture else _QUICK
-    return "quick_gelu" if "quickgelu" in said or str(known.get("tag")) in quick else "gelu"
+    if "quickgelu" in said or str(known.get("tag")) in quick:
+        return "quick_gelu"
+    return "gelu" if usual == "quick_gelu" else usual

@@ -16,17 +16,12 @@ from dpfc_cli.backbones.batched import Group, Sharded, rows_that_fit
 from dpfc_cli.backbones.checkpoint import Arrays, Parameters
 from dpfc_cli.backbones.family import Wanted
 from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
+from dpfc_cli.backbones.stated import Activation, stated
 from dpfc_cli.backbones.vision_transformer import checkpoint, models, vit
-from dpfc_cli.backbones.vision_transformer.models import MODELS, Activation, Model
+from dpfc_cli.backbones.vision_transformer.models import MODELS, Model
 from dpfc_cli.errors import conflict, damaged, missing, parameter
-from dpfc_cli.geometry import Triple
+from dpfc_cli.geometry import Geometry, Triple
 
-_ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-}
 _FEATURES = {
     "cls": "class token after the final normalisation",
     "mean": "mean of the patches' tokens after the final normalisation",
@@ -42,91 +37,56 @@ def load(wanted: Wanted) -> "Transformer":
     kernel = parameters.outer["patch.weight"]
     model.check_sizes(located.id, width=kernel.shape[-1], depth=len(parameters.blocks), patch=kernel.shape[0])
     weights = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
-    mean, std = statistics(model, located)
-    return Transformer(wanted, weights, parameters, architecture(model, parameters, located, wanted.pool), mean, std)
+    native = wanted.geometry if wanted.preprocess == "native" else None
+    return Transformer(wanted, weights, parameters, *look(model, parameters, located, wanted.pool, native))
 
 
-def architecture(model: Model, parameters: Parameters, located: hub.Located, pool: str | None) -> vit.Architecture:
-    """The architecture: from the shapes of the checkpoint first, then its config.json, then the table. pool: None is
-    the pooling that the checkpoint was trained with. UserError: config.json has values that cannot be used, or the
-    checkpoint cannot give this pooling.
+def look(
+    model: Model, parameters: Parameters, located: hub.Located, pool: str | None, native: Geometry | None = None
+) -> tuple[vit.Architecture, Triple, Triple]:
+    """The architecture, and mean and standard deviation of colours: from the shapes of the checkpoint first, then as
+    the files beside it state them, then from the table. pool: None is the pooling that the checkpoint was trained with.
+    native: as for `stated`. UserError: as `stated`, or the checkpoint cannot give this pooling.
     """
-    inner = located.config.get("vision_config")
-    config = inner if isinstance(inner, dict) and inner else located.config
-    heads, epsilon, activation = unseen(
-        model,
-        located,
-        width=parameters.outer["patch.weight"].shape[-1],
-        heads=parameters.heads or config.get("num_attention_heads", model.heads),
-        epsilon=config.get("layer_norm_eps", model.epsilon),
-        stated=config.get("hidden_act"),
-    )
-    trained = checkpoint.pool_of(parameters.outer)
+    kernel, depth = parameters.outer["patch.weight"], len(parameters.blocks)
+    shown = {"width": kernel.shape[-1], "depth": depth, "patch": kernel.shape[0], "heads": parameters.heads}
+    facts = stated(located, model, native, **shown)
+    heads = facts.get("heads", parameters.heads or model.heads)
+    epsilon, activation = unseen(model, located, facts, width=kernel.shape[-1], heads=heads)
+    trained = facts.get("pool") or checkpoint.pool_of(parameters.outer)
     if trained == "cls" and model.pool == "cls+mean":
         trained = "cls+mean"
     pool = pool or trained
     tokenless = "cls" not in parameters.outer
-    lacks = {"cls": tokenless, "cls+mean": tokenless, "map": trained != "map"}
+    lacks = {"cls": tokenless, "cls+mean": tokenless, "map": "map.probe" not in parameters.outer}
     if lacks.get(pool, False):
         what = "attention pooling" if pool == "map" else "class token"
         raise conflict(f"'{located.id}' has no {what}.", f"Leave out {parameter('pool')} to get '{trained}'.")
-    return vit.Architecture(heads=heads, epsilon=epsilon, activation=activation, pool=pool)
-
-
-def statistics(model: Model, located: hub.Located) -> tuple[Triple, Triple]:
-    """Mean and standard deviation of the preprocessing: from a config.json of timm first, then from the table.
-    UserError: config.json has values that cannot be used.
-    """
-    known = located.config.get("pretrained_cfg")
-    known = known if isinstance(known, dict) else located.config
-    if "mean" not in known and "std" not in known:
-        return model.mean, model.std
-    found: tuple[Any, Any] = known.get("mean"), known.get("std")
-    if not all(map(_is_triple, found)) or 0 in found[1]:
-        raise damaged(
-            f"The config.json of '{located.id}' has values that make no sense: mean {found[0]!r}, standard deviation "
-            f"{found[1]!r}.",
-            "Get the config.json that belongs to the weights.",
-        )
-    mean, std = ((float(red), float(green), float(blue)) for red, green, blue in found)
-    return mean, std
-
-
-def _is_triple(values: Any) -> bool:
-    return (
-        isinstance(values, list) and len(values) == 3 and all(type(v) in (int, float) and 0 <= v <= 1 for v in values)
-    )
+    found = vit.Architecture(heads=heads, epsilon=epsilon, activation=activation, pool=pool)
+    return found, facts.get("mean", model.mean), facts.get("std", model.std)
 
 
 def unseen(
-    model: Model, located: hub.Located, *, width: int, heads: Any, epsilon: Any, stated: Any
-) -> tuple[int, float, Activation]:
-    """What the shapes of a checkpoint do not show: heads and epsilon, as config.json or the table states them, and the
-    activation. width: of a token. stated: the activation in config.json; None if it has none. UserError: config.json
-    has values that cannot be used, or the activation cannot be known.
+    model: Model, located: hub.Located, facts: Mapping[str, Any], *, width: int, heads: int
+) -> tuple[float, Activation]:
+    """Epsilon and activation, as the files beside a checkpoint state them (facts), or the table. width: of a token.
+    UserError: it has no whole number of dimensions for each of the heads, or a CLIP does not show its activation.
     """
-    possible = type(heads) is int and heads > 0 and not width % heads and stated in (None, *_ACTIVATIONS)
-    if not possible or type(epsilon) not in (int, float) or not 0 < epsilon < 1:
+    if width % heads:
         raise damaged(
-            f"The config.json of '{located.id}' has values that make no sense: {heads!r} heads for a width of {width}, "
-            f"epsilon {epsilon!r}, activation {stated!r}.",
-            f"Get the config.json that belongs to the weights. dpfc has these activations: {', '.join(_ACTIVATIONS)}.",
+            f"Beside '{located.id}' stands that it has {heads} heads, for a width of {width}.",
+            "Get the config.json that belongs to the weights.",
         )
-    return heads, float(epsilon), _ACTIVATIONS[stated] if stated is not None else _unstated(model, located)
-
-
-def _unstated(model: Model, located: hub.Located) -> Activation:
-    """The activation if config.json has no `hidden_act`. Raises UserError if a CLIP model does not show it at all."""
-    if model.activation != "quick_gelu" or located.id == f"hf:{model.home}":
-        return model.activation
-    found = models.clip_activation(located.config)
-    if found is None:
+    published = located.id == f"hf:{model.home}"
+    activation = model.activation if published else models.unstated_activation(located.config, model.activation)
+    activation = facts.get("activation", activation)
+    if activation is None:
         raise missing(
             f"'{located.id}' does not say which activation it was trained with. Some CLIP models use QuickGELU "
             "(OpenAI, MetaCLIP, DFN) and others GELU (LAION, DataComp). With the wrong one the features are bad.",
             'Put a config.json beside the weights: {"hidden_act": "gelu"} or {"hidden_act": "quick_gelu"}.',
         )
-    return found
+    return facts.get("epsilon", model.epsilon), activation
 
 
 class Transformer(Sharded):

@@ -26,7 +26,7 @@ import numpy as np
 from dpfc_cli.backbones.batched import Group, dense, gelu, norm, product, tensor_cores
 from dpfc_cli.backbones.checkpoint import Parameters
 from dpfc_cli.backbones.preprocess import antialiased, interpolated
-from dpfc_cli.backbones.vision_transformer.models import Activation
+from dpfc_cli.backbones.stated import Activation
 
 
 @dataclass(frozen=True, kw_only=True)
