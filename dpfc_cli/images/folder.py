@@ -22,6 +22,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dpfc_cli.errors import (
     GUARDED,
     Faults,
@@ -56,7 +59,16 @@ from dpfc_cli.sources.metadata import (
     usual_column,
 )
 from dpfc_cli.sources.person_hints import column_of, level_of, repeat
-from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, inside, is_clutter, refuse_twice
+from dpfc_cli.sources.split_files import (
+    TEST_SPLITS,
+    TRAIN_SPLITS,
+    inside,
+    is_clutter,
+    refuse_twice,
+    rows_by_split,
+    split_column,
+    splits_left_out,
+)
 
 EXTENSIONS = frozenset(
     (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp", *dicom.SUFFIXES)
@@ -90,43 +102,55 @@ def _opened(request: Request) -> ImageSet:
     classes = sorted({name for folder in folders.values() for name in folders_in(folder)})
     named = request.table
     tables = {split: named or metadata_of(folder) or metadata_of(path) for split, folder in folders.items()}
-    skipped = Counter[str]()
+    labels_at, skipped = tables["train"], Counter[str]()
     label = Needed(request.label_column, USUAL_NAMES, "labels", "label_column")
 
     @cache
     def table_at(place: Path) -> Metadata:
         # A table may lie anywhere. In the folder of the images it is like the one beside them.
         top = None if inside(path, os.path.abspath(place)) else path
-        other = rule is not None and place == rule.table and tables["train"] not in (None, place)
+        other = rule is not None and place == rule.table and labels_at not in (None, place)
         also = [label] if place in tables.values() and (request.label_column is not None or not classes) else []
         if rule is not None and rule.by in ("column", "table") and place in (rule.table, *tables.values()):
             also += [_person(rule)] if rule.table in (None, place) else []
         return read(place, top, None if other else request.file_column, EXTENSIONS, also)
 
-    labels_at = tables["train"]
     tabled = request.label_column is not None or (labels_at is not None and not classes)
     if labels_at is not None and (named or request.file_column) and not tabled:
         # A table of persons beside class folders says nothing of classes.
         tabled = usual_column(table_at(labels_at).columns, USUAL_NAMES) is not None
 
-    table = None
+    # What lies beside the folders of splits is in none of them.
+    remarks, table = tuple[str, ...](), None
+    if folders["train"] != path:
+        remarks = splits_left_out(folders_in(path), (folder.name for folder in folders.values()))
     if tabled:
-        classes = []
-        tabs = {split: _in_table(tables[split], folder, label, rule, table_at) for split, folder in folders.items()}
+        classes, rows = [], dict[str, NDArray[np.int64]]()
+        if labels_at is not None and folders["train"] == path:
+            known = table_at(labels_at).columns
+            if (column := split_column(known)) is not None:
+                rows = rows_by_split(known[column], labels_at)
+                folders, tables = dict.fromkeys(rows, path), dict.fromkeys(rows, labels_at)
+        tabs = {
+            split: _in_table(tables[split], folder, label, rule, table_at, rows.get(split))
+            for split, folder in folders.items()
+        }
         found = {split: tab.found for split, tab in tabs.items()}
         table = _checked_table(tabs, folders, request.faults)
     elif not classes:
         raise ValueError(f"there are no class folders in {' or '.join(map(str, folders.values()))}")
     else:
         found = {split: _in_class_folders(folder, classes, skipped) for split, folder in folders.items()}
+        if labels_at is not None and (rule is None or rule.by not in ("column", "table")):
+            remarks += (f"Left out: '{labels_at}', because folders name the classes.",)
         _check_order(classes, found, asserted)
     if any(is_dicom(entry.name) for own in found.values() for _, entry in own):
         dicom.check_installed()
-    remarks = left_out(skipped)
+    remarks += left_out(skipped)
     there = sum(entry.size != MISSING for own in found.values() for _, entry in own)
-    unnamed = sum(map(_pictures_below, folders.values())) - there if tabled else 0
+    unnamed = sum(map(_pictures_below, {*folders.values()})) - there if tabled else 0
     if unnamed > 0:
-        remarks = (f"Left out, because no line of the table names them: {counted(unnamed, 'picture')}.",)
+        remarks += (f"Left out, because no line of the table names them: {counted(unnamed, 'picture')}.",)
     listed = dict[str, Listed]()
     for split, own in found.items():
         folder, names = folders[split], [entry.name for _, entry in own]
@@ -256,9 +280,16 @@ class _Named(NamedTuple):
     wrong: dict[int, str]
 
 
-def _in_table(path: Path | None, folder: Path, labels: Needed, rule: Rule | None, table_at: TableAt) -> _Named:
-    """The images of a split that a table names, sorted by name. The label stands in the digest's place of each entry,
-    so the listing has it. The size of a file that is not there is `MISSING`.
+def _in_table(
+    path: Path | None,
+    folder: Path,
+    labels: Needed,
+    rule: Rule | None,
+    table_at: TableAt,
+    rows: NDArray[np.int64] | None = None,
+) -> _Named:
+    """The images of a split that a table names in these rows (None: in all), sorted by name. The label stands in the
+    digest's place of each entry, so the listing has it. The size of a file that is not there is `MISSING`.
     """
     if path is None:
         what = f"There is no {' or '.join(NAMES)} in {quoted(folder)}."
@@ -270,8 +301,9 @@ def _in_table(path: Path | None, folder: Path, labels: Needed, rule: Rule | None
     if rule is not None and rule.by in ("column", "table") and rule.table in (None, path):
         persons = table.columns[columns_in(path, list(table.columns), _person(rule))[0]]
     found, lines, wrong = Labelled(), dict[str, int](), dict(table.wrong)
-    for line, file, value, who in zip(table.lines, table.files, values, persons, strict=True):
-        place = inside(folder, str(file))
+    for i in range(len(values)) if rows is None else rows.tolist():
+        line, value, who = table.lines[i], values[i], persons[i]
+        place = inside(folder, str(table.files[i]))
         if place is None:
             continue
         name = os.path.relpath(place, folder)
