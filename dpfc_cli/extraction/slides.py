@@ -242,7 +242,7 @@ def _checked(dataset: h5py.Dataset, path: Path, name: str) -> tuple[int, int]:
 # The table
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Listed:
     """What a table says. person: the column of persons, if there is one. remarks: as in `Tables`.
 
@@ -304,15 +304,7 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
                 "Give all slides of a patient one label. Or make a record of each slide: leave out "
                 f"{parameter('pool_by')}.",
             )
-    return _Listed(
-        slides=slides,
-        records=records.tolist(),
-        splits=splits[first],
-        labels=of_record,
-        keys=keys,
-        person=person,
-        remarks=remarks,
-    )
+    return _Listed(slides, records.tolist(), splits[first], of_record, keys, person, remarks)
 
 
 def _noticed(lines: list[dict[str, Value]]) -> str | None:

@@ -26,21 +26,13 @@ from dpfc_cli.features.table import ROWS, Table, Tables, checked, files_left_out
 from dpfc_cli.files import json_of
 from dpfc_cli.memory import check_fits
 from dpfc_cli.reading import readable
-from dpfc_cli.sources import columns, person_hints
+from dpfc_cli.sources import columns, person_hints, split_files
 from dpfc_cli.sources.classes import USUAL_NAMES, hub_class_names, usual_label
 from dpfc_cli.sources.columns import is_key, is_label, is_list, parquet
 from dpfc_cli.sources.csv_files import csv_in
 from dpfc_cli.sources.groups import GROUPS, Keys, names_persons
 from dpfc_cli.sources.groups import joined as joined_keys
 from dpfc_cli.sources.metadata import FILE_NAMES
-from dpfc_cli.sources.split_files import (
-    SPLIT_COLUMN,
-    files_by_split,
-    rows_by_split,
-    split_column,
-    splits_by_role,
-    splits_left_out,
-)
 
 BLOCK = 2**26
 """Bytes of the features that are read at once."""
@@ -72,8 +64,8 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
     """
     folder = Path(pattern)
     of_csv = not any(folder.rglob("*.parquet")) if folder.is_dir() else pattern.lower().endswith(".csv")
-    found = files_by_split(pattern, ".csv" if of_csv else ".parquet")
-    roles = splits_by_role(found)
+    found = split_files.files_by_split(pattern, ".csv" if of_csv else ".parquet")
+    roles = split_files.splits_by_role(found)
     used = {role: found[split] for role, split in roles.items()}
     if of_csv:
         given = (column, label_column, group_column or GROUPS)
@@ -99,20 +91,17 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
         with parquet(path) as file:
             left |= dict.fromkeys(name for name in file.schema_arrow.names if name not in taken)
     tables = {role: _table(paths, x, y, g) for role, paths in used.items()}
-    remarks = splits_left_out(found, roles.values())
-    if (s := split_column(left)) is not None:
-        for path in used["train"]:
-            with parquet(path) as file:
-                columns.same(file.schema_arrow, s, is_key, path)
-        rows, train = rows_by_split(values(s, "train"), pattern), tables.pop("train")
-        if tables and set(rows) != {"train"}:
+    remarks = split_files.splits_left_out(found, roles.values())
+    if (s := split_files.split_column(left)) is not None:
+        rows, train = split_files.rows_by_split(values(s, "train"), pattern), tables.pop("train")
+        if sum(map(len, rows.values())) != train.n or (tables and set(rows) != {"train"}):
             raise conflict(
-                f"{quoted(pattern)} has files for testing, and in those for training a column '{s}' that says more.",
-                "Leave out these files, or the column.",
+                f"{quoted(pattern)} has a column '{s}', and files without it, or named as those for testing.",
+                "Say it in one way: by the names of the files, or in the column.",
             )
-        roles = splits_by_role(rows)
+        roles = split_files.splits_by_role(rows)
         tables |= {role: reordered(train, rows[split], ROWS) for role, split in roles.items()}
-        remarks += splits_left_out(rows, roles.values())
+        remarks += split_files.splits_left_out(rows, roles.values())
         del left[s]
     remarks += left_out("column", left)
     # A CSV has no integers: the number of a row looks like a feature. Numbers in names do not tell columns apart.
@@ -219,7 +208,7 @@ def _may_be_feature(name: str, column: str | None, others: Collection[str | None
         return False
     if (pattern := _pattern(column)) is not None:
         return fnmatch.fnmatchcase(name, pattern)
-    return not names_persons(name) and name.casefold() not in (*FILE_NAMES, *USUAL_NAMES, SPLIT_COLUMN)
+    return not names_persons(name) and name.casefold() not in (*FILE_NAMES, *USUAL_NAMES, split_files.SPLIT_COLUMN)
 
 
 def _pattern(column: str | None) -> str | None:

@@ -22,9 +22,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dpfc_cli.errors import (
     GUARDED,
     Faults,
@@ -42,6 +39,7 @@ from dpfc_cli.images import dicom
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, LabelTable, Request
 from dpfc_cli.images.splits import Files, Listed, image_set
 from dpfc_cli.reading import readable
+from dpfc_cli.sources import split_files
 from dpfc_cli.sources.classes import USUAL_NAMES, coded, stated, text_of
 from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
 from dpfc_cli.sources.groups import Rule, key_of
@@ -59,16 +57,7 @@ from dpfc_cli.sources.metadata import (
     usual_column,
 )
 from dpfc_cli.sources.person_hints import column_of, level_of, repeat
-from dpfc_cli.sources.split_files import (
-    TEST_SPLITS,
-    TRAIN_SPLITS,
-    inside,
-    is_clutter,
-    refuse_twice,
-    rows_by_split,
-    split_column,
-    splits_left_out,
-)
+from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, inside, is_clutter, refuse_twice
 
 EXTENSIONS = frozenset(
     (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp", *dicom.SUFFIXES)
@@ -121,22 +110,22 @@ def _opened(request: Request) -> ImageSet:
         tabled = usual_column(table_at(labels_at).columns, USUAL_NAMES) is not None
 
     # What lies beside the folders of splits is in none of them.
-    remarks, table = tuple[str, ...](), None
+    table, remarks = None, tuple[str, ...]()
     if folders["train"] != path:
-        remarks = splits_left_out(folders_in(path), (folder.name for folder in folders.values()))
+        remarks = split_files.splits_left_out(folders_in(path), (folder.name for folder in folders.values()))
     if tabled:
-        classes, rows = [], dict[str, NDArray[np.int64]]()
-        if labels_at is not None and folders["train"] == path:
-            known = table_at(labels_at).columns
-            if (column := split_column(known)) is not None:
-                rows = rows_by_split(known[column], labels_at)
-                folders, tables = dict.fromkeys(rows, path), dict.fromkeys(rows, labels_at)
-        tabs = {
-            split: _in_table(tables[split], folder, label, rule, table_at, rows.get(split))
-            for split, folder in folders.items()
-        }
+        classes = []
+        tabs = {split: _in_table(tables[split], folder, label, rule, table_at) for split, folder in folders.items()}
         found = {split: tab.found for split, tab in tabs.items()}
         table = _checked_table(tabs, folders, request.faults)
+        known = table_at(tabs["train"].path)
+        column = split_files.split_column(known.columns) if folders["train"] == path else None
+        if column is not None:
+            rows = split_files.rows_by_split(known.columns[column], tabs["train"].path)
+            of = {known.lines[i]: split for split, own in rows.items() for i in own.tolist()}
+            of_name = {name: of[line] for name, line in tabs["train"].lines.items()}
+            found = {split: [each for each in found["train"] if of_name[each[1].name] == split] for split in rows}
+            folders, tables = dict.fromkeys(rows, path), dict.fromkeys(rows, labels_at)
     elif not classes:
         raise ValueError(f"there are no class folders in {' or '.join(map(str, folders.values()))}")
     else:
@@ -280,16 +269,9 @@ class _Named(NamedTuple):
     wrong: dict[int, str]
 
 
-def _in_table(
-    path: Path | None,
-    folder: Path,
-    labels: Needed,
-    rule: Rule | None,
-    table_at: TableAt,
-    rows: NDArray[np.int64] | None = None,
-) -> _Named:
-    """The images of a split that a table names in these rows (None: in all), sorted by name. The label stands in the
-    digest's place of each entry, so the listing has it. The size of a file that is not there is `MISSING`.
+def _in_table(path: Path | None, folder: Path, labels: Needed, rule: Rule | None, table_at: TableAt) -> _Named:
+    """The images of a split that a table names, sorted by name. The label stands in the digest's place of each entry,
+    so the listing has it. The size of a file that is not there is `MISSING`.
     """
     if path is None:
         what = f"There is no {' or '.join(NAMES)} in {quoted(folder)}."
@@ -301,9 +283,8 @@ def _in_table(
     if rule is not None and rule.by in ("column", "table") and rule.table in (None, path):
         persons = table.columns[columns_in(path, list(table.columns), _person(rule))[0]]
     found, lines, wrong = Labelled(), dict[str, int](), dict(table.wrong)
-    for i in range(len(values)) if rows is None else rows.tolist():
-        line, value, who = table.lines[i], values[i], persons[i]
-        place = inside(folder, str(table.files[i]))
+    for line, file, value, who in zip(table.lines, table.files, values, persons, strict=True):
+        place = inside(folder, str(file))
         if place is None:
             continue
         name = os.path.relpath(place, folder)

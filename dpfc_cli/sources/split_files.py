@@ -29,10 +29,8 @@ from dpfc_cli.sources.groups import Keys, sha256_of_key
 MOST_FILES = 1_000_000
 TRAIN_SPLITS = ("train", "training")
 """What sources call the split to train on."""
-TEST_SPLITS = (
-    *("test", "testing", "val", "valid", "validation"),
-    *("eval", "evaluation", "dev", "holdout", "heldout", "external"),
-)
+_TEST = ("test", "testing", "val", "valid", "validation")
+TEST_SPLITS = (*_TEST, "eval", "evaluation", "dev", "holdout", "heldout", "external")
 """What sources call the split to evaluate on. The first one that is there is taken."""
 _NUMBERS = re.compile(r"(\d+)\.\.(\d+)")
 _ALL = TRAIN_SPLITS + TEST_SPLITS
@@ -41,11 +39,19 @@ SPLIT_COLUMN = "split"
 
 
 def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
-    """The files of a source by split, as `files_in` finds them. The key is "train", or the word of another split.
+    """Find the files of a source.
+
+    Args:
+        pattern: a file; a folder, which is searched with its sub-folders; or file names with braces, `{000..123}` or
+            `{train,val}`, or with wildcards.
+        suffix: how the files of a folder end, for instance '.tar'.
+
+    Returns:
+        The files of each split, in the order of their names. The key is "train", or the word of another split.
 
     Raises:
-        UserError: as `files_in`, or some files are named as those for training, and others as those of no split (code
-            "conflict").
+        UserError: no file fits the pattern, or a named file is missing (code "missing"); it is there twice, or some
+            files are named as those for training, and others as those of no split (code "conflict").
 
     """
     found = files_in(pattern, suffix)
@@ -96,21 +102,7 @@ def splits_left_out(splits: Iterable[str], used: Iterable[str]) -> tuple[str, ..
 
 
 def files_in(pattern: str, suffix: str) -> list[Path]:
-    """Find the files of a source.
-
-    Args:
-        pattern: a file; a folder, which is searched with its sub-folders; or file names with braces, `{000..123}` or
-            `{train,val}`, or with wildcards.
-        suffix: how the files of a folder end, for instance '.tar'.
-
-    Returns:
-        The files, those that fit one name sorted.
-
-    Raises:
-        UserError: no file fits the pattern, or a named file is missing (code "missing"), or there twice (code
-            "conflict").
-
-    """
+    """The files of a source: those of a folder, or that fit one name, sorted. Arguments as in `files_by_split`."""
     place = Path(pattern).expanduser()
     if place.is_dir():
         listed = [(pattern, sorted(p for p in place.rglob(f"*{suffix}") if p.is_file() and not is_clutter(p.name)))]
@@ -175,11 +167,12 @@ def _matching(name: str) -> list[Path]:
 
 
 def _word(path: Path, top: Path, find: Callable[[str], re.Match[str] | None]) -> str | None:
-    """The split that a file or its nearest folder is named as, if one is. Of the top folder the whole name counts."""
+    """The split that a file or its nearest folder is named as, if one is."""
     below = path.parent.relative_to(top).parts if path.parent.is_relative_to(top) else ()
     found = (find(name.casefold()) for name in (path.name, *below[::-1]))
-    match = next(filter(None, found), None) or _WORDS.fullmatch(top.name.casefold())
-    return None if match is None else _plain(match[1])
+    # People keep all kinds of things in a folder 'dev' or 'external'.
+    word = next((match[1] for match in found if match), top.name if top.name in _TEST + TRAIN_SPLITS else None)
+    return None if word is None else _plain(word)
 
 
 def _plain(word: str) -> str:

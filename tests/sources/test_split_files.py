@@ -44,6 +44,14 @@ def test_splits_go_by_file_or_folder_name(tmp_path: Path, names: str, expected: 
     assert len(files_in(str(tmp_path), ".tar")) == len(names.replace(".hidden", "").split())
 
 
+def test_what_the_folder_of_all_is_called_counts_if_it_can_mean_nothing_else(tmp_path: Path) -> None:
+    for folder, split in (("test", "test"), ("dev", "train"), ("test data", "train")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "0.tar").touch()
+        for pattern in (folder, f"{folder}/*.tar", f"{folder}/0.tar"):
+            assert list(files_by_split(str(tmp_path / pattern), ".tar")) == [split]
+
+
 def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_bytes(b"")
     for missing in ("nowhere", "{0..1}.tar", "*.parquet"):
