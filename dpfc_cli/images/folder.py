@@ -63,9 +63,8 @@ EXTENSIONS = frozenset(
     (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp", *dicom.SUFFIXES)
 )
 EXPECTED = (
-    "Images must be in PATH/<class>/, or in PATH/train/<class>/ and, if there are test images, PATH/test/<class>/. "
-    f"The folder train may also be called {' or '.join(TRAIN_SPLITS[1:])}, "
-    f"and test {', '.join(TEST_SPLITS[1:-1])} or {TEST_SPLITS[-1]}."
+    "Images must be in PATH/<class>/, or in PATH/train/<class>/ and, for testing, PATH/test/<class>/, or in "
+    f"other folders of usual names: {', '.join(TRAIN_SPLITS[1:] + TEST_SPLITS[1:])}."
 )
 MISSING = -1
 """The size of a file that a table names and that is not there."""
