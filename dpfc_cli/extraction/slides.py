@@ -42,17 +42,19 @@ from dpfc_cli.sources import groups as persons
 from dpfc_cli.sources.classes import USUAL_NAMES, coded, composed, numbers_of, text_of
 from dpfc_cli.sources.metadata import Needed, Value, columns_in, rows, usual_column
 from dpfc_cli.sources.person_hints import column_of, persons_noticed
-from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
+from dpfc_cli.sources.split_files import rows_by_split, split_column, splits_by_role, splits_left_out
 
 SLIDE_COLUMNS = ("slide_id", "slide", "slide_name", "file_name", "filename", "wsi")
 """Usual names of columns, without regard to capitals. The first one that is there is taken."""
-SPLIT_COLUMN = "split"
-
-
 PREFIX = "slides:"
 FEATURES = ("features", "feats", "patch_embeddings")
 """What pipelines call the matrix. Several of them in one file are refused."""
 ENDINGS = (".h5", ".hdf5")
+SCANS = (
+    *(".svs", ".tif", ".tiff", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".svslide", ".bif", ".czi", ".dcm"),
+    *(".isyntax", ".qptiff", ".zvi", ".lif", ".jpg", ".jpeg", ".png"),
+)
+"""The endings of slides. What stands behind another dot may tell two slides of a person apart."""
 Line = tuple[int, dict[str, Value]]
 _BLOCK = 2**24
 """Bytes of patches, in float64, that are added up at once."""
@@ -153,7 +155,7 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...]) -> Tables:
         splits[split] = Table(
             n=len(own), d=x.shape[1], dtype=x.dtype, rows=sliced(x[own]), y=y[own], names=names, nulls=True, keys=keys
         )
-    return Tables(splits=splits, person=listed.person)
+    return Tables(splits=splits, person=listed.person, remarks=listed.remarks)
 
 
 def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None]:
@@ -179,7 +181,8 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
     found: list[Path | None] = []
     for slide in slides:
         named = PurePosixPath(composed(slide))
-        stems = (named.stem,) if named.suffix in ENDINGS else (named.name, named.stem)
+        stems = [named.name] * (named.suffix not in ENDINGS)
+        stems += [named.stem] * (named.suffix.lower() in (*ENDINGS, *SCANS))
         several = next((below[stem] for stem in stems if stem in below), [])
         several = [path for path in several if path.parent == folder / named.parent] or several
         if len(several) > 1:
@@ -239,9 +242,9 @@ def _checked(dataset: h5py.Dataset, path: Path, name: str) -> tuple[int, int]:
 # The table
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Listed:
-    """What a table says. person: the column of persons, if there is one.
+    """What a table says. person: the column of persons, if there is one. remarks: as in `Tables`.
 
     Of each slide: slides: its name. records: the number of its record. Of each record: splits, labels, keys.
     """
@@ -252,6 +255,7 @@ class _Listed:
     labels: list[str]
     keys: persons.Keys | None
     person: str | None
+    remarks: tuple[str, ...]
 
 
 def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
@@ -267,7 +271,7 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
         needed.append(Needed(wanted.group_column, persons.USUAL_NAMES, "persons", "group_column"))
     slide_column, label_column, *others = columns_in(table, columns, *needed)
     person = next(iter(others), None)
-    lines, splits = _of_splits(table, lines, next((c for c in columns if c.lower() == SPLIT_COLUMN), None))
+    lines, splits, remarks = _of_splits(table, lines, split_column(columns))
     for number, line in lines:
         named = line.get(slide_column)
         for column, text in (
@@ -300,9 +304,7 @@ def _listed(table: Path, lines: list[Line], wanted: Import) -> _Listed:
                 "Give all slides of a patient one label. Or make a record of each slide: leave out "
                 f"{parameter('pool_by')}.",
             )
-    return _Listed(
-        slides=slides, records=records.tolist(), splits=splits[first], labels=of_record, keys=keys, person=person
-    )
+    return _Listed(slides, records.tolist(), splits[first], of_record, keys, person, remarks)
 
 
 def _noticed(lines: list[dict[str, Value]]) -> str | None:
@@ -313,18 +315,13 @@ def _noticed(lines: list[dict[str, Value]]) -> str | None:
     return column_of({column: [line.get(column) for line in lines] for column in columns})
 
 
-def _of_splits(table: Path, lines: list[Line], column: str | None) -> tuple[list[Line], np.ndarray]:
-    """The lines for training and for testing, and the split of each: "train" or "test". Others are left out."""
-    words = [str(line.get(column) or "").strip().lower() if column else "train" for _, line in lines]
-    foreign = set(words).difference(TRAIN_SPLITS, TEST_SPLITS)
-    if foreign:
-        raise bad_record(
-            f"{quoted(table)} names a split {secret(min(foreign))}. {GUARDED}",
-            f"Write {' or '.join(TRAIN_SPLITS)} or one of {', '.join(TEST_SPLITS)} into each line, or leave the column "
-            "out: then all slides are for training.",
-        )
-    test = next((word for word in TEST_SPLITS if word in words), None)
-    splits = np.array(["train" if word in TRAIN_SPLITS else "test" if word == test else "" for word in words])
-    if "train" not in splits:
+def _of_splits(table: Path, lines: list[Line], column: str | None) -> tuple[list[Line], np.ndarray, tuple[str, ...]]:
+    """The lines for training and for testing, the split of each ("train" or "test"), and what is said of others."""
+    rows = rows_by_split((line.get(column) if column else "train" for _, line in lines), table)
+    roles, splits = splits_by_role(rows), np.full(len(lines), "", "U5")
+    for role, split in roles.items():
+        splits[rows[split]] = role
+    if "train" not in roles:
         raise missing(f"{quoted(table)} names no slide for training.", "Give it a line for each slide.")
-    return [line for line, split in zip(lines, splits, strict=True) if split], splits[splits != ""]
+    kept = [line for line, split in zip(lines, splits, strict=True) if split]
+    return kept, splits[splits != ""], splits_left_out(rows, roles.values())

@@ -22,18 +22,17 @@ import pyarrow.compute as pc
 
 from dpfc_cli.arrays import Array, sliced
 from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted
-from dpfc_cli.features.table import ROWS, Table, Tables, checked, files_left_out, left_out, numbered
+from dpfc_cli.features.table import ROWS, Table, Tables, checked, files_left_out, left_out, listed, numbered, reordered
 from dpfc_cli.files import json_of
 from dpfc_cli.memory import check_fits
 from dpfc_cli.reading import readable
-from dpfc_cli.sources import columns, person_hints
+from dpfc_cli.sources import columns, person_hints, split_files
 from dpfc_cli.sources.classes import USUAL_NAMES, hub_class_names, usual_label
 from dpfc_cli.sources.columns import is_key, is_label, is_list, parquet
 from dpfc_cli.sources.csv_files import csv_in
 from dpfc_cli.sources.groups import GROUPS, Keys, names_persons
 from dpfc_cli.sources.groups import joined as joined_keys
 from dpfc_cli.sources.metadata import FILE_NAMES
-from dpfc_cli.sources.split_files import files_by_split, splits_by_role
 
 BLOCK = 2**26
 """Bytes of the features that are read at once."""
@@ -49,7 +48,7 @@ _THOUSANDS = "^[+-]?[1-9][0-9]{0,2}([.,' \u00a0\u202f][0-9]{3})+([.,][0-9]+)?$"
 
 
 def open_columns(pattern: str, column: str | None, label_column: str | None, group_column: str | None = None) -> Tables:
-    """The tables of parquet or CSV files, by split. The name of a file says which split it belongs to.
+    """The tables of parquet or CSV files, by split: a file's name says which one, and for training a column `split`.
 
     Args:
         pattern: a file, a folder, or a pattern of names. In a folder, CSV files count if there are no others.
@@ -65,8 +64,9 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
     """
     folder = Path(pattern)
     of_csv = not any(folder.rglob("*.parquet")) if folder.is_dir() else pattern.lower().endswith(".csv")
-    found = files_by_split(pattern, ".csv" if of_csv else ".parquet")
-    used = {role: found[split] for role, split in splits_by_role(found).items()}
+    found = split_files.files_by_split(pattern, ".csv" if of_csv else ".parquet")
+    roles = split_files.splits_by_role(found)
+    used = {role: found[split] for role, split in roles.items()}
     if of_csv:
         given = (column, label_column, group_column or GROUPS)
         used = {role: [_of_csv(path, *given) for path in paths] for role, paths in used.items()}
@@ -80,23 +80,39 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
     y = columns.label_column(schema, label_column, _is_label, "labels", pattern, g)
     x = _features(schema, column, y, g, pattern)
 
-    def values(name: str) -> Iterator[object]:
-        for paths in used.values():
-            for path in paths:
-                with parquet(path) as file:
-                    yield from columns.values_in(columns.column_of(file, path, name))
+    def values(name: str, *roles: str) -> Iterator[object]:
+        for path in chain.from_iterable(used[role] for role in roles):
+            with parquet(path) as file:
+                yield from columns.values_in(columns.column_of(file, path, name))
 
     seem = () if g is not None else columns.seeming(schema, y, *([x] if isinstance(x, str) else []))
-    every = [path for paths in used.values() for path in paths]
     taken, left = {y, g, *_listed(x)}, dict[str, None]()
-    for path in every:
+    for path in chain.from_iterable(used.values()):
         with parquet(path) as file:
             left |= dict.fromkeys(name for name in file.schema_arrow.names if name not in taken)
+    tables = {role: _table(paths, x, y, g) for role, paths in used.items()}
+    remarks = split_files.splits_left_out(found, roles.values())
+    if (s := split_files.split_column(left)) is not None:
+        rows, train = split_files.rows_by_split(values(s, "train"), pattern), tables.pop("train")
+        if sum(map(len, rows.values())) != train.n or (tables and set(rows) != {"train"}):
+            raise conflict(
+                f"{quoted(pattern)} has a column '{s}', and files without it, or named as those for testing.",
+                "Say it in one way: by the names of the files, or in the column.",
+            )
+        roles = split_files.splits_by_role(rows)
+        tables |= {role: reordered(train, rows[split], ROWS) for role, split in roles.items()}
+        remarks += split_files.splits_left_out(rows, roles.values())
+        del left[s]
+    remarks += left_out("column", left)
+    # A CSV has no integers: the number of a row looks like a feature. Numbers in names do not tell columns apart.
+    forms = dict.fromkeys(re.sub("[0-9]+", "…", name) for name in _listed(x))
+    if of_csv and len(forms) > 1:
+        remarks += (f"Features are {counted(len(x), 'column')}, called {listed(forms)}.",)
     return Tables(
-        splits={role: _table(paths, x, y, g) for role, paths in used.items()},
+        splits=tables,
         classes=hub_class_names(schema.metadata, y),
-        noticed=lambda: person_hints.column_of({name: values(name) for name in seem}),
-        remarks=(*left_out("column", left), *files_left_out(folder, every, chain(*found.values()))),
+        noticed=lambda: person_hints.column_of({name: values(name, *used) for name in seem}),
+        remarks=(*remarks, *files_left_out(folder, {*chain(*found.values())})),
     )
 
 
@@ -192,7 +208,7 @@ def _may_be_feature(name: str, column: str | None, others: Collection[str | None
         return False
     if (pattern := _pattern(column)) is not None:
         return fnmatch.fnmatchcase(name, pattern)
-    return not names_persons(name) and name.casefold() not in (*FILE_NAMES, *USUAL_NAMES)
+    return not names_persons(name) and name.casefold() not in (*FILE_NAMES, *USUAL_NAMES, split_files.SPLIT_COLUMN)
 
 
 def _pattern(column: str | None) -> str | None:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -70,15 +70,19 @@ class Tables:
 
 def left_out(noun: str, names: Collection[str]) -> tuple[str, ...]:
     """What is said of columns or arrays that are not used."""
-    listed = ", ".join(f"'{name}'" if name else "one without a name" for name in [*names][:MOST_NAMED])
-    more = ", …" if len(names) > MOST_NAMED else ""
-    return (f"Left out: {counted(len(names), noun)} ({listed}{more}).",) if names else ()
+    return (f"Left out: {counted(len(names), noun)} ({listed(names)}).",) if names else ()
 
 
-def files_left_out(folder: Path, used: Collection[Path], others: Iterable[Path] = ()) -> tuple[str, ...]:
-    """What is said of files that are not used: of those in the folder, if it is one, and of others."""
-    there = (path for path in folder.rglob("*") if path.is_file() and not is_clutter(path.name))
-    left = Counter(path.suffix for path in sorted({*there, *others}.difference(used)))
+def listed(names: Collection[str]) -> str:
+    """The first names, as a message lists them."""
+    first = [f"'{name}'" if name else "one without a name" for name in [*names][:MOST_NAMED]]
+    return ", ".join(first + ["…"] * (len(names) > MOST_NAMED))
+
+
+def files_left_out(folder: Path, used: Collection[Path]) -> tuple[str, ...]:
+    """What is said of the files of a folder, if it is one, that are not used."""
+    there = {path for path in folder.rglob("*") if path.is_file() and not is_clutter(path.name)}
+    left = Counter(path.suffix for path in sorted(there.difference(used)))
     return (f"Left out: {files_by_ending(left)}.",) if left else ()
 
 

@@ -40,6 +40,7 @@ from dpfc_cli.images import dicom
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, LabelTable, Request
 from dpfc_cli.images.splits import Files, Listed, image_set
 from dpfc_cli.reading import readable
+from dpfc_cli.sources import split_files
 from dpfc_cli.sources.classes import USUAL_NAMES, coded, stated, text_of
 from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
 from dpfc_cli.sources.groups import Rule, key_of
@@ -63,9 +64,8 @@ EXTENSIONS = frozenset(
     (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp", *dicom.SUFFIXES)
 )
 EXPECTED = (
-    "Images must be in PATH/<class>/, or in PATH/train/<class>/ and, if there are test images, PATH/test/<class>/. "
-    f"The folder train may also be called {' or '.join(TRAIN_SPLITS[1:])}, "
-    f"and test {', '.join(TEST_SPLITS[1:-1])} or {TEST_SPLITS[-1]}."
+    "Images must be in PATH/<class>/, or in PATH/train/<class>/ and, for testing, PATH/test/<class>/, or in "
+    f"other folders of usual names: {', '.join(TRAIN_SPLITS[1:] + TEST_SPLITS[1:])}."
 )
 MISSING = -1
 """The size of a file that a table names and that is not there."""
@@ -91,43 +91,55 @@ def _opened(request: Request) -> ImageSet:
     classes = sorted({name for folder in folders.values() for name in folders_in(folder)})
     named = request.table
     tables = {split: named or metadata_of(folder) or metadata_of(path) for split, folder in folders.items()}
-    skipped = Counter[str]()
+    labels_at, skipped = tables["train"], Counter[str]()
     label = Needed(request.label_column, USUAL_NAMES, "labels", "label_column")
 
     @cache
     def table_at(place: Path) -> Metadata:
         # A table may lie anywhere. In the folder of the images it is like the one beside them.
         top = None if inside(path, os.path.abspath(place)) else path
-        other = rule is not None and place == rule.table and tables["train"] not in (None, place)
+        other = rule is not None and place == rule.table and labels_at not in (None, place)
         also = [label] if place in tables.values() and (request.label_column is not None or not classes) else []
         if rule is not None and rule.by in ("column", "table") and place in (rule.table, *tables.values()):
             also += [_person(rule)] if rule.table in (None, place) else []
         return read(place, top, None if other else request.file_column, EXTENSIONS, also)
 
-    labels_at = tables["train"]
     tabled = request.label_column is not None or (labels_at is not None and not classes)
     if labels_at is not None and (named or request.file_column) and not tabled:
         # A table of persons beside class folders says nothing of classes.
         tabled = usual_column(table_at(labels_at).columns, USUAL_NAMES) is not None
 
-    table = None
+    # What lies beside the folders of splits is in none of them.
+    table, remarks = None, tuple[str, ...]()
+    if folders["train"] != path:
+        remarks = split_files.splits_left_out(folders_in(path), (folder.name for folder in folders.values()))
     if tabled:
         classes = []
         tabs = {split: _in_table(tables[split], folder, label, rule, table_at) for split, folder in folders.items()}
         found = {split: tab.found for split, tab in tabs.items()}
         table = _checked_table(tabs, folders, request.faults)
+        known = table_at(tabs["train"].path)
+        column = split_files.split_column(known.columns) if folders["train"] == path else None
+        if column is not None:
+            rows = split_files.rows_by_split(known.columns[column], tabs["train"].path)
+            of = {known.lines[i]: split for split, own in rows.items() for i in own.tolist()}
+            of_name = {name: of[line] for name, line in tabs["train"].lines.items()}
+            found = {split: [each for each in found["train"] if of_name[each[1].name] == split] for split in rows}
+            folders, tables = dict.fromkeys(rows, path), dict.fromkeys(rows, labels_at)
     elif not classes:
         raise ValueError(f"there are no class folders in {' or '.join(map(str, folders.values()))}")
     else:
         found = {split: _in_class_folders(folder, classes, skipped) for split, folder in folders.items()}
+        if labels_at is not None and (rule is None or rule.by not in ("column", "table")):
+            remarks += (f"Left out: '{labels_at}', because folders name the classes.",)
         _check_order(classes, found, asserted)
     if any(is_dicom(entry.name) for own in found.values() for _, entry in own):
         dicom.check_installed()
-    remarks = left_out(skipped)
+    remarks += left_out(skipped)
     there = sum(entry.size != MISSING for own in found.values() for _, entry in own)
-    unnamed = sum(map(_pictures_below, folders.values())) - there if tabled else 0
+    unnamed = sum(map(_pictures_below, {*folders.values()})) - there if tabled else 0
     if unnamed > 0:
-        remarks = (f"Left out, because no line of the table names them: {counted(unnamed, 'picture')}.",)
+        remarks += (f"Left out, because no line of the table names them: {counted(unnamed, 'picture')}.",)
     listed = dict[str, Listed]()
     for split, own in found.items():
         folder, names = folders[split], [entry.name for _, entry in own]

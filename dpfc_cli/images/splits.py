@@ -35,6 +35,7 @@ from dpfc_cli.images.sets import (
 )
 from dpfc_cli.sources.classes import Labels, Origin, labelled, stated
 from dpfc_cli.sources.groups import NO_PERSON, keys_of
+from dpfc_cli.sources.split_files import splits_left_out
 
 UNLABELLED = "it has no label that means a class"
 
@@ -139,9 +140,7 @@ def image_set(
             f"{parameter('image_size')}.",
         )
     origin: Origin = "data set" if classes else "asserted"
-    others = sorted(set(found).difference(split for split, _ in known.values()))
-    if others:
-        remarks += (f"Left out, because they have no labels, or dpfc takes another split: {', '.join(others)}.",)
+    remarks += splits_left_out(found, (split for split, _ in known.values()))
     return ImageSet(name, names, splits, origin, remarks, noticed, table)
 
 

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpfc_cli.errors import GUARDED, UserError, counted, missing, quoted, secret, unsupported
+from dpfc_cli.errors import GUARDED, UserError, conflict, counted, missing, quoted, secret, unsupported
 from dpfc_cli.files import bytes_in
 from dpfc_cli.images.prefetch import PIECE
 from dpfc_cli.images.sets import Entry, ImageSet, Records, Request, check_size
@@ -38,7 +38,7 @@ from dpfc_cli.sources import columns
 from dpfc_cli.sources import person_hints as persons
 from dpfc_cli.sources.classes import Given, coded, hub_class_names
 from dpfc_cli.sources.columns import AGAIN, column_of, parquet, rows_of
-from dpfc_cli.sources.split_files import inside, refuse_twice
+from dpfc_cli.sources.split_files import inside, refuse_twice, rows_by_split, split_column
 from dpfc_cli.threads import cores
 
 LARGEST_GROUP = 2 << 30
@@ -387,6 +387,13 @@ def open_tables(
                     if name == person:
                         columns.same(file.schema, name, columns.is_key, path)
                     yield from columns.values_in(file.column(name))
+
+    in_column = split_column(others)
+    if in_column and "train" in found and set(rows_by_split(values(in_column, "train"), source)) != {"train"}:
+        raise conflict(
+            f"{quoted(source)} has a column '{in_column}' that names several splits.",
+            "Write a file for each split, and begin its name with the split's.",
+        )
 
     def noticed() -> str | None:
         name = persons.column_of({name: values(name, *found) for name in columns.seeming(schema, image, label)})

@@ -18,7 +18,7 @@ from dpfc_cli.images.hugging_face import files_of
 from dpfc_cli.images.sets import unread
 from dpfc_cli.images.splits import Encoded, Files, listing_of
 from dpfc_cli.images.tars import Member, members, ranges
-from dpfc_cli.sources.split_files import files_by_split, is_clutter
+from dpfc_cli.sources.split_files import files_in, is_clutter
 
 TAR, PARQUET = ".tar", ".parquet"
 
@@ -75,7 +75,7 @@ def in_list(names: Sequence[str]) -> Unlabelled:
 
 
 def in_archives(pattern: str) -> Unlabelled:
-    """The pictures in tar archives: members with names that end as those of pictures. pattern: see `files_by_split`.
+    """The pictures in tar archives: members with names that end as those of pictures. pattern: see `files_in`.
     UserError if an archive is missing or damaged, or there are no pictures.
     """
     paths, skipped = _found(pattern, TAR), Counter[str]()
@@ -144,4 +144,4 @@ def _entry(path: Path) -> list[object]:
 
 
 def _found(pattern: str, suffix: str) -> list[Path]:
-    return sorted(path for paths in files_by_split(pattern, suffix).values() for path in paths)
+    return sorted(files_in(pattern, suffix))

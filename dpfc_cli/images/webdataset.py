@@ -20,7 +20,7 @@ from dpfc_cli.images.folder import ending_of, left_out
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
 from dpfc_cli.images.splits import Listed, image_set
 from dpfc_cli.images.tars import Member, members, ranges, reading
-from dpfc_cli.sources.classes import coded, usual_label
+from dpfc_cli.sources.classes import USUAL_NAMES, coded, text_of, usual_label
 from dpfc_cli.sources.groups import Rule
 from dpfc_cli.sources.person_hints import column_of, level_of
 from dpfc_cli.sources.split_files import files_by_split
@@ -124,8 +124,13 @@ def _record(parts: list[tuple[str, Member]], file: BinaryIO, path: Path, key: st
     labels = [member for extension, member in parts if extension == LABEL]
     facts = [member for extension, member in parts if extension == JSON]
     label: object
-    if request.label_column is None and (labels or not facts):
+    if request.label_column in (None, LABEL) and (labels or not facts):
         label = _text(file, only(labels, f".{LABEL}"), path)
+        if request.label_column is None and _others(file, facts, path) - {text_of(label)}:
+            raise _refused(
+                f"Record {secret(key)} in {quoted(path)} has another label in its .{JSON} than in its .{LABEL}.",
+                f"Say which one counts: {parameter('label_column')} {LABEL}, or the key in the .{JSON}.",
+            )
     else:
         label = _label(_facts(file, only(facts, f".{JSON}"), path), path, key, request.label_column)
     rule = request.group_by
@@ -135,6 +140,14 @@ def _record(parts: list[tuple[str, Member]], file: BinaryIO, path: Path, key: st
         return Record(path, label, picture, rule.of_name(picture.name, picture.name))
     person = _facts(file, facts[0], path).get(rule.column) if len(facts) == 1 else None
     return Record(path, label, picture, person)
+
+
+def _others(file: BinaryIO, facts: list[Member], path: Path) -> set[str]:
+    """The labels under usual names in the .json beside a .cls. One that cannot be read is passed over."""
+    with suppress(UserError):
+        known = [item for member in facts for item in _facts(file, member, path).items()]
+        return {text_of(value) for name, value in known if name.casefold() in USUAL_NAMES} - {""}
+    return set()
 
 
 def _label(known: dict[str, object], path: Path, key: str, label_column: str | None) -> object:

@@ -310,6 +310,9 @@ def hub_class_names(metadata: Mapping[bytes, bytes] | None, label: str) -> tuple
         names = json_of((metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
     except (TypeError, KeyError, ValueError):
         return None
+    if isinstance(names, dict):
+        # As the cards of the hub have them: {"0": "flu", "1": "cold"}.
+        names = [names.get(str(i)) for i in range(len(names))]
     known = isinstance(names, list) and all(isinstance(n, str) for n in names)
     found = tuple(map(composed, names)) if known else ()
     return found if found and len(set(found)) == len(found) else None

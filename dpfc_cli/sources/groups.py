@@ -40,7 +40,9 @@ USUAL_NAMES = (*(name for word in PERSONS for name in (word, f"{word}_id")), "gr
 LONGEST = 200
 """Letters of the name of a column that are looked at."""
 _WORD = f"({'|'.join(PERSONS)})s?"
-_NAMING = re.compile(f"{_WORD}|.*{_WORD}.*(id|no|nr|num|number|name|key|code)|groups?|p?id|mrn")
+_NAMING = re.compile(
+    f"{_WORD}|.*{_WORD}.*(id|no|nr|num|number|name|key|code)|groups?|(p|pt|e|r|record|usubj)?id|sub|mrn"
+)
 RULES = ("folder:LEVEL", "name:REGEX", "column:NAME", "table:FILE[:COLUMN]")
 """The rules as a user writes them."""
 

@@ -1,7 +1,8 @@
 """The files of a source that consists of many, the split that each file belongs to, and test splits that are held out.
 
-A split is the word that a file's name begins with (`train-00000-of-00004.parquet`), or else the name of the file's
-folder (`train/0000.parquet`). A file without such a word is for training.
+A split is the first word of one in a file's name (`train-00000-of-00004.parquet`, `scans_test.csv`), or else in the
+name of the nearest folder (`train/0000.parquet`). If nothing tells files apart, or some are of test splits, those
+without such a word are for training. In tables a column `split` has the words.
 
 If a part of a training split is held out, the hash of a record's name decides where it goes. So a record that is added
 or removed does not move any other one, and the sizes of the two splits depend on the names alone. They are only about
@@ -21,17 +22,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, conflict, counted, missing, parameter, quoted, secret
+from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import named_twice
 from dpfc_cli.sources.groups import Keys, sha256_of_key
 
 MOST_FILES = 1_000_000
 TRAIN_SPLITS = ("train", "training")
 """What sources call the split to train on."""
-TEST_SPLITS = ("test", "testing", "val", "valid", "validation")
+_TEST = ("test", "testing", "val", "valid", "validation")
+TEST_SPLITS = (*_TEST, "eval", "evaluation", "dev", "holdout", "heldout", "external")
 """What sources call the split to evaluate on. The first one that is there is taken."""
 _NUMBERS = re.compile(r"(\d+)\.\.(\d+)")
-_WORDS = re.compile(f"({'|'.join(TRAIN_SPLITS + TEST_SPLITS)})(?![A-Za-z])")
+_ALL = TRAIN_SPLITS + TEST_SPLITS
+_WORDS = re.compile(f"(?<![a-z])({'|'.join(_ALL)})(?![a-z])")
+SPLIT_COLUMN = "split"
 
 
 def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
@@ -43,13 +47,64 @@ def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
         suffix: how the files of a folder end, for instance '.tar'.
 
     Returns:
-        The files of each split, sorted by name. The key is "train", or the word that names another split.
+        The files of each split, in the order of their names. The key is "train", or the word of another split.
 
     Raises:
-        UserError: no file fits the pattern, or a named file is missing (code "missing"), or there twice (code
-            "conflict").
+        UserError: no file fits the pattern, or a named file is missing (code "missing"); it is there twice, or some
+            files are named as those for training, and others as those of no split (code "conflict").
 
     """
+    found = files_in(pattern, suffix)
+    top = Path(pattern).expanduser()
+    top = top if top.is_dir() else Path(os.path.commonpath([path.parent for path in found]))
+    words = [_word(path, top, _WORDS.search) for path in found]
+    if len(set(words)) == 1:
+        # Nothing tells them apart: a file 'blood-test.csv' may hold all records.
+        words = [_word(path, top, _WORDS.match) for path in found]
+    odd = [path for path, word in zip(found, words, strict=True) if word is None]
+    if odd and "train" in words:
+        raise conflict(
+            f"{quoted(pattern)} has files for training, and {counted(len(odd), 'other')} of no split, such as "
+            f"{quoted(odd[0])}.",
+            f"Begin their names with train or test, or take them out. dpfc knows {', '.join(_ALL)}.",
+        )
+    splits: dict[str, list[Path]] = {}
+    for path, word in zip(found, words, strict=True):
+        splits.setdefault(word or "train", []).append(path)
+    return splits
+
+
+def rows_by_split(values: Iterable[object], source: Path | str) -> dict[str, NDArray[np.int64]]:
+    """The rows of a table by split, as the keys of `files_by_split`. values: of the column `split`. UserError for a
+    value that is no split's (code "bad-record").
+    """
+    words = [str(value or "").strip().casefold() for value in values]
+    foreign = set(words).difference(_ALL)
+    if foreign:
+        raise bad_record(
+            f"{quoted(source)} names a split {secret(min(foreign))}. {GUARDED}",
+            f"Write {' or '.join(TRAIN_SPLITS)} or one of {', '.join(TEST_SPLITS)} into each line under "
+            f"'{SPLIT_COLUMN}'. Or give the column another name: then all records are for training.",
+        )
+    known = np.array([_plain(word) for word in words])
+    return {word: np.flatnonzero(known == word) for word in dict.fromkeys(known.tolist())}
+
+
+def split_column(columns: Iterable[str]) -> str | None:
+    """The column that says which split a row is of; None if there is none."""
+    return next((name for name in columns if name.casefold() == SPLIT_COLUMN), None)
+
+
+def splits_left_out(splits: Iterable[str], used: Iterable[str]) -> tuple[str, ...]:
+    """What is said of the splits of a source that are not used. Names of other folders may be those of persons."""
+    left = set(splits).difference(used)
+    named = [f"'{split}'" for split in sorted(left.intersection(_ALL))]
+    named += [counted(len(left) - len(named), "other")] * (len(left) > len(named))
+    return (f"Left out, because they have no labels, or dpfc takes another split: {', '.join(named)}.",) if left else ()
+
+
+def files_in(pattern: str, suffix: str) -> list[Path]:
+    """The files of a source: those of a folder, or that fit one name, sorted. Arguments as in `files_by_split`."""
     place = Path(pattern).expanduser()
     if place.is_dir():
         listed = [(pattern, sorted(p for p in place.rglob(f"*{suffix}") if p.is_file() and not is_clutter(p.name)))]
@@ -63,10 +118,7 @@ def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
         )
     found = [path for _, paths in listed for path in paths]
     refuse_twice(found, quoted)
-    splits: dict[str, list[Path]] = {}
-    for path in found:
-        splits.setdefault(_split(path), []).append(path)
-    return splits
+    return found
 
 
 def refuse_twice(files: Iterable[Path], named: Callable[[Path], str] = secret) -> None:
@@ -116,9 +168,17 @@ def _matching(name: str) -> list[Path]:
     return [Path(each) for each in names if os.path.isfile(each)]
 
 
-def _split(path: Path) -> str:
-    match = _WORDS.match(path.name) or _WORDS.fullmatch(path.parent.name)
-    return "train" if match is None or match[1] in TRAIN_SPLITS else match[1]
+def _word(path: Path, top: Path, find: Callable[[str], re.Match[str] | None]) -> str | None:
+    """The split that a file or its nearest folder is named as, if one is."""
+    below = path.parent.relative_to(top).parts if path.parent.is_relative_to(top) else ()
+    found = (find(name.casefold()) for name in (path.name, *below[::-1]))
+    # People keep all kinds of things in a folder 'dev' or 'external'.
+    word = next((match[1] for match in found if match), top.name if top.name in _TEST + TRAIN_SPLITS else None)
+    return None if word is None else _plain(word)
+
+
+def _plain(word: str) -> str:
+    return "train" if word in TRAIN_SPLITS else word
 
 
 _CLUTTER = frozenset(("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"))

@@ -153,7 +153,9 @@ def test_a_column_of_splits_makes_a_test_split_and_numbers_are_classes(tmp_path:
     place = written(tmp_path)
     rows = ["0,slide_0,train", "1,slide_1,train", "10,slide_2,test", "1,slide_3,val", "0,slide_4,test"]
     (tmp_path / "slides.csv").write_text("\n".join(["Target,Filename,Split", *rows]))
-    found = imported(tmp_path, place, classes=11)
+    told = list[str]()
+    found = imported(tmp_path, place, classes=11, warn=told.append)
+    assert [said.endswith(": 'val'.") for said in told] == [True]
     assert found.splits == {"train": 2, "test": 2}
     assert found.arrays("test")[1].tolist() == [[10], [0]]
     assert not found.manifest.grouped
@@ -303,6 +305,8 @@ BAD: list[tuple[dict[str, str], dict[str, object], str, str | None]] = [
     ({"line2": "p1,slide_2,normal"}, {"pool_by": "patient"}, "bad-record", "pool_by"),
     ({"head": "nobody,slide_id,label"}, {"pool_by": "patient"}, "missing", "group_column"),
     ({"head": "x,slide_id,split", "line0": "a,slide_0,all"}, {"label_column": "x"}, "bad-record", None),
+    # Another cut of the block, and not the ending of a slide.
+    ({"line0": "p1,slide_0.2,tumour"}, {}, "bad-record", "on_error"),
 ]
 
 

@@ -1,7 +1,7 @@
 """Tables of features as people have them: each is read right or refused, and nothing vanishes without a word."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -144,7 +144,7 @@ def test_a_table_is_read_as_another_reader_does_or_refused_however_it_is_written
             assert ours[:2] == (X.tolist(), LABELS) == independent(path, separator, mark, encoding, header), GRID[i]
             left = ([] if index is None else [index]) + ["site"] * ("beside" in kind)
             assert all((f"'{name}'" if name else "without a name") in " ".join(ours.remarks) for name in left)
-            assert bool(ours.remarks) == bool(left)
+            assert any(said.startswith("Left out") for said in ours.remarks) == bool(left)
         count["refused" if refused else "equal"] += 1
     assert count == {"equal": 135, "refused": 153}
 
@@ -214,7 +214,8 @@ def test_what_the_other_formats_do_not_use_is_named_too(tmp_path: Path) -> None:
     for split in ("train", "test", "val"):
         pq.write_table(pa.table({"f0": [1.5], "label": [0]}), tmp_path / "splits" / f"{split}.parquet")
     written(tmp_path / "splits", "more", "notes.txt")
-    assert found(tmp_path / "splits").remarks == ("Left out: 2 files (1 .txt, 1 .parquet).",)
+    said, more = found(tmp_path / "splits").remarks
+    assert (said.endswith(": 'val'."), more) == (True, "Left out: 1 file (1 .txt).")
     held: dict[str, Any] = {"X": X, "y": np.arange(4), "X_val": X, "age": np.arange(4)}
     np.savez(tmp_path / "a.npz", **held)
     save_file(held, tmp_path / "a.safetensors")
@@ -225,6 +226,33 @@ def test_what_the_other_formats_do_not_use_is_named_too(tmp_path: Path) -> None:
         told = list[str]()
         import_features(tmp_path / source, tmp_path / f"set of {source}", classes=4, warn=told.append)
         assert told == ["Left out: 2 arrays ('X_val', 'age')."]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_column_of_splits_says_which_rows_are_for_testing(tmp_path: Path, ending: str) -> None:
+    def written(splits: Sequence[object], name: str = "a") -> None:
+        table = pa.table({"f0": X[:, 0], "row": np.arange(4.0), "label": [0, 1, 2, 3], "Split": splits})
+        write = pa.csv.write_csv if ending == "csv" else pq.write_table
+        write(table, tmp_path / f"{name}.{ending}")
+
+    written(["Train", "val", "training", "test"])
+    with opened(tmp_path / f"a.{ending}") as tables:
+        parts = {
+            split: (table.rows(0, table.n)[:, 1].tolist(), table.y[:, 0].tolist())
+            for split, table in tables.splits.items()
+        }
+        assert parts == {"train": ([0, 2], [0, 2]), "test": ([3], [3])}
+        assert tables.remarks[0].endswith(": 'val'.")
+        # The number of a row is no feature, and only its name shows it.
+        assert any("'row'" in said for said in tables.remarks) == (ending == "csv")
+    for words in (["train", "test", "", "train"], [0, 1, 2, 3]):
+        written(words)
+        with refuses("bad-record"), opened(tmp_path / f"a.{ending}"):
+            pass
+    written(["train", "test", "train", "train"])
+    written(["test"] * 4, "test")
+    with refuses("conflict"), opened(tmp_path):
+        pass
 
 
 # Names

@@ -50,10 +50,11 @@ def test_train_and_test_folders_become_splits_in_sorted_order(tmp_path: Path) ->
 
 def test_the_splits_may_go_by_the_names_that_are_usual(tmp_path: Path) -> None:
     for train in ("train", "training"):
-        for test in ("test", "testing", "val", "valid", "validation"):
+        for test in ("test", "testing", "val", "valid", "validation", "dev"):
             place = tmp_path / f"{train}-{test}"
-            files(place, f"{train}/a/1.png", f"{train}/a/2.png", f"{test}/a/1.png")
-            assert sizes(opened(place)) == {"train": 2, "test": 1}
+            files(place, f"{train}/a/1.png", f"{train}/a/2.png", f"{test}/a/1.png", "external/a/1.png")
+            found = opened(place)
+            assert (sizes(found), found.remarks[0].endswith(": 'external'.")) == ({"train": 2, "test": 1}, True)
     files(tmp_path / "both", "train/a/1.png", "training/a/1.png")
     refused(tmp_path / "both", "bad-value")
     # A folder called train beside others is a class.
@@ -249,6 +250,17 @@ def test_a_table_may_lie_beside_the_pictures_of_a_split_or_above(tmp_path: Path,
     assert [": 1 picture." in said for said in found.remarks] == [True]
 
 
+def test_a_column_of_splits_says_which_pictures_are_for_testing(tmp_path: Path) -> None:
+    files(tmp_path, *(f"{i}.png" for i in range(5)))
+    rows = [f"{i}.png,{'ab'[i % 2]},{split}" for i, split in enumerate(("test", "train", "val", "TEST", "Training"))]
+    (tmp_path / "metadata.csv").write_text("\n".join(["file_name,label,Split", *rows]))
+    found = opened(tmp_path, classes=("a", "b"))
+    assert {name: values(split).tolist() for name, split in found.splits.items()} == {"train": [1, 4], "test": [0, 3]}
+    assert [said.endswith(": 'val'.") for said in found.remarks] == [True]
+    (tmp_path / "metadata.csv").write_text("\n".join(["file_name,label,split", *rows, "5.png,a,fold 1"]))
+    refused(tmp_path, "bad-record", classes=("a", "b"))
+
+
 def test_folders_of_classes_come_before_a_table_unless_its_column_is_named(tmp_path: Path) -> None:
     """A set that was extracted by its folders stays the same set when a table is put there."""
     files(tmp_path, "a/0.png", "b/1.png")
@@ -256,6 +268,7 @@ def test_folders_of_classes_come_before_a_table_unless_its_column_is_named(tmp_p
     (tmp_path / "metadata.csv").write_text("file_name,label\na/0.png,x\nb/1.png,y\n")
     found = opened(tmp_path)
     assert (found.classes, found.splits["train"].listing) == (("a", "b"), before)
+    assert ["metadata.csv" in said for said in found.remarks] == [True]
     assert opened(tmp_path, label_column="label", classes=("y", "x")).splits["train"].labels.tolist() == [1, 0]
     assert "label_column" in refused(tmp_path, "conflict", classes=("x", "y")).remedy
 

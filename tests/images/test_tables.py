@@ -8,6 +8,7 @@ import json
 import os
 import tracemalloc
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +99,18 @@ def test_columns_splits_and_files_that_are_not_used_are_named(kind: str, tmp_pat
     source = whole(kind, tmp_path / "x")
     (tmp_path / "x" / "cache.arrow").touch()
     said = open_images(source, geometry=SQUARE).remarks
-    expected = ["1 column (who)", "another split: test."] + ["1 file (1 .arrow)"] * (kind == "arrow")
+    expected = ["1 column (who)", "another split: 'test'."] + ["1 file (1 .arrow)"] * (kind == "arrow")
     assert len(said) == len(expected)
     assert all(any(part in each for each in said) for part in expected)
     assert len(open_images(source, geometry=SQUARE, group_by=rule_of("column:who")).remarks) == len(said) - 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_for_testing_are_never_trained_on(kind: str, tmp_path: Path) -> None:
+    for i, (split, code) in enumerate((("train", None), ("test", "conflict"), ("fold 1", "bad-record"))):
+        held = table([png(0), png(1)], [0, 1], split=pa.array(["train", split]))
+        with refuses(code) if code else nullcontext():
+            open_images(made(kind, tmp_path / f"{i}", train=held), geometry=SQUARE)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -491,9 +500,11 @@ def test_what_says_where_the_files_of_a_folder_are_is_checked(tmp_path: Path) ->
 def test_old_versions_name_the_classes_beside_the_stream(tmp_path: Path) -> None:
     bare = table([png(0), png(1)], [0, 1]).replace_schema_metadata(None)
     folder = save(tmp_path / "x", bare)
-    (folder / "dataset_info.json").write_text('{"features": {"label": {"names": ["flu", "cold"]}}}')
-    found = open_images(f"arrow:{folder}", geometry=SQUARE, classes=("cold", "flu"))
-    assert found.splits["train"].labels.tolist() == [1, 0]
+    # Cards of the hub have the names as an object.
+    for names in ('["flu", "cold"]', '{"1": "cold", "0": "flu"}'):
+        (folder / "dataset_info.json").write_text(f'{{"features": {{"label": {{"names": {names}}}}}}}')
+        found = open_images(f"arrow:{folder}", geometry=SQUARE, classes=("cold", "flu"))
+        assert found.splits["train"].labels.tolist() == [1, 0]
 
 
 def test_a_folder_that_was_not_saved_says_what_to_write(tmp_path: Path) -> None:

@@ -99,10 +99,12 @@ def test_the_label_of_img2datasets_json_is_under_the_key_that_is_named(tmp_path:
     assert error.fields["parameter"] == "label_column"
     assert opened(packed(tmp_path, facts), label_column="breed").splits["train"].labels.tolist() == [2]
     assert opened(packed(tmp_path, facts), label_column="kind", classes=("dog", "cat")).splits["train"].labels == [1]
-    # A class of its own comes before the .json unless a key is named.
+    # Nobody can know which of two labels is the right one.
+    assert opened(packed(tmp_path, {"label": 1.0 * 3, "key": 1}, ("0.cls", b"3.0"))).splits["train"].labels == [3]
     both = packed(tmp_path, {"label": 3}, ("0.cls", b"1"))
-    assert opened(both).splits["train"].labels.tolist() == [1]
-    assert opened(both, label_column="label").splits["train"].labels.tolist() == [3]
+    assert refused(both, "bad-record").fields["parameter"] == "label_column"
+    for column, label in (("cls", 1), ("label", 3)):
+        assert opened(both, label_column=column).splits["train"].labels.tolist() == [label]
 
 
 def test_a_json_without_a_label_is_refused(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ CLASSES = ("a", "b")
 
 def test_names_of_persons_are_known_however_they_are_written() -> None:
     persons = "PatientID,patient id,Patient-Number,subject,Subjects,anon_subject_id,case_submitter_id,groups,id,ID,MRN"
+    persons += ",record_id,PTID,RID,eid,sub,USUBJID"
     others = "label,age,patient_age,PatientSex,file_name,name,key,caption,f17,grid,staircase"
     assert all(map(names_persons, (*persons.split(","), *USUAL_NAMES)))
     assert not any(map(names_persons, others.split(",")))

@@ -1,11 +1,12 @@
 """Which files a pattern, a folder or a table means, and which split each belongs to."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.sources.split_files import expanded, files_by_split, inside, is_clutter, splits_by_role
+from dpfc_cli.sources.split_files import expanded, files_by_split, files_in, inside, is_clutter, splits_by_role
 from tests.support import refuses
 
 
@@ -18,18 +19,41 @@ def test_braces_expand_as_a_shell_expands_them() -> None:
             expanded(bad)
 
 
-def test_splits_go_by_file_or_folder_name(tmp_path: Path) -> None:
-    names = ("train-0.tar", "training/1.tar", "training-2.tar", "deep/test/0.tar", "testing-3.tar", "trainer.tar")
-    for name in (*names, "validation.0.tar", ".hidden.tar", "x.txt"):
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("train-0 training/1 training-2 TRAIN3", {"train": 4}),
+        ("train-0 deep/test/0 testing-3 validation.0", {"train": 1, "test": 1, "testing": 1, "validation": 1}),
+        ("train-0 Dev-0 eval/0 holdout_0 external/a/0", {"train": 1, "dev": 1, "eval": 1, "holdout": 1, "external": 1}),
+        ("scans_train scans-test a/test_set/b/0", {"train": 1, "test": 2}),
+        # Without files that say so, all that say nothing else are for training.
+        ("0 trainer a/latest .hidden", {"train": 3}),
+        ("0 test-0", {"train": 1, "test": 1}),
+        ("blood-test-0 blood-test-1", {"train": 2}),
+        ("train-0 trainer", None),
+        ("train/0 unseen/0", None),
+    ],
+)
+def test_splits_go_by_file_or_folder_name(tmp_path: Path, names: str, expected: dict[str, int] | None) -> None:
+    for name in names.split():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
-    found = {split: [p.name for p in paths] for split, paths in files_by_split(str(tmp_path), ".tar").items()}
-    assert found == {
-        "train": ["train-0.tar", "trainer.tar", "1.tar", "training-2.tar"],
-        "test": ["0.tar"],
-        "testing": ["testing-3.tar"],
-        "validation": ["validation.0.tar"],
-    }
+        (tmp_path / f"{name}.tar").write_bytes(b"")
+    with nullcontext() if expected else refuses("conflict"):
+        found = files_by_split(str(tmp_path), ".tar")
+        assert {split: len(paths) for split, paths in found.items()} == expected
+    assert len(files_in(str(tmp_path), ".tar")) == len(names.replace(".hidden", "").split())
+
+
+def test_what_the_folder_of_all_is_called_counts_if_it_can_mean_nothing_else(tmp_path: Path) -> None:
+    for folder, split in (("test", "test"), ("dev", "train"), ("test data", "train")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "0.tar").touch()
+        for pattern in (folder, f"{folder}/*.tar", f"{folder}/0.tar"):
+            assert list(files_by_split(str(tmp_path / pattern), ".tar")) == [split]
+
+
+def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes(b"")
     for missing in ("nowhere", "{0..1}.tar", "*.parquet"):
         with pytest.raises(UserError) as caught:
             files_by_split(str(tmp_path / missing), ".tar")
