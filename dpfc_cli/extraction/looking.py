@@ -58,6 +58,9 @@ def look_through(wanted: Extraction, usable: Path | None = None) -> Looked:
     made_of = checked(wanted)
     if usable is not None:
         outputs.check(usable, (".csv", ".jsonl", ".ndjson"))
+        if made_of.asked.preparation.geometry is None:
+            what = "Pictures that have another size than the first one would be left out of the table."
+            raise conflict(what, f"Give {parameter('image_size')}.", parameter="image_size")
     tell = wanted.progress or (lambda stage, done, total: None)
     folder, faults = folder_of(wanted), Faults()
     here = all(remote.place.is_file() for remote in catalogue.files_of(wanted.source, made_of.data_dir)[1])

@@ -24,7 +24,7 @@ def scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("scans")
 
 
-def looked(usable: Path | None = None, **more: Any) -> Looked:
+def looked(usable: Path | None = None, /, **more: Any) -> Looked:
     wanted = Extraction("imagefolder:scans", classes=("a", "b"), out="set", warn=lambda said: None, **more)
     return look_through(wanted, usable)
 
@@ -73,8 +73,11 @@ def test_a_table_without_the_lines_that_cannot_be_used_is_written_and_makes_a_se
     (scans / "extra.png").write_bytes((scans / "a/p0/0.png").read_bytes())
     cut = scans / "b/p1/2.png"
     cut.write_bytes(cut.read_bytes()[:60])
+    asked = {"each_record_is_a_person": True, "label_column": "label"}
+    with refuses("conflict", parameter="image_size"):
+        looked(Path("usable.csv"), **asked)
     with refuses("bad-record") as refused:
-        looked(each_record_is_a_person=True, label_column="label", usable=Path("usable.csv"))
+        looked(Path("usable.csv"), **asked, image_size=16)
     found = refused.value.fields["problems"]
     assert isinstance(found, list)
     # Lines that can be no records, labels, and pictures. Of one line two things may be wrong.
