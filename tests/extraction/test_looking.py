@@ -24,7 +24,7 @@ def scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("scans")
 
 
-def looked(usable: Path | None = None, /, **more: Any) -> Looked:
+def looked(usable: Path | None = None, **more: Any) -> Looked:
     wanted = Extraction("imagefolder:scans", classes=("a", "b"), out="set", warn=lambda said: None, **more)
     return look_through(wanted, usable)
 
@@ -33,14 +33,17 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_made(scans: Path) -> N
     cut, wide = scans / "a/p0/0.png", scans / "b/p1/3.png"
     cut.write_bytes(cut.read_bytes()[:60])
     Image.new("RGB", (17, 16)).save(wide)
-    with refuses("conflict") as refused:
-        looked(usable=Path("usable.csv"))
-    found = refused.value.fields["problems"]
-    assert isinstance(found, list)
-    assert [each["fields"].get("parameter") for each in found] == ["each_record_is_a_person", "usable", "on_error"]
-    (listed,) = Path("features").iterdir()
-    assert all(name in listed.read_text() for name in (str(cut), str(wide)))
-    assert listed.name == "set.refused.txt"
+    for more, usable in (({}, []), ({"usable": Path("usable.csv"), "image_size": 16}, ["usable"])):
+        with refuses("conflict") as refused:
+            looked(**more)
+        found = refused.value.fields["problems"]
+        assert isinstance(found, list)
+        named = [each["fields"].get("parameter") for each in found]
+        assert named == ["each_record_is_a_person", *usable, "on_error"]
+        (listed,) = Path("features").iterdir()
+        # What is brought to a size may have any.
+        assert [name in listed.read_text() for name in (str(cut), str(wide))] == [True, not usable]
+        assert listed.name == "set.refused.txt"
 
 
 def test_what_is_right_is_counted(scans: Path) -> None:
