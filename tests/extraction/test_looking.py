@@ -33,7 +33,8 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_made(scans: Path) -> N
     cut, wide = scans / "a/p0/0.png", scans / "b/p1/3.png"
     cut.write_bytes(cut.read_bytes()[:60])
     Image.new("RGB", (17, 16)).save(wide)
-    for more, usable in (({}, []), ({"usable": Path("usable.csv"), "image_size": 16}, ["usable"])):
+    cases: Any = (({}, []), ({"usable": Path("usable.csv"), "image_size": 16}, ["usable"]))
+    for more, usable in cases:
         with refuses("conflict") as refused:
             looked(**more)
         found = refused.value.fields["problems"]
