@@ -84,7 +84,11 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         # A quarter of them lie on their side.
         turned[ORIENTATION] = 6 if i % 4 == 0 else 1
         picture = Image.fromarray(rng.integers(0, 256, (*rng.integers(18, 60, 2), 3), np.uint8))
-        for path in (top / "train" / f"c{i % 2}" / name, top / "test" / f"c{i // 12}" / name, top / "photos" / name):
+        for path in (
+            top / "data" / "train" / f"c{i % 2}" / name,
+            top / "data" / "test" / f"c{i // 12}" / name,
+            top / "photos" / name,
+        ):
             path.parent.mkdir(parents=True, exist_ok=True)
             picture.save(path, exif=turned)
     with pytest.MonkeyPatch.context() as patch:
@@ -93,6 +97,8 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         patch.setitem(MODELS, "vit-ti16", replace(MODELS["vit-ti16"], **small))
         options: dict[str, Any] = {"model": "vit-ti16", "weights": str(file), "preprocess": "native", "pool": "mean"}
         options["classes"] = ["c0", "c1"]
-        made = extract(f"imagefolder:{top}", out=top / "set", exif=True, dtype="float32", batch=7, **options).features
+        made = extract(
+            f"imagefolder:{top / 'data'}", out=top / "set", exif=True, dtype="float32", batch=7, **options
+        ).features
         assert made is not None
         yield Scene(top / "photos", made, head_of(made), str(file))
