@@ -26,7 +26,7 @@ from tests.support import commands, parsed, typed
 
 DOCS = Path(__file__).parents[1] / "docs"
 README = DOCS.parent / "README.md"
-PAGES = [README, README.with_name("CHANGELOG.md"), DOCS.parent / "sample_data/README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [README, README.with_name("CHANGELOG.md"), DOCS.parent / "sample_data/README.md", *sorted(DOCS.rglob("*.md"))]
 
 
 FENCED = re.compile(r"^ *```(?P<kind>\w*)\n(?P<body>.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -94,7 +94,7 @@ def headings(text: str) -> set[str]:
 
 
 def test_the_tests_that_the_audit_names_exist() -> None:
-    page = (DOCS / "audit.md").read_text("utf-8")
+    page = (DOCS / "extensions/audit.md").read_text("utf-8")
     tests = DOCS.parent / "tests"
     defined = {
         name
@@ -107,7 +107,7 @@ def test_the_tests_that_the_audit_names_exist() -> None:
 
 def test_every_page_is_reached_from_the_readme() -> None:
     linked = set(re.findall(r"\]\(docs/([^)#\s]+)", README.read_text("utf-8")))
-    assert {path.name for path in DOCS.glob("*.md")} <= linked
+    assert {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} <= linked
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
@@ -115,7 +115,7 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     assert len(entries) == len(set(entries))
     # These are made for the site, of what lies outside docs/ and of docstrings.
     made = {"index.md", "changelog.md", "core.md", "reference.md", "sample_data.md"}
-    assert set(entries) == {path.name for path in DOCS.glob("*.md")} | made
+    assert set(entries) == {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} | made
 
 
 def test_the_readme_names_every_command() -> None:

@@ -138,7 +138,7 @@ def test_the_first_figures_that_a_reader_sees_are_trainings_of_the_product() -> 
 
 
 def test_the_tables_of_federations() -> None:
-    page, kept = (ROOT / "docs/federation.md").read_text("utf-8"), federation.Kept(ROOT / federation.RESULTS, None)
+    page, kept = (ROOT / "docs/extensions/federation.md").read_text("utf-8"), federation.Kept(ROOT / federation.RESULTS, None)
     for table in federation.TABLES:
         made = "\n".join(table(kept, 5))
         assert f"\n\n{made}\n" in page
