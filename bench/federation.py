@@ -1,4 +1,4 @@
-"""What several sites reach together and apart: the tables of docs/extensions/federation.md.
+"""What several sites reach together and apart: the tables of docs/extensions/federation.md and bench/tables/federation.md.
 
     python -m bench.federation FOLDER… --sites 5 20 --epsilon 1 0.5 4 --seeds 5
 

@@ -321,8 +321,9 @@ def test_the_tutorial_says_what_happens(reader: Reader) -> None:
     assert not list(reader.folder.iterdir()), "it cleans up"
 
 
-def test_the_page_on_python_says_what_happens(reader: Reader) -> None:
-    page = DOCS / "python.md"
+@pytest.mark.parametrize("name", ["python.md", "extensions/sklearn.md"])
+def test_the_pages_on_python_say_what_happens(reader: Reader, name: str) -> None:
+    page = DOCS / name
     reader.follow(Block(kind="python", body=code_of(page.read_text("utf-8")), exit_code=0))
     for block in blocks_of(page):
         if block.kind == "text":
