@@ -17,9 +17,9 @@ import numpy as np
 
 from bench import cells, synthetic
 from bench.cells import Cell
+from dpfc_cli.extensions.planning import forecast as forecasts
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.planning import forecast as forecasts
 
 RESULTS = Path("bench/results/forecasts.jsonl")
 EPSILONS = (0.1, 1.0, 8.0)
@@ -158,8 +158,8 @@ def verdict(results: Sequence[Result]) -> str:
     return (
         f"{held} of {len(results)} intervals hold what then happened. Between real sets the points are off by "
         f"{statistics.median(map(abs, errors.values())):.1f} in the median, and the steps from one ε to the next by "
-        f"{statistics.median(steps):.1f}. For made-up sets, whose stand-in is another draw of their kind, the points are "
-        f"off by {statistics.median(drawn):.1f} in the median and {max(drawn):.1f} at worst."
+        f"{statistics.median(steps):.1f}. For made-up sets, whose stand-in is another draw of their kind, the points "
+        f"are off by {statistics.median(drawn):.1f} in the median and {max(drawn):.1f} at worst."
     )
 
 
