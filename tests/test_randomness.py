@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 import dpfc_cli as dpfc
-from dpfc_cli.estimator import PrivateClassifier
 from dpfc_cli.evaluation.private import prepare, release
 from dpfc_cli.evaluation.request import PrivateScoring
+from dpfc_cli.extensions.sklearn.estimator import PrivateClassifier
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dpfc_cli.inventory import Inventory
 
 
-@command("list")
+@command("list", panel="Pictures and heads")
 def list_(
     full: Full = False,
     as_json: Annotated[bool, JSON] = False,

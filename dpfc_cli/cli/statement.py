@@ -9,7 +9,7 @@ from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
 from dpfc_cli.options import Option
 
 
-@command("statement")
+@command("statement", panel="Pictures and heads")
 def statement(
     head: Annotated[Path | None, NEWEST] = None,
     records_per_person: Annotated[

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dpfc_cli.training.run import Trained
 
 
-@command("train", Request, when_stopped="This run charged nothing and wrote no head.")
+@command("train", Request, panel="Train a classifier", when_stopped="This run charged nothing and wrote no head.")
 def train(
     features: Annotated[
         str | None, Option("Feature set, by path or name. Default: the newest one.", metavar="SET")

@@ -13,7 +13,7 @@ from dpfc_cli.heads.signature import Checking
 from dpfc_cli.show.document import Facts, page
 
 
-@command("verify", Checking)
+@command("verify", Checking, panel="Pictures and heads")
 def verify(
     head: Annotated[Path | None, NEWEST] = None,
     full: Full = False,
