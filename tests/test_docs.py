@@ -94,18 +94,6 @@ def headings(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_the_tests_that_the_audit_names_exist() -> None:
-    page = (DOCS / "extensions/audit.md").read_text("utf-8")
-    tests = DOCS.parent / "tests"
-    defined = {
-        name
-        for path in tests.rglob("test_*.py")
-        for name in re.findall(r"^def (test_\w+)\(", path.read_text("utf-8"), re.MULTILINE)
-    }
-    assert set(re.findall(r"`(test_\w+)", page)) <= defined
-    assert all((tests.parent / path).exists() for path in re.findall(r"`((?:tests|dpfc_cli)/[\w/]+\.py)`", page))
-
-
 def test_every_page_is_reached_from_the_readme() -> None:
     linked = set(re.findall(r"\]\(docs/([^)#\s]+)", README.read_text("utf-8")))
     assert {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} <= linked
@@ -346,15 +334,16 @@ def test_the_table_of_exit_codes_is_that_of_the_program() -> None:
     }
 
 
-def test_the_page_on_security_names_tests_that_there_are_and_counts_what_is_planted() -> None:
-    page, root = (DOCS / "security.md").read_text(encoding="utf-8"), DOCS.parent
-    assert all((root / path).is_file() for path in re.findall(r"`((?:tests|dpfc_cli)/[\w/]+\.py)", page))
-    for path, name in re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_names_tests_that_there_are_and_counts_what_is_planted(page: Path) -> None:
+    text, root = page.read_text("utf-8"), DOCS.parent
+    assert all((root / path).is_file() for path in re.findall(r"`((?:tests|dpfc_cli)/[\w/]+\.py)", text))
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text):
         assert f"def {name}(" in (root / path).read_text("utf-8"), name
-    promises = page.partition("| promise |")[2].partition("\n\n")[0].splitlines()[2:]
+    promises = text.partition("| promise | test |")[2].partition("\n\n")[0].splitlines()[2:]
     # Rows in bold are titles of the rows below them.
     assert [row for row in promises if not row.startswith("| **") and not 1 <= row.count("::test_") <= 2] == []
-    for count, lists in re.findall(r"^\|[^|]+\| (\d+) \| (.+) \|$", page, re.M):
+    for count, lists in re.findall(r"^\|[^|]+\| (\d+) \| (.+::\w+`) \|$", text, re.M):
         named = re.findall(r"`([\w/]+)\.py::(\w+)`", lists)
         planted = (getattr(import_module(path.replace("/", ".")), name) for path, name in named)
         assert int(count) == sum(map(len, planted)), lists
