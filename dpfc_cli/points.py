@@ -3,8 +3,10 @@
 | group | name | value |
 | --- | --- | --- |
 | `dpfc.commands` | the command | a function that `cli.app.command` registers |
+| `dpfc.decoders` | any | an `images.kinds.Kind` of picture files |
 | `dpfc.methods` | the method | a `methods.method.Method` |
 | `dpfc.names` | a name of `import dpfc_cli` | what it stands for |
+| `dpfc.sources` | a data set, or with a colon a format before a path | an `images.sets.DataSet` |
 
 The extensions of dpfc (`dpfc_cli.extensions`) are added in the same way as the packages of others.
 """
