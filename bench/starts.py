@@ -100,7 +100,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     wanted = [replace(cell, seed=seed) for row in rows.values() for cell in row for seed in range(given.seeds)]
     done = cells.run([optimum, *wanted], given.results, given.workers)
     print("\n".join([*table(rows, given.epsilons, given.seeds, done), *summary(rows, given.seeds, done)]))
-
     print(f"The vectors alone: {alone(given.data):.1f}. Without noise: {done[optimum.key]:.1f}.")
 
 
