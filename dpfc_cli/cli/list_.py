@@ -67,7 +67,7 @@ def _document(found: "Inventory") -> Document:
     # Of a ledger that cannot be read nobody knows.
     if any(each.charges != 0 for each in found.sets):
         none = "There is none here. 'dpfc budget' shows the states of charges: what was written lies elsewhere, and a "
-        none += "private training that was stopped goes on with its command."
+        none += "private training that was stopped resumes with its command."
     no_heads = Words(none)
     seeded = [Words(SEEDED)] if any(each.seeded for each in found.heads) else []
     last = None if found.failed is None else found.failed.what

@@ -168,7 +168,7 @@ def serve(
             f"{quoted(plan)} is not the plan of {parameter('digest')}.",
             "Compare the digest with the other operators again. If they have another one, ask for their plan.",
         )
-    stop.stands = "'dpfc budget' says whether the plan is charged. The same command goes on."
+    stop.stands = "'dpfc budget' says whether the plan is charged. The same command resumes."
     made = answer(site, socket, observer, answer_every)
     # Of one that was written before, the ledger has the name.
     head = str(made.path if isinstance(made, Trained) else made.head)
@@ -178,7 +178,7 @@ def serve(
     display.facts(f"Site {name} is done", [("head", head), ("SHA-256", str(made.sha256))])
 
 
-@command("federation-run", panel="Federation", when_stopped="The sites wait. The same command goes on.")
+@command("federation-run", panel="Federation", when_stopped="The sites wait. The same command resumes.")
 def run(
     plan: Plan,
     sockets: Annotated[Path, Option("The folder in which site NAME answers at NAME.sock.", metavar="FOLDER")],
