@@ -21,7 +21,7 @@ from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.oracle import Progress
 from dpfc_cli.privacy.queries import Grid
 from dpfc_cli.privacy.sums import Summed
-from dpfc_cli.processes import LostError, Processes
+from dpfc_cli.extensions.engine.processes import LostError, Processes
 from dpfc_cli.training.machine import check_devices, shelf_for
 
 

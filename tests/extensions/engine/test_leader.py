@@ -17,9 +17,9 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.passes import Part
 from dpfc_cli.privacy.sums import Summed
-from dpfc_cli.processes import LostError
-from dpfc_cli.training import distributed as serving
-from dpfc_cli.training.distributed import Leader, digest_of, reached, serve, verify_part
+from dpfc_cli.extensions.engine.processes import LostError
+from dpfc_cli.extensions.engine import leader as serving
+from dpfc_cli.extensions.engine.leader import Leader, digest_of, reached, serve, verify_part
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request, facts_of
 from dpfc_cli.training.train import finish, plan

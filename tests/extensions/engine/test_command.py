@@ -13,13 +13,13 @@ import pytest
 from safetensors.numpy import load_file
 
 import dpfc_cli as library
-from dpfc_cli import processes
+from dpfc_cli.extensions.engine import processes
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.file import ledger_path
 from tests.cli.conftest import Dpfc
 from tests.support import LOST
-from tests.training.test_distributed import Alone
+from tests.extensions.engine.test_leader import Alone
 
 N, D, M = 9000, 4, 3
 """More than one block, so that both processes have records."""
@@ -125,7 +125,7 @@ def by_hand_over_ipv6(number: int, port: int) -> dict[str, str]:
 LISTENING = """
 import os
 import numpy as np
-from dpfc_cli.processes import joined
+from dpfc_cli.extensions.engine.processes import joined
 
 found = joined()
 large = 2.0**51 + np.arange(2**22 + 5)
