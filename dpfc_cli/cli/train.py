@@ -27,7 +27,9 @@ def added() -> list[Any]:
     return [points.load("dpfc.options", each, type) for each in points.added("dpfc.options")]
 
 
-@command("train", Request, *added(), panel="Train a classifier", when_stopped="This run charged nothing and wrote no head.")
+@command(
+    "train", Request, *added(), panel="Train a classifier", when_stopped="This run charged nothing and wrote no head."
+)
 def train(
     features: Annotated[
         str | None, Option("Feature set, by path or name. Default: the newest one.", metavar="SET")

@@ -34,7 +34,7 @@ class Summing(Protocol):
 
 
 class Alone:
-    """This process sums all records."""
+    """One process sums all records: this one."""
 
     def verify(self, features: "FeatureSet", split: str, facts: "Facts", progress: "Progress | None" = None) -> None:
         features.verify(split, progress)

@@ -89,7 +89,8 @@ class _Service:
         import jax
 
         # Process 0 answers the others before it goes. The runtime aborts one whose question is lost.
-        jax.distributed.shutdown()
+        end: Any = jax.distributed.shutdown
+        end()
 
 
 class Processes:
@@ -132,11 +133,8 @@ class Processes:
         return self._broadcast(b"", length)
 
     def _broadcast(self, message: bytes, length: int) -> bytes:
-        if not length:
-            return b""
-        padded = np.frombuffer(message.ljust(length + -length % 8, b"\0"), np.int64).copy()
-        if not message:
-            padded = np.zeros(-(-length // 8), np.int64)
+        padded = np.zeros(-(-length // 8), np.int64)
+        padded.view(np.uint8)[: len(message)] = np.frombuffer(message, np.uint8)
         return self._added(padded).tobytes()[:length]
 
     def gathered(self, value: str) -> list[str]:
@@ -292,7 +290,7 @@ def _use_network_of(address: str, environment: Mapping[str, str]) -> None:
 
 def meet(processes: Processes) -> None:
     """Wait until all processes are there. UserError if they run different code, or do not add exactly."""
-    versions = sorted(set(processes.gathered(f"{__version__} ({code_digest("dpfc_cli")[:16]})")))
+    versions = sorted(set(processes.gathered(f"{__version__} ({code_digest('dpfc_cli')[:16]})")))
     if len(versions) > 1:
         raise conflict(
             f"The processes run different code of dpfc: {', '.join(map(printable, versions))}.",
