@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | `dpfc.commands` | the command | a function that `cli.app.command` registers |
 | `dpfc.methods` | the method | a `methods.method.Method` |
+| `dpfc.options` | any | an `Options` class for `dpfc train`; `around(features)`: a context with more of the `Request` |
 | `dpfc.names` | a name of `import dpfc_cli` | what it stands for |
 
 The extensions of dpfc (`dpfc_cli.extensions`) are added in the same way as the packages of others.
