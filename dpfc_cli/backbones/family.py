@@ -52,6 +52,13 @@ class Backbone(ABC):
     def _compute(self, whole: "np.ndarray") -> "jax.Array":
         """Compute the features on the device: from uint8 (batch, H, W, C) to float32 (batch, dim)."""
 
+    def traced(self, pixels: "jax.Array") -> "jax.Array":
+        """What is computed, from uint8 (B, H, W, C) to float32 (B, dim), as a function that JAX can trace.
+
+        UserError: JAX does not compute it.
+        """
+        raise unsupported(f"The backbone {self.name} is not computed by JAX.", "Export the head alone.")
+
     def __call__(self, pixels: "np.ndarray") -> "np.ndarray":
         """The features, float32 (B, dim), of pictures, uint8 (B, H, W, C), for any B.
 

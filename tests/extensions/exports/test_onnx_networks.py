@@ -76,7 +76,7 @@ def exported(backbone: Any, shape: tuple[int, int, int], folder: Path) -> tuple[
     head = head_over(backbone.dim, backbone.describe())
     network = Network(backbone=backbone, input=shape, said="")
     path = folder / "both.onnx"
-    for ending, parts in target.files(head, {}, network, path.name).items():
+    for ending, parts in target.model(head, {}, network, path.name).items():
         path.with_name(path.name + ending).write_bytes(b"".join(parts))
     return path, head
 
