@@ -117,7 +117,7 @@ def test_what_cannot_be_is_refused_before_anything_is_fetched_and_on_loading() -
 def test_published_weights_are_recognised_by_their_repository() -> None:
     """Widths, depth and patches are those of vit-l16, too. The pictures would be prepared in a wrong way."""
     for weights in ("hf:owkin/phikon-v2", "hf:owkin/phikon-v2/model.safetensors", "hf:Owkin/Phikon-v2"):
-        for name in ("vit-l16", "scattering", "convnext-t"):
+        for name in ("vit-l16", "scattering"):
             with refuses("conflict", match=f"of phikon-v2, .*{name}", parameter="weights"):
                 backbones.check(backbones.Wanted(name=name, weights=weights))
         backbones.check(backbones.Wanted(name="phikon-v2", weights=weights))
