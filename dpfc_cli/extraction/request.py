@@ -183,8 +183,8 @@ class Extraction(Making):
         choices=POOLINGS,
     )
     preprocess: str | None = option(
-        f"How pictures are resized and cropped for the model: {listed(PREPROCESS)}. Default: the model's own: paper for "
-        "vision transformers, native for those of clinical fields and for models of other libraries.",
+        f"How pictures are resized and cropped for the model: {listed(PREPROCESS)}. Default: the model's own: native "
+        "for models of clinical fields and of other libraries, paper for all others.",
         HOW,
         metavar="NAME",
         choices=PREPROCESS,

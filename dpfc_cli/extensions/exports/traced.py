@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core
 
 from dpfc_cli.errors import unsupported
 from dpfc_cli.extensions.exports.graph import Graph
@@ -46,7 +45,7 @@ def nodes(graph: Graph, pixels: str, shape: Shape, function: Callable[[jax.Array
         UserError: the function has an operation that is not in the tables below.
 
     """
-    traced = jax.make_jaxpr(function)(jax.ShapeDtypeStruct(shape, np.uint8))
+    traced = jax.make_jaxpr(function)(np.zeros(shape, np.uint8))
     work = _Work(graph, pixels)
     (result,) = work.run(traced, [_Seen(pixels, shape)])
     return work.batched(work.whole(result, traced.out_avals[0].shape))
@@ -59,25 +58,27 @@ class _Work:
         self.graph = graph
         self._count = graph("Slice", graph("Shape", pixels), _ints(0), _ints(1))
 
-    def run(self, closed: core.ClosedJaxpr, inputs: Sequence[_Value]) -> list[_Value]:
+    def run(self, closed: Any, inputs: Sequence[_Value]) -> list[_Value]:
         jaxpr = closed.jaxpr
         given = (*map(np.asarray, closed.consts), *inputs)
         values: dict[Any, _Value] = dict(zip((*jaxpr.constvars, *jaxpr.invars), given, strict=True))
 
         def value(of: Any) -> _Value:
-            return np.asarray(of.val, of.aval.dtype) if isinstance(of, core.Literal) else values[of]
+            return np.asarray(of.val, of.aval.dtype) if hasattr(of, "val") else values[of]
 
         for each in jaxpr.eqns:
             values.update(zip(each.outvars, self.computed(each, [value(of) for of in each.invars]), strict=True))
         return [value(of) for of in jaxpr.outvars]
 
-    def computed(self, equation: core.JaxprEqn, inputs: list[_Value]) -> list[_Value]:
+    def computed(self, equation: Any, inputs: list[_Value]) -> list[_Value]:
         name, said, shapes = equation.primitive.name, equation.params, [each.aval.shape for each in equation.outvars]
         if name == "broadcast_in_dim":
             shape = np.ones(len(shapes[0]), int)
             shape[list(said["broadcast_dimensions"])] = inputs[0].shape
             return [self.reshaped(inputs[0], tuple(shape.tolist()))]
         if name in _ELEMENTWISE and any(isinstance(each, _Seen) for each in inputs):
+            # A single number meets arrays.
+            inputs = [self.reshaped(each, each.shape or (1,) * len(shapes[0])) for each in inputs]
             made = _ELEMENTWISE[name](self.graph, *map(_node, inputs), **said)
             return [_Seen(made, np.broadcast_shapes(*(each.shape for each in inputs)))]
         inner = said.get("jaxpr", said.get("call_jaxpr"))
@@ -88,7 +89,7 @@ class _Work:
             fixed = said["num_consts"]
             rows = ([self.row(each, i) for each in whole[fixed:]] for i in range(said["length"]))
             steps = zip(*(self.run(inner, [*whole[:fixed], *row]) for row in rows), strict=True)
-            return [_Seen(_stack(self, shape, *each, axis=0), shape) for each, shape in zip(steps, shapes, strict=True)]
+            return [self.stacked(each, shape) for each, shape in zip(steps, shapes, strict=True)]
         if not any(isinstance(each, _Seen) for each in whole):
             known = equation.primitive.bind(*whole, **said)
             return [np.asarray(each) for each in (known if equation.primitive.multiple_results else [known])]
@@ -101,6 +102,9 @@ class _Work:
         if isinstance(value, np.ndarray):
             return np.asarray(value[i])
         return _Seen(self.graph("Gather", value.name, np.int64(i), axis=1), value.shape[1:])
+
+    def stacked(self, rows: Sequence[_Value], shape: Shape) -> _Value:
+        return _Seen(_stack(self, shape, *(self.whole(each, shape[1:]) for each in rows), axis=0), shape)
 
     def reshaped(self, value: _Value, shape: Shape) -> _Value:
         if isinstance(value, np.ndarray):
@@ -159,7 +163,7 @@ def _product(work: _Work, shape: Shape, *factors: _Value, dimension_numbers: Any
     (ours, theirs), (our_batch, their_batch) = dimension_numbers
     batch, ranks = len(our_batch), (len(x.shape), len(y.shape))
     ordered = (ours, theirs, our_batch, their_batch) == ((ranks[0] - 1,), (batch,), *[tuple(range(batch))] * 2)
-    if ordered and (ranks == (batch + 2, batch + 2) or (ranks[1] == 2 and isinstance(y, np.ndarray))):
+    if ordered and (ranks == (batch + 2, batch + 2) or (batch == 0 and ranks[1] == 2 and isinstance(y, np.ndarray))):
         return work.graph("MatMul", *map(_node, factors))
     left, right = string.ascii_lowercase[: len(x.shape)], list(string.ascii_uppercase[: len(y.shape)])
     for i, j in zip((*ours, *our_batch), (*theirs, *their_batch), strict=True):

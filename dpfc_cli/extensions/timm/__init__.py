@@ -25,8 +25,8 @@ def config_of(name: str) -> Any:
         config = timm.get_pretrained_cfg(name.partition(":")[2], allow_unregistered=False)
     except RuntimeError:
         known = [f"timm:{each}" for each in (*timm.list_models(), *timm.list_pretrained())]
-        about: dict[str, Any] = {"code": "unknown-name", "name": name}
-        raise UserError(f"Unknown model '{name}'.", f"{near(name, known)}timm.list_models() has all.", **about) from None
+        remedy = f"{near(name, known)}timm.list_models() has all."
+        raise UserError(f"Unknown model '{name}'.", remedy, code="unknown-name", name=name) from None
     colours, height, width = config.input_size
     modes = config.crop_mode in ("center", "squash") and config.interpolation in ("bicubic", "bilinear")
     if colours != 3 or height != width or not modes:

@@ -47,9 +47,12 @@ class Network(Backbone):
         self._mean, self._std = (
             torch.tensor(each, device=self._device).view(3, 1, 1) for each in (config.mean, config.std)
         )
-        made = self._compute(np.zeros((1, *self._shape), np.uint8))
-        if made.ndim != 2:
-            raise unsupported(f"{self.name} gives no vector, but {made.shape[1:]}.", "Choose another model.")
+        black, mixed = np.zeros((2, 2, *self._shape), np.uint8)
+        mixed[1] = 255
+        made, beside = self._compute(black), self._compute(mixed)
+        if made.ndim != 2 or not np.allclose(made[0], beside[0], rtol=1e-3, atol=1e-3):
+            # The guarantee counts records: one must not change the features of another one.
+            raise unsupported(f"{self.name} makes no vector of each picture by itself.", "Choose another model.")
         self.dim = made.shape[1]
         self._description = {
             "name": self.name,
