@@ -3,8 +3,12 @@
 | group | name | value |
 | --- | --- | --- |
 | `dpfc.commands` | the command | a function that `cli.app.command` registers |
+| `dpfc.documents` | `document.ENDING` or `picture.ENDING` | what makes the contents of such a file, see below |
 | `dpfc.methods` | the method | a `methods.method.Method` |
 | `dpfc.names` | a name of `import dpfc_cli` | what it stands for |
+
+What writes a document is a function of a `show.document.Document`; what draws a picture, of a `report.picture.Picture`.
+Both return bytes or text. A module that lacks something says so with a `UserError` while it is imported.
 
 The extensions of dpfc (`dpfc_cli.extensions`) are added in the same way as the packages of others.
 """

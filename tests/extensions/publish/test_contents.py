@@ -359,6 +359,7 @@ def test_a_line_of_markdown_is_a_paragraph_of_its_text() -> None:
 def test_without_packages_beyond_our_own_all_but_pdf_is_written(
     ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delitem(sys.modules, "dpfc_cli.extensions.publish.pdf", raising=False)
     monkeypatch.setitem(sys.modules, "weasyprint", None)
     monkeypatch.setattr(errors, "find_spec", lambda name: None)
     with refuses("unsupported", parameter="out") as error:
@@ -375,6 +376,7 @@ def test_pdf_is_the_page_as_the_package_prints_it(ward: Ward, tmp_path: Path, mo
         printed.append(string)
         return SimpleNamespace(write_pdf=lambda: b"%PDF")
 
+    monkeypatch.delitem(sys.modules, "dpfc_cli.extensions.publish.pdf", raising=False)
     monkeypatch.setitem(sys.modules, "weasyprint", SimpleNamespace(HTML=page))
     assert dpfc.write_report("first", tmp_path / "a.pdf").read_bytes() == b"%PDF"
     assert printed == [html_of(document(Head.load(ward.first)))]
