@@ -362,31 +362,17 @@ def _others(card: Mapping[str, Any]) -> str:
 
 
 def _started(card: Mapping[str, Any]) -> tuple[str, str]:
-    known, m = card["public_head"], card["facts"]["m"]
-    label, trusted = "public start", known.get("trusted")
+    known, trusted = card["public_head"], card["public_head"].get("trusted")
     by = _made(known["made"]) if "made" in known else ""
-    said = f"class vectors for {known['classes']:,} of {m:,} classes from {known['name']} (SHA-256 {known['sha256']})"
-    said += f"{by}; "
-    if "releases" in known:
-        label = "started from"
-        asserted = ", ".join(known.get("asserted", []))
-        made = f", made with {asserted}, which the operator asserts to be public" if asserted else ""
-        cap = "" if is_sampled(card["plan"]) else ", or if both stay below a cap that was fixed before"
-        said += (
-            f"this is a private head of the same records{made}; the guarantee and the "
-            "releases are those of both trainings; the guarantee holds if the noise of this training was fixed before "
-            f"that head was looked at{cap}"
-        )
-    else:
-        said += "the operator asserts that they are public"
-    if trusted is None:
-        return label, said
-    said += f"; trusted to {trusted:.0%} by what was released"
+    said = f"class vectors for {known['classes']:,} of {card['facts']['m']:,} classes from {known['name']} "
+    said += f"(SHA-256 {known['sha256']}){by}; the operator asserts that they are public"
+    if trusted is not None:
+        said += f"; trusted to {trusted:.0%} by what was released"
     doubted = known.get("doubted", [])
     if doubted:
         rest = f" and {len(doubted) - 5:,} more" if len(doubted) > 5 else ""
         said += f"; found wrong or of little use for {', '.join(doubted[:5])}{rest}"
-    return label, said
+    return "public start", said
 
 
 def _made(made: Mapping[str, Any]) -> str:
