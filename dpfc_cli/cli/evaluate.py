@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import feature_set, head_or_newest, tell_ledger
+from dpfc_cli.cli.typed import feature_set, head_or_newest, one_of, tell_ledger
 from dpfc_cli.errors import UserError, conflict, missing, parameter
 from dpfc_cli.evaluation.request import PRIVATE, PrivateScoring
 from dpfc_cli.folders import features_folder
@@ -82,8 +82,8 @@ def evaluate(
     from dpfc_cli.report import evaluated, picture
     from dpfc_cli.show.markdown import markdown
 
-    ways = [name for name, wanted in (("as_json", as_json), ("as_csv", as_csv), ("as_markdown", as_markdown)) if wanted]
-    _check_options(ways, heads or [], epsilon, asked)
+    one_of(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
+    _check_options(heads or [], epsilon, asked)
     given, split = None if features is None else feature_set(features), asked["split"]
     loaded = [Head.load(path) for path in heads or [head_or_newest(None, given)]]
     found = given or _features(str(loaded[0].card["features"]["name"]), epsilon is not None)
@@ -165,11 +165,8 @@ def _features(own: str, charged: bool) -> "FeatureSet":
     return found
 
 
-def _check_options(ways: Sequence[str], heads: Sequence[Path], epsilon: float | None, asked: Mapping[str, Any]) -> None:
-    """UserError for options that do not go together. ways: to print."""
-    if len(ways) > 1:
-        what = f"{parameter(ways[0])} and {parameter(ways[1])} are two ways to print the same."
-        raise conflict(what, "Give one of them.")
+def _check_options(heads: Sequence[Path], epsilon: float | None, asked: Mapping[str, Any]) -> None:
+    """UserError for options that do not go together."""
     idle = next((name for name in ("delta", "by", "purpose") if asked[name] is not None), None)
     if epsilon is None and idle is not None:
         raise conflict(
