@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfc_cli import files, outputs, points
+from dpfc_cli import files, outputs
 from dpfc_cli.show.document import page
 from tests.support import refuses
 
@@ -41,24 +41,14 @@ def test_a_name_must_be_seen_and_end_as_its_format_does() -> None:
 
 
 def test_a_package_adds_an_ending_and_what_nothing_writes_is_refused_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, slides: None
 ) -> None:
-    (tmp_path / "slides.py").write_text("def slides(document):\n    return document.title.upper()\n")
-    about = tmp_path / "dpfc_slides-0.1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: dpfc-slides\nVersion: 0.1\n")
-    lines = ("[dpfc.documents]", "document.pptx = slides:slides", "document.odp = slides:gone", "")
-    (about / "entry_points.txt").write_text("\n".join(lines))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    points.added.cache_clear()
-    try:
-        assert outputs.writer("document", tmp_path / "a.PPTX")(page("ward")) == b"WARD"
-        with refuses("unsupported", name="document.odp"):
-            outputs.writer("document", tmp_path / "a.odp")
-        with refuses("bad-value", parameter="plot"):
-            outputs.writer("picture", tmp_path / "a.pptx", "plot")
-    finally:
-        points.added.cache_clear()
+    assert outputs.writer("document", tmp_path / "a.PPTX")(page("ward")) == b"WARD"
+    with refuses("unsupported", name="document.odp"):
+        outputs.writer("document", tmp_path / "a.odp")
+    for name, code in (("a.pptx", "bad-value"), ("svg", "bad-value"), ("no/a.txt", "missing")):
+        with refuses(code, parameter="plot"):
+            outputs.writer("picture", tmp_path / name, "plot")
 
 
 def test_a_file_that_is_replaced_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

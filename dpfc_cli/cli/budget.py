@@ -1,5 +1,6 @@
 """`dpfc budget`: what was spent, as the ledger says; what σ is worth, and what ε costs."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,15 +10,17 @@ from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import JSON, feature_set, one_of
-from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted
+from dpfc_cli.errors import conflict, missing, parameter, quoted
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 from dpfc_cli.options import Option
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
 from dpfc_cli.show.document import Document, Table, Words, page
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
 
 _CONVERT, _CHARGED = "Instead of what was spent", "What was spent"
+_DELTA = Option("", kind="number", low=LEAST_DELTA, high=math.nextafter(1, 0))
 
 
 @command("budget", panel="Train a classifier")
@@ -39,7 +42,10 @@ def budget(
             open=True,
         ),
     ] = None,
-    epsilon: Annotated[float | None, Option("ε: which noise multiplier does it take?", _CONVERT)] = None,
+    epsilon: Annotated[
+        float | None,
+        Option("ε: which noise multiplier does it take?", _CONVERT, low=LEAST_EPSILON, high=LARGEST_EPSILON),
+    ] = None,
     steps: Annotated[
         int | None, Option("Steps T of the iterative methods. Default: theirs.", _CONVERT, low=1, high=10_000)
     ] = None,
@@ -62,7 +68,7 @@ def budget(
     if steps is not None and not converts:
         what = f"{parameter('steps')} needs {parameter('sigma')} or {parameter('epsilon')}."
         raise conflict(what, "Give it too, or leave this out.")
-    deltas = _deltas(delta, epsilon)
+    deltas = tuple(dict.fromkeys(_DELTA.taken("delta", each) for each in delta or (1e-5,)))
     if converts:
         document = _converted(sigma, epsilon, deltas, steps)
         columns, rows = tuple(document.values["conversion"][0]), document.values["conversion"]
@@ -122,19 +128,6 @@ def ledger_of(found: "FeatureSet | None") -> Path:
     from dpfc_cli.ledger.file import ledger_path
 
     return features_folder() / LEDGER if found is None else ledger_path(found.folder)
-
-
-def _deltas(delta: list[float] | None, epsilon: float | None) -> tuple[float, ...]:
-    from dpfc_cli.privacy.accounting import check_privacy
-
-    deltas = tuple(dict.fromkeys(delta or (1e-5,)))
-    try:
-        for value in deltas:
-            check_privacy(1.0 if epsilon is None else epsilon, value)
-    except ValueError as error:
-        name, _, rest = str(error).partition(" ")
-        raise UserError(f"{parameter(name)} {rest}.", "Give an ε such as 1 and a δ such as 1e-5.") from error
-    return deltas
 
 
 def _epsilon(value: float) -> str:

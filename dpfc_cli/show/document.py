@@ -126,7 +126,7 @@ def _short(block: Block) -> Block:
 
 
 def page(title: str, *blocks: Block, values: Mapping[str, Any] | None = None) -> Document:
-    return Document(title=title, sections=[Section("", blocks)], values=values or {})
+    return Document(title=title, sections=[Section("", list(blocks))], values=values or {})
 
 
 def shortened(name: str, longest: int = 40) -> str:

@@ -242,11 +242,9 @@ def test_a_cap_that_binds_a_set_is_shown_whatever_population_the_set_is_given_to
     dpfc("cap", "3", *OF, ends=0)
     dpfc(*LS, "1", "--out", "a.safetensors", ends=0)
     renamed = dpfc("population", "other", *OF, "--full", ends=0)
-    dpfc("report", "a.safetensors", "--internal", "--out", "report.html", ends=0)
-    verified, report = dpfc("verify", "a.safetensors", ends=0), Path("report.html").read_text("utf-8")
-    for shown in (renamed.stdout, dpfc(*SET).stdout, verified.stdout, re.sub("<.*?>", " ", report)):
-        assert all(name in shown.replace("&#x27;", "'") for name in ("other", "'ward7'"))
-    assert all("too high" in each for each in (renamed.stdout, report))
+    for shown in (renamed.stdout, dpfc(*SET).stdout, dpfc("verify", "a.safetensors", ends=0).stdout):
+        assert all(name in shown for name in ("other", "'ward7'"))
+    assert "too high" in renamed.stdout
     spent = json.loads(dpfc("verify", "a.safetensors", "--json").stdout)["spent"]
     assert spent["caps"] == told(dpfc, *SET[1:])[0]["caps"]
     said = [(each["population"], each["epsilon"], each["in_force"], each["charges_before"]) for each in spent["caps"]]
