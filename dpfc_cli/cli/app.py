@@ -46,6 +46,7 @@ app = typer.Typer(
 )
 COMMANDS = {
     **{name: name for name in ("extract", "train", "evaluate", "budget", "fetch", "predict", "statement", "verify")},
+    **dict.fromkeys(("cap", "population", "merge"), "changes"),
     "import": "extract",
     "list": "list_",
 }
