@@ -47,7 +47,7 @@ def begin(as_json: bool, silent: bool) -> None:
     """A command begins. Ctrl-C that Python dropped is seen where there is progress."""
     global quiet, held
     quiet, held = silent or as_json, [] if as_json else None
-    progress.wanted, progress.say, progress.interrupt = not quiet, line, stop.check
+    progress.wanted, progress.interrupt = not quiet, stop.check
 
 
 def line(said: str) -> None:
