@@ -97,8 +97,8 @@ class Typed(NamedTuple):
         return self.said.taken(self.name, found) if early else found
 
 
-def typed(function: Callable[..., None], call: type[Options] | None) -> dict[str, Typed]:
-    """The options of a command by their Python names: those of its call, and the function's own.
+def typed(function: Callable[..., None], *calls: type[Options]) -> dict[str, Typed]:
+    """The options of a command by their Python names: those of its calls, and the function's own.
 
     An own option stands in the place of the call's option of that name.
     """
@@ -108,10 +108,11 @@ def typed(function: Callable[..., None], call: type[Options] | None) -> dict[str
             hint, default = each.annotation.__origin__, MISSING if each.default is each.empty else each.default
             own[name] = Typed(name, of_type(said, hint), hint, default, own=True)
     found = {}
-    types = {} if call is None else {each.name: each for each in fields(call)}
-    for name, said in () if call is None else declared(call).items():
-        if said.typed or name in own:
-            found[name] = own.pop(name, Typed(name, said, types[name].type, types[name].default, own=False))
+    for call in calls:
+        types = {each.name: each for each in fields(call)}
+        for name, said in declared(call).items():
+            if said.typed or name in own:
+                found[name] = own.pop(name, Typed(name, said, types[name].type, types[name].default, own=False))
     return {**found, **own}
 
 

@@ -170,8 +170,7 @@ def test_what_can_be_seen_depends_on_what_was_released_alone(
 def test_all_methods_and_all_flags_of_a_training_with_noise_take_part() -> None:
     words = {word for lines in SCENARIOS.values() for line in lines for word in line.split()}
     flags = {each.flag for each in typed(command.train, Request).values()}
-    # Other processes see the records as this one does, and write nothing (`test_distributed`).
-    assert {*flags, "-q", "-v"} - words == {"--non-private", "--distributed"}
+    assert {*flags, "-q", "-v"} - words == {"--non-private"}
     assert set(METHODS) - words == {"dp-whitened"}, "which is the default"
 
 

@@ -8,9 +8,18 @@ import jax
 import numpy as np
 import pytest
 
-from dpfc_cli import processes as module
 from dpfc_cli.errors import UserError
-from dpfc_cli.processes import LOST, LostError, Processes, check_address, joined, meet, part_of, started_with_others
+from dpfc_cli.extensions.engine import processes as module
+from dpfc_cli.extensions.engine.processes import (
+    LOST,
+    LostError,
+    Processes,
+    check_address,
+    joined,
+    meet,
+    part_of,
+    started_with_others,
+)
 from dpfc_cli.version import __version__, code_digest
 from tests.support import refuses
 

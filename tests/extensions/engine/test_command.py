@@ -13,13 +13,14 @@ import pytest
 from safetensors.numpy import load_file
 
 import dpfc_cli as library
-from dpfc_cli import processes
+from dpfc_cli.cli import stop
+from dpfc_cli.extensions.engine import processes
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.file import ledger_path
 from tests.cli.conftest import Dpfc
+from tests.extensions.engine.test_leader import Alone
 from tests.support import LOST
-from tests.training.test_distributed import Alone
 
 N, D, M = 9000, 4, 3
 """More than one block, so that both processes have records."""
@@ -125,7 +126,7 @@ def by_hand_over_ipv6(number: int, port: int) -> dict[str, str]:
 LISTENING = """
 import os
 import numpy as np
-from dpfc_cli.processes import joined
+from dpfc_cli.extensions.engine.processes import joined
 
 found = joined()
 large = 2.0**51 + np.arange(2**22 + 5)
@@ -171,7 +172,7 @@ def test_all_processes_listen_on_the_network_of_process_0_alone_and_add_each_num
 
 
 def test_a_process_of_several_does_not_train_by_itself(
-    dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch
+    dpfc: Dpfc, typed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
     ended = dpfc("train", "--epsilon", "1", ends=2)
@@ -188,8 +189,10 @@ class Leaving(Alone):
 
 @pytest.mark.parametrize("asks", ["nothing", "sum"])
 def test_ctrl_c_while_the_others_leave_changes_nothing_of_what_is_said(
-    dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch, asks: str
+    dpfc: Dpfc, typed: Path, monkeypatch: pytest.MonkeyPatch, asks: str
 ) -> None:
+    # The process ends with the command otherwise.
+    monkeypatch.setattr(stop, "at_once", False)
     monkeypatch.setattr(processes, "joined", lambda: Leaving(asks))
     ended = dpfc("train", "--distributed", "--epsilon", "1", "--method", "dp-ls", "--out", "left.safetensors")
     whole = asks == "nothing"

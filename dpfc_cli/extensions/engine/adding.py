@@ -11,6 +11,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+import dpfc_cli.kernels  # noqa: F401  JAX adds in 64 bits with it.
+
 PIECE = 1 << 22
 """Numbers that are added at a time: 32 MB in each process."""
 

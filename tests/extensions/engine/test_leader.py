@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.extensions.engine import leader as serving
+from dpfc_cli.extensions.engine.leader import Leader, digest_of, reached, serve, verify_part
+from dpfc_cli.extensions.engine.processes import LostError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy import parts, passes, persons
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.passes import Part
 from dpfc_cli.privacy.sums import Summed
-from dpfc_cli.processes import LostError
-from dpfc_cli.training import distributed as serving
-from dpfc_cli.training.distributed import Leader, digest_of, reached, serve, verify_part
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request, facts_of
 from dpfc_cli.training.train import finish, plan
@@ -60,7 +59,7 @@ def request(features: FeatureSet, processes: Alone) -> Request:
         epsilon=2.0,
         method="dp-fc",
         steps=3,
-        leader=Leader(processes),  # type: ignore[arg-type]
+        summing=Leader(processes),  # type: ignore[arg-type]
     )
 
 
@@ -140,13 +139,6 @@ def test_process_0_waits_until_all_parts_are_checked_before_it_charges(
     assert charges(features) == ()
 
 
-def test_without_noise_there_are_no_bits(features: FeatureSet) -> None:
-    alone, facts = Alone(), facts_of(features)
-    for grid in (Lattice(14), Reals()):
-        Leader(alone).begin(SPLIT, facts, grid, None, None)  # type: ignore[arg-type]
-    assert [each["bits"] for each in alone.asked] == [14, None]
-
-
 def test_a_pass_over_a_part_reaches_to_the_last_record_of_a_person_that_counts() -> None:
     facts = Facts(n=10**5, m=2, d=3, rows=10**6)
     behind = passes.block_rows(facts) + persons.MOST
@@ -180,10 +172,9 @@ def test_what_comes_after_the_head_was_written_changes_nothing(
     features: FeatureSet, stop: BaseException | None
 ) -> None:
     """To start such a training again would charge a second one."""
-    asked = request(features, Alone("end", stop=stop))
-    trained = finish(plan(asked, Observer()), Observer())
-    assert asked.leader is not None
-    asked.leader.end()
+    alone = Alone("end", stop=stop)
+    trained = finish(plan(request(features, alone), Observer()), Observer())
+    Leader(alone).end()  # type: ignore[arg-type]
     assert trained.path.exists()
 
 

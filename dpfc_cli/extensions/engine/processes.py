@@ -1,7 +1,7 @@
 """Several processes of one training, on JAX's own runtime (`jax.distributed`).
 
 What is small goes through the coordination service that JAX runs in process 0: what to do next, which records were
-summed, and whether a process has failed. Arrays are added by the devices (`kernels.processes`). A process that fails
+summed, and whether a process has failed. Arrays are added by the devices (`adding`). A process that fails
 says why. A process that is gone is missed: each of them says every few seconds that it is there.
 
 JAX has no public interface to its coordination service, nor to where its sockets listen. What is used of these is in
@@ -60,7 +60,7 @@ class _Service:
         from jax._src import distributed
 
         state: Any = distributed.global_state
-        self._client, self._served = state.client, state.service
+        self._client = state.client
 
     def put(self, key: str, value: str) -> None:
         self._client.key_value_set(key, value)
@@ -86,10 +86,11 @@ class _Service:
 
     def close(self) -> None:
         """Wait until all processes have come here, or `LEAVE` seconds."""
-        self._client.shutdown()
-        if self._served is not None:
-            # Process 0 answers the others before it goes. The runtime aborts one whose question is lost.
-            self._served.shutdown()
+        import jax
+
+        # Process 0 answers the others before it goes. The runtime aborts one whose question is lost.
+        end: Any = jax.distributed.shutdown
+        end()
 
 
 class Processes:
@@ -132,11 +133,8 @@ class Processes:
         return self._broadcast(b"", length)
 
     def _broadcast(self, message: bytes, length: int) -> bytes:
-        if not length:
-            return b""
-        padded = np.frombuffer(message.ljust(length + -length % 8, b"\0"), np.int64).copy()
-        if not message:
-            padded = np.zeros(-(-length // 8), np.int64)
+        padded = np.zeros(-(-length // 8), np.int64)
+        padded.view(np.uint8)[: len(message)] = np.frombuffer(message, np.uint8)
         return self._added(padded).tobytes()[:length]
 
     def gathered(self, value: str) -> list[str]:
@@ -242,9 +240,9 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
     except (RuntimeError, ValueError) as error:
         raise unsupported(f"The processes did not meet: {sentence(error)}", _HOW_TO_START) from error
     _use_network_of(address, environment)
-    from dpfc_cli.kernels import processes
+    from dpfc_cli.extensions.engine import adding
 
-    found = Processes(jax.process_index(), jax.process_count(), _Service(), processes.added)
+    found = Processes(jax.process_index(), jax.process_count(), _Service(), adding.added)
     with _quiet():
         meet(found)
     return found
@@ -292,7 +290,7 @@ def _use_network_of(address: str, environment: Mapping[str, str]) -> None:
 
 def meet(processes: Processes) -> None:
     """Wait until all processes are there. UserError if they run different code, or do not add exactly."""
-    versions = sorted(set(processes.gathered(f"{__version__} ({code_digest(__package__)[:16]})")))
+    versions = sorted(set(processes.gathered(f"{__version__} ({code_digest('dpfc_cli')[:16]})")))
     if len(versions) > 1:
         raise conflict(
             f"The processes run different code of dpfc: {', '.join(map(printable, versions))}.",

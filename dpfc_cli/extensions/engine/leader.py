@@ -8,11 +8,13 @@ record before process 0 has asked for the first sum, which it does after the cha
 import dataclasses
 import hashlib
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from dpfc_cli.errors import conflict
+from dpfc_cli.extensions.engine.processes import LostError, Processes
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy import parts, passes, persons
 from dpfc_cli.privacy.directions import Directions
@@ -21,13 +23,12 @@ from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.oracle import Progress
 from dpfc_cli.privacy.queries import Grid
 from dpfc_cli.privacy.sums import Summed
-from dpfc_cli.processes import LostError, Processes
 from dpfc_cli.training.machine import check_devices, shelf_for
 
 
 @dataclass(frozen=True)
 class Leader:
-    """What process 0 asks of the others."""
+    """What process 0 asks of the others, who sum with it (`training.summing.Summing`)."""
 
     processes: Processes
 
@@ -36,22 +37,18 @@ class Leader:
         self._ask("verify", manifest=digest_of(features), split=split, facts=dataclasses.asdict(facts))
         verify_part(self.processes, features, split, facts, progress)
 
-    @property
-    def together(self) -> parts.Sum:
-        """The function that sums over all processes, after `begin`."""
-        return parts.Together(self.processes)
-
-    def begin(self, split: str, facts: Facts, grid: Grid, side: int | None, memory: float | None) -> None:
-        """There will be sums now. side: the length of the directions that gradients share."""
+    @contextmanager
+    def begun(
+        self, split: str, facts: Facts, grid: Grid, side: int | None, memory: float | None
+    ) -> Iterator[parts.Sum]:
         bits = grid.bits if isinstance(grid, Lattice) else None
         self._ask("sum", split=split, facts=dataclasses.asdict(facts), bits=bits, side=side, memory=memory)
+        yield parts.Together(self.processes)
+        # There are no more sums.
+        self.processes.tell(b"")
 
     def records(self, facts: Facts) -> int:
         return len(reached(passes.part_of(facts, self.processes.number, self.processes.count), facts))
-
-    def summed(self) -> None:
-        """There are no more sums."""
-        self.processes.tell(b"")
 
     def end(self) -> None:
         """The training is at its end. A process that is gone by now changes nothing: its sums were used. Nor does

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpfc_cli.kernels import processes
+from dpfc_cli.extensions.engine import adding
 
 
 @pytest.mark.parametrize("shape", [(0,), (3,), (16,), (21,), (3, 9)])
@@ -12,8 +12,8 @@ def test_each_number_of_a_large_array_is_added_once(
     shape: tuple[int, ...], dtype: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is alone gets its own array back, in place."""
-    monkeypatch.setattr(processes, "PIECE", 16)
+    monkeypatch.setattr(adding, "PIECE", 16)
     array: np.ndarray = np.arange(2**52, 2**52 + np.prod(shape)).astype(dtype).reshape(shape)
     before = array.copy()
-    assert processes.added(array) is array
+    assert adding.added(array) is array
     assert np.array_equal(array, before)
