@@ -1,8 +1,7 @@
 """What all facts of a ledger say together: which sets are whose, what was spent, and which caps hold.
 
-A population is the people (or the things) whose records some sets hold (`populations`). A set of which nothing is said
-may hold anybody, so its charges count in every population. **The total of a population** is for one record, or for one
-person:
+A population is the people (or the things) whose records some sets hold (`populations`). An undeclared set may hold
+anybody, so its charges count in every population. **The total of a population** is for one record, or for one person:
 
 - A record lies in one split of a set, and a person does so with all records. So of each set the split counts on which
   most was spent. (A picture that lies in a set twice is two records.)
