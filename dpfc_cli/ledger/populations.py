@@ -1,12 +1,12 @@
 """Who is in which set: writing sets down, and saying whose records they are.
 
 A set is written down before it gets its name. `population` names whose records it has. This is an assertion: nobody is
-in two named populations. A set of which nothing is said counts in all of them, so a name that is forgotten makes totals
-larger, and never smaller. Public data sets whose bytes were verified have names of their own (`RESERVED`).
+in two named populations. An undeclared set counts in all of them, so a name that is forgotten makes totals larger, and
+never smaller. Public data sets whose bytes were verified have names of their own (`RESERVED`).
 
 **What contradicts an assertion is refused**, where a listing shows it: a set of the same source as one of another named
-population cannot be made, said to be of a population, adopted or merged. Records are not compared, so the same people
-under another listing of files are not noticed.
+population cannot be made, declared to be of a population, imported without history or merged. Records are not compared,
+so the same people under another listing of files are not noticed.
 """
 
 import hashlib
