@@ -60,7 +60,7 @@ class ListedHead:
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
     """All feature sets of one folder and all heads of another. unreadable: what lies among them and is neither, and
-    why. failed: why a ledger cannot be read, if one cannot: nobody knows what was spent.
+    why. failed: why a ledger cannot be read (then nobody knows what was spent); None if all can.
     """
 
     sets: tuple[ListedSet, ...]

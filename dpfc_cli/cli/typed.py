@@ -122,6 +122,13 @@ def with_sets(asked: dict[str, Any], call: type[Options]) -> dict[str, Any]:
     return asked | {name: feature_set(asked[name]) for name in named}
 
 
+def one_of(**given: Any) -> None:
+    """UserError if more than one of these options is given."""
+    names = [parameter(name) for name, value in given.items() if value not in (None, False)]
+    if len(names) > 1:
+        raise conflict(f"{names[0]} and {names[1]} do not go together.", "Give one of them.")
+
+
 def flag_named(name: str) -> str:
     return "--" + name.replace("_", "-")
 
@@ -154,7 +161,7 @@ def tell_ledger(of: Path) -> None:
     if own != usual and usual.exists():
         display.warn(
             f"'{own}' is another ledger than '{usual}', and neither adds what is spent in the other. If both are of "
-            f"the same people, bring the sets into one folder: 'dpfc budget --merge {shlex.quote(str(own.parent))}', "
+            f"the same people, bring the sets into one folder: 'dpfc merge {shlex.quote(str(own.parent))}', "
             "then move them."
         )
 

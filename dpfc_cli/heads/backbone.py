@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli import backbones
-from dpfc_cli.backbones import BACKBONES, Backbone, Geometry
+from dpfc_cli.backbones import Backbone, Geometry
 from dpfc_cli.errors import UserError, conflict, missing, parameter, unsupported
 from dpfc_cli.features.manifest import DTYPES, fingerprint_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.images.sets import Preparation
 from dpfc_cli.progress import Progress
-from dpfc_cli.schema import among, each, either, fault, null, record, text
+from dpfc_cli.schema import each, either, fault, null, record, test, text
 from dpfc_cli.trust.card import SIDE
 
 _SHAPE = each(SIDE, least=3)
 _STATED = record(
-    {"name": among(BACKBONES)},
+    {"name": test(lambda value: isinstance(value, str) and backbones.known(value))},
     weights=either(null, record({"id": text, "sha256": text})),
     preprocessing=either(text, record({"recipe": text})),
     image_shape=_SHAPE,

@@ -1,6 +1,6 @@
 """What is written down of a training: the head's card, the charge and the head's file name.
 
-All of them are functions of the training's own values, so none can say something else than another.
+All of them are functions of the training's own values, so they agree.
 """
 
 import json
@@ -115,20 +115,20 @@ def without_charge(cards: Iterable[tuple[Path, Mapping[str, Any]]], book: Ledger
     return (
         f"The ledger '{book.path}' does not have the training of '{lost[0]}'{others}. It was put back from an older "
         "backup, or the training was done elsewhere. What was spent there is in no sum. Put the newer ledger back, or "
-        "unite the two ('dpfc budget --merge')."
+        "unite the two ('dpfc merge')."
     )
 
 
 def loses(account: Account, charge: Charge) -> str | None:
     """What to tell before a charge after which there is no total for one person any more; None if one stays."""
     of_persons = [each for each in account.meant if replace(each, also=()).unit == "person"]
-    lost = [printable(each.population or "unsaid") for each in of_persons]
+    lost = [printable(each.population or "undeclared") for each in of_persons]
     if not (lost and charge.private and charge.unit == "record"):
         return None
     return (
         f"this protects records and not persons, so the total of the population {', '.join(lost)} will be for one "
         "record only, where now it is for one person: make the set again with --group-by, or, if these are other "
-        "people, say whose records they are ('dpfc budget --features SET --population NAME')."
+        "people, say whose records they are ('dpfc population NAME --features SET')."
     )
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 from dpfc_cli.errors import conflict, counted, parameter, printable
 from dpfc_cli.extensions.publish import holder
+from dpfc_cli.extensions.publish.figures import released_in
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.signature import Signed
 from dpfc_cli.privacy.chain import Centre, Clip, Step
 from dpfc_cli.progress import Progress
-from dpfc_cli.report.evaluated import released, released_in
+from dpfc_cli.report.evaluated import released
 from dpfc_cli.show.document import Block, Code, Document, Points, Rows, Section, Table, Words
 from dpfc_cli.sources.groups import By
 from dpfc_cli.trust import card as cards

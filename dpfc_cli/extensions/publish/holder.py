@@ -8,6 +8,7 @@ from typing import Any
 from dpfc_cli.errors import missing, parameter
 from dpfc_cli.evaluation.evaluate import evaluate
 from dpfc_cli.evaluation.exact import Evaluation
+from dpfc_cli.extensions.publish.figures import check_charged
 from dpfc_cli.features.lookup import open_features, set_at
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -70,7 +71,7 @@ def of(
         )
     book = read(account.ledger)
     if figures is not None:
-        evaluated.check_charged(figures, book)
+        check_charged(figures, book)
     charge = book.known.get(head.card["ledger"]["charge"])
     assert isinstance(charge, Charge)
     delta = head.card["delta"] or default_delta(head.card["facts"]["n"])

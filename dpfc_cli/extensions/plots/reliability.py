@@ -1,35 +1,16 @@
 """Whether probabilities are right: the part that is right against the probability, in bins."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from matplotlib.axes import Axes
 
-from dpfc_cli.figures.canvas import COLOURS, FAINT, GRID, MARKERS, Panel
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from dpfc_cli.evaluation.statistics import Calibration
+from dpfc_cli.extensions.plots.canvas import COLOURS, FAINT, GRID, MARKERS, Panel
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bin:
-    """Records whose best class has a probability in (low, high].
+def panel(found: Calibration) -> Panel:
+    """A reliability diagram. Points on the diagonal are right as often as they say."""
+    bins, error, chance = found.bins, 100 * found.error, 100 * found.by_chance
 
-    n: how many. probability: the mean probability of their best class; right: the fraction of which it is the label;
-    interval: the 95 % interval of `right`. None where there are no records.
-    """
-
-    low: float
-    high: float
-    n: int
-    probability: float | None
-    right: float | None
-    interval: tuple[float, float] | None
-
-
-def panel(bins: Sequence[Bin], *, title: str = "Reliability") -> Panel:
-    """A reliability diagram. Points on the diagonal are right as often as they say. bins: from low to high."""
-
-    def draw(axes: "Axes") -> None:
+    def draw(axes: Axes) -> None:
         centres = [50 * (each.low + each.high) for each in bins]
         widths = [92 * (each.high - each.low) for each in bins]
         whole = sum(each.n for each in bins)
@@ -52,7 +33,7 @@ def panel(bins: Sequence[Bin], *, title: str = "Reliability") -> Panel:
             aspect="equal",
             xlabel="probability of the best class, %",
             ylabel="%",
-            title=title,
+            title=f"Reliability (error {error:.1f} %, by chance {chance:.1f} %)",
         )
         axes.set_anchor("N")
         said = ["right, with its 95 % interval", "as it should be", "part of the records"]

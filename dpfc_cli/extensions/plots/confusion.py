@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from dpfc_cli.figures.canvas import BACKGROUND, COLOURS, FAINT, INK, RAMP, Panel, told_apart
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from dpfc_cli.extensions.plots.canvas import BACKGROUND, COLOURS, FAINT, INK, RAMP, Panel
+from dpfc_cli.show.document import told_apart
 
 Cell = tuple[int, int, int]
 """(row, column, count): how many things of the class in the row were taken for that in the column."""
@@ -28,7 +28,7 @@ def panel(names: Sequence[str], cells: Sequence[Cell]) -> Panel:
     if len(names) > MOST_CLASSES:
         return _largest(names, cells)
 
-    def draw(axes: "Axes") -> None:
+    def draw(axes: Axes) -> None:
         m = len(names)
         totals = [sum(n for row, _, n in cells if row == i) or 1 for i in range(m)]
         parts = [[0.0] * m for _ in names]
@@ -65,9 +65,7 @@ def panel(names: Sequence[str], cells: Sequence[Cell]) -> Panel:
 def _largest(names: Sequence[str], cells: Sequence[Cell]) -> Panel:
     wrong = sorted((cell for cell in cells if cell[0] != cell[1]), key=lambda cell: (-cell[2], cell))[:MOST_BARS]
 
-    def draw(axes: "Axes") -> None:
-        from matplotlib.ticker import MaxNLocator
-
+    def draw(axes: Axes) -> None:
         axes.barh(range(len(wrong)), [n for _, _, n in wrong], color=COLOURS[0], height=0.7)
         told = told_apart(names, _LONGEST_NAME)
         axes.set_yticks(range(len(wrong)), [f"{told[row]} → {told[column]}" for row, column, _ in wrong])

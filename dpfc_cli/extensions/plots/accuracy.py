@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dpfc_cli.figures.canvas import COLOURS, FAINT, MARKERS, Panel, shortened
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, NullLocator
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from dpfc_cli.extensions.plots.canvas import COLOURS, FAINT, MARKERS, Panel
+from dpfc_cli.report.picture import Curves, Level, Series
+from dpfc_cli.show.document import shortened
 
 APART = 0.06
 """How far the error bars of all series at the same ε are spread, in decades."""
@@ -18,51 +19,18 @@ _NARROWEST_TICKS = 0.055
 """As a part of the axis."""
 
 
-@dataclass(frozen=True)
-class Series:
-    """Points of one kind, joined by a line.
-
-    label: for the legend. epsilons: positive and finite, in any order. values: fractions of 1. low, high: the ends of
-    an interval for each; None without intervals. band: the intervals as a band, in place of error bars. dashed: for
-    what is expected or comes from elsewhere.
-    """
-
-    label: str
-    epsilons: Sequence[float]
-    values: Sequence[float]
-    low: Sequence[float] | None = None
-    high: Sequence[float] | None = None
-    band: bool = False
-    dashed: bool = False
-
-
-@dataclass(frozen=True)
-class Level:
-    """A value that has no ε: of a training without noise, or of guesses. low, high: the ends of its interval."""
-
-    label: str
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
-def panel(
-    series: Sequence[Series],
-    levels: Sequence[Level] = (),
-    *,
-    measure: str = "top-1 accuracy",
-) -> Panel:
-    """Accuracy against ε. levels: horizontal lines. measure: what the vertical axis shows, in percent."""
+def panel(curves: Curves) -> Panel:
+    series, levels = curves.series, curves.levels
     labels = [shortened(label, _LONGEST_LABEL) for label in [*(s.label for s in series), *(v.label for v in levels)]]
 
-    def draw(axes: "Axes") -> None:
+    def draw(axes: Axes) -> None:
         epsilons = sorted({float(epsilon) for each in series for epsilon in each.epsilons})
         _epsilon_axis(axes, epsilons)
         handles = [_draw_series(axes, each, i, _shift(series, i)) for i, each in enumerate(series)]
         handles += [_draw_level(axes, each, i) for i, each in enumerate(levels)]
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, 0.0), min(high, 100.0 + (high - low) * 0.02))
-        axes.set(ylabel=f"{measure}, %")
+        axes.set(ylabel=f"{curves.measure}, %")
         if any(labels):
             legend = axes.legend(handles, ["."] * len(labels), loc="upper left", bbox_to_anchor=(-0.02, -0.16))
             # A label may begin with '_', which matplotlib would leave out.
@@ -72,9 +40,7 @@ def panel(
     return Panel(draw=draw, width=6.4, height=4.2 + 0.19 * len(labels))
 
 
-def _epsilon_axis(axes: "Axes", epsilons: Sequence[float]) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, NullLocator
-
+def _epsilon_axis(axes: Axes, epsilons: Sequence[float]) -> None:
     axes.set_xscale("log")
     low, high = (epsilons[0], epsilons[-1]) if epsilons else (0.1, 10.0)
     decades = math.log10(high / low)
@@ -101,7 +67,7 @@ def _shift(series: Sequence[Series], i: int) -> float:
     return float(10 ** (APART * (barred.index(i) / (len(barred) - 1) - 0.5)))
 
 
-def _draw_series(axes: "Axes", series: Series, i: int, shift: float) -> Any:
+def _draw_series(axes: Axes, series: Series, i: int, shift: float) -> Any:
     order = sorted(range(len(series.epsilons)), key=lambda j: series.epsilons[j])
     x = [series.epsilons[j] * shift for j in order]
     y = [100 * series.values[j] for j in order]
@@ -124,7 +90,7 @@ def _draw_series(axes: "Axes", series: Series, i: int, shift: float) -> Any:
     return axes.errorbar(x, y, yerr=errors, capsize=3, elinewidth=1.2, **look)
 
 
-def _draw_level(axes: "Axes", level: Level, i: int) -> Any:
+def _draw_level(axes: Axes, level: Level, i: int) -> Any:
     style = (":", "-.", "--")[i % 3]
     if level.low is not None and level.high is not None:
         axes.axhspan(100 * level.low, 100 * level.high, color=FAINT, alpha=0.12, linewidth=0)
