@@ -3,6 +3,7 @@
 import ast
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def without(folder: Path, *deleted: str) -> dict[str, str]:
     lines = (installed.read_text("entry_points.txt") or "").splitlines()
     for each in deleted:
         shutil.rmtree(folder / "dpfc_cli" / "extensions" / each)
-        lines = [line for line in lines if f"dpfc_cli.extensions.{each}." not in line]
+        lines = [line for line in lines if not re.search(rf"dpfc_cli\.extensions\.{each}\b", line)]
     (information / "entry_points.txt").write_text("\n".join(lines))
     return os.environ | {"PYTHONPATH": str(folder)}
 
@@ -100,7 +101,7 @@ def test_without_an_extension_all_else_can_be_imported_and_only_its_commands_are
     )
     assert ended.returncode == 0, ended.stderr
     register()
-    its = {name for name, each in points.added("dpfc.commands").items() if f".{extension}." in each.value}
+    its = {name for name, each in points.added("dpfc.commands").items() if each.value.split(".")[2] == extension}
     assert {*ended.stdout.split()} == {str(each.name) for each in app.registered_commands} - its
 
 
