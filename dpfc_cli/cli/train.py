@@ -14,7 +14,7 @@ from dpfc_cli.cli.typed import feature_set, head_named, tell_ledger, with_sets
 from dpfc_cli.errors import UserError, conflict, counted, parameter
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.options import Option
-from dpfc_cli.show.document import Document, Facts, Section
+from dpfc_cli.show.document import Document, Rows, Section
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import RUN, Request
 
@@ -197,7 +197,7 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
         said = shown.left(after, claimed.delta, checked.charge)
         rows += [] if said is None else [("then", said)]
     plan = statement.released(releases, {"claim": calibrated.claim, "unit": calibrated.facts.unit})
-    sections = [Section("", [Facts(rows)]), *(replace(each, title="What would be released") for each in plan)]
+    sections = [Section("", [Rows(rows)]), *(replace(each, title="What would be released") for each in plan)]
     display.show(Document(title="Nothing was charged. This training would be", sections=sections), full)
 
 
