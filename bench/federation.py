@@ -26,9 +26,9 @@ from bench import cells
 from bench.sets import Data, load
 from bench.simulation import Simulated
 from dpfc_cli import rounding
-from dpfc_cli.federation import plan as plans
-from dpfc_cli.federation.coordinator import Part, Sums
-from dpfc_cli.federation.plan import Federation
+from dpfc_cli.extensions.federation import plan as plans
+from dpfc_cli.extensions.federation.coordinator import Part, Sums
+from dpfc_cli.extensions.federation.plan import Federation
 from dpfc_cli.ledger.facts import new_id
 from dpfc_cli.methods import first_order
 from dpfc_cli.methods.linear import start

@@ -17,9 +17,9 @@ import numpy as np
 
 from bench import cells, synthetic
 from bench.cells import Cell
+from dpfc_cli.extensions.planning import forecast as forecasts
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.planning import forecast as forecasts
 
 RESULTS = Path("bench/results/forecasts.jsonl")
 EPSILONS = (0.1, 1.0, 8.0)

@@ -28,20 +28,17 @@ from typing import TYPE_CHECKING, Any
 from dpfc_cli.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    # The public names. The library reads this list, too, when it is first asked for one.
-    from dpfc_cli.audit.audit import Audit as Audit
-    from dpfc_cli.audit.audit import audit_methods as audit_methods
+    # The public names of the core. The library reads this list, too, when it is first asked for one. Extensions add
+    # theirs as `dpfc.names`.
+    from dpfc_cli.conversion import epsilon_of as epsilon_of
+    from dpfc_cli.conversion import noise_multiplier_of as noise_multiplier_of
     from dpfc_cli.errors import UserError as UserError
-    from dpfc_cli.estimator import PrivateClassifier as PrivateClassifier
     from dpfc_cli.evaluation.evaluate import compare as compare
     from dpfc_cli.evaluation.evaluate import evaluate as evaluate
     from dpfc_cli.evaluation.evaluate import evaluate_privately as evaluate_privately
     from dpfc_cli.evaluation.exact import Comparison as Comparison
     from dpfc_cli.evaluation.exact import Evaluation as Evaluation
     from dpfc_cli.evaluation.private import PrivateEvaluation as PrivateEvaluation
-    from dpfc_cli.exports.export import Exported as Exported
-    from dpfc_cli.exports.export import export as export
-    from dpfc_cli.exports.export import to_sklearn as to_sklearn
     from dpfc_cli.extraction.extract import extract as extract
     from dpfc_cli.extraction.importing import import_features as import_features
     from dpfc_cli.extraction.request import ExtractionWarning as ExtractionWarning
@@ -53,18 +50,9 @@ if TYPE_CHECKING:
     from dpfc_cli.ledger.merge import merge_ledgers as merge_ledgers
     from dpfc_cli.ledger.populations import set_population as set_population
     from dpfc_cli.ledger.totals import Account as Account
-    from dpfc_cli.planning.conversion import epsilon_of as epsilon_of
-    from dpfc_cli.planning.conversion import noise_multiplier_of as noise_multiplier_of
-    from dpfc_cli.planning.forecast import Forecast as Forecast
-    from dpfc_cli.planning.forecast import forecast as forecast
     from dpfc_cli.prediction.predict import Predictions as Predictions
     from dpfc_cli.prediction.predict import predict as predict
-    from dpfc_cli.public_starts.zero_shot import ZeroShot as ZeroShot
-    from dpfc_cli.public_starts.zero_shot import zero_shot as zero_shot
     from dpfc_cli.report.account import spent as spent
-    from dpfc_cli.report.push import Pushed as Pushed
-    from dpfc_cli.report.push import push as push
-    from dpfc_cli.report.write import write_report as write_report
     from dpfc_cli.training.observer import Observer as Observer
     from dpfc_cli.training.observer import TrainingWarning as TrainingWarning
     from dpfc_cli.training.run import Trained as Trained
@@ -87,10 +75,16 @@ def __getattr__(name: str) -> Any:
     """A public name, imported from its module."""
     if name == "__all__":
         return __dir__()
-    if name not in _homes():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_homes()[name]), name)
+    from dpfc_cli.points import added, load
+
+    if name in _homes():
+        return getattr(import_module(_homes()[name]), name)
+    if name in added("dpfc.names"):
+        return load("dpfc.names", name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*_homes(), "__version__"])
+    from dpfc_cli.points import added
+
+    return sorted([*_homes(), *added("dpfc.names"), "__version__"])

@@ -21,13 +21,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
+from dpfc_cli import points
 from dpfc_cli.errors import UserError, near, parameter, spelled, unknown
 from dpfc_cli.progress import show
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 SMALLEST, LARGEST = 1e-12, 1e12
 """Numbers outside these bounds would overflow during a training, after the budget is spent."""
@@ -287,7 +285,7 @@ def of_type(said: Option, hint: Any) -> Option:
     parts = [part for part in (get_args(hint) if union else (hint,)) if part is not types.NoneType]
     choices = tuple(name for part in parts if get_origin(part) is Literal for name in get_args(part))
     if "dp-whitened" in choices:
-        choices = (*choices, *added_methods())
+        choices = (*choices, *points.added("dpfc.methods"))
     kind: Kind = "other"
     if choices:
         kind = "choice"
@@ -298,15 +296,6 @@ def of_type(said: Option, hint: Any) -> Option:
     elif len(parts) == 1:
         kind = _KINDS.get(parts[0], "other")
     return replace(said, kind=kind, choices=choices or said.choices)
-
-
-@functools.cache
-def added_methods() -> "dict[str, EntryPoint]":
-    """The methods of other packages (the group `dpfc.methods`), by name. None is imported."""
-    from importlib.metadata import entry_points
-
-    own = get_args(MethodName)
-    return {each.name: each for each in entry_points(group="dpfc.methods") if each.name not in own}
 
 
 _KINDS: dict[Any, Kind] = {bool: "switch", int: "integer", float: "number", Sequence[float]: "numbers"}

@@ -22,10 +22,10 @@ from dpfc_cli.options import takes
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.card import charged_standing
 from dpfc_cli.training.request import SPLIT, facts_of
-from dpfc_cli.trust.card import Finding, contradictions, refused, unproved
-from dpfc_cli.trust.card import findings as of_card
-from dpfc_cli.trust.claims import same_epsilon
-from dpfc_cli.trust.statement import brief
+from dpfc_cli.records.findings import Finding, contradictions, refused, unproved
+from dpfc_cli.records.findings import findings as of_card
+from dpfc_cli.records.claims import same_epsilon
+from dpfc_cli.records.statement import brief
 
 _JOINT = "no ledger has the head of a coordinator. Verify the head of a site beside that site's ledger"
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")

@@ -99,11 +99,14 @@ def digests(tree: Path) -> dict[str, str]:
     from typer.testing import CliRunner
 
     import dpfc_cli.__main__  # noqa: F401
-    from dpfc_cli.cli.app import app
-    from dpfc_cli.cli.help import COMMANDS
+    from dpfc_cli.cli import app as commands
 
-    for module in COMMANDS.values():
-        __import__(f"dpfc_cli.cli.{module}")
+    if hasattr(commands, "register"):
+        commands.register()
+    else:
+        for module in commands.COMMANDS.values():
+            __import__(f"dpfc_cli.cli.{module}")
+    app = commands.app
     found: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

@@ -1,7 +1,6 @@
 """What several rooms' tests share: block streams from arrays, small data sets, and oracles that watch."""
 
 import functools
-import importlib
 import os
 import signal
 import sys
@@ -16,8 +15,7 @@ import numpy as np
 import pytest
 import typer
 
-from dpfc_cli.cli.app import app, main
-from dpfc_cli.cli.help import COMMANDS
+from dpfc_cli.cli.app import app, main, register
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
@@ -64,8 +62,7 @@ def other_source(module: ModuleType) -> Iterator[None]:
 @functools.cache
 def commands() -> Any:
     """The whole command line, as Typer builds it."""
-    for module in COMMANDS.values():
-        importlib.import_module(f"dpfc_cli.cli.{module}")
+    register()
     return typer.main.get_command(app)
 
 

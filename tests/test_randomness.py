@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 import dpfc_cli as dpfc
-from dpfc_cli.estimator import PrivateClassifier
 from dpfc_cli.evaluation.private import prepare, release
 from dpfc_cli.evaluation.request import PrivateScoring
+from dpfc_cli.extensions.sklearn.estimator import PrivateClassifier
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
@@ -35,7 +35,7 @@ from dpfc_cli.training.distributed import Leader, serve
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request
 from dpfc_cli.training.train import finish, plan
-from dpfc_cli.trust import claims
+from dpfc_cli.records import claims
 from tests.privacy.test_parts import Room
 from tests.support import LOST, blobs, stream_of
 from tests.training.requests import states

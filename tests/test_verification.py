@@ -26,7 +26,7 @@ from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.merge import merge_ledgers
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import epsilon_for
-from dpfc_cli.trust.card import BELONGS, CHARGED, NOISE, OWNER, TEXT
+from dpfc_cli.records.findings import BELONGS, CHARGED, NOISE, OWNER, TEXT
 from dpfc_cli.verification import Verified, verify
 from tests.ledger.facts import DELTA, ETA, a_charge, written
 from tests.signing import key_pair, sign

@@ -11,6 +11,7 @@ import importlib
 import inspect
 import io
 import os
+import re
 import select
 import stat
 import sys
@@ -22,9 +23,9 @@ from typing import Annotated, Any
 
 import typer
 
-from dpfc_cli import progress
+from dpfc_cli import points, progress
 from dpfc_cli.cli import stop
-from dpfc_cli.cli.help import COMMANDS, Command, Group
+from dpfc_cli.cli.help import Command, Group
 from dpfc_cli.cli.typed import flag_named, typed
 from dpfc_cli.errors import Code, UserError, notes, printable, unwritable
 from dpfc_cli.folders import cache_folder
@@ -44,6 +45,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with: dpfc extract digits; dpfc train --epsilon 1; dpfc evaluate. Options: dpfc train --help",
 )
+COMMANDS = {
+    **{name: name for name in ("extract", "train", "evaluate", "budget", "fetch", "predict", "statement", "verify")},
+    "import": "extract",
+    "list": "list_",
+}
+"""The commands of the core, each with its module in `dpfc_cli.cli`. Others are added by `dpfc.commands`."""
 COMMON: dict[str, Any] = {
     "quiet": typer.Option("--quiet", "-q", help="Show only results, warnings and errors."),
     "verbose": typer.Option("--verbose", "-v", help="Show the traceback of a defect."),
@@ -72,13 +79,26 @@ def _common(
     _before.update(quiet=quiet, verbose=verbose, as_json=as_json)
 
 
+def register(name: str = "") -> None:
+    """Import the module of a command, which registers it; or all of them, if there is no such command."""
+    others = points.added("dpfc.commands")
+    if name in COMMANDS:
+        importlib.import_module(f"dpfc_cli.cli.{COMMANDS[name]}")
+    elif name in others:
+        points.load("dpfc.commands", name)
+    else:
+        for each in (*COMMANDS, *others):
+            register(each)
+
+
 def command(
-    name: str, call: type[Options] | None = None, *, when_stopped: str = "Nothing was changed."
+    name: str, call: type[Options] | None = None, *, panel: str, when_stopped: str = "Nothing was changed."
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command that always ends with one of the exit codes.
 
-    call: whose options it takes, beside the function's own. when_stopped: said after Ctrl-C, as long as nothing has
-    happened that it must say (`stop.stands`).
+    call: whose options it takes, beside the function's own. panel: of `dpfc --help`, which shows the begin of its
+    docstring, up to a full stop or a colon. when_stopped: said after Ctrl-C, as long as nothing has happened that it
+    must say (`stop.stands`).
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -114,7 +134,8 @@ def command(
         parameters += [_hidden(each) for each in COMMON if each not in own]
         shown.__signature__ = inspect.Signature(parameters)
         shown.__annotations__ = {each.name: each.annotation for each in parameters}
-        app.command(name, cls=Command)(guarded)
+        short = re.split("[.:]", inspect.getdoc(function) or "")[0] + "."
+        app.command(name, cls=Command, short_help=short, rich_help_panel=panel)(guarded)
         return function
 
     return register
@@ -234,12 +255,8 @@ def main() -> None:
 
 
 def _run(words: list[str]) -> Any:
-    # A module registers its command when it is imported. A line that names a command needs only that one, and one
-    # without any word, such as 'dpfc --help', needs none. A shell that completes a line does not give it here.
     name = next((word for word in words if not word.startswith("-")), "")
-    every = COMMANDS.values() if name or "_DPFC_COMPLETE" in os.environ else ()
-    for module in [COMMANDS[name]] if name in COMMANDS else every:
-        importlib.import_module(f"dpfc_cli.cli.{module}")
+    register(name)
     group: Any = typer.main.get_command(app)
     try:
         if name in COMPUTING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _CHANGES = "Changes of the ledger"
 
 
-@command("budget")
+@command("budget", panel="Train a classifier")
 def budget(
     sigma: Annotated[
         float | None,
@@ -128,7 +128,7 @@ def budget(
     result: dict[str, Any] = {}
     sections: list[Section] = []
     if sigma is not None or epsilon is not None:
-        from dpfc_cli.planning.conversion import conversions
+        from dpfc_cli.conversion import conversions
 
         result["conversion"] = conversions(noise_multiplier=sigma, epsilon=epsilon, deltas=deltas, steps=steps)
         sections.append(_converted(result["conversion"], sigma, epsilon))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 OUTPUT = "Output"
 
 
-@command("evaluate", PrivateScoring)
+@command("evaluate", PrivateScoring, panel="Train a classifier")
 def evaluate(
     heads: Annotated[
         list[Path] | None,

@@ -20,7 +20,12 @@ FEW = 30
 """Records or persons of a test split: of fewer, figures are rough."""
 
 
-@command("extract", Extraction, when_stopped="This run made nothing. What earlier runs finished is kept.")
+@command(
+    "extract",
+    Extraction,
+    panel="Train a classifier",
+    when_stopped="This run made nothing. What earlier runs finished is kept.",
+)
 def extract(
     source: Annotated[str | None, declared(Extraction)["source"]] = None,
     dataset: Annotated[str | None, Option("The same as SOURCE.", WHAT, metavar="SOURCE", choices=SOURCES)] = None,
@@ -73,7 +78,12 @@ def extract(
     _report(made.folder, made.features, made=not made.was_complete, as_json=as_json)
 
 
-@command("import", Import, when_stopped="This run made nothing. What earlier runs finished is kept.")
+@command(
+    "import",
+    Import,
+    panel="Pictures and heads",
+    when_stopped="This run made nothing. What earlier runs finished is kept.",
+)
 def import_(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
     """Make a feature set of features that another program computed, of pictures, of texts or of anything."""
     from dpfc_cli.extraction.importing import Imported, import_features

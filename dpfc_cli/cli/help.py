@@ -17,31 +17,8 @@ from dpfc_cli.options import Option
 
 Full = Annotated[bool, Option("Show all, and not the short form.")]
 """The option of commands that show a document."""
-_LISTED = (
-    ("fetch", "fetch", "Download what a data set and a model need."),
-    ("extract", "extract", "Make a feature set of pictures."),
-    ("import", "extract", "Make a feature set of features from elsewhere."),
-    ("zero-shot", "zero_shot", "Make class vectors of public facts, to start from."),
-    ("forecast", "forecast", "Say which accuracy to expect at which ε."),
-    ("train", "train", "Train a classifier with differential privacy."),
-    ("evaluate", "evaluate", "Say how good heads are, and what they cost."),
-    ("predict", "predict", "Name the classes of new pictures."),
-    ("statement", "statement", "Show what is claimed of a head."),
-    ("report", "report", "Write a report on a head, for whoever must file it."),
-    ("verify", "verify", "Check whether a head can be what its card says."),
-    ("export", "export", "Write a head in the format of another program."),
-    ("push", "push", "Send a head to the Hugging Face hub."),
-    ("list", "list_", "Show the feature sets and the heads."),
-    ("budget", "budget", "Show what was spent, set a cap, convert σ and ε."),
-    ("audit", "audit", "Attack trainings, to check the proofs."),
-    ("site-invite", "federation", "Write what this site would bring to a federation."),
-    ("federation-new", "federation", "Make the plan of a federation."),
-    ("site-check", "federation", "Say what this site would agree to."),
-    ("site-serve", "federation", "Take part in the training of a federation."),
-    ("federation-run", "federation", "Train the head of a federation with all its sites."),
-)
-"""The commands in the order in which they are used, each with its module in `dpfc_cli.cli`, and what it does."""
-COMMANDS = {name: module for name, module, _ in _LISTED}
+PANELS = ("Train a classifier", "Pictures and heads")
+"""The panels of `dpfc --help` that come first, in their order. Extensions have others."""
 
 
 SHELLS = ("bash", "zsh", "fish")
@@ -108,7 +85,7 @@ class Command(_Ours, TyperCommand):
 
 
 class Group(_Ours, TyperGroup):
-    """`dpfc` itself: help lists its options and its commands, of which no module is imported.
+    """`dpfc` itself: help lists its options, and its commands in panels.
 
     A wrong line ends as other errors do. (Typer would write words of the line to the terminal as they are.)
     """
@@ -144,12 +121,13 @@ class Group(_Ours, TyperGroup):
             code = display.fail(_refused(error, words), as_json="--json" in words)
         sys.exit(code or 0)
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=list(COMMANDS).index)
-
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write(formatter, "Options", [_record(option) for option in _options(self, ctx)])
-        _write(formatter, "Commands", [(name, said) for name, _, said in _LISTED])
+        panels: dict[str, list[tuple[str, str]]] = {panel: [] for panel in PANELS}
+        for name, each in self.commands.items():
+            panels.setdefault(str(getattr(each, "rich_help_panel", "")), []).append((name, str(each.short_help)))
+        for panel, records in panels.items():
+            _write(formatter, panel, records)
 
 
 def _refused(error: Any, words: Sequence[str]) -> UserError:

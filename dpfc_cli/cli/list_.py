@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dpfc_cli.inventory import Inventory
 
 
-@command("list")
+@command("list", panel="Pictures and heads")
 def list_(
     full: Full = False,
     as_json: Annotated[bool, JSON] = False,
@@ -38,7 +38,7 @@ def list_(
 
 def _document(found: "Inventory") -> Document:
     """Both tables, and what is wrong. The short form has what a command names, and its cost."""
-    from dpfc_cli.trust.statement import SEEDED, claimed
+    from dpfc_cli.records.statement import SEEDED, claimed
 
     sets = [
         (

@@ -9,7 +9,7 @@ from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
 from dpfc_cli.options import Option
 
 
-@command("statement")
+@command("statement", panel="Pictures and heads")
 def statement(
     head: Annotated[Path | None, NEWEST] = None,
     records_per_person: Annotated[
@@ -21,7 +21,7 @@ def statement(
     from dpfc_cli.errors import conflict, parameter
     from dpfc_cli.files import sha256_of
     from dpfc_cli.heads.head import shown
-    from dpfc_cli.trust import statement as statements
+    from dpfc_cli.records import statement as statements
     from dpfc_cli.verification import vouched
 
     found = vouched(head_or_newest(head))

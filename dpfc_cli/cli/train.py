@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dpfc_cli.training.run import Trained
 
 
-@command("train", Request, when_stopped="This run charged nothing and wrote no head.")
+@command("train", Request, panel="Train a classifier", when_stopped="This run charged nothing and wrote no head.")
 def train(
     features: Annotated[
         str | None, Option("Feature set, by path or name. Default: the newest one.", metavar="SET")
@@ -160,7 +160,7 @@ class Shown(Observer):
 def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     from dpfc_cli.ledger import caps
     from dpfc_cli.report import account as shown
-    from dpfc_cli.trust import statement
+    from dpfc_cli.records import statement
 
     calibrated = checked.calibrated
     claimed, releases = calibrated.head_claim
@@ -204,7 +204,7 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
 def _show_head(trained: "Trained", as_json: bool, full: bool, features: str | None) -> None:
     from dpfc_cli.ledger.file import read
     from dpfc_cli.report import account as shown
-    from dpfc_cli.trust import statement
+    from dpfc_cli.records import statement
 
     card, claimed = trained.head.card, trained.charged.checked.calibrated.claimed
     spent = trained.spent

@@ -13,7 +13,7 @@ from dpfc_cli.heads.signature import Checking
 from dpfc_cli.show.document import Rows, page
 
 
-@command("verify", Checking)
+@command("verify", Checking, panel="Pictures and heads")
 def verify(
     head: Annotated[Path | None, NEWEST] = None,
     full: Full = False,
@@ -30,8 +30,8 @@ def verify(
     from dpfc_cli.ledger.file import read
     from dpfc_cli.report import account as accounts
     from dpfc_cli.report.evaluated import cost_of
-    from dpfc_cli.trust.card import refused
-    from dpfc_cli.trust.statement import brief
+    from dpfc_cli.records.findings import refused
+    from dpfc_cli.records.statement import brief
     from dpfc_cli.verification import verify as checked
 
     found = checked(head_or_newest(head), **asked)

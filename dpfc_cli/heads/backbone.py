@@ -19,7 +19,7 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.images.sets import Preparation
 from dpfc_cli.progress import Progress
 from dpfc_cli.schema import among, each, either, fault, null, record, text
-from dpfc_cli.trust.card import SIDE
+from dpfc_cli.records.findings import SIDE
 
 _SHAPE = each(SIDE, least=3)
 _STATED = record(

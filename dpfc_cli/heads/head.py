@@ -30,8 +30,8 @@ from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.reading import unread
 from dpfc_cli.show.document import Told, Values
-from dpfc_cli.trust import card as card_values
-from dpfc_cli.trust import statement
+from dpfc_cli.records import findings as card_values
+from dpfc_cli.records import statement
 
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"

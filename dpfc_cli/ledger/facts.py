@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.privacy.accounting import Claim, mu_for
 from dpfc_cli.schema import Check, anything, boolean, closed, each, either, fault, mapping, null, number, test, whole
-from dpfc_cli.trust.claims import TIME, claim_fault, figures_fault, is_sampled, mu_squared
+from dpfc_cli.records.claims import TIME, claim_fault, figures_fault, is_sampled, mu_squared
 
 Unit = Literal["record", "person"]
 """What is protected."""

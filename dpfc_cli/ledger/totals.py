@@ -32,7 +32,7 @@ from dpfc_cli.errors import counted, printable
 from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, Fact, Merge, Outcome, Set, Unit
 from dpfc_cli.rounding import cost
 from dpfc_cli.show.document import Told
-from dpfc_cli.trust.claims import epsilon_of
+from dpfc_cli.records.claims import epsilon_of
 
 Kind = TypeVar("Kind", bound=Fact)
 

@@ -11,10 +11,10 @@ from importlib.util import find_spec
 from itertools import accumulate
 from typing import Any
 
-from dpfc_cli.errors import unknown, unsupported
+from dpfc_cli import points
+from dpfc_cli.errors import unknown
 from dpfc_cli.methods import dp_fc, dp_ls, dp_newton, first_order, whitened
 from dpfc_cli.methods.method import Method
-from dpfc_cli.options import added_methods
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.version import code_digest
 
@@ -24,6 +24,8 @@ METHODS: dict[str, AnyMethod] = {method.name: method for method in _ALL}
 
 
 AUTO = "auto"
+FEDERATED = tuple(name for name, method in METHODS.items() if method.federated)
+"""The methods that a federation can train."""
 
 
 def method_named(name: str, facts: Facts) -> AnyMethod:
@@ -38,31 +40,20 @@ def method_named(name: str, facts: Facts) -> AnyMethod:
         return whitened.METHOD if facts.k == 1 else dp_fc.METHOD
     found = known(name)
     if found is None:
-        raise unknown("method", name, [AUTO, *METHODS, *added_methods()])
+        raise unknown("method", name, [AUTO, *METHODS, *points.added("dpfc.methods")])
     return found
 
 
 def known(name: str) -> AnyMethod | None:
     """The method with exactly that name, if there is one. UserError: it is of a package that cannot be used."""
-    return _added(name) if name in added_methods() else METHODS.get(name)
+    return METHODS.get(name) or (_added(name) if name in points.added("dpfc.methods") else None)
 
 
 @functools.cache
 def _added(name: str) -> AnyMethod:
     """A method of another package, with the digest of its source."""
-    entry = added_methods()[name]
-    package = "a package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
-    try:
-        method = entry.load()
-        if not isinstance(method, Method) or method.name != name:
-            raise TypeError(f"{entry.value} is no Method of this name")
-        names = accumulate(entry.module.split("."), "{}.{}".format)
-        # Several packages may have parts in one namespace, which has no source of its own.
-        digest = code_digest(next(each for each in names if getattr(find_spec(each), "origin", None)))
-    except Exception as error:
-        raise unsupported(
-            f"The method '{name}' of {package} cannot be used: {type(error).__name__}: {error}.",
-            "Mend the package, or remove it.",
-            method=name,
-        ) from error
-    return replace(method, source={"package": package, "sha256": digest})
+    entry, method = points.added("dpfc.methods")[name], points.load("dpfc.methods", name, Method)
+    names = accumulate(entry.module.split("."), "{}.{}".format)
+    # Several packages may have parts in one namespace, which has no source of its own.
+    digest = code_digest(next(each for each in names if getattr(find_spec(each), "origin", None)))
+    return replace(method, name=name, source={"package": points.package_of(entry), "sha256": digest})

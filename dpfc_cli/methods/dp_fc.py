@@ -120,4 +120,5 @@ METHOD = Method(
     complete=complete,
     solve=solve,
     runs_to_optimum=True,
+    federated=True,
 )

@@ -104,4 +104,5 @@ METHOD = Method(
     plan=plan,
     complete=complete,
     solve=solve,
+    federated=True,
 )

@@ -59,6 +59,7 @@ class Method(Generic[Planned, Options]):
             given.
         public: the fields of its options that hold public knowledge: arrays that no user types.
         least_steps: with fewer steps no default learning rate is right on most sets.
+        federated: a federation can train it: its plan does not depend on how many records there are.
         source: of a method of another package: that package, and the SHA-256 of its source.
 
     """
@@ -74,6 +75,7 @@ class Method(Generic[Planned, Options]):
     runs_to_optimum: bool = False
     public: tuple[str, ...] = ()
     least_steps: int = 1
+    federated: bool = False
     source: Mapping[str, str] | None = None
 
     @property

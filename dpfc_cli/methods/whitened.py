@@ -336,4 +336,5 @@ METHOD = Method(
     solve=solve,
     copies=2,
     public=("public", "public_head"),
+    federated=True,
 )

@@ -21,7 +21,7 @@ from dpfc_cli.reading import readable
 from dpfc_cli.schema import Check, among, either, fault, null, number, record, text, whole
 from dpfc_cli.schema import each as listed
 from dpfc_cli.show.document import Block, Document, Rows, Section, Table, Words
-from dpfc_cli.trust.statement import SEEDED, brief, claimed
+from dpfc_cli.records.statement import SEEDED, brief, claimed
 
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.exact import Comparison, Evaluation

@@ -19,8 +19,8 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Plan
 from dpfc_cli.privacy.queries import ClassSums, sensitivity
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.trust.claims import epsilon_of, large_delta
-from dpfc_cli.trust.statement import SEEDED
+from dpfc_cli.records.claims import epsilon_of, large_delta
+from dpfc_cli.records.statement import SEEDED
 
 SECONDS = 2.6e-10
 """Of a decomposition, for each d³: as measured on one core of a busy machine with d = 3,000. An idle one takes half."""

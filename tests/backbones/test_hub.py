@@ -18,9 +18,9 @@ import pytest
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.family import Wanted
-from dpfc_cli.backbones.text import class_vectors
 from dpfc_cli.backbones.vision_transformer import transformer
 from dpfc_cli.backbones.vision_transformer.models import MODELS
+from dpfc_cli.extensions.starts.text import class_vectors
 from dpfc_cli.geometry import Geometry
 from tests.backbones.tiny import random_weights, references, write
 from tests.support import refuses

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench import accuracy, cells, federation, forecast, kept, picture, public, reproduction, starts, synthetic
-from dpfc_cli.planning.forecast import MEASURED
+from dpfc_cli.extensions.planning.forecast import MEASURED
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training.calibrate import POOR
 

@@ -1,6 +1,5 @@
 """A working folder with a small feature set, and the command line to use on it."""
 
-import importlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -12,8 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dpfc_cli.cli import display, stop
-from dpfc_cli.cli.app import app
-from dpfc_cli.cli.help import COMMANDS
+from dpfc_cli.cli.app import app, register
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER
@@ -23,8 +21,7 @@ from tests.cli.worlds import written_worlds
 from tests.images.pictures import drawn
 from tests.support import blobs
 
-for module in COMMANDS.values():
-    importlib.import_module(f"dpfc_cli.cli.{module}")
+register()
 
 Dpfc = Callable[..., Result]
 SCATTER = ("--model", "scattering", "--pool", "mean", "--image-size", "8")

@@ -16,6 +16,7 @@ from dpfc_cli.cli import train as command
 from dpfc_cli.errors import UserError
 from dpfc_cli.evaluation import evaluate as evaluation
 from dpfc_cli.evaluation import private as private_evaluation
+from dpfc_cli.extensions.publish import contents
 from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
@@ -25,7 +26,6 @@ from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.privacy import curator, sums
-from dpfc_cli.report import contents
 from dpfc_cli.training import card, check, request, run
 from dpfc_cli.training import train as training
 from dpfc_cli.training.charge import Charged

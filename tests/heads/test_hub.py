@@ -12,9 +12,9 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
+from dpfc_cli.extensions.publish.push import push
 from dpfc_cli.heads.head import Head, encoded, located, shown
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.report.push import push
 from dpfc_cli.training.request import Privacy
 from tests.backbones.test_hub import Home, serving
 from tests.hostile import calibrated, card_as_written

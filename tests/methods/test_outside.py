@@ -1,6 +1,5 @@
 """Methods of other packages: what docs/method.md says, word for word, and what a package that is broken says."""
 
-import importlib
 import json
 import re
 import sys
@@ -12,15 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 import dpfc_cli
-from dpfc_cli import options, version
-from dpfc_cli.cli.app import app
-from dpfc_cli.cli.help import COMMANDS
+from dpfc_cli import points, version
+from dpfc_cli.cli.app import app, register
 from dpfc_cli.methods import _added, known
-from dpfc_cli.trust import card
+from dpfc_cli.records import card
 from tests.support import refuses
 
 PAGE = (Path(__file__).parents[2] / "docs/method.md").read_text("utf-8")
-CACHES = (options.added_methods, _added, version.code_digest)
+CACHES = (points.added, _added, version.code_digest)
 FILE, TOML, FIRST, SHOWN, AUDIT, ERROR = re.findall(r"^```\w+\n(.*?)^```$", PAGE, re.M | re.S)
 
 
@@ -54,8 +52,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def dpfc(*words: str) -> tuple[int, str]:
-    for module in COMMANDS.values():
-        importlib.import_module(f"dpfc_cli.cli.{module}")
+    register()
     ended = CliRunner().invoke(app, words)
     return ended.exit_code, " ".join(ended.output.split())
 
@@ -71,7 +68,7 @@ def test_the_page_goes_from_a_file_to_an_audit(site: Path) -> None:
     (head,) = Path("heads").iterdir()
     found = dpfc_cli.evaluate(dpfc_cli.Head.load(head), dpfc_cli.open_features("digits-scattering"))
     assert found.top1 > 0.6
-    assert "prototypes" in options.added_methods()
+    assert "prototypes" in points.added("dpfc.methods")
 
 
 def test_a_head_is_checked_where_the_same_source_is_installed_and_nothing_is_said_elsewhere(site: Path) -> None:
@@ -107,7 +104,7 @@ def test_a_plan_that_is_not_followed_is_refused_before_the_charge_and_says_what_
 def test_a_package_that_cannot_be_used_says_why_and_hides_no_other_method(site: Path) -> None:
     for source, why in (("import missing_module", "missing_module"), ("METHOD = 1", "TypeError")):
         installed(site, source)
-        with refuses("unsupported", match=why, method="prototypes"):
+        with refuses("unsupported", match=why, name="prototypes"):
             known("prototypes")
         assert known("dp-ls") is not None
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dpfc_cli.privacy.accounting import LEAST_EPSILON, delta_of
-from dpfc_cli.trust.claims import figures_fault, same_epsilon
+from dpfc_cli.records.claims import figures_fault, same_epsilon
 
 
 def claim(epsilon: float = 1.0, /, **factors: float) -> dict[str, Any]:

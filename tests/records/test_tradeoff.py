@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from dpfc_cli.privacy.accounting import delta_of, epsilon_for
-from dpfc_cli.trust.statement import RATES, curve, meaning, power
+from dpfc_cli.records.statement import RATES, curve, meaning, power
 
 EPSILONS = np.linspace(0, 30, 3_001)
 

@@ -27,11 +27,11 @@ from typing import Any
 
 import numpy as np
 
+from dpfc_cli.extensions.federation import coordinator, plan
+from dpfc_cli.extensions.federation.coordinator import Remote
+from dpfc_cli.extensions.federation.site import serve, site_of
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.federation import coordinator, plan
-from dpfc_cli.federation.coordinator import Remote
-from dpfc_cli.federation.site import serve, site_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.privacy.queries import Query
@@ -184,7 +184,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--flower", type=Path, help="the folder of Flower's programs")
     given = parser.parse_args()
-    multiprocessing.set_forkserver_preload(["dpfc_cli.federation.site", "dpfc_cli.federation.coordinator"])
+    multiprocessing.set_forkserver_preload(
+        ["dpfc_cli.extensions.federation.site", "dpfc_cli.extensions.federation.coordinator"]
+    )
     flower = given.flower and given.flower.absolute()
     chance, kills, wrong, rounds = random.Random(given.seed), 0, list[str](), 0
     while kills < given.kills:

@@ -21,6 +21,8 @@ from pydicom.encaps import encapsulate
 from pydicom.uid import JPEGBaseline8Bit, RLELossless
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.extensions.starts.classifier_rows import below, check_count, labels_in, stated
+from dpfc_cli.extensions.starts.wordnet import WordNet
 from dpfc_cli.extraction import slides
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.extraction.request import Import
@@ -39,22 +41,20 @@ from dpfc_cli.ledger.populations import records_of
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Centre, Clip
-from dpfc_cli.public_starts.classifier_rows import below, check_count, labels_in, stated
-from dpfc_cli.public_starts.wordnet import WordNet
 from dpfc_cli.sources.classes import class_names
 from dpfc_cli.sources.groups import rule_of
 from dpfc_cli.sources.split_files import files_by_split
 from dpfc_cli.training import tuning
 from dpfc_cli.training.card import card_of
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.trust import statement
-from dpfc_cli.trust.card import findings
+from dpfc_cli.records import statement
+from dpfc_cli.records.findings import findings
+from tests.extensions.starts import nouns
 from tests.features import formats
 from tests.hostile import DATE, calibrated, set_of, standing
 from tests.images import dicoms, test_tables
 from tests.images.pictures import SQUARE, idx_bytes, open_images, png, tar
 from tests.ledger import facts as made_up
-from tests.public_starts import nouns
 from tests.support import CHAIN
 
 X = np.arange(24, dtype=np.float32).reshape(6, 4)

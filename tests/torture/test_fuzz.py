@@ -6,7 +6,6 @@ once lie in `corpus`, by target, and are tried in each run.
 
 import contextlib
 import functools
-import importlib
 import io
 import resource
 import shutil
@@ -23,8 +22,8 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpfc_cli import points
 from dpfc_cli.cli import app
-from dpfc_cli.cli.help import COMMANDS
 from dpfc_cli.errors import ENDINGS, UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.heads.head import encoded
@@ -161,10 +160,10 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     places = ("backbones.hub.download", "images.catalogue.fetch", "images.idx.open_digits")
     for place in (*places, "training.train.finish", "extraction.extract.make_shards"):
         monkeypatch.setattr(f"dpfc_cli.{place}", refused)
-    for name, module in COMMANDS.items():
+    for name in (*app.COMMANDS, *points.added("dpfc.commands")):
         # An audit takes minutes by itself.
         if name != "audit":
-            importlib.import_module(f"dpfc_cli.cli.{module}")
+            app.register(name)
 
 
 @pytest.mark.usefixtures("no_work")

@@ -16,7 +16,7 @@ from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training.calibrate import Calibrated, Planned
 from dpfc_cli.training.card import card_of, charge_of, path_of, with_ending
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.trust.claims import figures_fault, mu_of
+from dpfc_cli.records.claims import figures_fault, mu_of
 from tests.hostile import DATE, calibrated, set_of, standing
 from tests.support import calibrated_at, refuses
 from tests.training.requests import FACTS, PLAN, before_of

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.extensions.planning.forecast import forecast
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.populations import set_population
 from dpfc_cli.methods import METHODS
-from dpfc_cli.planning.forecast import forecast
 from dpfc_cli.training import public, tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.charge import charge

@@ -29,8 +29,8 @@ from dpfc_cli.training.calibrate import HIDES, calibrate, warnings_of
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
-from dpfc_cli.trust.card import check
-from dpfc_cli.trust.claims import epsilon_of
+from dpfc_cli.records.findings import check
+from dpfc_cli.records.claims import epsilon_of
 from tests.support import blobs, refuses
 from tests.training.requests import charges, ledger
 from tests.training.starts import CLASSES, NAMES, VECTORS, calibrated, head_of, made, npz, read, safetensors

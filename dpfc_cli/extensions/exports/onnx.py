@@ -1,0 +1,140 @@
+"""ONNX: the head as a graph, alone or behind its backbone.
+
+The head computes in float64 inside, as `Head.scores` does, because its clipping norms may be tiny.
+"""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpfc_cli.backbones import Backbone
+from dpfc_cli.errors import unsupported
+from dpfc_cli.extensions.exports.graph import OPSET, Files, Graph, Values
+from dpfc_cli.heads.backbone import Recipe, recipe_of
+from dpfc_cli.heads.head import Head
+from dpfc_cli.privacy.chain import NORM_BITS, Centre, Clip
+from dpfc_cli.progress import Progress
+
+_LARGEST = 4096
+"""The longest side of a picture whose graph is made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A backbone that is to be exported: it takes pictures that were resized and cropped already. input: (H, W, C) of a
+    picture. said: how a picture must have been prepared before, in words.
+    """
+
+    backbone: Backbone
+    input: tuple[int, int, int]
+    said: str
+
+
+def rebuilt(head: Head, weights: str | None = None, progress: Progress | None = None) -> Network:
+    """Make the backbone of a head again, as `heads.backbone` does. A graph computes in float32 in any case."""
+    recipe = recipe_of(head, "with_backbone", "Export the head alone.")
+    if max(recipe.image_shape) > _LARGEST:
+        raise unsupported(
+            f"The pictures of this head have sides of up to {max(recipe.image_shape)} pixels, too many for a graph.",
+            recipe.instead,
+            parameter=recipe.about,
+        )
+    backbone = recipe.load(weights, progress=progress, precision="float32")
+    return Network(backbone=backbone, input=recipe.image_shape, said=_said(recipe))
+
+
+def _said(recipe: Recipe) -> str:
+    """How pictures must be prepared."""
+    chosen, words = recipe.preparation, []
+    if chosen.window is not None:
+        low, high = chosen.window
+        words.append(f"grey values from {low:g} to {high:g} as 0 to 255")
+    if chosen.exif:
+        words.append("turned as their EXIF orientation says")
+    if (sized := chosen.geometry) is None:
+        words.append("at their own size")
+    else:
+        size = (
+            f"{sized.resize} pixels on the shorter side"
+            if isinstance(sized.resize, int)
+            else f"{sized.resize[0]} × {sized.resize[1]} pixels"
+        )
+        words.append(f"resized to {size} ({sized.filter}, antialiased), then the central {sized.crop} × {sized.crop}")
+    normalises = isinstance(recipe.backbone.get("preprocessing"), dict)
+    return (
+        f"{', '.join(words)}; {'the normalisation of colours' if normalises else 'the division by 255'} is in the graph"
+    )
+
+
+_FLOAT, _DOUBLE = 1, 11
+_LEAST = 1e-290
+"""The largest coordinate of a row of zeros counts as this, so that nothing is divided by zero."""
+
+
+def files(head: Head, notes: dict[str, str], network: Network | None, name: str) -> Files:
+    """The model. Inputs and outputs are said in its metadata."""
+    graph = Graph()
+    d, m = head.weight.shape
+    taken, results = Values(), Values()
+    entry = features = "features"
+    if network is None:
+        taken[entry] = (np.float32, ("n", d))
+        said = f"float32, n × {d}: feature vectors from the backbone that the card names"
+    else:
+        entry = "pixels"
+        taken[entry] = (np.uint8, ("n", *network.input))
+        features = _features(graph, entry, network)
+        graph.name(features, "features")
+        results["features"] = (np.float32, ("n", d))
+        said = f"uint8, n × {' × '.join(map(str, network.input))}: pictures, rows from above, {network.said}"
+    scores = scored(graph, features, head)
+    likely = graph("Sigmoid", scores) if head.several_labels else graph("Softmax", scores, axis=-1)
+    for each, value in (("scores", scores), ("probabilities", likely)):
+        graph.name(graph("Cast", value, to=_FLOAT), each)
+        results[each] = (np.float32, ("n", m))
+    notes |= {
+        "classes": json.dumps(list(head.classes)),
+        "input": f"{entry}: {said}",
+        "outputs": "; ".join(f"{each}: float32, n × {shape[1]}" for each, (_, shape) in results.items()),
+        "opset": str(OPSET),
+    }
+    return graph.files(taken, results, notes, name)
+
+
+def scored(graph: Graph, features: str, head: Head) -> str:
+    """The scores of feature vectors, float64, as `Head.scores` computes them."""
+    z = graph("Cast", features, to=_DOUBLE)
+    for step in head.chain:
+        if isinstance(step, Clip):
+            z = graph("Div", z, np.float64(step.norm))
+            z = graph("Div", z, graph("Max", _norms(graph, z), np.float64(1)))
+        elif isinstance(step, Centre):
+            z = graph("Sub", z, step.mean)
+        else:
+            matrix = step.matrix.astype(np.float32).astype(np.float64)
+            z = graph("MatMul", graph("Cast", graph("Cast", z, to=_FLOAT), to=_DOUBLE), matrix)
+    return graph("Add", graph("MatMul", z, head.weight.astype(np.float64)), head.bias.astype(np.float64))
+
+
+def _norms(graph: Graph, z: str) -> str:
+    """`privacy.chain.norms`, with the same rounding."""
+    largest = graph("ReduceMax", graph("Abs", z), axes=[1], keepdims=1)
+    step = graph("Mul", graph("Max", largest, np.float64(_LEAST)), np.float64(2.0**-NORM_BITS))
+    grid = graph("Round", graph("Div", z, step))
+    total = graph("ReduceSum", graph("Mul", grid, grid), np.array([1]), keepdims=1)
+    return graph("Mul", step, graph("Sqrt", total))
+
+
+def _features(graph: Graph, pixels: str, network: Network) -> str:
+    from dpfc_cli.backbones.convnext.network import Network as ConvNeXt
+    from dpfc_cli.backbones.scattering.transform import Scattering
+    from dpfc_cli.backbones.vision_transformer.transformer import Transformer
+    from dpfc_cli.extensions.exports import onnx_networks
+
+    if isinstance(network.backbone, Scattering):
+        return onnx_networks.scattering(graph, pixels, network.input, network.backbone.describe()["pooling"])
+    if isinstance(network.backbone, Transformer):
+        return onnx_networks.transformer(graph, pixels, network.backbone)
+    assert isinstance(network.backbone, ConvNeXt)
+    return onnx_networks.convnext(graph, pixels, network.backbone)

@@ -1,0 +1,431 @@
+"""The plan of a federation: one JSON file that all sites have agreed on, and all that follows from it.
+
+The plan has public facts alone. Its SHA-256 is what operators compare. What each site releases, with how much noise,
+and how the answers are added, are functions of it.
+
+**Weights.** Site h has n_h units, and its answers have noise of μ_h. If units are alike, the best estimate of a mean of
+means A_h/n_h weighs them by the reciprocals of their variances, n_h²·μ_h². So the answers A_h themselves get weights
+a_h ∝ n_h·μ_h². The sum of a_h·A_h then is an answer about n = Σ a_h·n_h units, with noise of 1/μ² = Σ a_h²/μ_h².
+
+**Masks** hide each answer in the sum over all sites, see `masks`. Then all weights are 1, all sites have the same ε,
+and they add integers of one lattice: the one that is exact for all records together, and for H times the noise of a
+site. Without masks all H − 1 other sites may collude.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter, quoted, unsupported
+from dpfc_cli.extensions.federation.masks import keep, new_key, point
+from dpfc_cli.features.manifest import fingerprint_of
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import bytes_in, json_in
+from dpfc_cli.folders import LEDGER_KEYS
+from dpfc_cli.ledger.facts import new_id
+from dpfc_cli.ledger.file import ledger_path
+from dpfc_cli.methods import FEDERATED, METHODS
+from dpfc_cli.methods.public_head import PublicHead
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, default_delta
+from dpfc_cli.privacy.facts import Adjacency, Facts
+from dpfc_cli.privacy.lattice import lattice_for
+from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.reading import readable
+from dpfc_cli.schema import (
+    Check,
+    among,
+    anything,
+    closed,
+    each,
+    either,
+    fault,
+    mapping,
+    null,
+    number,
+    scalar,
+    test,
+    text,
+    whole,
+)
+from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.public_start import check as check_start
+from dpfc_cli.training.public_start import vectors_for
+from dpfc_cli.training.request import Privacy, facts_of
+from dpfc_cli.records.findings import START
+from dpfc_cli.records.claims import EPSILON
+from dpfc_cli.version import TRAINING, code_digest
+
+FORMAT, INVITATION = "dpfc-federation-1", "dpfc-invitation-1"
+PLAN, AGAIN = "a plan", "Name the file, or ask whoever made it for it again."
+_NAME = test(lambda value: type(value) is str and bool(re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", value)))
+_HEX = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{32}", value)))
+_KEY = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{64}", value)) and bool(point(value)))
+_PART: dict[str, Check] = {
+    "name": _NAME,
+    "n": whole(1),
+    "records": either(null, whole(1)),
+    "epsilon": EPSILON,
+    "key": _KEY,
+}
+_COMMON: dict[str, Check] = {
+    "k": whole(1),
+    "classes": each(text, least=1),
+    "features": closed(
+        {"backbone": mapping(anything), "dim": whole(1), "dtype": text, "preparation": either(null, mapping(anything))}
+    ),
+}
+_PLAN = closed(
+    {
+        **{"format": among([FORMAT]), "code": text, "id": _HEX, "colluding": whole(1), "method": among(FEDERATED)},
+        **{"options": mapping(either(scalar, each(scalar))), "adjacency": among(get_args(Adjacency))},
+        **{"delta": number(LEAST_DELTA, 1), "sites": each(closed(_PART), least=2), **_COMMON},
+        "start": either(null, START),
+    }
+)
+_POLICY = closed(
+    {},
+    epsilon=EPSILON,
+    delta=number(LEAST_DELTA, 1),
+    adjacency=each(among(get_args(Adjacency))),
+    colluding=each(either(whole(1), among(["all"]))),
+    methods=each(among(FEDERATED)),
+    sites=each(_NAME),
+)
+_INVITATION = closed({"format": among([INVITATION]), **_PART, **_COMMON})
+
+
+def _code() -> str:
+    # With masks the noise of all sites is the same: what makes it of ε is theirs, too.
+    return code_digest(*TRAINING, "dpfc_cli.extensions.federation", "dpfc_cli.training.calibrate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one site brings: its name, its number of units, of records if units are persons, its ε whoever colludes, and
+    its public key for masks.
+    """
+
+    name: str
+    n: int
+    epsilon: float
+    key: str
+    records: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federation:
+    """A plan. Its fields are those of the file.
+
+    Attributes:
+        id: random.
+        sites: what each of them brings.
+        method: a name of `FEDERATED`.
+        options: those that were given.
+        classes: their names, in the order of the head.
+        k: the labels of a record at most.
+        features: what makes the features: backbone, dim, dtype, preparation.
+        adjacency, delta: of all claims.
+        colluding: how many of the other sites may tell what they know, or add no noise. All of them: without masks.
+        start: public class vectors from which the coordinator starts, as a card names them; None: there are none. No
+            site needs them: its claim holds for every query.
+        code: of noise, heads and masks (`version.code_digest`). What a plan means is what this code makes of it.
+
+    """
+
+    id: str
+    sites: tuple[Part, ...]
+    method: str
+    options: Mapping[str, Any]
+    classes: tuple[str, ...]
+    k: int
+    features: Mapping[str, Any]
+    adjacency: Adjacency
+    delta: float
+    colluding: int
+    start: Mapping[str, Any] | None = None
+    format: str = FORMAT
+    code: str = field(default_factory=_code)
+
+    @property
+    def data(self) -> bytes:
+        return _bytes(asdict(self))
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def fingerprint(self) -> str:
+        known = self.features
+        return fingerprint_of(known["backbone"], self.classes, known["dim"], known["dtype"], known["preparation"])
+
+    def part(self, name: str) -> Part:
+        """What a site brings. UserError if it is none of the sites."""
+        found = next((each for each in self.sites if each.name == name), None)
+        if found is None:
+            known = ", ".join(each.name for each in self.sites)
+            raise missing(f"'{name}' is no site of this plan.", f"It has: {known}.")
+        return found
+
+    def facts(self, n: int, records: int | None) -> Facts:
+        unit = "record" if self.sites[0].records is None else "person"
+        counts = {"n": n, "rows": records, "m": len(self.classes), "d": self.features["dim"], "k": self.k}
+        return Facts(**counts, adjacency=self.adjacency, unit=unit)
+
+    @property
+    def masked(self) -> bool:
+        """Whether each answer is hidden in the sum of all."""
+        return self.colluding < len(self.sites) - 1
+
+    @cached_property
+    def claims(self) -> tuple[Calibrated, ...]:
+        """What each site releases and claims, in the order of `sites`. It claims what holds whoever colludes."""
+        found = tuple(
+            calibrate(
+                METHODS[self.method],
+                self.facts(each.n, each.records),
+                self.options,
+                Privacy(epsilon=each.epsilon, delta=self.delta),
+            )
+            for each in self.sites
+        )
+        if not self.masked:
+            return found
+        noise, records = found[0].noise, sum(claim.facts.records for claim in found)
+        longest = max(noise.facts.d + 1, noise.facts.m)
+        pool = lattice_for(records, len(found) * max(noise.sigmas), longest).bits
+        return tuple(replace(each, mechanism=replace(each.noise, pool=pool)) for each in found)
+
+    @cached_property
+    def weights(self) -> tuple[float, ...]:
+        """What the answers of each site are multiplied by; the largest is 1."""
+        both = zip(self.sites, self.claims, strict=True)
+        raw = [1.0 if self.masked else each.n * claim.noise.mu**2 for each, claim in both]
+        return tuple(each / max(raw) for each in raw)
+
+    @cached_property
+    def solver(self) -> Calibrated:
+        """What the coordinator solves: facts and noise of the weighted sums. Its guarantee is that of the site with the
+        largest μ.
+        """
+        weights, parts = self.weights, self.sites
+        n, rows = (
+            round(math.fsum(a * (count or 0) for a, count in zip(weights, counts, strict=True)))
+            for counts in ([each.n for each in parts], [each.records for each in parts])
+        )
+        mu = math.fsum((a / claim.noise.mu) ** 2 for a, claim in zip(weights, self.claims, strict=True)) ** -0.5
+        facts, method = self.facts(n, rows or None), METHODS[self.method]
+        most = max(self.claims, key=lambda claim: claim.noise.mu)
+        planned = method.planned(facts, most.given, True)
+        mechanism = Mechanism(facts=facts, plan=method.plan(facts, planned), mu=mu, pool=most.noise.pool)
+        if any(claim.plan != mechanism.plan for claim in self.claims):
+            raise ValueError(f"the plan of {method.name} depends on the number of records")
+        options = method.complete(facts, planned, mechanism, most.given)
+        return replace(most, facts=facts, mechanism=mechanism, options=options)
+
+    def claim(self, name: str) -> Calibrated:
+        """The training of a site: its own plan, noise and claim, with the options of the head that all of them make."""
+        own, options = self.claims[self.sites.index(self.part(name))], self.solver.options
+        if self.start is not None:
+            # What the card says of it is all that a site has.
+            options = replace(options, public_head=PublicHead(vectors=np.zeros((0, 0)), origin=self.start))
+        return replace(own, options=options, federation=self.described(name))
+
+    def described(self, name: str | None = None) -> dict[str, Any]:
+        """What a card says of the plan. name: of the site whose card it is; None: the coordinator's."""
+        sites = [
+            {key: value for key, value in asdict(each).items() if value is not None and key != "key"}
+            for each in self.sites
+        ]
+        said = {"plan": self.digest, "colluding": self.colluding, "sites": sites}
+        return {**said, **({} if name is None else {"site": name})}
+
+
+def _bytes(values: Mapping[str, Any]) -> bytes:
+    return (json.dumps(values, indent=1, sort_keys=True) + "\n").encode()
+
+
+def load(path: Path) -> Federation:
+    """The plan in a file. UserError: it is none, another dpfc made it, or its noise or δ is out of range."""
+    raw = _read(path, _PLAN, PLAN)
+    if raw["code"] != _code():
+        raise conflict(
+            f"{quoted(path)} was made by another version of dpfc.",
+            "All sites and the coordinator need the version that made the plan.",
+        )
+    sites = tuple(Part(**each) for each in raw["sites"])
+    plan = Federation(**{**raw, "sites": sites, "classes": tuple(raw["classes"])})
+    named, keys = {each.name for each in sites}, {point(each.key) for each in sites}
+    counted, units = all(each.n <= (each.records or each.n) for each in sites), {each.records is None for each in sites}
+    started, without = (plan.start[what] for what in ("classes", "without")) if plan.start else (len(plan.classes), [])
+    with readable(path, PLAN, AGAIN):
+        if bytes_in(path) != plan.data:
+            raise ValueError("it is not as dpfc writes it, so equal plans may have other digests")
+        if min(len(named), len(keys)) < len(sites) or len(set(plan.classes)) < len(plan.classes):
+            raise ValueError("two of its sites have one name or key, or two of its classes one name")
+        if len(units) > 1 or not counted:
+            raise ValueError("its sites do not protect the same unit")
+        if plan.colluding >= len(sites) or (plan.masked and len({each.epsilon for each in sites}) > 1):
+            raise ValueError("more sites collude than there are others, or masks are for several epsilon")
+        if not len(plan.classes) - started == len(without) == len({*without} & {*plan.classes}):
+            raise ValueError("its start has other classes")
+        solver = plan.solver
+    if plan.start is not None:
+        check_start(solver)
+    return plan
+
+
+def check_policy(plan: Federation, name: str, path: Path) -> None:
+    """Compare a plan with what a site agrees to at most. Unit and backbone are those of its own set (`site_of`).
+
+    path: a JSON file with some of `epsilon`, `delta`, `adjacency`, `methods`, `sites` (the others), and `colluding`
+    ("all": without masks).
+    UserError: it cannot be read or has no limit, or the plan has something that it does not allow.
+    """
+    allowed, others = _read(path, _POLICY, "a policy"), {each.name for each in plan.sites} - {name}
+    if not allowed:
+        raise damaged(f"The policy {quoted(path)} has no limit, so it would allow every plan.", "Write one into it.")
+    has: dict[str, Any] = {
+        **{"epsilon": plan.part(name).epsilon, "delta": plan.delta},
+        **{"adjacency": {plan.adjacency}, "methods": {plan.method}, "sites": others},
+        "colluding": {plan.colluding if plan.masked else "all"},
+    }
+    broken = []
+    for key, limit in allowed.items():
+        if type(limit) is not list and has[key] > limit:
+            broken.append(f"{key} {has[key]} for this site, more than {limit}")
+        elif type(limit) is list and (strange := has[key] - set(limit)):
+            broken.append(f"{key} {', '.join(sorted(map(str, strange)))}")
+    if broken:
+        raise conflict(
+            f"The policy {quoted(path)} does not allow what the plan has: {'; '.join(broken)}.",
+            "Ask for another plan, or whoever wrote the policy.",
+        )
+
+
+def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
+    """What a site brings, for whoever makes the plan. Its private key and a copy stay beside the ledger: the site takes
+    no plan that says something else of it (`offered`).
+
+    UserError for a name or an ε that no plan can have, or where no key can be made.
+    """
+    facts, manifest = facts_of(features), features.manifest
+    part = {"name": name, "n": facts.n, "records": facts.rows, "epsilon": epsilon, "key": f"09{'00' * 31}"}
+    known = {"backbone": manifest.backbone, "dim": manifest.dim, "dtype": manifest.dtype}
+    known["preparation"] = manifest.source["identity"].get("preparation")
+    values = {"format": INVITATION, **part, "k": facts.k, "classes": list(manifest.classes), "features": known}
+    wrong = fault(json.loads(json.dumps(values)), _INVITATION)
+    if wrong is not None:
+        raise UserError(
+            f"'{wrong}' of this invitation makes no sense.",
+            f"{parameter('name')} has small letters, digits and dashes; {parameter('epsilon')} lies in "
+            f"{LEAST_EPSILON:g} to {LARGEST_EPSILON:g}.",
+        )
+    # What is refused leaves no key.
+    key = new_key(keys_of(features))
+    data = _bytes(values | {"key": key})
+    keep(keys_of(features) / f"{key}.json", data)
+    return data
+
+
+def offered(features: FeatureSet, key: str) -> Part | None:
+    """What a site has said of itself in its invitation with that key; None if it has made none."""
+    path = keys_of(features) / f"{key}.json"
+    return _part(_read(path, _INVITATION, "an invitation")) if path.exists() else None
+
+
+def _part(invited: Mapping[str, Any]) -> Part:
+    return Part(**{name: invited[name] for name in _PART})
+
+
+def keys_of(features: FeatureSet) -> Path:
+    """The folder with a site's invitations and their private keys."""
+    return ledger_path(features.folder).parent / LEDGER_KEYS
+
+
+def agreed(
+    invitations: Sequence[Path],
+    method: str = "auto",
+    options: Mapping[str, Any] | None = None,
+    delta: float | None = None,
+    adjacency: Adjacency = "zero-out",
+    colluding: int | None = None,
+    start: Path | str | None = None,
+) -> Federation:
+    """The plan of all who are invited. Its classes are those of all sites, in the order in which they come.
+
+    method: "auto" is dp-whitened for one label per record, and dp-fc for several. delta: None: the smallest of the
+    sites' defaults. colluding: how many of the other sites may; None: all of them, without masks. start: a file of
+    public class vectors, see `training.public_start`. UserError: the sites do not fit together, or the method is none
+    of `FEDERATED`.
+    """
+    found = [_read(path, _INVITATION, "an invitation") for path in invitations]
+    names = [each["name"] for each in found]
+    if len(found) < 2 or min(len(set(names)), len({point(each["key"]) for each in found})) < len(names):
+        raise UserError(
+            "A federation needs two sites, each with a name and a key of its own.",
+            "Give an invitation of each. Each invitation makes a key.",
+        )
+    first, others = found[0], len(found) - 1
+    if colluding is not None and not 1 <= colluding < others:
+        raise UserError(
+            f"{parameter('colluding')} {colluding} of {len(found)} sites: it can be 1 to the number of sites − 2"
+            f"{f', here {others - 1}' if others > 1 else ', so masks need three sites'}.",
+            "Leave it out, and there are no masks: all other sites may collude.",
+        )
+    colluding = others if colluding is None else colluding
+    for what, of in (
+        ("epsilon", lambda one: one["epsilon"] if colluding < others else None),
+        ("labels per record", lambda one: one["k"]),
+        ("unit", lambda one: one["records"] is None),
+        ("backbone", lambda one: fingerprint_of(classes=(), **one["features"])),
+    ):
+        other = next((each["name"] for each in found if of(each) != of(first)), None)
+        if other is not None:
+            raise conflict(
+                f"'{other}' has another {what} than '{first['name']}'.",
+                "All sites make their features in the same way, with the same backbone, and protect the same unit. "
+                "With masks, all spend the same epsilon.",
+            )
+    method = (FEDERATED[0] if first["k"] == 1 else FEDERATED[1]) if method == "auto" else method
+    if method not in FEDERATED:
+        raise unsupported(f"A federation cannot train {method}.", f"Choose {', '.join(FEDERATED)}.")
+    given = METHODS[method].taken(options or {})
+    made = Federation(
+        id=new_id(),
+        sites=tuple(_part(each) for each in found),
+        method=method,
+        options={name: list(value) if isinstance(value, tuple) else value for name, value in given.items()},
+        classes=tuple(dict.fromkeys(name for each in found for name in each["classes"])),
+        k=first["k"],
+        features=first["features"],
+        adjacency=adjacency,
+        colluding=colluding,
+        delta=min(default_delta(each["n"]) for each in found) if delta is None else delta,
+    )
+    try:
+        solver = made.solver
+    except ValueError as error:
+        raise UserError(f"There is no such plan: {error}.", "Ask for other invitations.", code="bad-value") from error
+    if start is not None:
+        check_start(solver)
+        made = replace(made, start=vectors_for(made.classes, made.features["dim"], start)[0].origin)
+    return made
+
+
+def _read(path: Path, check: Check, what: str) -> dict[str, Any]:
+    with readable(path, what, AGAIN):
+        raw = json_in(path)
+        wrong = fault(raw, check)
+        if wrong is not None:
+            known = raw["format"] if isinstance(raw, dict) and "format" in raw else what
+            raise ValueError(f"'{wrong[:80]}' in it makes no sense for '{str(known)[:80]}'")
+        return dict(raw)

@@ -1,0 +1,256 @@
+"""What a report on a head says, in which order, and to whom."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpfc_cli.errors import conflict, counted, parameter, printable
+from dpfc_cli.extensions.publish import holder
+from dpfc_cli.files import sha256_of
+from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.signature import Signed
+from dpfc_cli.privacy.chain import Centre, Clip, Step
+from dpfc_cli.progress import Progress
+from dpfc_cli.report.evaluated import released, released_in
+from dpfc_cli.show.document import Block, Code, Document, Points, Rows, Section, Table, Words
+from dpfc_cli.sources.groups import By
+from dpfc_cli.records import findings as cards
+from dpfc_cli.records import statement
+from dpfc_cli.records.findings import Finding
+from dpfc_cli.verification import of_signature
+from dpfc_cli.version import __version__
+
+SHARED, INTERNAL = "for whoever gets the head", "internal"
+MOST_NAMED = 200
+"""Of more classes than this only the first ones are named."""
+STRONG, REASONABLE = 1, 10
+"""The largest ε that the guide calls so (docs/choosing.md, "What others use")."""
+_PLACES = Table(
+    ("", "Name", "Date", "Signature"),
+    [(role, "", "", "") for role in ("Controller and purpose", "Trained by", "Checked by", "Approved by")],
+    left=4,
+)
+_ALONE = Finding(what="ledger", result="unknown", why="no ledger is asked for this report")
+_COMPARED = Finding(what="figures", result="ok", why="the ledger has these figures")
+_NOT_COMPARED = Finding(what="figures", result="unknown", why="not compared with a ledger")
+
+
+def document(
+    head: Head,
+    *,
+    internal: bool = False,
+    features: str | Path | None = None,
+    ledger: str | Path | None = None,
+    evaluation: Path | None = None,
+    name: str | None = None,
+    license: str | None = None,
+    signed: Signed | None = None,
+    sign_off: bool = True,
+    progress: Progress | None = None,
+) -> Document:
+    """A report on a head that was read from a file. For the options see `request.Reporting`.
+
+    name: what `Head.load` takes, such as `hf:OWNER/NAME`; None: the name of the file. license: the identifier of a
+    licence, as the hub lists them; None: nothing is said of it. signed: its signature, checked. sign_off: whether there
+    are places to sign.
+
+    UserError: the head and its ledger contradict each other; a file cannot be read; there is no ledger for an internal
+    report.
+    """
+    named = "features" if features is not None else "ledger" if ledger is not None else None
+    if named and not internal:
+        raise conflict(
+            f"{parameter(named)} has no meaning without {parameter('internal')}: what a feature set and its ledger "
+            "say is for the holder of the records.",
+            f"Give {parameter('internal')}, or leave it out.",
+        )
+    card, digest, name = head.card, sha256_of(head.file), name or head.file.name
+    figures = None if evaluation is None else released_in(evaluation, digest)
+    said = statement.document(card, digest)
+    own = None if not internal else holder.of(head, features, ledger, figures, progress)
+    findings = [of_signature(signed), *([*cards.findings(card, head.chain), _ALONE] if own is None else own.findings)]
+    unproved = cards.unproved(card) if own is None else own.unproved
+    evaluated = Section("How good it is", [Words(_NOT_EVALUATED)]) if own is None else own.evaluated
+    if figures is not None:
+        findings.append(_COMPARED if own is not None else _NOT_COMPARED)
+        evaluated = Section("How good it is", _evaluated(figures, card["features"]["split"], own is not None))
+    claim, *more, limits = said.sections
+    sections = [
+        Section("In short", [*claim.blocks, Rows(_short(head, own, signed))], internal=own is not None),
+        Section("What was trained on", [Rows(_trained_on(head))]),
+        *more,
+        limits,
+        *(() if own is None else own.ledger),
+        evaluated,
+        Section("How to use it", _used(head, name)),
+        Section("What was checked", _checked(findings, unproved), internal=own is not None),
+        *([Section("Sign-off", [_PLACES])] if sign_off else []),
+        Section("Appendix: backbone and digests", [Rows(_digests(card, own))], internal=own is not None),
+    ]
+    return Document(
+        title=f"Report on the head {name}",
+        kind=SHARED if own is None else INTERNAL,
+        notice=holder.NOTICE if own is not None else _notice(card),
+        header={} if own is not None else _header(card, name, license, figures),
+        sections=sections,
+    )
+
+
+_NOT_EVALUATED = (
+    "No figures are given here. Exact ones say something about the test records. 'dpfc evaluate --epsilon' releases "
+    "figures that protect these records, and 'dpfc report --evaluation' puts them here."
+)
+
+
+def _notice(card: Mapping[str, Any]) -> str:
+    said = (
+        "For whoever gets the head. This report was made from the head's file. It says nothing about the training "
+        "records that the head itself does not say."
+    )
+    if card["claim"] == "private":
+        return said
+    return f"{said} But this head has no guarantee: keep it as you keep the records that it was trained on."
+
+
+def _short(head: Head, own: "holder.Holder | None", signed: Signed | None) -> list[tuple[str, str]]:
+    card = head.card
+    unit = "persons" if card["unit"] == "person" else "records"
+    made_of = f"a linear classifier of {counted(len(head.classes), 'class')} on features of {_backbone(card)}"
+    return [
+        *_strength(card),
+        ("signed by", signed.by if signed else "not checked"),
+        *([("ledger", "not compared with a ledger: 'dpfc verify' does")] if own is None else own.short),
+        ("trained on", f"{card['facts']['n']:,} {unit} of '{card['features']['name']}'"),
+        ("what it is", made_of),
+    ]
+
+
+def _strength(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What published practice says of ε; nothing where there is no guarantee."""
+    if card["claim"] != "private":
+        return []
+    epsilon = card["epsilon"]
+    called = "strong" if epsilon <= STRONG else "reasonable" if epsilon <= REASONABLE else "weak"
+    return [
+        (
+            "beside others",
+            f"'How to DP-fy ML' (Ponomareva et al. 2023) calls an epsilon up to {STRONG} strong, up to {REASONABLE} "
+            f"reasonable, above weak: this is {called}. The U.S. Census of 2020 was published at 19.61 (Abowd et al. "
+            "2022). Units and deltas differ",
+        )
+    ]
+
+
+def _trained_on(head: Head) -> list[tuple[str, str]]:
+    card = head.card
+    features = card["features"]
+    named = ", ".join(f"'{name}'" for name in head.classes[:MOST_NAMED])
+    more = len(head.classes) - MOST_NAMED
+    rows = [("feature set", f"'{features['name']}', its {features['split']} split; dimensions: {head.dim:,}")]
+    if features.get("hold_out"):
+        held = "persons" if card["unit"] == "person" else "training pictures"
+        rows.append(("test split", f"{features['hold_out']:g} of the {held} were held out"))
+    if "grouped_by" in features:
+        rows.append(("persons", f"the person of each record was found by {_found_by(**features['grouped_by'])}"))
+    return [
+        *rows,
+        ("what is done to a feature vector first", ", then ".join(map(_step, head.chain)) or "nothing"),
+        ("classes", named + (f", and {more:,} more, which the head's file names" if more > 0 else "")),
+    ]
+
+
+def _found_by(by: By, level: int = 0, column: str | None = None) -> str:
+    """How persons were found, as the manifest of a set says it."""
+    if by == "folder":
+        return "the folder in that of its class" if level == 1 else f"the first {level} folders in that of its class"
+    if by == "name":
+        return "a part of its name"
+    return ("a column" if column is None else f"the column '{column}'") + (" of a table" if by == "table" else "")
+
+
+def _step(step: Step) -> str:
+    if isinstance(step, Clip):
+        return f"it is divided by its length, or by {step.norm:.4g} if that is larger (clip)"
+    return "a mean is subtracted (centre)" if isinstance(step, Centre) else "it is multiplied by a matrix (linear)"
+
+
+def _backbone(card: Mapping[str, Any]) -> str:
+    name = card["features"]["backbone"].get("name")
+    return f"'{name}'" if isinstance(name, str) else "an unknown backbone"
+
+
+def _flat(value: Any, name: str = "") -> list[str]:
+    """What a JSON value says, as 'name: value'. A card may have any here. Its name comes first."""
+    if isinstance(value, dict):
+        ordered = sorted(value.items(), key=lambda item: item[0] != "name")
+        return [said for key, inner in ordered for said in _flat(inner, f"{name} {key}".strip())]
+    if isinstance(value, list):
+        value = " × ".join(str(each) for each in value)
+    return [] if value is None else [f"{name.replace('_', ' ')}: {value}"]
+
+
+def _evaluated(figures: Mapping[str, Any], trained_on: str, compared: bool) -> list[Block]:
+    """What is said of released figures. trained_on: the split of the training. compared: with the ledger."""
+    words = "These figures were released with noise, as the ledger has them."
+    if not compared:
+        words = "The file of these figures says that they were released with noise. Not compared with a ledger."
+    words += " The intervals are for the choice of the records and the noise."
+    on = f"the {figures['split']} split of '{figures['features']}'"
+    found: list[Block] = [Words(words), *released(figures, [("scored on", on)])]
+    if figures["split"] == trained_on:
+        said = "The head was trained on a split of this name. These figures say how well it fits."
+        found.insert(1, Words(said, strong=True))
+    return found
+
+
+def _used(head: Head, name: str) -> list[Block]:
+    literal = repr(name) if printable(name) == name else ascii(name)
+    return [
+        Words(
+            f"It takes n × {head.dim} feature vectors of the backbone that it was trained on, and names their classes."
+        ),
+        # The name as a program has it.
+        Code(f"from dpfc_cli import Head\n\nhead = Head.load({literal})\nnames = head.predict(features)"),
+    ]
+
+
+def _checked(findings: Sequence[Finding], unproved: Sequence[str]) -> list[Block]:
+    rows = [(each.what, each.shown, each.why) for each in findings]
+    table = Table(("check", "result", "why"), rows, left=3)
+    return [table, Words("Nothing contradicts. What the files cannot prove:"), Points(unproved)]
+
+
+def _digests(card: Mapping[str, Any], own: "holder.Holder | None") -> list[tuple[str, str]]:
+    features = card["features"]
+    rows = [("backbone", "; ".join(_flat(features["backbone"])) or "unknown")]
+    rows += [("recipe of the features", features["fingerprint"]), ("report written by", f"dpfc {__version__}")]
+    weights = features["backbone"].get("weights")
+    if isinstance(weights, dict) and isinstance(weights.get("sha256"), str):
+        rows.append(("weights of the backbone", weights["sha256"]))
+    if "public_head" in card:
+        rows.append(("start", card["public_head"]["sha256"]))
+    return rows if own is None else [*rows, *own.digests]
+
+
+def _header(
+    card: Mapping[str, Any], name: str, license: str | None, figures: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    weights = card["features"]["backbone"].get("weights")
+    tags = ["dpfc", "differential-privacy" if card["claim"] == "private" else "no-privacy-guarantee"]
+    found: dict[str, Any] = {"library_name": "dpfc", "tags": tags} | ({} if license is None else {"license": license})
+    if _backbone(card) != "'imported'":
+        # Imported features may be of texts.
+        found["pipeline_tag"] = "image-classification"
+    if isinstance(weights, dict) and (base := _repository(weights.get("id"))):
+        found["base_model"] = base
+    if figures is not None and figures["top1"] is not None:
+        task = {"type": "image-classification"}
+        metric = {"type": "accuracy", "value": figures["top1"], "name": "top-1 accuracy, released with noise"}
+        data = {"type": figures["features"], "name": figures["features"], "split": figures["split"]}
+        found["model-index"] = [{"name": name, "results": [{"task": task, "dataset": data, "metrics": [metric]}]}]
+    return found
+
+
+def _repository(id: Any) -> str | None:
+    parts = id.removeprefix("hf:").split("/") if isinstance(id, str) and id.startswith("hf:") else []
+    return "/".join(parts[:2]) if len(parts) >= 2 and all(parts[:2]) else None

@@ -1,0 +1,107 @@
+"""What only the holder of the records may read: the ledger, the caps, and exact figures on the test split."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpfc_cli.errors import missing, parameter
+from dpfc_cli.evaluation.evaluate import evaluate
+from dpfc_cli.evaluation.exact import Evaluation
+from dpfc_cli.features.lookup import open_features, set_at
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import sha256_of
+from dpfc_cli.folders import heads_folder
+from dpfc_cli.heads.head import Head, cards
+from dpfc_cli.ledger.facts import Charge
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.privacy.accounting import default_delta
+from dpfc_cli.progress import Progress
+from dpfc_cli.report import account as accounts
+from dpfc_cli.report import evaluated
+from dpfc_cli.rounding import with_interval
+from dpfc_cli.show.document import Block, Section, Words
+from dpfc_cli.training.card import without_charge
+from dpfc_cli.records.findings import Finding, refused
+from dpfc_cli.verification import verify
+
+NOTICE = (
+    "Internal: for the holder of the records only. The parts that are marked say more about the records than the "
+    "guarantee covers: who trained on them and why, and exact figures on test records. "
+    "Do not publish this report. Without --internal, 'dpfc report' writes one for whoever gets the head."
+)
+SPLIT = "test"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """What the holder's own files add to a report."""
+
+    short: tuple[tuple[str, str], ...]
+    ledger: tuple[Section, ...]
+    evaluated: Section
+    findings: tuple[Finding, ...]
+    unproved: tuple[str, ...]
+    digests: tuple[tuple[str, str], ...]
+
+
+def of(
+    head: Head,
+    given: str | Path | None,
+    ledger: str | Path | None,
+    figures: Mapping[str, Any] | None,
+    progress: Progress | None = None,
+) -> Holder:
+    """What the files of the holder say about a head. given, ledger: its feature set and its ledger, if named. figures:
+    released ones; the set is not evaluated then. UserError: there is no ledger, or it contradicts the head or the
+    figures.
+    """
+    features = set_at(head.card["features"]["name"]) if given is None else open_features(given)
+    if ledger is None and given is not None and features is not None:
+        ledger = ledger_path(features.folder)
+    checked = verify(head.file, ledger=ledger)
+    if checked.contradictions:
+        raise refused(head.file, checked.contradictions)
+    account = checked.account
+    if account is None:
+        raise missing(
+            "An internal report needs the ledger of the training, and it is not here.",
+            f"Name it: {parameter('ledger')}. Without {parameter('internal')} the head's file is enough.",
+        )
+    book = read(account.ledger)
+    if figures is not None:
+        evaluated.check_charged(figures, book)
+    charge = book.known.get(head.card["ledger"]["charge"])
+    assert isinstance(charge, Charge)
+    delta = head.card["delta"] or default_delta(head.card["facts"]["n"])
+    found = None
+    if figures is None and features is not None and SPLIT in features.splits:
+        found = evaluate(head, features, SPLIT, progress=progress)
+    short = [
+        ("trained by", charge.by),
+        ("purpose", charge.purpose or "not said when it was trained (--purpose)"),
+        ("spent by all trainings of these people", account.summed(delta)),
+        ("cap", accounts.left(account, delta) or "none"),
+    ]
+    if found is not None:
+        said = f"{with_interval(found.top1, found.interval, found.n)}, exact, of {found.n:,} records"
+        short.append(("accuracy on the test split", said))
+    without = without_charge(cards(heads_folder()), book)
+    lost = [] if without is None else [Words(without, strong=True)]
+    return Holder(
+        short=tuple(short),
+        ledger=(Section("The ledger", [*accounts.blocks(account, book, (delta,)), *lost], internal=True),),
+        evaluated=Section("How good it is", _evaluated(found, features), internal=True),
+        # The first one is of a signature, and nobody was asked for one here.
+        findings=checked.findings[1:],
+        unproved=checked.unproved,
+        digests=(("the ledger's file, as it was", sha256_of(account.ledger)),),
+    )
+
+
+def _evaluated(found: Evaluation | None, features: FeatureSet | None) -> list[Block]:
+    if found is None or features is None:
+        return [Words("No figures are given: the feature set is not here, or it has no test split.")]
+    words = Words("These figures are exact. They protect no record of the test split. If it is private, keep them.")
+    plain = replace(found, confusions=None, calibration=None)
+    return [words, *evaluated.warned(found.warnings), *evaluated.exact(plain, features)]

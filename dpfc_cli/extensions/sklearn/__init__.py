@@ -1,0 +1,1 @@
+"""A classifier for scikit-learn that trains with differential privacy."""

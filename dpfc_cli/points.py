@@ -1,0 +1,49 @@
+"""The declared points at which packages add to dpfc: entry points of Python packages, by group.
+
+| group | name | value |
+| --- | --- | --- |
+| `dpfc.commands` | the command | a function that `cli.app.command` registers |
+| `dpfc.methods` | the method | a `methods.method.Method` |
+| `dpfc.names` | a name of `import dpfc_cli` | what it stands for |
+
+The extensions of dpfc (`dpfc_cli.extensions`) are added in the same way as the packages of others.
+"""
+
+import functools
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from dpfc_cli.errors import UserError, unsupported
+
+
+@functools.cache
+def added(group: str) -> dict[str, EntryPoint]:
+    """What was added to a group, by name. Nothing is imported."""
+    return {each.name: each for each in entry_points(group=group)}
+
+
+def package_of(entry: EntryPoint) -> str:
+    """The package that has an entry point, with its version."""
+    return "a package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+
+
+def load(group: str, name: str, kind: type | tuple[type, ...] = object) -> Any:
+    """What was added under a name.
+
+    kind: what it must be. UserError: its package cannot be used. KeyError: nothing was added under that name.
+    """
+    entry = added(group)[name]
+    try:
+        found = entry.load()
+        if not isinstance(found, kind):
+            raise TypeError(f"{entry.value} is a {type(found).__name__}")
+    except UserError:
+        # It says what it lacks.
+        raise
+    except Exception as error:
+        raise unsupported(
+            f"'{name}' of {package_of(entry)} cannot be used: {type(error).__name__}: {error}.",
+            "Mend the package, or remove it.",
+            name=name,
+        ) from error
+    return found

@@ -1,0 +1,394 @@
+"""A report on a head: what is in it, who may read it, and that nothing in a file can change how it is read."""
+
+import hashlib
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
+
+import dpfc_cli as dpfc
+from dpfc_cli import errors, rounding
+from dpfc_cli.errors import printable
+from dpfc_cli.extensions.publish.contents import document
+from dpfc_cli.extensions.publish.html import html_of
+from dpfc_cli.folders import LEDGER
+from dpfc_cli.heads.head import Head, encoded
+from dpfc_cli.ledger import caps
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.show.document import Document, Table
+from dpfc_cli.show.markdown import escaped, markdown
+from dpfc_cli.records import statement
+from tests.extensions.publish.conftest import CLASSES, WHO, WHY, Ward
+from tests.signing import key_pair, sign
+from tests.support import blobs, refuses
+
+VOID = {"meta"}
+TAGS = {
+    *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "section", "span", "strong", "ul", "li", "dl"),
+    *("dt", "dd", "table", "caption", "thead", "tbody", "tr", "th", "td", "pre", "figure"),
+    *("svg", "g", "path", "text", "circle"),
+}
+"""Everything that a report is made of: nothing that runs, loads or links."""
+LOADING = {"src", "href", "srcset", "action", "background", "poster", "data", "http-equiv"}
+
+
+class Read(HTMLParser):
+    """What a browser makes of a page: its elements and its texts. It sees that all of them are closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags, self.attributes = set[str](), list[tuple[str, str]]()
+        self.texts, self.open = list[str](), list[str]()
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def header_of(text: str) -> dict[str, Any]:
+    """What the hub reads of a model card."""
+    found: dict[str, Any] = ModelCard(text).data.to_dict()  # type: ignore[no-untyped-call]
+    return found
+
+
+def words(report: Document) -> str:
+    """All texts of a report."""
+    return repr(report)
+
+
+def fact(report: Document, name: str) -> str:
+    return report.facts[name]
+
+
+def grid(report: Document, first: str) -> Table:
+    """The table whose first column has this name."""
+    grids = (block for part in report.sections for block in part.blocks if isinstance(block, Table))
+    return next(each for each in grids if each.columns[0] == first)
+
+
+def forged(head: Path, out: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A copy of a head with another card."""
+    loaded = Head.load(head)
+    card = json.loads(json.dumps(loaded.card))
+    change(card)
+    out.write_bytes(encoded(replace(loaded, card=card)))
+    return out
+
+
+# --- What is in it.
+
+
+def test_a_report_says_all_that_the_statement_says(ward: Ward) -> None:
+    head = Head.load(ward.second)
+    said = statement.document(head.card, hashlib.sha256(ward.second.read_bytes()).hexdigest())
+    assert document(head).facts.items() >= said.facts.items()
+    assert [row[0] for row in grid(document(head), "release").rows] == [each["kind"] for each in head.card["plan"]]
+
+
+def _grouped(card: dict[str, Any], rule: dict[str, Any]) -> None:
+    card["features"]["grouped_by"] = rule
+
+
+def test_it_says_how_persons_were_found_and_what_is_done_to_a_feature_vector(ward: Ward, tmp_path: Path) -> None:
+    for rule, said in (
+        ({"by": "folder", "level": 2}, "2 folders"),
+        ({"by": "name"}, "name"),
+        ({"by": "table", "column": "patient"}, "'patient'"),
+        ({"by": "column"}, "column"),
+    ):
+        shown = document(Head.load(forged(ward.first, tmp_path / "a.safetensors", partial(_grouped, rule=rule))))
+        assert said in fact(shown, "persons")
+    assert "length" in fact(shown, "what is done to a feature vector first")
+
+
+def test_a_report_says_what_published_practice_calls_its_epsilon(ward: Ward) -> None:
+    head = Head.load(ward.second)
+    for epsilon, said in ((1, "strong"), (1.01, "reasonable"), (10.01, "weak")):
+        told = fact(document(replace(head, card={**head.card, "epsilon": epsilon})), "beside others")
+        assert re.findall("strong|reasonable|weak", told)[3:] == [said]
+
+
+def test_a_page_draws_the_curve_and_has_the_figures_beside_it(ward: Ward) -> None:
+    page = html_of(document(Head.load(ward.second)))
+    said = statement.meaning(Head.load(ward.second).card)
+    assert said is not None
+    texts = Read(page).texts
+    assert rounding.at_most(said["power"]) in texts
+    assert "figure" in Read(page).tags
+
+
+def test_a_head_of_samples_and_one_without_a_guarantee_have_their_reports(ward: Ward) -> None:
+    sampled = html_of(document(Head.load(ward.sampled)))
+    assert "Kairouz" in sampled
+    assert "svg" in Read(sampled).tags
+    plain = document(Head.load(ward.plain))
+    assert "∞" in fact(plain, "this head")
+    assert plain.notice != document(Head.load(ward.first)).notice
+    assert "svg" not in Read(html_of(plain)).tags
+    assert plain.header["tags"] == ["dpfc", "no-privacy-guarantee"]
+    # There is no guarantee that could cover something else.
+    assert "the guarantee is for one record" not in words(plain)
+
+
+def test_a_page_runs_nothing_and_loads_nothing(ward: Ward) -> None:
+    page = Read(html_of(document(Head.load(ward.second), internal=True)))
+    assert page.tags <= TAGS
+    loading = {(name, value) for name, value in page.attributes if name.split(":")[-1] in LOADING}
+    assert {value for name, value in loading if name != "http-equiv" and not value.startswith("#")} == set()
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
+
+
+# --- Who may read it.
+
+
+def test_a_shared_report_is_a_function_of_the_heads_file(ward: Ward, tmp_path: Path) -> None:
+    here = dpfc.write_report("second", tmp_path / "here.html").read_bytes()
+    (tmp_path / "away").mkdir()
+    shutil.copy(ward.second, tmp_path / "away")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path / "away")
+        away = dpfc.write_report(Path("second.safetensors"), "away.html").read_bytes()
+        assert here == away
+        with refuses("missing", parameter="ledger"):
+            dpfc.write_report(Path("second.safetensors"), "internal.html", internal=True)
+        assert not Path("internal.html").exists()
+
+
+def test_intervals_of_a_set_that_knows_persons_are_said_to_be_for_persons(ward: Ward) -> None:
+    x, y = blobs(120, 8, 3, seed=3, apart=2.5)
+    groups = np.arange(120) // 3
+    parts = {"train": slice(90), "test": slice(90, 120)}
+    known: dict[str, Any] = {"x": x, "y": y, "groups": groups}
+    arrays: dict[str, Any] = {f"{name}_{of}": a[part] for name, part in parts.items() for of, a in known.items()}
+    np.savez("persons.npz", **arrays)
+    place = Path("features/persons")
+    features = dpfc.import_features(Path("persons.npz"), place, classes=CLASSES, population="persons").features
+    head = dpfc.train(features, epsilon=8.0, method="dp-ls", out="heads/persons.safetensors").head
+    assert "intervals" in document(head, internal=True).facts
+    head.card["features"]["hold_out"] = 0.2
+    assert all(said in fact(document(head), "test split") for said in ("0.2", "persons"))
+    assert "intervals" not in document(Head.load(ward.first), internal=True).facts
+
+
+@pytest.mark.parametrize("write_down", [html_of, markdown])
+def test_what_only_the_holder_may_know_is_in_an_internal_report_alone(
+    ward: Ward, write_down: Callable[[Document], str]
+) -> None:
+    shared = write_down(document(Head.load(ward.first)))
+    report = document(Head.load(ward.first), internal=True)
+    internal = write_down(report)
+    top1 = dpfc.evaluate(Head.load(ward.first), dpfc.open_features("clinic")).top1
+    assert 0.5 < top1 < 1
+    for told in (WHO, WHY, "the board", "section 4", "second"):
+        assert told in internal
+        assert told not in shared
+    assert f"{top1:.0%}".replace("%", " %") in fact(report, "accuracy on the test split")
+    # The digest of the source's listing is in neither.
+    identity = dpfc.open_features("clinic").manifest.source["identity"]
+    for listing in identity["listing"].values():
+        assert listing not in internal
+    assert [part.title for part in report.sections if part.internal] == [
+        *("In short", "The ledger", "How good it is", "What was checked", "Appendix: backbone and digests")
+    ]
+    assert "Internal" in report.notice
+    assert not report.header
+
+
+def test_the_ledger_of_an_internal_report_is_what_the_account_says(ward: Ward) -> None:
+    report = document(Head.load(ward.first), internal=True)
+    book = read(ledger_path(Path("features/clinic")))
+    account = book.account_of(dpfc.open_features("clinic").manifest.id)
+    made = grid(report, "no.")
+    rows = [dict(zip(made.columns, row, strict=True)) for row in made.rows]
+    assert [(row["set"], row["split"], row["epsilon"]) for row in rows] == [
+        *(("clinic", "test", "2"), ("clinic", "train", "2"), ("clinic", "train", "1"))
+    ]
+    whys = [(row[0], row[1], *row[3:]) for row in grid(report, "purpose").rows[1:]]
+    assert whys == [("–", "2", WHO, "second"), (WHY, "1", WHO, "first")]
+    assert fact(report, "cap").startswith(caps.said(account.caps[0]))
+    assert fact(report, "spent by all trainings of these people") == account.summed(1e-5)
+    assert fact(report, "left") == rounding.left((caps.left(account, 1e-5) or (0.0,))[0], 1e-5)
+
+
+def test_a_ledger_that_contradicts_the_head_is_refused(ward: Ward, tmp_path: Path) -> None:
+    def cheaper(card: dict[str, Any]) -> None:
+        card["date"] = "2020-01-01T00:00:00+00:00"
+
+    other = forged(ward.first, tmp_path / "first.safetensors", cheaper)
+    head, changed = Head.load(ward.first), tmp_path / "changed.safetensors"
+    changed.write_bytes(encoded(replace(head, bias=head.bias + 1)))
+    for path in (other, changed):
+        for internal in (True, False):
+            with refuses("damaged"):
+                dpfc.write_report(path, tmp_path / "report.md", internal=internal)
+        with refuses("damaged"):
+            dpfc.push(path, "hf:some/flu", dry_run=True)
+    assert not (tmp_path / "report.md").exists()
+
+
+def test_who_signed_is_said_once_in_either_kind_of_report(ward: Ward, tmp_path: Path) -> None:
+    private, public = key_pair(tmp_path, "k")
+    signature = sign(ward.first, private)
+    for number, internal in enumerate((False, True)):
+        report = dpfc.write_report(ward.first, tmp_path / f"{number}.md", internal=internal, public_key=public)
+        said = report.read_text("utf-8")
+        assert said.count("holder of the private key") == 2
+        assert "who must have signed" not in said
+    signature.unlink()
+
+
+# --- Figures that were released.
+
+
+def test_released_figures_are_in_either_kind_of_report(ward: Ward) -> None:
+    head, figures = Head.load(ward.second), json.loads(ward.released.read_text())["figures"]
+    shared = document(head, evaluation=ward.released)
+    assert f"{figures['top1']:.0%}".replace("%", " %") in fact(shared, "top-1")
+    assert fact(shared, "this cost").startswith("epsilon = 2 at")
+    assert "'clinic'" in fact(shared, "scored on")
+    internal = document(head, internal=True, evaluation=ward.released)
+    assert "accuracy on the test split" not in words(internal)
+    [model] = header_of(markdown(shared))["model-index"]
+    [result] = model["results"]
+    assert result["metrics"][0]["value"] == figures["top1"]
+
+
+def test_forged_figures_are_refused_by_the_ledger_and_elsewhere_not_compared(ward: Ward, tmp_path: Path) -> None:
+    figures, path = json.loads(ward.released.read_text())["figures"], tmp_path / "figures.json"
+    head = Head.load(ward.second)
+    of = {"charge": head.card["ledger"]["charge"]}
+    for forged in ({"top1": 0.99}, {"features": "a"}, {"top1": 0.99, "charge": "0" * 32}, of):
+        better = {**figures, **forged}
+        sha256 = hashlib.sha256(json.dumps(better, sort_keys=True).encode()).hexdigest()
+        path.write_text(json.dumps({"figures": better, "sha256": sha256}))
+        with refuses("damaged", parameter="evaluation"):
+            document(head, internal=True, evaluation=path)
+        assert words(document(head, evaluation=path)).lower().count("not compared with a ledger") == 3
+    assert "not compared" not in words(document(head, internal=True, evaluation=ward.released))
+
+
+# --- Nothing in a file changes how a report is read.
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "| a | b |\n| --- | --- |\n# title",
+    "[click](javascript:alert(1)) ![i](https://example.org/i.png) https://example.org www.example.org @someone $x$",
+    "`code` ***bold*** ~~struck~~ <!-- note --> &lt; &amp;",
+    "---\ntags: [mine]\n---",
+    "\u202eright to left\u0007\x1b[31m",
+    "1. one",
+    "- one",
+    "    indented",
+    "\\",
+)
+
+
+def hostile(ward: Ward, tmp_path: Path, text: str) -> Document:
+    """A report of a head whose card has that text wherever one may be."""
+
+    def change(card: dict[str, Any]) -> None:
+        card["classes"] = [text, *CLASSES[1:]]
+        weights = {"sha256": text, "id": f"hf:{text}/{text}"}
+        card["features"] |= {"name": text, "backbone": {"name": text, text: {text: text}, "weights": weights}}
+        card["versions"]["dpfc"] = text
+
+    return document(Head.load(forged(ward.first, tmp_path / "a.safetensors", change)))
+
+
+def test_texts_of_files_are_texts_of_the_page(ward: Ward, tmp_path: Path) -> None:
+    page = Read(html_of(hostile(ward, tmp_path, "".join(HOSTILE))))
+    assert page.tags <= TAGS
+    assert not {name for name, _ in page.attributes if name.startswith("on")}
+    assert f"'{printable(''.join(HOSTILE))}', 'cold', 'rare'" in page.texts
+
+
+def test_texts_of_files_are_texts_of_the_markdown(ward: Ward, tmp_path: Path) -> None:
+    for text in HOSTILE:
+        report = hostile(ward, tmp_path, text)
+        card, header = ModelCard(markdown(report)), header_of(markdown(report))
+        assert set(header) <= {"library_name", "tags", "pipeline_tag", "base_model"}
+        assert header["tags"] == ["dpfc", "differential-privacy"]
+        rendered = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(card.text)
+        page = Read(rendered)
+        allowed = {"h1", "h2", "p", "blockquote", "table", "thead", "tbody", "tr", "th", "td", "strong", "ul", "li"}
+        assert page.tags <= {*allowed, "pre", "code"}
+        assert rendered.count("<h2>") == len(report.sections)
+        assert f"'{printable(text)}', 'cold', 'rare'" in "".join(page.texts)
+
+
+def test_a_line_of_markdown_is_a_paragraph_of_its_text() -> None:
+    begins = ("- a", "+ a", "1. a", "12) a", "# a", "> a", "    a", "---", "===", "```", "* a", "| a |")
+    for text in (*begins, "0.1 %", "2.5", "1)a", "+8.8"):
+        rendered = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(f"above\n\n{escaped(text)}\n\nbelow")
+        assert Read(rendered).tags == {"p"}
+        assert text.strip() in Read(rendered).texts
+        assert text in begins or escaped(text) == text
+
+
+# --- Files.
+
+
+def test_without_packages_beyond_our_own_all_but_pdf_is_written(
+    ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "weasyprint", None)
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
+    with refuses("unsupported", parameter="out") as error:
+        dpfc.write_report("first", tmp_path / "a.pdf")
+    assert (error.value.fields["package"], error.value.fields["extra"]) == ("weasyprint", "pdf")
+    for name in ("a.md", "a.html"):
+        assert dpfc.write_report("first", tmp_path / name).exists()
+
+
+def test_pdf_is_the_page_as_the_package_prints_it(ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = []
+
+    def page(string: str) -> SimpleNamespace:
+        printed.append(string)
+        return SimpleNamespace(write_pdf=lambda: b"%PDF")
+
+    monkeypatch.setitem(sys.modules, "weasyprint", SimpleNamespace(HTML=page))
+    assert dpfc.write_report("first", tmp_path / "a.pdf").read_bytes() == b"%PDF"
+    assert printed == [html_of(document(Head.load(ward.first)))]
+
+
+def test_an_internal_report_needs_the_ledger_and_not_the_set(ward: Ward, tmp_path: Path) -> None:
+    for path in (ledger_path(Path("features/clinic")), ward.first):
+        shutil.copy(path, tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPFC_FEATURES", str(tmp_path))
+        report = document(Head.load(tmp_path / "first.safetensors"), internal=True)
+        (tmp_path / LEDGER).rename(tmp_path / "theirs.sqlite")
+        with refuses("missing"):
+            document(Head.load(tmp_path / "first.safetensors"), internal=True)
+        named = document(Head.load(tmp_path / "first.safetensors"), internal=True, ledger=tmp_path / "theirs.sqlite")
+    assert WHY in words(report)
+    assert words(named) == words(report)

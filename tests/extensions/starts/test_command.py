@@ -1,0 +1,112 @@
+"""`dpfc zero-shot`: vectors of public facts in a file that `train` takes, and what they score on public records."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from dpfc_cli.backbones.vision_transformer.models import MODELS
+from dpfc_cli.files import sha256_of
+from dpfc_cli.geometry import Geometry
+from tests.backbones.test_hub import Hub, home  # noqa: F401
+from tests.cli.conftest import Dpfc, refusal
+from tests.extensions.starts.test_text import made as clip
+
+LINE = ("zero-shot", "--from", "classifier", "--model", "vit-g14", "--weights", "tower.safetensors")
+
+
+@pytest.fixture
+def start(dpfc: Dpfc, arrays: Path) -> tuple[str, ...]:
+    """A command that makes vectors for two of three classes, of the weights of a perfect classifier."""
+    assert dpfc("import", str(arrays), "--out", "animals", "--classes", "cat,dog,deer").exit_code == 0
+    x, y = np.load(arrays / "train_x.npy"), np.load(arrays / "train_y.npy")
+    head = np.stack([x[y == j].mean(axis=0) for j in range(3)])
+    tower = {"patch_embed.proj.weight": (8, 3, 4, 4), "pos_embed": (1, 4, 8), "norm.weight": (8,)}
+    save_file(
+        {name: np.ones(shape, np.float32) for name, shape in tower.items()} | {"head.weight": head}, "tower.safetensors"
+    )
+    Path("labels.txt").write_text("cat\ndog\nelk\n")
+    return (*LINE, "--features", "animals", "--labels", "labels.txt")
+
+
+def test_the_table_says_what_was_made_and_names_the_classes_without_a_vector(
+    dpfc: Dpfc, start: tuple[str, ...]
+) -> None:
+    made = dpfc(*start, ends=0)
+    shown = made.stdout
+    assert re.search(r"^file +animals-classifier\.safetensors$", shown, re.M)
+    assert re.search(r"^made of +the classifier of vit-g14 \(tower\.safetensors\), 3 rows$", shown, re.M)
+    assert re.search(r"^classes with a vector +2 of 3$", shown, re.M)
+    assert re.search(r"^without +deer$", shown, re.M)
+    assert "top-1" not in shown
+    assert "public" not in made.stderr.replace("--public-head", "")
+    assert made.stderr.endswith(
+        "Next: dpfc train --epsilon 1 --features animals --public-head animals-classifier.safetensors\n"
+    )
+    assert json.loads(dpfc(*start, "--json").stdout)["made"] is False
+
+
+def test_the_next_command_starts_from_the_file(dpfc: Dpfc, start: tuple[str, ...]) -> None:
+    line = dpfc(*start).stderr.splitlines()[-1].removeprefix("Next: dpfc ").split()
+    assert "animals-classifier.safetensors" in dpfc(*line, "--full", ends=0).stdout
+
+
+def test_json_has_everything(dpfc: Dpfc, start: tuple[str, ...]) -> None:
+    found = json.loads(dpfc(*start, "--json").stdout)
+    assert (found["path"], found["made"], found["dim"]) == ("animals-classifier.safetensors", True, 8)
+    assert (found["classes"], found["without"], found["score"]) == (["cat", "dog"], ["deer"], None)
+    assert found["origin"]["weights"] == {"id": "tower.safetensors", "sha256": sha256_of(Path("tower.safetensors"))}
+    score = json.loads(dpfc(*start, "--json", "--on", "animals").stdout)["score"]
+    assert (score["features"], score["split"], score["n"]) == ("features/animals", "test", 150)
+    assert (score["chance"], score["chance_top5"]) == (pytest.approx(1 / 3), 1.0)
+    assert [each["class"] for each in score["per_class"]] == ["cat", "dog", "deer"]
+    assert score["top1"] > 0.6
+
+
+def test_no_set_is_needed_where_model_and_classes_are_named(dpfc: Dpfc, start: tuple[str, ...]) -> None:
+    Path("names.txt").write_text("dog\nelk\nwolf\n")
+    made = dpfc(*LINE, "--classes", "names.txt", "--labels", "labels.txt", ends=0)
+    assert "Features:" not in made.stderr
+    assert re.search(r"^file +vit-g14-classifier\.safetensors$", made.stdout, re.M)
+    assert re.search(r"^without +wolf$", made.stdout, re.M)
+    assert made.stderr.endswith("Next: dpfc train --epsilon 1 --public-head vit-g14-classifier.safetensors\n")
+
+
+@pytest.mark.usefixtures("pictures")
+def test_names_become_vectors_with_the_weights_that_made_the_features(
+    dpfc: Dpfc,
+    home: Hub,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tiny CLIP from a hub on this machine: pictures, then names, then a training. Nothing but the set is named."""
+    small = replace(MODELS["clip-b16"], home="some/clip/model.safetensors", width=32, depth=2, heads=2, patch=4)
+    monkeypatch.setitem(MODELS, "clip-b16", replace(small, native=Geometry(resize=16, crop=16)))
+    (tmp_path / "clip").mkdir()
+    home.files["some/clip"] = {path.name: path.read_bytes() for path in clip(tmp_path / "clip", "clip").iterdir()}
+    extract = ("extract", "imagefolder:pictures", "--model", "clip-b16", "--preprocess", "native", "--out", "animals")
+    assert dpfc(*extract, "--classes", "c0,c1,c2").exit_code == 0
+    asked = len(home.asked)
+    Path("words.txt").write_text("cat\nfire truck\nsea\n")
+    start = dpfc("zero-shot", "--from", "text", "--classes", "words.txt", "--on", "animals", "--json", ends=0)
+    found = json.loads(start.stdout)
+    assert (found["path"], found["classes"], found["without"]) == ("animals-text.safetensors", ["c0", "c1", "c2"], [])
+    weights = {"id": "hf:some/clip/model.safetensors", "sha256": sha256_of(tmp_path / "clip" / "model.safetensors")}
+    assert found["origin"]["weights"] == weights | {"dialect": "transformers"}
+    assert found["origin"]["called"] == {"c0": "cat", "c1": "fire truck", "c2": "sea"}
+    assert found["score"]["n"] == 6
+    # The weights were there already, and the tokenizer was fetched.
+    fetched = [path.rpartition("/")[2] for method, path, _ in home.asked[asked:] if method == "GET"]
+    assert fetched == ["tokenizer.json"]
+    assert dpfc("train", "--epsilon", "1", "--public-head", found["path"], "--dry-run").exit_code == 0
+    # Other weights under that name are refused, and nothing is written.
+    changed = json.loads(Path("features/animals/manifest.json").read_text())
+    changed["backbone"]["weights"]["sha256"] = "0" * 64
+    Path("features/animals/manifest.json").write_text(json.dumps(changed))
+    refused = dpfc("zero-shot", "--from", "text", "--out", "other.safetensors", "--json", ends=2)
+    assert refusal(refused) == "conflict weights"
+    assert not Path("other.safetensors").exists()
