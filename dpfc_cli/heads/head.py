@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,8 +30,11 @@ from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.reading import unread
 from dpfc_cli.show.document import Told, Values
-from dpfc_cli.records import findings as card_values
-from dpfc_cli.records import statement
+from dpfc_cli.records import findings, statement
+from dpfc_cli.records.card import Card, card_of
+
+if TYPE_CHECKING:
+    from safetensors import safe_open
 
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
@@ -63,7 +66,7 @@ class Head(Told):
     chain: Chain
     weight: np.ndarray
     bias: np.ndarray
-    card: Mapping[str, Any]
+    card: Card
     path: Path | None = None
 
     @classmethod
@@ -80,25 +83,25 @@ class Head(Told):
         """
         file = located(path)
         found = read(file)
-        wrong = card_values.contradictions(card_values.findings(found.card))
+        wrong = findings.contradictions(findings.findings(found.card))
         if wrong:
-            raise card_values.refused(file, wrong)
+            raise findings.refused(file, wrong)
         return found
 
     def told(self) -> dict[str, str]:
         file = {} if self.path is None else {"file": printable(shown(self.path))}
         counts = f"{self.dim} dimensions to {counted(len(self.classes), 'class')}"
-        return {**file, **dict(statement.brief(self.card)), "method": self.card["method"], "takes": counts}
+        return {**file, **dict(statement.brief(self.card)), "method": self.card.method, "takes": counts}
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes, in the order of the scores."""
-        return tuple(self.card["classes"])
+        return self.card.classes
 
     @property
     def several_labels(self) -> bool:
         """Whether a record may have several labels. Each class then has a probability of its own."""
-        return bool(self.card["facts"]["k"] > 1)
+        return self.card.facts.k > 1
 
     @property
     def dim(self) -> int:
@@ -257,7 +260,7 @@ def try_place(path: Path, d: int, m: int) -> None:
 
 def encoded(head: Head) -> bytes:
     """The bytes of a head's file. The same head always gives the same bytes."""
-    metadata = {"format": FORMAT, "card": json.dumps(head.card), "chain": json.dumps(to_json(head.chain))}
+    metadata = {"format": FORMAT, "card": head.card.json, "chain": json.dumps(to_json(head.chain))}
     tensors = {"weight": head.weight, "bias": head.bias}
     tensors |= {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
     return ordered({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
@@ -291,19 +294,18 @@ def save(data: bytes, path: Path) -> Path:
         raise unwritable(path, error) from error
 
 
-def check_card(card: Mapping[str, Any]) -> None:
+def check_card(card: Card) -> None:
     """Check that a head with this card can be read again. UserError: the card is too large. ValueError: it is no card
     that a training writes. This is a defect.
     """
-    text = json.dumps(card)
-    size = len(json.dumps(text))
+    size = len(json.dumps(card.json))
     if size + _SMALL > LARGEST_HEADER:
         raise unsupported(
             f"The card of the head would take {size / 1e6:.0f} MB, because it names all classes. A head can "
             f"hold {LARGEST_HEADER / 1e6:.0f} MB.",
             f"Give the classes shorter names: {parameter('classes')} of 'dpfc extract' and 'dpfc import'.",
         )
-    card_values.check(json_of(text))
+    findings.check(card_of(json_of(card.json)))
 
 
 @contextmanager
@@ -330,7 +332,7 @@ def read(path: Path, copy: Path | None = None) -> Head:
             held = [file.get_tensor(f"chain.{i}") for i in range(sum(k.startswith("chain.") for k in file.keys()))]  # noqa: SIM118
             chain = from_json(json_of(metadata["chain"]), held, len(weight))
         d, m = weight.shape
-        if bias.shape != (m,) or len(card["classes"]) != m or card["facts"]["d"] != d:
+        if bias.shape != (m,) or len(card.classes) != m or card.facts.d != d:
             raise ValueError("its weight, bias and classes do not fit together")
     except (OSError, ValueError) as error:
         raise _unread(path, error) from error
@@ -351,7 +353,7 @@ def _unread(path: Path, error: OSError | ValueError) -> UserError:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
+def _opened(path: Path) -> Iterator[tuple["safe_open", dict[str, str], Card]]:
     """The file of a head, its metadata and its card, whose form is checked. Raises OSError, or ValueError if it is
     damaged, also for what is read from the file afterwards.
     """
@@ -363,9 +365,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 raise ValueError(f"its format is {str(metadata.get('format'))[:40]!r}, not {FORMAT!r}")
-            card = json_of(metadata["card"])
-            card_values.check_form(card)
-            yield file, metadata, card
+            yield file, metadata, card_of(json_of(metadata["card"]))
     # The library raises these for damaged files, and other ones for types of numbers that it does not know.
     except (SafetensorError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(str(error)) from error
@@ -374,7 +374,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
 
 
-def _numbers(file: Any, name: str, axes: int) -> np.ndarray:
+def _numbers(file: "safe_open", name: str, axes: int) -> np.ndarray:
     """An array of finite numbers from the file. Raises ValueError for anything else."""
     found: np.ndarray = file.get_tensor(name)
     if found.dtype not in (np.float32, np.float64) or found.ndim != axes or not found.size:
@@ -402,10 +402,10 @@ def misfit(head: Head, features: FeatureSet) -> str | None:
 
 def of_training(head: Head, features: FeatureSet) -> bool:
     """Whether a set is the one that a head was trained on, as far as its name, hold-out and number of records tell."""
-    own, facts = head.card["features"], head.card["facts"]
-    said = own["name"], own["hold_out"], facts.get("records", facts["n"])
+    own = head.card.features
+    said = own.name, own.hold_out, head.card.records
     # A set of the same name that was made anew with persons holds out other pictures.
-    return said == (features.name, features.manifest.hold_out, features.splits.get(own["split"]))
+    return said == (features.name, features.manifest.hold_out, features.splits.get(own.split))
 
 
 def made_otherwise(head: Head, features: FeatureSet, what: str) -> tuple[str, ...]:
@@ -417,7 +417,7 @@ def made_otherwise(head: Head, features: FeatureSet, what: str) -> tuple[str, ..
     # That of a set whose classes are those of the head.
     made = fingerprint_of(there.backbone, head.classes, there.dim, there.dtype, preparation)
     other = "were made in another way than those that the head was trained on"
-    if made == head.card["features"]["fingerprint"]:
+    if made == head.card.features.fingerprint:
         if there.backbone.get("name") != "imported" or of_training(head, features):
             return ()
         other = "were imported, and the head was trained on another imported set. Their backbones may differ"
@@ -426,7 +426,7 @@ def made_otherwise(head: Head, features: FeatureSet, what: str) -> tuple[str, ..
 
 def cards(
     folder: Path, skipped: Callable[[UserError], None] = lambda error: None
-) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+) -> Iterator[tuple[Path, Card]]:
     """The cards of the heads in a folder, with their files. No weight is read. What is no head is left out. skipped:
     told of it.
     """
@@ -449,7 +449,7 @@ def newest(
     features: it is one of their backbone. One of their fingerprint comes before others. skipped: told of what is no
     head.
     """
-    found = {path: card for path, card in cards(folder, skipped) if card["claim"] == "private"}
+    found = {path: card for path, card in cards(folder, skipped) if card.private}
     if not found:
         raise missing(
             f"No private head found in {quoted(folder)}.",
@@ -457,12 +457,12 @@ def newest(
             f"{parameter('epsilon')} 1. A private training that was stopped goes on with its own command.",
         )
     if features is None:
-        return max(found, key=lambda path: (found[path]["date"], written_at(path)))
+        return max(found, key=lambda path: (found[path].date, written_at(path)))
     made = features.manifest
     of = {
-        path: (card["features"]["fingerprint"] == made.fingerprint, card["date"], written_at(path))
+        path: (card.features.fingerprint == made.fingerprint, card.date, written_at(path))
         for path, card in found.items()
-        if (card["facts"]["d"], card["features"]["backbone"].get("name")) == (made.dim, made.backbone.get("name"))
+        if (card.facts.d, card.features.backbone.get("name")) == (made.dim, made.backbone.get("name"))
     }
     if not of:
         raise missing(

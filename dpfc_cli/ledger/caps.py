@@ -50,11 +50,12 @@ set, whatever had been released. The ledger keeps all of them, with who and why.
 
 import math
 import shlex
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dpfc_cli.errors import parameter, sentence
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, Unit, account_name, new_id, noted
+from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, account_name, new_id, noted
 from dpfc_cli.ledger.file import append, ledger_path
 from dpfc_cli.ledger.populations import known_set, refused
 from dpfc_cli.ledger.totals import Account, Ledger

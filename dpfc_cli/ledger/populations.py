@@ -12,7 +12,7 @@ under another listing of files are not noticed.
 import hashlib
 import json
 import shlex
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from dpfc_cli.errors import GUARDED, Code, UserError, parameter, printable, quoted
