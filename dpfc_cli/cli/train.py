@@ -163,7 +163,7 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     from dpfc_cli.records import statement
 
     calibrated = checked.calibrated
-    claimed, releases = calibrated.head_claim
+    claimed, releases = calibrated.claimed, calibrated.releases
     options = calibrated.method.in_force(calibrated.options, calibrated.mechanism is not None)
     after = checked.after
     if as_json:
@@ -190,8 +190,7 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     if claimed is None:
         rows += statement.brief({"claim": calibrated.claim})
     else:
-        both = "" if calibrated.before is None else ", of both trainings together"
-        rows.append(("guarantee", rounding.cost(claimed.epsilon, claimed.delta) + both))
+        rows.append(("guarantee", rounding.cost(claimed.epsilon, claimed.delta)))
         rows.append(("spent before", checked.account.summed(claimed.delta)))
         rows.append(("spent with this", after.summed(claimed.delta)))
         said = shown.left(after, claimed.delta, checked.charge)

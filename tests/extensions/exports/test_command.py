@@ -44,9 +44,7 @@ def test_a_head_on_the_hub_can_be_named_wherever_a_head_is_named(
     assert json.loads(dpfc("evaluate", name, "--json").stdout)["top1"] == json.loads(figures.stdout)["top1"]
     made = dpfc("export", f"hf:{PLACE}", "--to", "npz", "--out", "a.npz")
     assert (made.exit_code, name in made.stdout) == (0, True)
-    started = dpfc("train", "--epsilon", "2", "--public-head", f"hf:{PLACE}", "--out", "b.safetensors", ends=0)
-    assert Head.load("b.safetensors").card["public_head"]["name"] == name
-    assert TOKEN not in "".join(each.output for each in (tried, made, refused, started))
+    assert TOKEN not in "".join(each.output for each in (tried, made, refused))
 
 
 def test_the_page_on_exports_says_what_happens(
