@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from msgspec import Meta, Struct, StructMeta, ValidationError, convert, field, to_builtins
+from msgspec.structs import asdict
 
 Json = Any
 """A value of a JSON text that nobody has looked at."""
@@ -78,6 +79,11 @@ def decoded(values: Json, kind: type[Kind]) -> Kind:
 def encoded(record: object) -> Json:
     """The values that a JSON text has of a record."""
     return to_builtins(record)
+
+
+def fields_of(record: Struct) -> dict[str, Any]:
+    """The values of a record by name, as another record takes them."""
+    return asdict(record)
 
 
 def _place(said: str) -> str:

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 from hypothesis import settings
+from msgspec.structs import replace
 
 from dpfc_cli.features.manifest import Manifest, SplitFacts
 from dpfc_cli.features.reader import FeatureSet
@@ -17,6 +17,7 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.facts import Adjacency, Facts
+from dpfc_cli.records.card import Standing
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.card import card_of, charge_of_training, standing_of
 from dpfc_cli.training.request import Privacy
@@ -78,13 +79,11 @@ def calibrated(
     return calibrate(METHODS[method], Facts(n=100, m=3, d=2, k=k, adjacency=adjacency), options, privacy)
 
 
-def standing(claim: Claim = "private", epsilon: float = 1.0) -> dict[str, Any]:
+def standing(claim: Claim = "private", epsilon: float = 1.0) -> Standing:
     """What a card says of the ledger, of the first training there."""
     private = claim == "private"
-    return {
-        **{"charge": "0" * 32, "private": int(private), "unprotected": int(not private)},
-        **{"epsilon": epsilon if private else None, "exact": True, "unit": "record"},
-    }
+    counts = {"private": int(private), "unprotected": int(not private)}
+    return Standing(charge="0" * 32, **counts, epsilon=epsilon if private else None, exact=True, unit="record")
 
 
 def card_as_written(made: Calibrated) -> dict[str, Any]:
@@ -93,7 +92,7 @@ def card_as_written(made: Calibrated) -> dict[str, Any]:
     features = set_of(made.facts)
     charge = replace(charge_of_training(made, features, "h.safetensors", "me", None), id="0" * 32)
     said = standing_of(Account(ledger=Path("ledger.sqlite"), population=None, charges=(charge,)), charge)
-    card: dict[str, Any] = json.loads(json.dumps(card_of(made, features, DATE, solution, said)))
+    card: dict[str, Any] = json.loads(card_of(made, features, DATE, solution, said).json)
     return card
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.figures.canvas import Drawing
     from dpfc_cli.heads.head import Head
+    from dpfc_cli.records.card import Card
 
 OUTPUT = "Output"
 
@@ -90,7 +91,7 @@ def evaluate(
     _check_options([name for name, wanted in as_values.items() if wanted], heads or [], epsilon, asked)
     given = None if features is None else feature_set(features)
     loaded = [Head.load(path) for path in heads or [head_or_newest(None, given)]]
-    found = given or _features(str(loaded[0].card["features"]["name"]), epsilon is not None)
+    found = given or _features(loaded[0].card.features.name, epsilon is not None)
     scored, split = {"features": found, "split": asked["split"]}, asked["split"]
     if plot is not None:
         _check_plot(plot, found, split, [head.card for head in loaded], epsilon is not None)
@@ -189,9 +190,7 @@ def _check_options(ways: Sequence[str], heads: Sequence[Path], epsilon: float | 
         raise conflict(what, "Evaluate the heads one by one, or name one.")
 
 
-def _check_plot(
-    plot: Path, features: "FeatureSet", split: str, cards: Sequence[Mapping[str, Any]], noisy: bool
-) -> None:
+def _check_plot(plot: Path, features: "FeatureSet", split: str, cards: Sequence["Card"], noisy: bool) -> None:
     """Refuse a figure that cannot be drawn, or must not be, before any record is read. noisy: whether the figures are
     released with noise.
     """
@@ -201,7 +200,7 @@ def _check_plot(
     why = None
     if noisy:
         why = f"with {parameter('epsilon')} neither confusions nor probabilities are released"
-    elif any(card["features"]["split"] == split for card in cards):
+    elif any(card.features.split == split for card in cards):
         why = f"a head was trained on a split of this name, '{split}', and a figure would show more than its accuracy"
     elif len(cards) == 1 and features.manifest.labels_per_record > 1:
         why = "confusions and the reliability of one head are known for records with one label"
@@ -227,7 +226,7 @@ def _drawn_one(path: Path, features: "FeatureSet", found: "Evaluation") -> "Draw
 
 
 def _drawn_several(
-    cards: Sequence[Mapping[str, Any]],
+    cards: Sequence["Card"],
     names: Sequence[str],
     groups: Sequence[Sequence[int]],
     features: "FeatureSet",
@@ -238,17 +237,18 @@ def _drawn_several(
     """
     from dpfc_cli.figures import accuracy, canvas
 
-    epsilons = [card.get("seeded", card)["epsilon"] for card in cards]
+    epsilons = [(card.seeded or card).epsilon for card in cards]
     lines: dict[tuple[str, bool, int], dict[float, Sequence[int]]] = {}
     for held in groups:
-        method, seeded, epsilon = cards[held[0]]["method"], "seeded" in cards[held[0]], epsilons[held[0]]
+        card, epsilon = cards[held[0]], epsilons[held[0]]
+        method, seeded = card.method, card.seeded is not None
         if epsilon is not None:
             # Other heads of one method at one ε are of several lines.
             run = next(run for run in itertools.count() if epsilon not in lines.get((method, seeded, run), {}))
             lines.setdefault((method, seeded, run), {})[epsilon] = held
     series, several = [], False
     for (kind, seeded, run), points in lines.items():
-        seeds = {cards[i]["seeded"]["seed"] for held in points.values() for i in held} if seeded else set()
+        seeds = {made.seed for held in points.values() for i in held if (made := cards[i].seeded)}
         several |= len(seeds) > 1
         told = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {min(seeds, default='')}"
         label = f"{kind} ({told}, no guarantee)" if seeded else kind

@@ -26,7 +26,7 @@ def statement(
 
     found = vouched(head_or_newest(head))
     path = found.file
-    if records_per_person is not None and found.card["unit"] == "person":
+    if records_per_person is not None and found.card.unit == "person":
         raise conflict(
             f"{parameter('records_per_person')} has no effect: this head protects persons with all their records.",
             "Leave it out.",

@@ -262,11 +262,9 @@ def _pays(sigma: float, n: float) -> bool:
 def _refuse_leaking(head: Head, digest: str, features: FeatureSet, split: str, book: Ledger) -> None:
     """UserError for a head that was trained on these records without privacy: it is another one for a neighbour."""
     card = head.card
-    own, facts = card["features"], card["facts"]
-    n = facts.get("records", facts["n"])
-    same = (own["name"], own["split"], n) == (features.name, split, features.split(split).n)
+    same = (card.features.name, card.features.split, card.records) == (features.name, split, features.split(split).n)
     of = features.manifest.id
-    if card["claim"] != "private" and (same or any(_may_hold(book, each, of, split) for each in book.written(digest))):
+    if not card.private and (same or any(_may_hold(book, each, of, split) for each in book.written(digest))):
         raise conflict(
             "This head was trained on these records without a guarantee. So its figures on them cannot have one: they "
             "tell what the head tells.",

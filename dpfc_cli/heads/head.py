@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -29,12 +29,17 @@ from dpfc_cli.outputs import unwritable
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.reading import unread
-from dpfc_cli.show.document import Told, Values
 from dpfc_cli.records import findings, statement
 from dpfc_cli.records.card import Card, card_of
+from dpfc_cli.show.document import Told, Values
 
-if TYPE_CHECKING:
-    from safetensors import safe_open
+
+class Tensors(Protocol):
+    """A file of safetensors that is open."""
+
+    def keys(self) -> list[str]: ...
+    def get_tensor(self, name: str) -> np.ndarray: ...
+
 
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
@@ -51,11 +56,67 @@ _SMALL = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Head(Told):
+class Scorer:
+    """A linear classifier of feature vectors.
+
+    chain: what is done to a feature vector first. weight: d × m. bias: m. Scores are chain(x)·weight + bias.
+    """
+
+    chain: Chain
+    weight: np.ndarray
+    bias: np.ndarray
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the scores."""
+        return tuple(map(str, range(len(self.bias))))
+
+    @property
+    def dim(self) -> int:
+        """d: the dimensions of the feature vectors that it takes."""
+        return len(self.weight)
+
+    def scores(self, x: np.ndarray) -> np.ndarray:
+        """The scores of feature vectors. The largest score names the class. Scores are no probabilities.
+
+        Args:
+            x: n × d, floating-point numbers, from the backbone that the head was trained on.
+
+        Returns:
+            n × m, float64.
+
+        Raises:
+            UserError: x has another shape or no numbers, or a number in it is NaN or infinite.
+
+        """
+        return np.asarray(run(self.chain, self._taken(x), np) @ self.weight + self.bias)
+
+    def _taken(self, x: np.ndarray) -> np.ndarray:
+        given = np.asarray(x)
+        if given.dtype.kind not in "fiu":
+            raise UserError(f"Features are numbers, not {given.dtype}.", "Give an n × d array of floats.")
+        if given.ndim != 2 or given.shape[1] != self.dim:
+            raise UserError(
+                f"This head takes features of shape n × {self.dim}, not {' × '.join(map(str, given.shape)) or 'one'}.",
+                "Give features of the backbone that the head was trained on, a row for each record.",
+            )
+        with np.errstate(over="ignore"):
+            taken = given.astype(np.float32)
+        bad = ~np.isfinite(taken).all(axis=1)
+        if bad.any():
+            raise bad_record(
+                f"{int(bad.sum())} of {len(taken)} feature vectors have a number that is NaN, infinite or beyond "
+                f"float32, first row {int(bad.argmax())}.",
+                "Leave them out, or compute them again.",
+            )
+        return taken
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Head(Scorer, Told):
     """A linear classifier of feature vectors, with its card.
 
-    chain: what is done to a feature vector first. weight: d × m. bias: m. Scores are chain(x)·weight + bias. card: how
-    the head was made and what is claimed of it. path: the file that it was read from, if it was.
+    card: how it was made and what is claimed of it. path: the file that it was read from, if it was.
 
     Examples:
         head = Head.load("heads/digits-scattering-dp-whitened-eps1.safetensors")
@@ -63,9 +124,6 @@ class Head(Told):
 
     """
 
-    chain: Chain
-    weight: np.ndarray
-    bias: np.ndarray
     card: Card
     path: Path | None = None
 
@@ -102,26 +160,6 @@ class Head(Told):
     def several_labels(self) -> bool:
         """Whether a record may have several labels. Each class then has a probability of its own."""
         return self.card.facts.k > 1
-
-    @property
-    def dim(self) -> int:
-        """d: the dimensions of the feature vectors that it takes."""
-        return len(self.weight)
-
-    def scores(self, x: np.ndarray) -> np.ndarray:
-        """The scores of feature vectors. The largest score names the class. Scores are no probabilities.
-
-        Args:
-            x: n × d, floating-point numbers, from the backbone that the head was trained on.
-
-        Returns:
-            n × m, float64.
-
-        Raises:
-            UserError: x has another shape or no numbers, or a number in it is NaN or infinite.
-
-        """
-        return np.asarray(run(self.chain, self._taken(x), np) @ self.weight + self.bias)
 
     def predict(self, x: np.ndarray) -> list[str]:
         """The name of the best class for each feature vector. x and errors: as for `scores`."""
@@ -168,26 +206,6 @@ class Head(Told):
         if self.path is None:
             raise missing("This head was not read from a file.", "Read it with Head.load.")
         return self.path
-
-    def _taken(self, x: np.ndarray) -> np.ndarray:
-        given = np.asarray(x)
-        if given.dtype.kind not in "fiu":
-            raise UserError(f"Features are numbers, not {given.dtype}.", "Give an n × d array of floats.")
-        if given.ndim != 2 or given.shape[1] != self.dim:
-            raise UserError(
-                f"This head takes features of shape n × {self.dim}, not {' × '.join(map(str, given.shape)) or 'one'}.",
-                "Give features of the backbone that the head was trained on, a row for each record.",
-            )
-        with np.errstate(over="ignore"):
-            taken = given.astype(np.float32)
-        bad = ~np.isfinite(taken).all(axis=1)
-        if bad.any():
-            raise bad_record(
-                f"{int(bad.sum())} of {len(taken)} feature vectors have a number that is NaN, infinite or beyond "
-                f"float32, first row {int(bad.argmax())}.",
-                "Leave them out, or compute them again.",
-            )
-        return taken
 
 
 def as_probabilities(scores: np.ndarray, several: bool) -> np.ndarray:
@@ -353,7 +371,7 @@ def _unread(path: Path, error: OSError | ValueError) -> UserError:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple["safe_open", dict[str, str], Card]]:
+def _opened(path: Path) -> Iterator[tuple[Tensors, dict[str, str], Card]]:
     """The file of a head, its metadata and its card, whose form is checked. Raises OSError, or ValueError if it is
     damaged, also for what is read from the file afterwards.
     """
@@ -374,7 +392,7 @@ def _opened(path: Path) -> Iterator[tuple["safe_open", dict[str, str], Card]]:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
 
 
-def _numbers(file: "safe_open", name: str, axes: int) -> np.ndarray:
+def _numbers(file: Tensors, name: str, axes: int) -> np.ndarray:
     """An array of finite numbers from the file. Raises ValueError for anything else."""
     found: np.ndarray = file.get_tensor(name)
     if found.dtype not in (np.float32, np.float64) or found.ndim != axes or not found.size:
@@ -413,7 +431,7 @@ def made_otherwise(head: Head, features: FeatureSet, what: str) -> tuple[str, ..
     set, where nobody can know. what: may mean little then.
     """
     there = features.manifest
-    preparation = there.source["identity"].get("preparation")
+    preparation = there.identity.preparation
     # That of a set whose classes are those of the head.
     made = fingerprint_of(there.backbone, head.classes, there.dim, there.dtype, preparation)
     other = "were made in another way than those that the head was trained on"
@@ -424,9 +442,7 @@ def made_otherwise(head: Head, features: FeatureSet, what: str) -> tuple[str, ..
     return (f"the features of '{features.name}' {other}, so {what} may mean little.",)
 
 
-def cards(
-    folder: Path, skipped: Callable[[UserError], None] = lambda error: None
-) -> Iterator[tuple[Path, Card]]:
+def cards(folder: Path, skipped: Callable[[UserError], None] = lambda error: None) -> Iterator[tuple[Path, Card]]:
     """The cards of the heads in a folder, with their files. No weight is read. What is no head is left out. skipped:
     told of it.
     """

@@ -61,6 +61,7 @@ from dpfc_cli.ledger.populations import known_set, refused
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.options import Option
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, default_delta, epsilon_for, mu_for
+from dpfc_cli.privacy.facts import Unit
 from dpfc_cli.rounding import rounded_down, rounded_up
 
 

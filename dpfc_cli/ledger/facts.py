@@ -20,14 +20,13 @@ from msgspec import Meta, field
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.privacy.accounting import Claim, mu_for
-from dpfc_cli.privacy.facts import Adjacency
+from dpfc_cli.privacy.facts import Adjacency, Unit
 from dpfc_cli.records.claims import (
     Claimed,
     Delta,
     Epsilon,
     Mu,
     Releases,
-    Unit,
     figures_fault,
     is_sampled,
     is_time,

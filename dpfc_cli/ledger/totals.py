@@ -32,9 +32,10 @@ from msgspec import structs
 
 from dpfc_cli.errors import counted, printable
 from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, Fact, Merge, Outcome, Set
+from dpfc_cli.privacy.facts import Unit
+from dpfc_cli.records.claims import Release, epsilon_of
 from dpfc_cli.rounding import cost
 from dpfc_cli.show.document import Told
-from dpfc_cli.records.claims import Release, Unit, epsilon_of
 
 Kind = TypeVar("Kind", bound=Fact)
 

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from dpfc_cli import points
 from dpfc_cli.geometry import Filter
 from dpfc_cli.privacy.accounting import LEAST_EPSILON
-from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.records.claims import Claimed, Seeded, Unit, is_time
+from dpfc_cli.privacy.facts import Facts, Unit
+from dpfc_cli.records.claims import Claimed, Seeded, is_time
 from dpfc_cli.sources.classes import Origin
 from dpfc_cli.sources.groups import By
 from dpfc_cli.structs import Count, Fault, Fraction, Json, Number, Record, Scalar, Values, Whole, decoded, encoded
@@ -294,7 +294,7 @@ def card_of(values: Json) -> Card:
     wrong = wrong or next((name for name, part in added.items() if not _may_be(name, part)), None)
     if wrong is not None:
         raise Fault(wrong)
-    return replace(bare, parts={name: _part(name, part) for name, part in added.items()}) if added else bare
+    return replace(bare, parts={name: part_of(name, part) for name, part in added.items()}) if added else bare
 
 
 def _may_be(name: str, part: Json) -> bool:
@@ -302,8 +302,9 @@ def _may_be(name: str, part: Json) -> bool:
     return bool(_NAME.fullmatch(name)) and isinstance(part, dict)
 
 
-def _part(name: str, part: Values) -> Part | Values:
-    if name not in points.added(CARDS):
+def part_of(name: str, part: Part | Values) -> Part | Values:
+    """The record that the part of an extension is; the part itself if none is installed that knows it."""
+    if isinstance(part, Part) or name not in points.added(CARDS):
         return part
     kind: type[Part] = points.load(CARDS, name)
     try:

@@ -9,14 +9,14 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
 from dpfc_cli import rounding
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, delta_of, epsilon_for
-from dpfc_cli.privacy.facts import Adjacency
+from dpfc_cli.privacy.facts import Adjacency, Unit
 from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.privacy.poisson import Sampled
 from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
@@ -28,8 +28,6 @@ _LEAST, _LARGEST = 1e-100, 1e100
 _SAMPLED = 32
 """Each kind of sampled releases takes time to compose: a hostile card must not take hours. A method has one kind."""
 
-Unit = Literal["record", "person"]
-"""What is protected."""
 Epsilon = Annotated[float, Meta(ge=LEAST_EPSILON, le=LARGEST_EPSILON)]
 """An ε that is claimed."""
 Delta = Annotated[float, Meta(ge=LEAST_DELTA, le=1 - 2**-53)]

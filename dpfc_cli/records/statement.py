@@ -131,9 +131,7 @@ def trained(card: Card, sha256: str) -> Section:
     facts, source, known = card.facts, card.method_source, card.public_features
     rows = method_rows(card.method, card.options)
     if source is not None:
-        rows.append(
-            ("code of the method", f"{source.package}, not of dpfc; SHA-256 of its source {source.sha256}")
-        )
+        rows.append(("code of the method", f"{source.package}, not of dpfc; SHA-256 of its source {source.sha256}"))
     counts = f"{counted(facts.m, 'class')}, {counted(facts.k, 'label')} per record"
     rows.append(("public facts", f"{counts}: {facts.origin}"))
     if known is not None:

@@ -230,7 +230,7 @@ def _made(said: str) -> Mapping[str, Any]:
 def _vectors(head: Head, private: FeatureSet) -> np.ndarray:
     """The weights of a head in the space of the features, classes × dimensions."""
     assert head.path is not None
-    mine, other = recipe(private.manifest), {**head.card["features"]["backbone"], "dimensions": head.dim}
+    mine, other = recipe(private.manifest), {**head.card.features.backbone, "dimensions": head.dim}
     differ = sorted(name for name in mine if mine[name] != other.get(name))
     if differ:
         raise _unfit(head.path, f"it was trained on features of another backbone (they differ in {', '.join(differ)})")
@@ -247,11 +247,10 @@ def _check_head(head: Head, private: FeatureSet, book: Ledger, digest: str) -> N
     digest: the SHA-256 of its file.
     """
     assert head.path is not None
-    said, n = head.card["features"], head.card["facts"].get("records", head.card["facts"]["n"])
     seen = any(was_on(book, each, private, SPLIT) for each in book.written(digest))
-    if head.card["claim"] == "private":
+    if head.card.private:
         why = "It is a private head, and what it cost would not be in the claim of the new one."
-    elif seen or (said["name"], n) == (private.name, private.split(SPLIT).n):
+    elif seen or (head.card.features.name, head.card.records) == (private.name, private.split(SPLIT).n):
         why = "It was trained on the private records without privacy."
     else:
         return

@@ -26,7 +26,7 @@ import numpy as np
 from dpfc_cli.errors import conflict, counted, parameter, quoted
 from dpfc_cli.features.reader import FeatureSet, cut
 from dpfc_cli.files import json_of
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.head import Scorer
 from dpfc_cli.heads.metrics import average_precisions, score
 from dpfc_cli.methods.method import factors, scaled
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected
@@ -135,7 +135,7 @@ class Trials:
                 for each in (shelf, stack):
                     if each is not None:
                         each.clear()
-            head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card={})
+            head = Scorer(chain=solution.chain, weight=solution.weight, bias=solution.bias)
             self._kept[key] = float(quality(head, test, draw.facts.k, len(draw.test)))
             _keep(self._path, key, self._kept[key])
         return self._kept[key]
@@ -154,7 +154,7 @@ class Trials:
         said = {
             "code": code_digest(*TRAINING, __name__, "dpfc_cli.heads.metrics"),
             "features": manifest.fingerprint,
-            "records": manifest.source["identity"]["listing"],
+            "records": manifest.identity.listing,
             "rows": {name: split.n for name, split in manifest.splits.items()},
             "for": [self.facts.n, self.facts.m],
             "method": self.method.name,
@@ -297,7 +297,7 @@ def drawn(known: FeatureSet, labels: Sequence[np.ndarray], facts: Facts, seed: i
     )
 
 
-def quality(head: Head, test: BlockStream, k: int, rows: int) -> float:
+def quality(head: Scorer, test: BlockStream, k: int, rows: int) -> float:
     """The hits of a head on test records, or mean average precision of label sets."""
     if k == 1:
         return score(head, test(ROWS)).top1

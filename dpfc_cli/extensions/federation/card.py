@@ -97,7 +97,10 @@ class Federated(Part, omit_defaults=True):
         )
         wrapped = " ".join(textwrap.wrap(self.plan, 8))
         alone = [
-            ("trust nobody", "the epsilon of each site holds for its records: it adds the whole noise of its own claim"),
+            (
+                "trust nobody",
+                "the epsilon of each site holds for its records: it adds the whole noise of its own claim",
+            ),
             (
                 f"a {unit} of",
                 f"{several}; at most, at the same delta, if each of these sites adds its noise. One that does not can "
