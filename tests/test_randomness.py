@@ -29,13 +29,13 @@ from dpfc_cli.privacy import forms, noise, passes, poisson
 from dpfc_cli.privacy.curator import Curator, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SystemBits
+from dpfc_cli.records import claims
 from dpfc_cli.training import run
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.distributed import Leader, serve
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request
 from dpfc_cli.training.train import finish, plan
-from dpfc_cli.records import claims
 from tests.privacy.test_parts import Room
 from tests.support import LOST, blobs, stream_of
 from tests.training.requests import states

@@ -149,7 +149,7 @@ class Told:
 
 
 class Values(dict[str, Any], Told):
-    """Facts by name. A notebook shows them as a table."""
+    """Values by name. A notebook shows them as a table."""
 
     def told(self) -> dict[str, str]:
         # Floats are ε, δ and μ.

@@ -38,8 +38,8 @@ from dpfc_cli.training.request import SPLIT
 
 HIDDEN = 0.05
 """Above this standard deviation of the agreement a start that is wrong as a whole may be taken for a good one: at 0.1
-random vectors cost up to 7 points, and reversed ones up to 23 (docs/whitening.md). Wrong vectors of some classes may be
-missed below it, too: hence `REMARK`, at any noise.
+random vectors cost up to 7 points, and reversed ones up to 23 (docs/extensions/starts.md). Wrong vectors of some
+classes may be missed below it, too: hence `REMARK`, at any noise.
 """
 REMARK = (
     "Some vectors may be wrong, and the training may not notice it. Score them class by class on public records before "

@@ -15,10 +15,10 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.inventory import inventory
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
+from dpfc_cli.records.findings import check
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.card import card_of
 from dpfc_cli.training.request import Privacy, facts_of
-from dpfc_cli.records.findings import check
 from tests.hostile import DATE, altered, places, standing
 from tests.support import refuses
 

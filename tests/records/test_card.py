@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dpfc_cli.training.request import Privacy
 from dpfc_cli.records.findings import findings
+from dpfc_cli.training.request import Privacy
 from tests.hostile import calibrated, card_as_written
 
 

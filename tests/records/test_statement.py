@@ -16,11 +16,11 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.accounting import Claim, epsilon_for, mu_for
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.queries import Gradient, Gram
+from dpfc_cli.records import statement
+from dpfc_cli.records.claims import masked_epsilon
 from dpfc_cli.rounding import epsilon
 from dpfc_cli.show.markdown import markdown
 from dpfc_cli.training.card import card_of
-from dpfc_cli.records import statement
-from dpfc_cli.records.claims import masked_epsilon
 from tests.hostile import standing
 from tests.support import CHAIN, calibrated_at, plan_of, set_with
 

@@ -12,10 +12,10 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.methods.whitened import Public
 from dpfc_cli.privacy.accounting import Claim, epsilon_for
+from dpfc_cli.records.claims import figures_fault, mu_of
 from dpfc_cli.training.calibrate import Calibrated, Planned
 from dpfc_cli.training.card import card_of, charge_of, path_of, with_ending
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.records.claims import figures_fault, mu_of
 from tests.hostile import DATE, calibrated, set_of, standing
 from tests.support import calibrated_at, refuses
 from tests.training.requests import FACTS, PLAN

@@ -22,11 +22,11 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.passes import BlockStream
+from dpfc_cli.records import statement
 from dpfc_cli.training import tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.tuning import Draw, Trials, drawn, prepare, quality
-from dpfc_cli.records import statement
 from tests.hostile import altered, places
 from tests.support import blobs, refuses, stream_of, trained
 from tests.training.requests import charges

@@ -27,7 +27,7 @@ Start = Annotated[
 ]
 Policy = Annotated[
     Path | None,
-    Option("A JSON file with what this site agrees to at most (docs/federation.md).", metavar="FILE"),
+    Option("A JSON file with what this site agrees to at most (docs/extensions/federation.md).", metavar="FILE"),
 ]
 Out = Annotated[Path, Option("The file. It is never overwritten.", metavar="FILE")]
 

@@ -26,8 +26,8 @@ from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import NonPrivate, Unprotected
 from dpfc_cli.privacy.parts import framed, unframed
 from dpfc_cli.privacy.queries import Gram, Mean
-from dpfc_cli.training.observer import Observer
 from dpfc_cli.records.claims import COMPUTED
+from dpfc_cli.training.observer import Observer
 from dpfc_cli.verification import verify
 from tests.extensions.federation.sites import CLASSES, JOINT, NAMES, Serving, X, Y, agreed, made_set, trained
 from tests.support import LOST, curator, refuses, stream_of

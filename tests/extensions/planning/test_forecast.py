@@ -28,12 +28,12 @@ from dpfc_cli.options import MethodName
 from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.records import statement
 from dpfc_cli.training import check, public, tuning
 from dpfc_cli.training.calibrate import HIDES, POOR, calibrate, kept, warnings_of
 from dpfc_cli.training.card import charge_of_training
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
-from dpfc_cli.records import statement
 from tests.support import blobs, refuses
 
 QUICK: dict[str, Any] = {"method": "dp-fc", "steps": 3}

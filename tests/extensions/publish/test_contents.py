@@ -27,9 +27,9 @@ from dpfc_cli.folders import LEDGER
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.records import statement
 from dpfc_cli.show.document import Document, Table
 from dpfc_cli.show.markdown import escaped, markdown
-from dpfc_cli.records import statement
 from tests.extensions.publish.conftest import CLASSES, WHO, WHY, Ward
 from tests.signing import key_pair, sign
 from tests.support import blobs, refuses
