@@ -30,7 +30,7 @@ Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 """A SHA-256, in hex."""
 Id = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 """128 random bits, in hex."""
-# Tuples of a fixed length are not for records: in a union with a bounded number they end msgspec 0.22 with a signal.
+# No tuple of a fixed length may be in a union with a bounded number: decoding ends msgspec 0.22 with a signal.
 
 
 class _Keyed(StructMeta):

@@ -19,9 +19,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from dpfc_cli.errors import conflict, counted, parameter, quoted
 from dpfc_cli.features.reader import FeatureSet, cut
@@ -34,7 +35,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Progress
 from dpfc_cli.privacy.passes import BlockStream
-from dpfc_cli.schema import LARGEST, fault, number, record, text
+from dpfc_cli.structs import LARGEST, Open, decoded
 from dpfc_cli.training.calibrate import Calibrated, with_options
 from dpfc_cli.training.machine import InFile, check_memory, stack_for, training_bytes
 from dpfc_cli.training.public import check_other
@@ -51,9 +52,14 @@ ROWS = 8192
 IN_MEMORY = 2**30
 """Bytes of records that a draw may hold at once; more are read again for every pass."""
 SUFFIX = ".tuning.jsonl"
-_TRIAL = record({"trial": text, "score": number(0, LARGEST)})
-"""A score is a number of hits, or a mean average precision."""
 Point = Mapping[str, float]
+
+
+class _Trial(Open):
+    """A finished trial. score: a number of hits, or a mean average precision."""
+
+    trial: str
+    score: Annotated[float, Meta(ge=0, le=LARGEST)]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -349,7 +355,6 @@ def _read(path: Path) -> dict[str, float]:
     with suppress(OSError):
         for line in path.read_text(errors="replace").splitlines():
             with suppress(ValueError):
-                row = json_of(line)
-                if fault(row, _TRIAL) is None:
-                    kept[row["trial"]] = float(row["score"])
+                row = decoded(json_of(line), _Trial)
+                kept[row.trial] = row.score
     return kept

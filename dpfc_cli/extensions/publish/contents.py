@@ -1,6 +1,6 @@
 """What a report on a head says, in which order, and to whom."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from dpfc_cli.progress import Progress
 from dpfc_cli.records import findings as cards
 from dpfc_cli.records import statement
 from dpfc_cli.records.card import Card, Grouped
+from dpfc_cli.records.figures import Figures
 from dpfc_cli.records.findings import Finding
 from dpfc_cli.report.evaluated import released, released_in
 from dpfc_cli.show.document import Block, Code, Document, Points, Rows, Section, Table, Words
@@ -189,15 +190,15 @@ def _flat(value: Any, name: str = "") -> list[str]:
     return [] if value is None else [f"{name.replace('_', ' ')}: {value}"]
 
 
-def _evaluated(figures: Mapping[str, Any], trained_on: str, compared: bool) -> list[Block]:
+def _evaluated(figures: Figures, trained_on: str, compared: bool) -> list[Block]:
     """What is said of released figures. trained_on: the split of the training. compared: with the ledger."""
     words = "These figures were released with noise, as the ledger has them."
     if not compared:
         words = "The file of these figures says that they were released with noise. Not compared with a ledger."
     words += " The intervals are for the choice of the records and the noise."
-    on = f"the {figures['split']} split of '{figures['features']}'"
+    on = f"the {figures.split} split of '{figures.features}'"
     found: list[Block] = [Words(words), *released(figures, [("scored on", on)])]
-    if figures["split"] == trained_on:
+    if figures.split == trained_on:
         said = "The head was trained on a split of this name. These figures say how well it fits."
         found.insert(1, Words(said, strong=True))
     return found
@@ -232,7 +233,7 @@ def _digests(card: Card, own: "holder.Holder | None") -> list[tuple[str, str]]:
     return rows if own is None else [*rows, *own.digests]
 
 
-def _header(card: Card, name: str, license: str | None, figures: Mapping[str, Any] | None) -> dict[str, Any]:
+def _header(card: Card, name: str, license: str | None, figures: Figures | None) -> dict[str, Any]:
     weights = card.features.backbone.get("weights")
     tags = ["dpfc", "differential-privacy" if card.private else "no-privacy-guarantee"]
     found: dict[str, Any] = {"library_name": "dpfc", "tags": tags} | ({} if license is None else {"license": license})
@@ -241,10 +242,10 @@ def _header(card: Card, name: str, license: str | None, figures: Mapping[str, An
         found["pipeline_tag"] = "image-classification"
     if isinstance(weights, dict) and (base := _repository(weights.get("id"))):
         found["base_model"] = base
-    if figures is not None and figures["top1"] is not None:
+    if figures is not None and figures.top1 is not None:
         task = {"type": "image-classification"}
-        metric = {"type": "accuracy", "value": figures["top1"], "name": "top-1 accuracy, released with noise"}
-        data = {"type": figures["features"], "name": figures["features"], "split": figures["split"]}
+        metric = {"type": "accuracy", "value": figures.top1, "name": "top-1 accuracy, released with noise"}
+        data = {"type": figures.features, "name": figures.features, "split": figures.split}
         found["model-index"] = [{"name": name, "results": [{"task": task, "dataset": data, "metrics": [metric]}]}]
     return found
 

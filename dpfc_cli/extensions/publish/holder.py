@@ -1,9 +1,7 @@
 """What only the holder of the records may read: the ledger, the caps, and exact figures on the test split."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from dpfc_cli.errors import missing, parameter
 from dpfc_cli.evaluation.evaluate import evaluate
@@ -17,6 +15,7 @@ from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.progress import Progress
+from dpfc_cli.records.figures import Figures
 from dpfc_cli.records.findings import Finding, refused
 from dpfc_cli.report import account as accounts
 from dpfc_cli.report import evaluated
@@ -49,7 +48,7 @@ def of(
     head: Head,
     given: str | Path | None,
     ledger: str | Path | None,
-    figures: Mapping[str, Any] | None,
+    figures: Figures | None,
     progress: Progress | None = None,
 ) -> Holder:
     """What the files of the holder say about a head. given, ledger: its feature set and its ledger, if named. figures:
