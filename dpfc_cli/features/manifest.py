@@ -79,7 +79,7 @@ class Identity(Open):
 
 
 class _Weights(Open):
-    sha256: str | None = None
+    sha256: str = ""
 
 
 class _Backbone(Open):

@@ -310,4 +310,4 @@ def part_of(name: str, part: Part | Values) -> Part | Values:
     try:
         return decoded(part, kind)
     except Fault as fault:
-        raise Fault(f"{name}.{fault.place}") from None
+        raise Fault(name if fault.place == "it" else f"{name}.{fault.place}") from None

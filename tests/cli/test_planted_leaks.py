@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from dpfc_cli.training import card, check, request, run
 from dpfc_cli.training import train as training
 from dpfc_cli.training.charge import Charged
 from tests.cli.worlds import LINE, PRIVATE, Clock, Fault, M, N, both, differences
+from tests.support import replace
 
 
 def labels() -> np.ndarray:

@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from dpfc_cli.training.calibrate import HIDES, POOR, calibrate, kept, warnings_o
 from dpfc_cli.training.card import charge_of_training
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
-from tests.support import blobs, refuses
+from tests.support import blobs, refuses, replace
 
 QUICK: dict[str, Any] = {"method": "dp-fc", "steps": 3}
 
