@@ -76,6 +76,11 @@ def decoded(values: Json, kind: type[Kind]) -> Kind:
     return found
 
 
+def optional(values: Json, kind: type[Kind]) -> Kind | None:
+    """The same; None of null."""
+    return None if values is None else decoded(values, kind)
+
+
 def encoded(record: object) -> Json:
     """The values that a JSON text has of a record."""
     return to_builtins(record)

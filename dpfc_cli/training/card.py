@@ -35,7 +35,7 @@ from dpfc_cli.records.card import (
 from dpfc_cli.records.claims import Seeded
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.sources.classes import Origin
-from dpfc_cli.structs import decoded, encoded, fields_of
+from dpfc_cli.structs import decoded, encoded, fields_of, optional
 from dpfc_cli.training.answers import digest_of
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.version import __version__
@@ -143,16 +143,15 @@ def charged_standing(ledger: Ledger, charge: Charge) -> Standing:
 
 
 def card_of(calibrated: "Calibrated", features: FeatureSet, at: str, solution: "Solution", standing: Standing) -> Card:
-    manifest, of_persons = features.manifest, calibrated.facts.unit == "person"
-    preparation = manifest.identity.preparation
+    manifest = features.manifest
     known = Features(
         name=features.name,
         fingerprint=manifest.fingerprint,
         backbone=manifest.backbone,
-        preparation=None if preparation is None else decoded(preparation, Prepared),
+        preparation=optional(manifest.identity.preparation, Prepared),
         dtype=manifest.dtype,
         hold_out=manifest.hold_out,
-        grouped_by=decoded(manifest.grouped_by, Grouped) if of_persons else None,
+        grouped_by=optional(manifest.grouped_by, Grouped) if calibrated.facts.unit == "person" else None,
         split=SPLIT,
     )
     return card_with(calibrated, known, manifest.classes, manifest.origin, at, solution, standing)

@@ -32,7 +32,7 @@ from dpfc_cli.privacy.oracle import Mechanism, Oracle, Release
 from dpfc_cli.privacy.parts import bytes_of, encoded, framed, taken
 from dpfc_cli.privacy.queries import Gradient, Query, sensitivity
 from dpfc_cli.records.card import Card, Features, Prepared
-from dpfc_cli.structs import decoded
+from dpfc_cli.structs import optional
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_with, check_name, with_ending
 from dpfc_cli.training.observer import Observer
@@ -334,12 +334,11 @@ def _card(plan: Federation, solver: Calibrated, solution: Solution) -> Card:
     facts = plan.facts(sum(each.n for each in plan.sites), sum(counts) or None)
     noise = replace(solver.noise, facts=facts, mu=solver.worth.mu)
     whole = replace(solver, facts=facts, mechanism=noise, parts={"federation": plan.described()})
-    preparation = plan.features.preparation
     known = Features(
         name="federation",
         fingerprint=plan.fingerprint,
         backbone=plan.features.backbone,
-        preparation=None if preparation is None else decoded(preparation, Prepared),
+        preparation=optional(plan.features.preparation, Prepared),
         dtype=plan.features.dtype,
         hold_out=0.0,
         split=SPLIT,
