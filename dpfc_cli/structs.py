@@ -63,17 +63,25 @@ Kind = TypeVar("Kind")
 
 def decoded(values: Json, kind: type[Kind]) -> Kind:
     """The record that the values of a JSON text are. Fault: they are none."""
+    closed = not issubclass(kind, Open)
     try:
-        found = convert(values, kind)
+        found = convert(values if closed else _of_utf8(values), kind)
     except ValidationError as error:
         raise Fault(_place(str(error))) from None
     except UnicodeEncodeError:
         raise Fault("") from None
-    config = getattr(kind, "__struct_config__", None)
-    lost = _lost(values, encoded(found)) if config is None or config.forbid_unknown_fields else None
-    if lost is not None:
+    if closed and (lost := _lost(values, encoded(found))) is not None:
         raise Fault(lost)
     return found
+
+
+def _of_utf8(values: Json) -> Json:
+    """The values without the keys that are no UTF-8, which is all that the library takes for a key of a record."""
+    if isinstance(values, list):
+        return [_of_utf8(each) for each in values]
+    if not isinstance(values, dict):
+        return values
+    return {key: _of_utf8(each) for key, each in values.items() if key == key.encode(errors="ignore").decode()}
 
 
 def optional(values: Json, kind: type[Kind]) -> Kind | None:

@@ -117,7 +117,8 @@ def with_card(head: Head, card: Mapping[str, Any]) -> bytes:
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:start])
     header["__metadata__"]["card"] = json.dumps(card)
-    changed = json.dumps(header).encode()
+    changed = json.dumps(header, sort_keys=True).encode()
+    changed += b" " * (-len(changed) % 8)
     return len(changed).to_bytes(8, "little") + changed + data[start:]
 
 

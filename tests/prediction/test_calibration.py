@@ -1,6 +1,5 @@
 """The temperature is the one that was planted, and it is fitted on public records alone."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ from dpfc_cli import FeatureSet, Head, import_features, predict, train
 from dpfc_cli.prediction.calibration import fit, temperature_of
 from tests.prediction.conftest import head_of
 from tests.prediction.test_output import begun
-from tests.support import refuses
+from tests.support import refuses, replace
 
 N, M = 20_000, 4
 PLANTED = 2.5

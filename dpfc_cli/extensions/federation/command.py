@@ -51,19 +51,18 @@ def invite(
     if out.exists():
         raise outputs.exists(out)
     found = feature_set(features)
-    data = plans.invitation(found, name, epsilon)
-    outputs.write(out, data)
-    said = json.loads(data)
+    made = plans.invitation(found, name, epsilon)
+    outputs.write(out, made.data)
     if as_json:
-        display.as_json({"file": str(out), "invitation": said})
+        display.as_json({"file": str(out), "invitation": json.loads(made.data)})
         return
     rows = [
         ("site", name),
-        ("records", f"{said['n']:,}" if said["records"] is None else f"{said['records']:,} of {said['n']:,} persons"),
-        ("classes", f"{len(said['classes']):,}, with their names"),
+        ("records", f"{made.n:,}" if made.records is None else f"{made.records:,} of {made.n:,} persons"),
+        ("classes", f"{len(made.classes):,}, with their names"),
         ("would spend", f"epsilon = {epsilon:g}"),
-        *_features(said["features"]),
-        ("public key", said["key"]),
+        *_features(made.features),
+        ("public key", made.key),
         ("next", "Send it to the coordinator. 'dpfc federation-new' takes it."),
     ]
     display.facts(f"Invitation {out}", rows)

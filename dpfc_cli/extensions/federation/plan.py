@@ -94,6 +94,10 @@ class Invitation(Part):
     features: Recipe
     format: Literal["dpfc-invitation-1"] = "dpfc-invitation-1"
 
+    @property
+    def data(self) -> bytes:
+        return _bytes(self)
+
 
 class Policy(Record, omit_defaults=True):
     """What a site agrees to at most. sites: the others. colluding: "all" is without masks."""
@@ -294,7 +298,7 @@ def check_policy(plan: Federation, name: str, path: Path) -> None:
         )
 
 
-def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
+def invitation(features: FeatureSet, name: str, epsilon: float) -> Invitation:
     """What a site brings, for whoever makes the plan. Its private key and a copy stay beside the ledger: the site takes
     no plan that says something else of it (`offered`).
 
@@ -317,7 +321,7 @@ def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
         ),
     )
     try:
-        decoded(json.loads(_bytes(made)), Invitation)
+        decoded(json.loads(made.data), Invitation)
     except Fault as fault:
         raise UserError(
             f"'{fault.place}' of this invitation makes no sense.",
@@ -326,9 +330,9 @@ def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
         ) from None
     # What is refused leaves no key.
     key = new_key(keys_of(features))
-    data = _bytes(structs.replace(made, key=key))
-    keep(keys_of(features) / f"{key}.json", data)
-    return data
+    made = structs.replace(made, key=key)
+    keep(keys_of(features) / f"{key}.json", made.data)
+    return made
 
 
 def offered(features: FeatureSet, key: str) -> Part | None:

@@ -185,7 +185,7 @@ def test_the_archive_has_the_head_and_its_card_and_no_pickle(head: Head, tmp_pat
     with np.load(written(head, "npz", tmp_path), allow_pickle=False) as file:
         assert np.array_equal(file["weight"], head.weight)
         assert np.array_equal(file["bias"], head.bias)
-        assert json.loads(file["card"].item()) == head.card
+        assert file["card"].item() == head.card.json
         assert [step["step"] for step in json.loads(file["chain"].item())] == [
             {Clip: "clip", Centre: "centre", Linear: "linear"}[type(step)] for step in head.chain
         ]
@@ -248,7 +248,7 @@ def test_each_export_has_the_card_and_says_what_is_claimed(to: Format, claim: st
     head = head_of(claim=claim)
     made = export(head, to, tmp_path / f"head{SUFFIX[to]}")
     notes = notes_in(made.path, to)
-    assert json.loads(notes["card"]) == head.card
+    assert notes["card"] == head.card.json
     assert notes["claim"].startswith(f"this head: {said}")
     assert "not calibrated" in notes["probabilities"]
     assert notes.items() >= made.notes.items()
