@@ -48,7 +48,7 @@ ready := $(set)
 ifneq ($(CAP),)
 ready := $(OUT)/cap-$(CAP).json
 $(OUT)/cap-$(CAP).json: | $(set)
-	$(DPFC) -q budget --features $(NAME) --cap $(CAP) --note "$(PURPOSE)" --json > $@.tmp
+	$(DPFC) -q cap $(CAP) --features $(NAME) --note "$(PURPOSE)" --json > $@.tmp
 	mv $@.tmp $@
 endif
 

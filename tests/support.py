@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import typer
 
+from dpfc_cli import points
 from dpfc_cli.cli.app import app, main, register
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest
@@ -56,6 +57,23 @@ def replace(value: Made, **changed: Any) -> Made:
     """A record, or a value of a dataclass, with other fields."""
     record = isinstance(value, msgspec.Struct)
     return (msgspec.structs.replace if record else dataclasses.replace)(value, **changed)  # type: ignore[type-var]
+
+
+@contextmanager
+def package(folder: Path, name: str, source: str, entries: str) -> Iterator[None]:
+    """In it a package of one module is installed, with its entry points, as pip leaves it in a folder."""
+    (folder / f"{name}.py").write_text(source)
+    about = folder / f"{name}-0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
+    (about / "entry_points.txt").write_text(entries)
+    with mock.patch.object(sys, "path", [str(folder), *sys.path]):
+        points.added.cache_clear()
+        try:
+            yield
+        finally:
+            sys.modules.pop(name, None)
+    points.added.cache_clear()
 
 
 @contextmanager

@@ -46,6 +46,7 @@ app = typer.Typer(
 )
 COMMANDS = {
     **{name: name for name in ("extract", "train", "evaluate", "budget", "fetch", "predict", "statement", "verify")},
+    **dict.fromkeys(("cap", "population", "merge"), "changes"),
     "import": "extract",
     "list": "list_",
 }
@@ -91,17 +92,17 @@ def register(name: str = "") -> None:
 
 
 def command(
-    name: str, call: type[Options] | None = None, *, panel: str, when_stopped: str = "Nothing was changed."
+    name: str, *calls: type[Options], panel: str, when_stopped: str = "Nothing was changed."
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command that always ends with one of the exit codes.
 
-    call: whose options it takes, beside the function's own. panel: of `dpfc --help`, which shows the begin of its
+    calls: whose options it takes, beside the function's own. panel: of `dpfc --help`, which shows the begin of its
     docstring, up to a full stop or a colon. when_stopped: said after Ctrl-C, as long as nothing has happened that it
     must say (`stop.stands`).
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        options = typed(function, call)
+        options = typed(function, *calls)
 
         def spell(parameter: str) -> str:
             return options[parameter].flag if parameter in options else flag_named(parameter)

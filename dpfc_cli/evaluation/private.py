@@ -253,7 +253,7 @@ def _refuse_leaking(head: Head, digest: str, features: FeatureSet, split: str, b
             "This head was trained on these records without a guarantee. So its figures on them cannot have one: they "
             "tell what the head tells.",
             f"Evaluate it on other records, or without {parameter('epsilon')}. If nobody is in both sets, say whose "
-            f"records they are: {parameter('population')}.",
+            "records they are: 'dpfc population'.",
         )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Meta
 
 from dpfc_cli import backbones
-from dpfc_cli.backbones import BACKBONES, Backbone, Geometry
+from dpfc_cli.backbones import Backbone, Geometry
 from dpfc_cli.errors import UserError, conflict, missing, parameter, unsupported
 from dpfc_cli.features.manifest import DTYPES, fingerprint_of
 from dpfc_cli.heads.head import Head
@@ -138,7 +138,7 @@ def recipe_of(
         )
     try:
         stated = decoded(own.backbone, Stated)
-        if stated.name not in BACKBONES:
+        if not backbones.known(stated.name):
             raise Fault("name")
     except Fault as fault:
         raise refused(

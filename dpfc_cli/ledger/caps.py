@@ -150,7 +150,7 @@ def _check_new(accounts: list[Account], cap: Cap) -> None:
         remedy = "Unite this ledger with the one of that set (merge), before the set is adopted."
     elif math.isinf(spent) or any(account.unprotected for account in accounts):
         what = f"Something charged here has epsilon = ∞ for one {cap.unit}. So no cap for {cap.unit}s can hold."
-        remedy = "'dpfc budget' shows it. If its set has records of others, say whose: 'dpfc budget --population'."
+        remedy = "'dpfc budget' shows it. If its set has records of others, say whose: 'dpfc population'."
     else:
         what = f"More than epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g} is spent already."
         least = epsilon_for(math.sqrt(spent), cap.delta, RESERVE)

@@ -85,7 +85,7 @@ def _said(ledger: Ledger, offered: Ledger, apart: Sequence[str], same: Mapping[s
         remedy = (
             f"Say {parameter('apart')} {unsaid[0]} if they are not. If it has another name in the other ledger, say "
             f"{parameter('same')} NAME=OTHER: the name here, and the name there. If its sets have no name there, give "
-            f"them this one first ({parameter('population')})."
+            f"them this one first ('dpfc population')."
         )
         raise refused("apart", what, remedy, "missing", populations=unsaid)
     return {other: name for other, name in same.items() if other != name}

@@ -54,7 +54,7 @@ def check_begin(ledger: Ledger) -> None:
     lost = min((path for path in here if load(path).id not in ledger.sets), default=None)
     if lost is not None:
         what = f"{quoted(ledger.path)} does not have '{printable(str(lost))}': it is gone, or too old a copy."
-        remedy = "Put it back. If there is none any more: 'dpfc budget' with --features and --adopt, for each set."
+        remedy = "Put it back. If there is none any more: 'dpfc population --adopt --features SET', for each."
         raise refused("out", what, remedy, "missing")
 
 
@@ -123,7 +123,7 @@ def check_same(features: FeatureSet, population: str | None) -> None:
     known = read(ledger_path(features.folder))
     said = known.names(known_set(known, features))
     if population is not None and population not in said:
-        line = shlex.join(["dpfc", "budget", "--features", str(features.folder), "--population", population])
+        line = shlex.join(["dpfc", "population", population, "--features", str(features.folder)])
         what = f"{features.name} is complete, and is not said to be of the population '{population}'."
         raise refused("population", what, f"To say so: {line}")
 
@@ -179,8 +179,8 @@ def known_set(ledger: Ledger, features: FeatureSet, lacking: bool = False) -> li
     if not found and not lacking:
         what = f"The ledger {quoted(ledger.path)} does not have {features.name}: what was spent on it is not known."
         remedy = (
-            "Put the set's own ledger back, or unite the two: 'dpfc budget --merge'. If there is none any more, totals "
-            f"say 'at least' from then on: {shlex.join(['dpfc', 'budget', '--features', str(folder), '--adopt'])}"
+            "Put the set's own ledger back, or unite the two: 'dpfc merge'. If there is none any more, totals "
+            f"say 'at least' from then on: {shlex.join(['dpfc', 'population', '--adopt', '--features', str(folder)])}"
         )
         raise refused("features", what, remedy, "missing")
     if any(each.records != records_of(features.manifest) for each in found):

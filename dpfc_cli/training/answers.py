@@ -304,7 +304,7 @@ def refuse_old(ledger: Ledger) -> None:
         raise damaged(
             f"The ledger {quoted(ledger.path)} is too old a copy: there are answers of a training that it does not "
             f"have ('{path}').",
-            "Put the newer ledger back, or unite the two: 'dpfc budget' with --merge. Until then nothing is charged.",
+            "Put the newer ledger back, or unite the two: 'dpfc merge'. Until then nothing is charged.",
         )
 
 

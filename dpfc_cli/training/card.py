@@ -120,7 +120,7 @@ def without_charge(cards: Iterable[tuple[Path, Card]], book: Ledger) -> str | No
     return (
         f"The ledger '{book.path}' does not have the training of '{lost[0]}'{others}. It was put back from an older "
         "backup, or the training was done elsewhere. What was spent there is in no sum. Put the newer ledger back, or "
-        "unite the two ('dpfc budget --merge')."
+        "unite the two ('dpfc merge')."
     )
 
 
@@ -133,7 +133,7 @@ def loses(account: Account, charge: Charge) -> str | None:
     return (
         f"this protects records and not persons, so the total of the population {', '.join(lost)} will be for one "
         "record only, where now it is for one person: make the set again with --group-by, or, if these are other "
-        "people, say whose records they are ('dpfc budget --features SET --population NAME')."
+        "people, say whose records they are ('dpfc population NAME --features SET')."
     )
 
 

@@ -225,5 +225,5 @@ def _check_there(ledger: Ledger, charge: Charge) -> None:
     if charge.id not in ledger.known:
         raise missing(
             f"The ledger {quoted(ledger.path)} does not have the charge any more: it is gone, or too old a copy.",
-            "Put the newer ledger back, or unite the two: 'dpfc budget' with --merge.",
+            "Put the newer ledger back, or unite the two: 'dpfc merge'.",
         )

@@ -101,11 +101,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
             ) from error
     check_devices()
     rehearse(calibrated, features, standing_of(after, charge))
-    if request.leader is None:
-        features.verify(SPLIT, partial(observer.progress, CHECKING))
-    else:
-        # Several processes share the work.
-        request.leader.verify(features, SPLIT, facts, partial(observer.progress, CHECKING))
+    request.summing.verify(features, SPLIT, facts, partial(observer.progress, CHECKING))
     heads.try_place(path, facts.d, facts.m)
     return Checked(
         request=request, calibrated=calibrated, path=path, charge=charge, account=account, after=after, unfinished=found

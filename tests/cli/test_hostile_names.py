@@ -96,7 +96,7 @@ def _made(text: str, file: str) -> None:
     named = text.replace("\ud800", "").replace("\udcff\udc80", "")
     signed = ("--by", named, "--purpose", named)
     assert ran("train", "--epsilon", "1", "--method", "dp-ls", "--features", file, *signed).exit_code == 0
-    assert ran("budget", "--features", file, "--cap", "100", "--by", named, "--note", named).exit_code == 0
+    assert ran("cap", "100", "--features", file, "--by", named, "--note", named).exit_code == 0
     [head] = Path("heads").iterdir()
     head.rename(Path("heads", f"{file}.safetensors"))
     head = Path("heads", f"{file}.safetensors")
@@ -168,10 +168,10 @@ def lines(text: str, file: str) -> list[list[str]]:
         *(["report", head, "--out", "head.html", "--internal", *more] for more in ([], ["--features", argument])),
         ["report", head, "--out", "more.md", "--evaluation", argument],
         *(["budget", "--features", file], ["budget", "--features", argument]),
-        *(["budget", "--features", file, "--cap", each] for each in (argument, "1e-3")),
-        *(["budget", "--features", file, "--cap", each, "--by", words, "--note", words] for each in ("90", "none")),
-        *(["budget", "--merge", "features", option, argument] for option in ("--apart", "--same")),
-        *(["budget", "--merge", argument], ["budget", "--features", file, "--population", argument]),
+        *(["cap", each, "--features", file] for each in (argument, "1e-3")),
+        *(["cap", each, "--features", file, "--by", words, "--note", words] for each in ("90", "none")),
+        *(["merge", "features", option, argument] for option in ("--apart", "--same")),
+        *(["merge", argument], ["population", argument, "--features", file]),
         *([*train, option, words] for option in ("--by", "--purpose")),
         *(["evaluate", head, "--split", argument], ["evaluate", head, "--features", f"no{file}"]),
         *([*train, "--method", method, "--dry-run"] for method in ("dp-ls", argument)),

@@ -228,7 +228,7 @@ OF_TWO_SETS: dict[str, tuple[tuple[str, ...], str, Fault]] = {
         lambda patch: patch.setattr(Ledger, "account_of", of_the_same_records(Ledger.account_of)),
     ),
     "a cap that looks for common records": (
-        ("budget --features ward --cap 1.2", WARD, LATER),
+        ("cap 1.2 --features ward", WARD, LATER),
         f"{LATER}: code",
         room_of_other_records,
     ),

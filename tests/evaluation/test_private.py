@@ -294,27 +294,14 @@ def test_with_little_noise_the_figures_are_those_of_an_exact_evaluation(
     assert found.interval == pytest.approx(exact.interval, abs=0.005)
 
 
-def test_the_records_are_read_after_the_row_is_written(
-    features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[list[str]] = []
-    real = sums.exact_sum
-
-    def watched(*given: Any) -> np.ndarray:
-        seen.append(states(features))
-        return real(*given)
-
-    monkeypatch.setattr(sums, "exact_sum", watched)
-    evaluate_privately(head, features, epsilon=1.0)
-    assert seen == [["written", "charged"]]
-
-
 def test_one_charge_pays_for_the_records_of_its_split_once(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paid: list[Any] = []
+    paid, seen, real = list[Any](), list[list[str]](), sums.exact_sum
     monkeypatch.setattr(private_evaluation, "pay", lambda *given: paid.append(pay(*given)) or paid[-1])
+    monkeypatch.setattr(sums, "exact_sum", lambda *given: (seen.append(states(features)), real(*given))[1])
     evaluate_privately(head, features, epsilon=1.0)
+    assert seen == [["written", "charged"]], "the records are read after the row is written"
     mechanism = paid[0].planned.mechanism
     assert isinstance(mechanism, Mechanism)
     with pytest.raises(RuntimeError, match="was used already"):
@@ -459,9 +446,7 @@ def test_without_noise_it_is_the_interval_of_an_exact_evaluation() -> None:
         value, interval, noise = fraction(hits, n - hits, 0.0, 0.0, n)
         assert (value, noise) == (hits / n, 0)
         assert interval == pytest.approx(wilson(hits, n), abs=1e-12)
-
-
-def test_where_there_is_nothing_but_noise_no_figure_is_told() -> None:
+    # Where there is nothing but noise there is no figure.
     assert fraction(-3.0, -0.5, 5.0, 5.0, 40) == (None, (0.0, 1.0), None)
     assert fraction(3.0, 4.0, 50.0, 50.0, 40)[1] == (0.0, 1.0)
     low, high = fraction(60.0, -3.0, 5.0, 5.0, 57)[1]

@@ -10,9 +10,6 @@ import numpy as np
 
 Values = dict[str, tuple[Any, tuple[str | int, ...]]]
 """The dtype and the shape of inputs or outputs, by name. A text in a shape stands for any number."""
-Files = Mapping[str, Iterable[bytes]]
-"""The bytes of each file, in parts. "" stands for the file that the user named. Another text stands for one beside it:
-an ending that is added to the user's name (".data"), or a whole name. The user's file is the last one."""
 OPSET = 17
 """The first version with layer normalisation. Runtimes since 2022 have it."""
 IR_VERSION = 8

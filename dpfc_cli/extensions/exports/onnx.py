@@ -5,12 +5,14 @@ The head computes in float64 inside, as `Head.scores` does, because its clipping
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from dpfc_cli.backbones import Backbone
-from dpfc_cli.errors import unsupported
-from dpfc_cli.extensions.exports.graph import OPSET, Files, Graph, Values
+from dpfc_cli.errors import check_installed, unsupported
+from dpfc_cli.extensions.exports.graph import OPSET, Graph, Values
+from dpfc_cli.extensions.exports.request import Exporting, Files, Format
 from dpfc_cli.heads.backbone import Recipe, recipe_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import NORM_BITS, Centre, Clip
@@ -72,8 +74,16 @@ _LEAST = 1e-290
 """The largest coordinate of a row of zeros counts as this, so that nothing is divided by zero."""
 
 
-def files(head: Head, notes: dict[str, str], network: Network | None, name: str) -> Files:
-    """The model. Inputs and outputs are said in its metadata."""
+def files(wanted: Exporting, notes: dict[str, str]) -> Files:
+    check_installed("onnx", "export", "To write onnx")
+    network = rebuilt(wanted.head, wanted.weights, wanted.progress) if wanted.with_backbone else None
+    return model(wanted.head, notes, network, Path(wanted.out).name)
+
+
+def model(head: Head, notes: dict[str, str], network: Network | None, name: str) -> Files:
+    """The file of a head, and one for its large constants. Inputs and outputs are said in the metadata."""
+    from dpfc_cli.extensions.exports.traced import nodes
+
     graph = Graph()
     d, m = head.weight.shape
     taken, results = Values(), Values()
@@ -84,7 +94,7 @@ def files(head: Head, notes: dict[str, str], network: Network | None, name: str)
     else:
         entry = "pixels"
         taken[entry] = (np.uint8, ("n", *network.input))
-        features = _features(graph, entry, network)
+        features = nodes(graph, entry, network.input, lambda picture: network.backbone.traced(picture[None])[0])
         graph.name(features, "features")
         results["features"] = (np.float32, ("n", d))
         said = f"uint8, n × {' × '.join(map(str, network.input))}: pictures, rows from above, {network.said}"
@@ -126,15 +136,4 @@ def _norms(graph: Graph, z: str) -> str:
     return graph("Mul", step, graph("Sqrt", total))
 
 
-def _features(graph: Graph, pixels: str, network: Network) -> str:
-    from dpfc_cli.backbones.convnext.network import Network as ConvNeXt
-    from dpfc_cli.backbones.scattering.transform import Scattering
-    from dpfc_cli.backbones.vision_transformer.transformer import Transformer
-    from dpfc_cli.extensions.exports import onnx_networks
-
-    if isinstance(network.backbone, Scattering):
-        return onnx_networks.scattering(graph, pixels, network.input, network.backbone.describe()["pooling"])
-    if isinstance(network.backbone, Transformer):
-        return onnx_networks.transformer(graph, pixels, network.backbone)
-    assert isinstance(network.backbone, ConvNeXt)
-    return onnx_networks.convnext(graph, pixels, network.backbone)
+ONNX = Format(ending=".onnx", files=files, backbone=True)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from dpfc_cli import rounding
+from dpfc_cli import outputs, rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.typed import JSON, feature_set, with_sets
@@ -15,6 +15,7 @@ from dpfc_cli.show.document import Rows, Table, page
 
 if TYPE_CHECKING:
     from dpfc_cli.extensions.planning.forecast import Forecast, Outlook
+    from dpfc_cli.report.picture import Picture
 
 
 @command(
@@ -43,15 +44,12 @@ def forecast(
     stated = ("features", "records", "persons", "classes", "model", "dimensions")
     if all(asked[name] is None for name in stated) and finished(features_folder()):
         asked["features"] = feature_set(None)
-    if plot is not None:
-        from dpfc_cli.figures import canvas
-
-        if asked["on"] is None:
-            raise conflict(
-                f"{parameter('plot')} needs {parameter('on')}: without public records no accuracy is expected.",
-                "Name a public feature set of the same backbone.",
-            )
-        canvas.check(plot)
+    if plot is not None and asked["on"] is None:
+        raise conflict(
+            f"{parameter('plot')} needs {parameter('on')}: without public records no accuracy is expected.",
+            "Name a public feature set of the same backbone.",
+        )
+    draw = None if plot is None else outputs.writer("picture", plot, "plot")
     found = forecasts.forecast(**asked)
     for text in found.warnings:
         display.warn(text)
@@ -59,9 +57,9 @@ def forecast(
         display.as_json(found.to_json())
     else:
         _show(found)
-    if plot is not None:
+    if plot is not None and draw is not None:
         # Last: the figures took long, and a place for the plot can fail.
-        _draw(found, plot)
+        outputs.replace(plot, draw(_picture(found)), named="plot")
         display.say(f"Figure: {plot}")
 
 
@@ -136,13 +134,13 @@ def _noiseless(found: "Forecast") -> str:
     return "without noise" if stand_in.noiseless >= best else "without noise (it fits so few records too closely)"
 
 
-def _draw(found: "Forecast", path: Path) -> None:
-    from dpfc_cli.figures import accuracy, canvas
+def _picture(found: "Forecast") -> "Picture":
+    from dpfc_cli.report.picture import Curves, Level, Picture, Series
 
     stand_in = found.stand_in
     assert stand_in is not None
     points: Any = [each for each in found.outlooks if each.interval is not None]
-    series = accuracy.Series(
+    series = Series(
         f"expected, by trainings on {stand_in.name}",
         [each.epsilon for each in points],
         [each.accuracy for each in points],
@@ -152,8 +150,8 @@ def _draw(found: "Forecast", path: Path) -> None:
         dashed=True,
     )
     noiseless = stand_in.noiseless
-    levels = [] if noiseless is None else [accuracy.Level(f"{_noiseless(found)}, on {stand_in.name}", noiseless)]
+    levels = [] if noiseless is None else [Level(f"{_noiseless(found)}, on {stand_in.name}", noiseless)]
     facts = found.facts
     title = f"Forecast for {counted(facts.n, facts.unit)} of {counted(facts.m, 'class')}, {found.method}"
     measure = "top-1 accuracy" if facts.k == 1 else "mean average precision"
-    canvas.draw(accuracy.panel([series], levels, measure=measure), title=title).save(path)
+    return Picture(title, Curves([series], levels, measure))

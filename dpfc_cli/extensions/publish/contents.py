@@ -6,6 +6,7 @@ from typing import Any
 
 from dpfc_cli.errors import conflict, counted, parameter, printable
 from dpfc_cli.extensions.publish import holder
+from dpfc_cli.extensions.publish.figures import released_in
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.signature import Signed
@@ -16,7 +17,7 @@ from dpfc_cli.records import statement
 from dpfc_cli.records.card import Card, Grouped
 from dpfc_cli.records.figures import Figures
 from dpfc_cli.records.findings import Finding
-from dpfc_cli.report.evaluated import released, released_in
+from dpfc_cli.report.evaluated import released
 from dpfc_cli.show.document import Block, Code, Document, Points, Rows, Section, Table, Words
 from dpfc_cli.verification import of_signature
 from dpfc_cli.version import __version__

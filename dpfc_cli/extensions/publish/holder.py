@@ -6,6 +6,7 @@ from pathlib import Path
 from dpfc_cli.errors import missing, parameter
 from dpfc_cli.evaluation.evaluate import evaluate
 from dpfc_cli.evaluation.exact import Evaluation
+from dpfc_cli.extensions.publish.figures import check_charged
 from dpfc_cli.features.lookup import open_features, set_at
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -69,7 +70,7 @@ def of(
         )
     book = read(account.ledger)
     if figures is not None:
-        evaluated.check_charged(figures, book)
+        check_charged(figures, book)
     assert head.card.ledger is not None
     charge = book.known.get(head.card.ledger.charge)
     assert isinstance(charge, Charge)

@@ -20,8 +20,6 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.records.card import card_of
 from dpfc_cli.training.request import Privacy
-from tests.backbones.test_convnext import REFERENCES as CONVNEXT
-from tests.backbones.test_convnext import loaded, small  # noqa: F401
 from tests.backbones.test_parity import REFERENCES
 from tests.backbones.test_vision_transformer import ti16
 from tests.backbones.tiny import build, pictures, random_weights, write
@@ -77,7 +75,7 @@ def exported(backbone: Any, shape: tuple[int, int, int], folder: Path) -> tuple[
     head = head_over(backbone.dim, backbone.describe())
     network = Network(backbone=backbone, input=shape, said="")
     path = folder / "both.onnx"
-    for ending, parts in target.files(head, {}, network, path.name).items():
+    for ending, parts in target.model(head, {}, network, path.name).items():
         path.with_name(path.name + ending).write_bytes(b"".join(parts))
     return path, head
 
@@ -95,21 +93,6 @@ def test_a_transformer_and_its_head_give_what_the_library_and_the_head_give(
     expected = np.hstack([case["features"][size][each] for each in pool.split("+")])
     assert np.abs(features - expected).max() < 1e-5 * np.linalg.norm(expected, axis=1).min()
     assert np.abs(scores - head.scores(expected)).max() < 1e-5
-
-
-@pytest.mark.parametrize("library", ["timm", "transformers"])
-def test_convnext_and_its_head_give_what_the_library_and_the_head_give(
-    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = CONVNEXT[library]
-    file = write(random_weights(case["shapes"]), tmp_path, config=case["config"])
-    for size, rows in case["features"].items():
-        side, expected = int(size), np.array(rows["mean"] if isinstance(rows, dict) else rows)
-        path, head = exported(loaded(file, side, monkeypatch), (side, side, 3), tmp_path)
-        onnx.checker.check_model(path, full_check=True)
-        features, scores = run(path, pictures(side))
-        assert np.abs(features - expected).max() < 1e-5 * np.linalg.norm(expected, axis=1).min()
-        assert np.abs(scores - head.scores(expected)).max() < 1e-4
 
 
 @pytest.mark.parametrize(("shape", "pool"), [((28, 28, 1), "none"), ((12, 9, 3), "mean")])
