@@ -170,7 +170,7 @@ def _minute(fact: Fact) -> str:
 
 def _sets(account: Account, ledger: Ledger) -> Table:
     rows = [
-        (each.name, each.population or "nothing is said", each.by, _minute(each))
+        (each.name, each.population or "undeclared", each.by, _minute(each))
         for of, facts in ledger.sets.items()
         for each in facts
         if (where := ledger.populations_of(of)) is None or account.population in where

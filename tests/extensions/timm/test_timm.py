@@ -90,7 +90,7 @@ def test_what_timm_lacks_or_cannot_read_is_refused(tmp_path: Path) -> None:
 
 def test_a_model_in_which_pictures_meet_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Mixed(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self, num_classes: int = 3) -> None:
+        def __init__(self, **_: Any) -> None:
             super().__init__()
             self.scale = torch.nn.Parameter(torch.ones(1))
 
