@@ -56,14 +56,14 @@ def population(
     features: Annotated[str, Option("The feature set, by path or name.", metavar="SET")],
     population: Annotated[str | None, Option("The name.", argument=True, metavar="NAME")] = None,
     adopt: Annotated[
-        bool, Option("Write down a set of which the ledger knows nothing. Totals then say 'at least'.")
+        bool, Option("Import a set without its history: the ledger knows nothing of it. Totals then say 'at least'.")
     ] = False,
     by: Annotated[str | None, _BY] = None,
     full: Full = False,
 ) -> None:
     """Say whose records a feature set has. This stays.
 
-    Nobody may be in two populations. A set of which nothing is said counts in all of them.
+    Nobody may be in two populations. A set without a name counts in all of them.
     """
     from dpfc_cli.ledger.populations import set_population
     from dpfc_cli.report.account import whose

@@ -52,7 +52,7 @@ def begin(as_json: bool = False, silent: bool = False) -> None:
     """A command begins or ends. Ctrl-C that Python dropped is seen where there is progress."""
     global quiet, program, held
     quiet, program, held = silent or as_json, as_json, [] if as_json else None
-    progress.wanted, progress.say, progress.interrupt = not quiet, line, stop.check
+    progress.wanted, progress.interrupt = not quiet, stop.check
 
 
 def line(said: str) -> None:

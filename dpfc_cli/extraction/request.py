@@ -74,8 +74,7 @@ class Making(Options):
         default=False,
     )
     population: str | None = option(
-        "Whose records these are. Nobody may be in two populations. A set of which nothing is said counts in all of "
-        "them.",
+        "Whose records these are. Nobody may be in two populations. A set without a name counts in all of them.",
         WHAT,
         metavar="NAME",
     )

@@ -9,7 +9,7 @@ from dpfc_cli.folders import heads_folder
 from dpfc_cli.options import METHOD, MethodName, MethodOptions, option, said
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, Claim
 from dpfc_cli.privacy.facts import Adjacency, Facts
-from dpfc_cli.schema import LARGEST
+from dpfc_cli.structs import LARGEST
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.summing import Alone, Summing
 
@@ -107,7 +107,7 @@ class Training(Noisy):
         metavar="FILE",
     )
     tune_on: "FeatureSet | None" = option(
-        "Such a feature set with labels. Options are chosen by private trainings on it, at no cost in privacy.",
+        "A public feature set with labels. Options are chosen by private trainings on it, at no cost in privacy.",
         METHOD,
         metavar="SET",
     )

@@ -34,7 +34,7 @@ def forecast(
 
     No private record is read: facts are stated, or stand in the manifest of --features. With --on, whole private
     trainings run on public records with the noise that the private training will have. They are kept beside that set,
-    so the same command goes on where it was stopped.
+    so the same command resumes where it was stopped.
     """
     from dpfc_cli.extensions.planning import forecast as forecasts
     from dpfc_cli.features.lookup import finished
