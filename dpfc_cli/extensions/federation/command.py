@@ -10,10 +10,10 @@ from dpfc_cli import outputs, rounding
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.train import Shown
-from dpfc_cli.cli.typed import JSON, feature_set
+from dpfc_cli.cli.typed import feature_set
 from dpfc_cli.errors import conflict, parameter, quoted
 from dpfc_cli.options import MethodOptions, Option
-from dpfc_cli.show.document import Document, Rows, Section, Table
+from dpfc_cli.show.document import Rows, Table, page
 
 if TYPE_CHECKING:
     from dpfc_cli.extensions.federation.plan import Federation
@@ -39,7 +39,6 @@ def invite(
     name: Annotated[str, Option("What this site is to be called: small letters, digits, dashes.", metavar="NAME")],
     epsilon: Annotated[float, Option("The ε that this site would spend: it holds even if all others collude.")],
     out: Out,
-    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write what this site would bring to a federation, for whoever makes its plan.
 
@@ -55,9 +54,6 @@ def invite(
     data = plans.invitation(found, name, epsilon)
     outputs.write(out, data)
     said = json.loads(data)
-    if as_json:
-        display.as_json({"file": str(out), "invitation": said})
-        return
     rows = [
         ("site", name),
         ("records", f"{said['n']:,}" if said["records"] is None else f"{said['records']:,} of {said['n']:,} persons"),
@@ -67,7 +63,7 @@ def invite(
         ("public key", said["key"]),
         ("next", "Send it to the coordinator. 'dpfc federation-new' takes it."),
     ]
-    display.facts(f"Invitation {out}", rows)
+    display.facts(f"Invitation {out}", rows, {"file": str(out), "invitation": said})
 
 
 @command("federation-new", MethodOptions, panel="Federation")
@@ -91,7 +87,6 @@ def new(
         ),
     ] = None,
     public_head: Start = None,
-    as_json: Annotated[bool, JSON] = False,
     **asked: Any,
 ) -> None:
     """Make the plan of a federation of all who are invited.
@@ -104,16 +99,12 @@ def new(
     made = plans.agreed(invitations, method, MethodOptions(**asked).options, delta, adjacency, colluding, public_head)
     outputs.write(out, made.data)
     _warn(made, Shown())
-    if as_json:
-        display.as_json({"file": str(out), "digest": made.digest, "plan": json.loads(made.data)})
-        return
-    display.show(Document(title=f"Plan {out}", sections=[Section("", [Rows(_agreed(made)), _sites(made)])]))
+    values = {"file": str(out), "digest": made.digest, "plan": json.loads(made.data)}
+    display.show(page(f"Plan {out}", Rows(_agreed(made)), _sites(made), values=values))
 
 
 @command("site-check", panel="Federation")
-def check(
-    plan: Plan, features: Features, name: Name, policy: Policy = None, as_json: Annotated[bool, JSON] = False
-) -> None:
+def check(plan: Plan, features: Features, name: Name, policy: Policy = None) -> None:
     """Say what this site would agree to, and check that nothing stands against it. Nothing is charged."""
     from dpfc_cli.extensions.federation.site import ready
     from dpfc_cli.report import account as shown
@@ -131,10 +122,8 @@ def check(
         ("leaves it", "sums with the whole noise of this claim; the head, which is made of them"),
         *_agreed(site.plan),
     ]
-    if as_json:
-        display.as_json({**dict(rows), "digest": site.plan.digest, "site": site.name})
-        return
-    display.show(Document(title=f"Plan {plan}", sections=[Section("", [Rows(rows), _sites(site.plan)])]))
+    values = {**dict(rows), "digest": site.plan.digest, "site": site.name}
+    display.show(page(f"Plan {plan}", Rows(rows), _sites(site.plan), values=values))
 
 
 @command("site-serve", panel="Federation", when_stopped="This run charged nothing.")
@@ -155,7 +144,6 @@ def serve(
             high=1e6,
         ),
     ] = 0.0,
-    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Answer the queries of a plan, until this site has the head. It charges the ledger when all sites are ready."""
     from dpfc_cli.extensions.federation.site import serve as answer
@@ -172,10 +160,8 @@ def serve(
     made = answer(site, socket, observer, answer_every)
     # Of one that was written before, the ledger has the name.
     head = str(made.path if isinstance(made, Trained) else made.head)
-    if as_json:
-        display.as_json({"site": name, "head": head, "sha256": made.sha256})
-        return
-    display.facts(f"Site {name} is done", [("head", head), ("SHA-256", str(made.sha256))])
+    values = {"site": name, "head": head, "sha256": made.sha256}
+    display.facts(f"Site {name} is done", [("head", head), ("SHA-256", str(made.sha256))], values)
 
 
 @command("federation-run", panel="Federation", when_stopped="The sites wait. The same command resumes.")
@@ -188,7 +174,6 @@ def run(
         Option("Seconds for which a site may be away. A reply may take as long, and 600 at least.", low=0.0, high=1e7),
     ] = 600.0,
     public_head: Start = None,
-    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Train the head of a plan with all its sites, and give it to them."""
     from dpfc_cli.extensions.federation.coordinator import run as train
@@ -197,10 +182,8 @@ def run(
 
     head = train(load(plan), sockets, out, Shown(), patience, public_head)
     digest = head.statement()["SHA-256 of the file"]
-    if as_json:
-        display.as_json({"head": str(head.file), "sha256": digest, "card": head.card})
-        return
-    display.facts(f"Head {head.file}", [*statement.brief(head.card), ("SHA-256", digest)])
+    values = {"head": str(head.file), "sha256": digest, "card": head.card}
+    display.facts(f"Head {head.file}", [*statement.brief(head.card), ("SHA-256", digest)], values)
 
 
 def _site(plan: Path, features: str, name: str, policy: Path | None, observer: Shown) -> "Site":
