@@ -11,8 +11,8 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 import dpfc_cli as dpfc_face
+from dpfc_cli.records.findings import BELONGS, NOISE
 from dpfc_cli.rounding import cost
-from dpfc_cli.trust.card import BELONGS, NOISE
 from tests.cli.conftest import Dpfc, one_line, refusal
 
 LEDGER = "features/ledger.sqlite"

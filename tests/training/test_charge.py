@@ -4,7 +4,6 @@ import itertools
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +24,7 @@ from dpfc_cli.training import answers
 from dpfc_cli.training.charge import charge, settle
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.run import run
-from tests.support import blobs, refuses
+from tests.support import blobs, refuses, replace
 from tests.training.requests import account, charges, checked, ledger, states
 
 PACKAGE = Path(dpfc_cli.__file__).parent

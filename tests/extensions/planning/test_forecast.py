@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,13 @@ from dpfc_cli.options import MethodName
 from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.records import statement
 from dpfc_cli.training import check, public, tuning
 from dpfc_cli.training.calibrate import HIDES, POOR, calibrate, kept, warnings_of
 from dpfc_cli.training.card import charge_of_training
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
-from dpfc_cli.trust import statement
-from tests.support import blobs, refuses
+from tests.support import blobs, refuses, replace
 from tests.training import test_public as public_sets
 
 QUICK: dict[str, Any] = {"method": "dp-fc", "steps": 3}
