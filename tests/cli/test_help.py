@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from dpfc_cli import points
 from dpfc_cli.cli import app as application
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.images.catalogue import DATASETS
+from dpfc_cli.images.catalogue import usages
 from dpfc_cli.options import HEAD, Option
 from tests.cli.conftest import Dpfc, heads, there
 from tests.support import commands
@@ -64,7 +64,7 @@ def test_the_same_thing_has_the_same_words_in_every_help() -> None:
 
 
 def test_the_help_of_extract_names_all_data_sets(help_of: Help) -> None:
-    assert all(usage in " ".join(words(help_of("extract", 500))) for usage in DATASETS)
+    assert all(usage in " ".join(words(help_of("extract", 500))) for usage in usages())
 
 
 def test_the_four_commands_of_the_job_are_listed_first(help_of: Help) -> None:
