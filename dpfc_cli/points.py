@@ -3,6 +3,7 @@
 | group | name | value |
 | --- | --- | --- |
 | `dpfc.backbones` | a family; its models are NAME:MODEL | a `backbones.Family` |
+| `dpfc.cards` | the key in the card of a head | a `records.card.Part`: what the extension writes there |
 | `dpfc.commands` | the command | a function that `cli.app.command` registers |
 | `dpfc.decoders` | any | an `images.kinds.Kind` of picture files |
 | `dpfc.exports` | the format | an `extensions.exports.request.Format` |

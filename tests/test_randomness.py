@@ -24,12 +24,12 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import forms, noise, passes, poisson
 from dpfc_cli.privacy.curator import Curator, Unprotected
 from dpfc_cli.privacy.noise import SystemBits
+from dpfc_cli.records import claims
 from dpfc_cli.training import run
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
 from dpfc_cli.training.train import finish, plan
-from dpfc_cli.trust import claims
 from tests.support import blobs
 from tests.training.requests import states
 

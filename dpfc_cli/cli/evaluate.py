@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dpfc_cli.evaluation.exact import Evaluation
     from dpfc_cli.evaluation.private import PrivateEvaluation
     from dpfc_cli.features.reader import FeatureSet
+    from dpfc_cli.records.card import Card
 
 OUTPUT = "Output"
 
@@ -86,7 +87,7 @@ def evaluate(
     _check_options(heads or [], epsilon, asked)
     given, split = None if features is None else feature_set(features), asked["split"]
     loaded = [Head.load(path) for path in heads or [head_or_newest(None, given)]]
-    found = given or _features(str(loaded[0].card["features"]["name"]), epsilon is not None)
+    found = given or _features(loaded[0].card.features.name, epsilon is not None)
     paths, cards = [Path(shown(head.file)) for head in loaded], [head.card for head in loaded]
     draw = None if plot is None else outputs.writer("picture", plot, "plot")
     if draw is not None:
@@ -176,12 +177,12 @@ def _check_options(heads: Sequence[Path], epsilon: float | None, asked: Mapping[
         raise conflict(what, "Evaluate the heads one by one, or name one.")
 
 
-def _check_plot(features: "FeatureSet", split: str, cards: Sequence[Mapping[str, Any]], noisy: bool) -> None:
+def _check_plot(features: "FeatureSet", split: str, cards: Sequence["Card"], noisy: bool) -> None:
     """Refuse a figure that must not be drawn, before any record is read. noisy: figures are released with noise."""
     why = None
     if noisy:
         why = f"with {parameter('epsilon')} neither confusions nor probabilities are released"
-    elif any(card["features"]["split"] == split for card in cards):
+    elif any(card.features.split == split for card in cards):
         why = f"a head was trained on a split of this name, '{split}', and a figure would show more than its accuracy"
     elif len(cards) == 1 and features.manifest.labels_per_record > 1:
         why = "confusions and the reliability of one head are known for records with one label"

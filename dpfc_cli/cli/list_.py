@@ -1,6 +1,5 @@
 """`dpfc list`: the feature sets, the heads, and what they cost."""
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dpfc_cli import rounding
@@ -9,6 +8,7 @@ from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.show.document import Document, Section, Table, Words
+from dpfc_cli.structs import encoded
 
 if TYPE_CHECKING:
     from dpfc_cli.inventory import Inventory
@@ -30,7 +30,7 @@ def list_(full: Full = False) -> None:
 
 def _document(found: "Inventory") -> Document:
     """Both tables, and what is wrong. The short form has what a command names, and its cost."""
-    from dpfc_cli.trust.statement import SEEDED, claimed
+    from dpfc_cli.records.statement import SEEDED, claimed
 
     sets = [
         (
@@ -49,7 +49,7 @@ def _document(found: "Inventory") -> Document:
     heads = [
         (
             *(each.path.rpartition("/")[2].removesuffix(".safetensors"), each.features, each.method),
-            *((each.date or "–")[:10], *claimed(vars(each))),
+            *((each.date or "–")[:10], *claimed(each.epsilon, each.delta, each.seeded)),
         )
         for each in found.heads
     ]
@@ -81,7 +81,7 @@ def _document(found: "Inventory") -> Document:
             Section("", [Words(warning, strong=True) for warning in warnings]),
         ],
         values={
-            **{name: [asdict(each) for each in getattr(found, name)] for name in ("sets", "heads")},
+            **{name: encoded(getattr(found, name)) for name in ("sets", "heads")},
             "unreadable": found.unreadable,
         },
     )

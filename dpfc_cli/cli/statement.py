@@ -20,12 +20,12 @@ def statement(
     from dpfc_cli.errors import conflict, parameter
     from dpfc_cli.files import sha256_of
     from dpfc_cli.heads.head import shown
-    from dpfc_cli.trust import statement as statements
+    from dpfc_cli.records import statement as statements
     from dpfc_cli.verification import vouched
 
     found = vouched(head_or_newest(head))
     path = found.file
-    if records_per_person is not None and found.card["unit"] == "person":
+    if records_per_person is not None and found.card.unit == "person":
         raise conflict(
             f"{parameter('records_per_person')} has no effect: this head protects persons with all their records.",
             "Leave it out.",

@@ -14,6 +14,7 @@ from dpfc_cli.errors import UserError, conflict, counted
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.options import Option, declared
 from dpfc_cli.show.document import Document, Rows, Section
+from dpfc_cli.structs import encoded
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import RUN, Request
 
@@ -120,11 +121,11 @@ class Shown(Observer):
 
 def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     from dpfc_cli.ledger import caps
+    from dpfc_cli.records import statement
     from dpfc_cli.report import account as shown
-    from dpfc_cli.trust import statement
 
     calibrated = checked.calibrated
-    claimed, releases = calibrated.claimed, calibrated.releases
+    claimed, stated = calibrated.claimed, calibrated.stated
     options = calibrated.method.in_force(calibrated.options, calibrated.mechanism is not None)
     after = checked.after
     if as_json:
@@ -139,7 +140,7 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
                 "claim": calibrated.claim,
                 "epsilon": claimed.epsilon if claimed else None,
                 "delta": claimed.delta if claimed else None,
-                "releases": releases,
+                "releases": encoded(stated.plan),
                 "spent": checked.account.epsilon(claimed.delta) if claimed else None,
                 "spent_with_this": after.epsilon(claimed.delta) if claimed else None,
                 "left_after": None if left is None else left[0],
@@ -149,22 +150,22 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     rows = [("features", str(checked.features.folder)), ("head", str(checked.path))]
     rows += statement.method_rows(calibrated.method.name, options)
     if claimed is None:
-        rows += statement.brief({"claim": calibrated.claim})
+        rows += statement.unprotected(calibrated.claim)
     else:
         rows.append(("guarantee", rounding.cost(claimed.epsilon, claimed.delta)))
         rows.append(("spent before", checked.account.summed(claimed.delta)))
         rows.append(("spent with this", after.summed(claimed.delta)))
         said = shown.left(after, claimed.delta, checked.charge)
         rows += [] if said is None else [("then", said)]
-    plan = statement.released(releases, {"claim": calibrated.claim, "unit": calibrated.facts.unit})
+    plan = statement.released(stated)
     sections = [Section("", [Rows(rows)]), *(replace(each, title="What would be released") for each in plan)]
     display.show(Document(title="Nothing was charged. This training would be", sections=sections), full)
 
 
 def _show_head(trained: "Trained", as_json: bool, full: bool, features: str | None) -> None:
     from dpfc_cli.ledger.file import read
+    from dpfc_cli.records import statement
     from dpfc_cli.report import account as shown
-    from dpfc_cli.trust import statement
 
     card, claimed = trained.head.card, trained.charged.checked.calibrated.claimed
     spent = trained.spent

@@ -23,16 +23,16 @@ def verify(head: Annotated[Path | None, NEWEST] = None, full: Full = False, **as
     """
     from dpfc_cli.heads.head import shown
     from dpfc_cli.ledger.file import read
+    from dpfc_cli.records.findings import refused
+    from dpfc_cli.records.statement import brief
     from dpfc_cli.report import account as accounts
     from dpfc_cli.report.evaluated import cost_of
-    from dpfc_cli.trust.card import refused
-    from dpfc_cli.trust.statement import brief
     from dpfc_cli.verification import verify as checked
 
     found = checked(head_or_newest(head), **asked)
     wrong = found.contradictions
     unknown = [each.what for each in found.findings if each.result == "unknown"]
-    account, delta = found.account, found.card["delta"] or 1e-5
+    account, delta = found.account, found.card.delta or 1e-5
     book = None if account is None else read(account.ledger)
     values = {
         **{"head": shown(found.path), "sha256": found.sha256, "ledger": found.ledger and str(found.ledger)},

@@ -50,16 +50,18 @@ set, whatever had been released. The ledger keeps all of them, with who and why.
 
 import math
 import shlex
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dpfc_cli.errors import parameter, sentence
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, Unit, account_name, new_id, noted
+from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, account_name, new_id, noted
 from dpfc_cli.ledger.file import append, ledger_path
 from dpfc_cli.ledger.populations import known_set, refused
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.options import Option
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, default_delta, epsilon_for, mu_for
+from dpfc_cli.privacy.facts import Unit
 from dpfc_cli.rounding import rounded_down, rounded_up
 
 

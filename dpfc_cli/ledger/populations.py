@@ -12,8 +12,9 @@ so the same people under another listing of files are not noticed.
 import hashlib
 import json
 import shlex
-from dataclasses import asdict, replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dpfc_cli.errors import GUARDED, Code, UserError, parameter, printable, quoted
 from dpfc_cli.features.lookup import finished
@@ -23,11 +24,12 @@ from dpfc_cli.folders import PARTIAL
 from dpfc_cli.ledger.facts import MOST_NAME, RESERVED, Set, account_name, is_note, noted
 from dpfc_cli.ledger.file import append, ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
+from dpfc_cli.structs import encoded
 
 
 def records_of(manifest: Manifest) -> str:
     """The SHA-256 of what a manifest says of its shards: their digests, and the number of records and persons."""
-    said = {name: asdict(split) for name, split in manifest.splits.items()}
+    said = {name: {"groups": None, **encoded(split)} for name, split in manifest.splits.items()}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
@@ -194,6 +196,6 @@ def _fact(folder: Path, manifest: Manifest, by: str, population: str | None) -> 
         set=manifest.id,
         name=printable(folder.resolve().name),
         records=records_of(manifest),
-        listing=manifest.source["identity"]["listing"],
+        listing=manifest.identity.listing,
         population=population,
     )

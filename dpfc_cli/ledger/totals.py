@@ -25,13 +25,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from msgspec import structs
 
 from dpfc_cli.errors import counted, printable
-from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, Fact, Merge, Outcome, Set, Unit
+from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, Fact, Merge, Outcome, Set
+from dpfc_cli.privacy.facts import Unit
+from dpfc_cli.records.claims import Release, epsilon_of
 from dpfc_cli.rounding import cost
 from dpfc_cli.show.document import Told
-from dpfc_cli.trust.claims import epsilon_of
 
 Kind = TypeVar("Kind", bound=Fact)
 
@@ -149,12 +152,12 @@ def spent(charges: Iterable[Charge], unit: Unit) -> float:
     return math.fsum(charge.spent(unit) for charge in charges)
 
 
-def _for(unit: Unit, charge: Charge, release: Any) -> dict[str, Any]:
+def _for(unit: Unit, charge: Charge, release: Release) -> Release:
     """A release as it counts for a unit. The bound of a sampled one is for a unit that takes part or does not. For one
     record of a person it is not, so it counts as a full pass then: somebody who sees who takes part learns more.
     """
-    rate = release["rate"] if charge.unit == unit else 1.0
-    return {**release, "sigma": release["sigma"] / charge.weight(unit), "rate": rate}
+    rate = release.rate if charge.unit == unit else 1.0
+    return structs.replace(release, sigma=release.sigma / charge.weight(unit), rate=rate)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,11 @@ from dpfc_cli import rounding
 from dpfc_cli.errors import counted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger import caps
+from dpfc_cli.records.card import Card
+from dpfc_cli.records.figures import Figures
+from dpfc_cli.records.statement import SEEDED, brief, claimed
 from dpfc_cli.show.document import Block, Document, Rows, Section, Table, Words, shortened, told_apart
-from dpfc_cli.trust.statement import SEEDED, brief, claimed
+from dpfc_cli.structs import encoded
 
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.exact import Comparison, Evaluation
@@ -50,9 +53,9 @@ _NO_CLASSES = (
 )
 
 
-def one(path: Path, card: Mapping[str, Any], features: FeatureSet, result: "Evaluation") -> Document:
+def one(path: Path, card: Card, features: FeatureSet, result: "Evaluation") -> Document:
     claim, *more = brief(card)
-    rest = Rows([("method", str(card["method"])), *more], full=True)
+    rest = Rows([("method", card.method), *more], full=True)
     sections = [Section("", [*warned(result.warnings), *exact(result, features, [claim]), rest])]
     if result.confusions is not None:
         sections.append(Section("", [_confusions(result)], full=True))
@@ -65,15 +68,13 @@ def one(path: Path, card: Mapping[str, Any], features: FeatureSet, result: "Eval
     )
 
 
-def several(
-    paths: Sequence[Path], cards: Sequence[Mapping[str, Any]], features: FeatureSet, found: "Comparison"
-) -> Document:
+def several(paths: Sequence[Path], cards: Sequence[Card], features: FeatureSet, found: "Comparison") -> Document:
     names, results = heads_named(paths), found.evaluations
     ranked, n = results[0].mean_average_precision is not None, results[0].n
     rows, values = [], []
     for name, path, card, each, gain in zip(names, paths, cards, results, (None, *found.differences), strict=True):
         figures = rounding.percentage(each.top1, n, each.interval, more=1), rounding.interval(each.interval, n)
-        rows.append([name, str(card["method"]), *claimed(card), *figures])
+        rows.append([name, card.method, *claimed(card.epsilon, card.delta, card.seeded), *figures])
         if each.mean_average_precision is not None:
             rows[-1].append(rounding.percentage(each.mean_average_precision, each.n))
         difference = {"difference": None if gain is None else asdict(gain)}
@@ -89,10 +90,11 @@ def several(
         if len(held) > 1:
             top1 = [results[i].top1 for i in held]
             mean, deviation = statistics.mean(top1), statistics.stdev(top1)
-            at = cards[held[0]]["seeded"]
+            at = cards[held[0]].seeded
+            assert at is not None
             seeds.append({"heads": [str(paths[i]) for i in held], "top1": mean, "top1_deviation": deviation})
             shown = (rounding.percentage(each, n, results[held[0]].interval, more=1) for each in (mean, deviation))
-            means.append((f"{names[held[0]]} …", str(len(held)), rounding.epsilon(at["epsilon"]), *shown))
+            means.append((f"{names[held[0]]} …", str(len(held)), rounding.epsilon(at.epsilon), *shown))
     warnings = []
     for warning in found.warnings:
         about = [name for name, result in zip(names, results, strict=True) if warning in result.warnings]
@@ -101,7 +103,7 @@ def several(
         *warned(warnings),
         *([Table(SEEDS, means, title="Heads that differ in their seed alone")] if means else []),
         Table(columns, rows, left=3, title="Each head" if means else ""),
-        *([Words(SEEDED)] if any("seeded" in card for card in cards) else []),
+        *([Words(SEEDED)] if any(card.seeded for card in cards) else []),
         Table(
             *(beside, pairs),
             title=f"Top-1 beside that of {names[0]}, in points: paired, on the same records",
@@ -117,7 +119,7 @@ def several(
     )
 
 
-def private(path: Path, card: Mapping[str, Any], features: FeatureSet, result: "PrivateEvaluation") -> Document:
+def private(path: Path, card: Card, features: FeatureSet, result: "PrivateEvaluation") -> Document:
     """What was released, and what was spent for it. Nothing else of the records is shown."""
     figures, spent, left = result.figures, result.spent.epsilon(result.delta), caps.left(result.spent, result.delta)
     bound = "" if result.spent.exact else " (an upper bound)"
@@ -130,23 +132,23 @@ def private(path: Path, card: Mapping[str, Any], features: FeatureSet, result: "
         sections=[Section("", [*warned(result.warnings), *released(figures, [("spent so far", total)])])],
         values={
             **{"head": str(path), "features": str(features.folder), **cost_of(card)},
-            **{"figures": figures, "sha256": result.sha256},
+            **{"figures": encoded(figures), "sha256": result.sha256},
             **{"warnings": result.warnings, "spent": spent, "left": None if left is None else left[0]},
         },
     )
 
 
-def released(figures: Mapping[str, Any], more: Sequence[tuple[str, str]] = ()) -> list[Block]:
-    """Figures of a private evaluation, as `PrivateEvaluation.figures` has them. more: facts beside them."""
-    n, unit, classes = figures["n"], figures["unit"], figures["per_class"]
-    rows = [("top-1", rounding.with_interval(figures["top1"], figures["interval"], n))]
-    if figures["top5_interval"] is not None:
-        rows.append(("top-5", rounding.with_interval(figures["top5"], figures["top5_interval"], n)))
+def released(figures: Figures, more: Sequence[tuple[str, str]] = ()) -> list[Block]:
+    """Figures of a private evaluation. more: facts beside them."""
+    n, unit = figures.n, figures.unit
+    rows = [("top-1", rounding.with_interval(figures.top1, figures.interval, n))]
+    if figures.top5_interval is not None:
+        rows.append(("top-5", rounding.with_interval(figures.top5, figures.top5_interval, n)))
     rows.append((f"{unit}s, about", f"{n:,}"))
-    rows.append(("this cost", f"{rounding.cost(figures['epsilon'], figures['delta'])} for one {unit} of that split"))
-    if classes is None:
+    rows.append(("this cost", f"{rounding.cost(figures.epsilon, figures.delta)} for one {unit} of that split"))
+    if figures.per_class is None:
         return [Rows([*rows, *more]), Words(_NO_CLASSES)]
-    shown = [(c["class"], c["n"], c["top1"], c["interval"]) for c in classes]
+    shown = [(each.name, each.n, each.top1, each.interval) for each in figures.per_class]
     return [Rows([*rows, *more]), _by_class(shown, "top-1", f"{unit}s, about")]
 
 
@@ -288,26 +290,29 @@ def _largest(result: "Evaluation") -> Table:
     return Table(columns, rows, left=2, title=f"The largest of {len(wrong):,} confusions")
 
 
-def but_for_the_seed(cards: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+def but_for_the_seed(cards: Sequence[Card]) -> list[list[int]]:
     """The places of the heads that differ in their seed alone, one of each seed; each other head by itself."""
     found: dict[str, dict[int | None, int]] = {}
     for i, card in enumerate(cards):
-        names = ("method", "options", "plan", "facts", "adjacency", "features", "public_features", "tuning")
         # How far a start was trusted depends on the noise.
-        setting = [*map(card.get, names), card.get("public_head", {}).get("sha256")]
-        worth = {**card["seeded"], "seed": None} if "seeded" in card else i
-        seeds = found.setdefault(json.dumps([setting, worth], sort_keys=True), {})
+        start = card.public_head and card.public_head.sha256
+        setting = [card.method, card.options, card.plan, card.facts, card.adjacency, card.features]
+        worth = i if card.seeded is None else (card.seeded.epsilon, card.seeded.delta)
+        alike = encoded([setting, card.public_features, card.parts, start, worth])
+        seeds = found.setdefault(json.dumps(alike, sort_keys=True), {})
         # Heads of one seed are equal.
-        seeds.setdefault(card.get("seeded", {}).get("seed"), i)
+        seeds.setdefault(None if card.seeded is None else card.seeded.seed, i)
     return [list(seeds.values()) for seeds in found.values()]
 
 
 # For programs
 
+_COST = ("method", "claim", "epsilon", "delta", "adjacency", "unit")
 
-def cost_of(card: Mapping[str, Any]) -> dict[str, Any]:
-    seeded = {"seeded": card["seeded"]} if "seeded" in card else {}
-    return {name: card[name] for name in ("method", "claim", "epsilon", "delta", "adjacency", "unit")} | seeded
+
+def cost_of(card: Card) -> dict[str, Any]:
+    seeded = {} if card.seeded is None else {"seeded": encoded(card.seeded)}
+    return {name: getattr(card, name) for name in _COST} | seeded
 
 
 def figures_json(result: "Evaluation") -> dict[str, Any]:

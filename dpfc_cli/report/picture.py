@@ -2,13 +2,13 @@
 
 import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dpfc_cli.evaluation.exact import Evaluation
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.records.card import Card
 from dpfc_cli.report.evaluated import but_for_the_seed, heads_named
 from dpfc_cli.show.document import shortened
 
@@ -64,7 +64,7 @@ class Picture:
 
 
 def of_heads(
-    paths: Sequence[Path], cards: Sequence[Mapping[str, Any]], features: FeatureSet, found: Sequence[Evaluation]
+    paths: Sequence[Path], cards: Sequence[Card], features: FeatureSet, found: Sequence[Evaluation]
 ) -> Picture:
     """What one head confuses, and whether its probabilities are right; of several, accuracy against ε."""
     on = f"on the {found[0].split} split of {shortened(features.name)} ({found[0].n:,} records)"
@@ -73,21 +73,22 @@ def of_heads(
     return Picture(f"Accuracy {on}", _curves(heads_named(paths), cards, found))
 
 
-def _curves(names: Sequence[str], cards: Sequence[Mapping[str, Any]], found: Sequence[Evaluation]) -> Curves:
+def _curves(names: Sequence[str], cards: Sequence[Card], found: Sequence[Evaluation]) -> Curves:
     """A line for each method, and a level for each head without a guarantee. Heads that differ in their seed alone are
     one point.
     """
-    epsilons = [card.get("seeded", card)["epsilon"] for card in cards]
+    epsilons = [(card.seeded or card).epsilon for card in cards]
     lines: dict[tuple[str, bool, int], dict[float, Sequence[int]]] = {}
     for held in but_for_the_seed(cards):
-        method, seeded, epsilon = cards[held[0]]["method"], "seeded" in cards[held[0]], epsilons[held[0]]
+        card, epsilon = cards[held[0]], epsilons[held[0]]
+        method, seeded = card.method, card.seeded is not None
         if epsilon is not None:
             # Other heads of one method at one ε are of several lines.
             run = next(run for run in itertools.count() if epsilon not in lines.get((method, seeded, run), {}))
             lines.setdefault((method, seeded, run), {})[epsilon] = held
     series, several = [], False
     for (kind, seeded, run), points in lines.items():
-        seeds = {cards[i]["seeded"]["seed"] for held in points.values() for i in held} if seeded else set()
+        seeds = {made.seed for held in points.values() for i in held if (made := cards[i].seeded)}
         several |= len(seeds) > 1
         told = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {min(seeds, default='')}"
         label = f"{kind} ({told}, no guarantee)" if seeded else kind

@@ -368,7 +368,7 @@ class Wanted:
             answers.find(self.plan)
             if last is not None and answers.answered < last.answers:
                 raise DamagedError(f"{last.answers} answers were kept, and {answers.answered} are there")
-            made = (card.get("ledger", {}).get("charge") for _, card in cards(self.heads))
+            made = (card.ledger.charge for _, card in cards(self.heads) if card.ledger)
             if answers.answered < ends[-1] and charge.id in made:
                 raise DamagedError("its head was written, and some of its answers are gone")
         except OSError as error:

@@ -147,7 +147,7 @@ def check_public(
         why = "it holds the private records themselves"
     elif protected(on, read_splits, private):
         why = "it was trained on with a guarantee"
-    elif head is not None and head.card["claim"] == "private" and head.card["features"]["name"] == on.name:
+    elif head is not None and head.card.private and head.card.features.name == on.name:
         why = "the head was trained on a set of this name"
     else:
         return
@@ -199,7 +199,7 @@ def _listing(features: FeatureSet, split: str) -> str:
     """The digest of the listing of a split's source. It is the same for all splits held out of one source, and for all
     sets of one source with other backbones.
     """
-    return str(features.manifest.source["identity"]["listing"][split])
+    return features.manifest.identity.listing[split]
 
 
 def _holds(private: FeatureSet, on: FeatureSet, split: str) -> bool:

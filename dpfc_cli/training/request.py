@@ -9,7 +9,7 @@ from dpfc_cli.folders import heads_folder
 from dpfc_cli.options import METHOD, MethodName, MethodOptions, option, said
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, Claim
 from dpfc_cli.privacy.facts import Adjacency, Facts
-from dpfc_cli.schema import LARGEST
+from dpfc_cli.structs import LARGEST
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.summing import Alone, Summing
 

@@ -78,9 +78,10 @@ def run(charged: Charged, observer: Observer) -> Trained:
             answers.remove()
         if unsettled is not None:
             observer.warn(f"the head is written to '{path}', but the ledger does not say so. {unsettled.what}")
-        if card.get("converged") is False:
+        if card.converged is False:
             observer.warn("the optimum was not reached. The head is where the iteration ended.")
-        if round(100 * card.get("public_head", {}).get("trusted", 1.0)) == 0:
+        start = card.public_head
+        if start is not None and start.trusted is not None and round(100 * start.trusted) == 0:
             observer.warn(
                 "the public start was trusted to 0 %, so the head has nothing of it. Its vectors are wrong, or of "
                 "another backbone or order of classes."

@@ -9,7 +9,6 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from dpfc_cli.ledger.facts import Charge, Set
 from dpfc_cli.ledger.file import append, read
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from tests.cli import conftest
-from tests.support import blobs
+from tests.support import blobs, replace
 
 COMMANDING = (
     "[/b]]\x1b[2J\x1b]0;title\x07\x1b]8;;http://x\x1b\\y\x1b]52;c;eA==\x07\x9b31m\x90\r\b\x7f\x0b\x0c\n\x85Error: none"

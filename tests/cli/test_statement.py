@@ -33,7 +33,7 @@ def test_programs_get_card_digest_and_meaning(dpfc: Dpfc, features: Path) -> Non
         assert dpfc("train", *privacy, "--method", "dp-ls", "--out", out).exit_code == 0
         told = json.loads(dpfc("statement", out, "--json").stdout)
         assert told["sha256"] == hashlib.sha256(Path(out).read_bytes()).hexdigest()
-        assert told["card"] == Head.load(Path(out)).card
+        assert told["card"] == json.loads(Head.load(Path(out)).card.json)
         assert (told["means"] is not None) == private
 
 

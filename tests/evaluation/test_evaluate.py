@@ -1,7 +1,7 @@
 """How good a head is: figures, their intervals, and what is refused or said about them."""
 
 import itertools
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import Interval, wilson
-from tests.support import refuses
+from tests.hostile import a_card
+from tests.support import refuses, replace
 
 
 def feature_set(folder: Path, m: int, test_y: np.ndarray, wrong: int = 0) -> FeatureSet:
@@ -42,9 +43,13 @@ def feature_set(folder: Path, m: int, test_y: np.ndarray, wrong: int = 0) -> Fea
 def head_of(features: FeatureSet, **own: Any) -> Head:
     """A head that scores class j by coordinate j, and says that it was trained on these features."""
     manifest, m = features.manifest, len(features.manifest.classes)
-    trained_on = {"name": features.name, "split": "train", "fingerprint": manifest.fingerprint, "hold_out": 0.0}
-    facts = {"n": manifest.splits["train"].n}
-    card = {"classes": list(manifest.classes), "features": trained_on | own, "facts": facts}
+    trained_on: dict[str, Any] = {
+        "name": features.name,
+        "split": "train",
+        "fingerprint": manifest.fingerprint,
+        "hold_out": 0.0,
+    }
+    card = a_card(manifest.classes, facts={"n": manifest.splits["train"].n}, **(trained_on | own))
     return Head(chain=(), weight=np.eye(m), bias=np.zeros(m), card=card)
 
 
@@ -255,7 +260,7 @@ def test_label_sets_are_compared_by_whether_the_best_class_is_a_label(tmp_path: 
 def test_heads_that_do_not_fit_are_counted_and_the_first_is_named(seven: FeatureSet) -> None:
     good = head_of(seven)
     narrow = replace(good, weight=np.eye(5, 7))
-    other = replace(good, card={**good.card, "classes": [f"c{j}" for j in range(7)]})
+    other = replace(good, card=replace(good.card, classes=tuple(f"c{j}" for j in range(7))))
     with refuses("conflict", parameter="features") as caught:
         compare([good, narrow, other], seven)
     assert "head 2: the head takes 5 dimensions" in str(caught.value)

@@ -14,6 +14,7 @@ import pytest
 
 from dpfc_cli.heads.head import Head, encoded, located, shown
 from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.records.card import card_of
 from dpfc_cli.training.request import Privacy
 from tests.backbones.test_hub import Home, serving
 from tests.hostile import calibrated, card_as_written
@@ -105,7 +106,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Reposi
 def head(folder: Path, seed: int = 0, claim: str = "private") -> Path:
     privacy = Privacy(epsilon=1.0) if claim == "private" else Privacy()
     rng = np.random.default_rng(seed)
-    card = card_as_written(calibrated("dp-whitened", privacy))
+    card = card_of(card_as_written(calibrated("dp-whitened", privacy)))
     made = Head(chain=(Clip(0.5),), weight=rng.normal(size=(2, 3)), bias=rng.normal(size=3), card=card)
     path = folder / f"head-{seed}{'' if claim == 'private' else '.nonprivate'}.safetensors"
     path.write_bytes(encoded(made))

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -21,7 +20,7 @@ from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.public import check_public
 from dpfc_cli.training.request import Privacy, facts_of
-from tests.support import blobs, refuses, trained
+from tests.support import blobs, refuses, replace, trained
 from tests.training.requests import ready
 
 

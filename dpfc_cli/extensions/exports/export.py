@@ -18,8 +18,8 @@ from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads.head import PRIVATE, Head, check_heads, encoded, ordered
 from dpfc_cli.options import takes
 from dpfc_cli.privacy.chain import arrays, to_json, values
+from dpfc_cli.records.statement import brief
 from dpfc_cli.show.document import Told
-from dpfc_cli.trust.statement import brief
 from dpfc_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def notes(head: Head, target: str) -> dict[str, str]:
         "chain": json.dumps(to_json(head.chain)),
         "scores": "chain(x)·weight + bias; the largest score names the class",
         "probabilities": _EACH if head.several_labels else _TOGETHER,
-        "card": json.dumps(head.card),
+        "card": head.card.json,
     }
 
 
@@ -175,6 +175,6 @@ def to_sklearn(head: Head) -> "HeadClassifier":
     kinds = [str(step["step"]) for step in to_json(head.chain)]
     chain = list(zip(kinds, values(head.chain), strict=True))
     made: HeadClassifier = HeadClassifier(  # type: ignore[no-untyped-call]
-        chain, head.weight, head.bias, list(head.classes), head.several_labels, dict(head.card)
+        chain, head.weight, head.bias, list(head.classes), head.several_labels, head.card.values()
     )
     return made

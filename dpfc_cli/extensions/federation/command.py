@@ -1,7 +1,6 @@
 """`dpfc site-…` and `dpfc federation-…`: several sites train one head."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,7 +15,7 @@ from dpfc_cli.options import MethodOptions, Option
 from dpfc_cli.show.document import Rows, Table, page
 
 if TYPE_CHECKING:
-    from dpfc_cli.extensions.federation.plan import Federation
+    from dpfc_cli.extensions.federation.plan import Federation, Recipe
     from dpfc_cli.extensions.federation.site import Site
 
 Plan = Annotated[Path, Option("The plan: a JSON file that all sites have.", argument=True)]
@@ -51,19 +50,18 @@ def invite(
     if out.exists():
         raise outputs.exists(out)
     found = feature_set(features)
-    data = plans.invitation(found, name, epsilon)
-    outputs.write(out, data)
-    said = json.loads(data)
+    made = plans.invitation(found, name, epsilon)
+    outputs.write(out, made.data)
     rows = [
         ("site", name),
-        ("records", f"{said['n']:,}" if said["records"] is None else f"{said['records']:,} of {said['n']:,} persons"),
-        ("classes", f"{len(said['classes']):,}, with their names"),
+        ("records", f"{made.n:,}" if made.records is None else f"{made.records:,} of {made.n:,} persons"),
+        ("classes", f"{len(made.classes):,}, with their names"),
         ("would spend", f"epsilon = {epsilon:g}"),
-        *_features(said["features"]),
-        ("public key", said["key"]),
+        *_features(made.features),
+        ("public key", made.key),
         ("next", "Send it to the coordinator. 'dpfc federation-new' takes it."),
     ]
-    display.facts(f"Invitation {out}", rows, {"file": str(out), "invitation": said})
+    display.facts(f"Invitation {out}", rows, {"file": str(out), "invitation": json.loads(made.data)})
 
 
 @command("federation-new", MethodOptions, panel="Federation")
@@ -178,11 +176,11 @@ def run(
     """Train the head of a plan with all its sites, and give it to them."""
     from dpfc_cli.extensions.federation.coordinator import run as train
     from dpfc_cli.extensions.federation.plan import load
-    from dpfc_cli.trust import statement
+    from dpfc_cli.records import statement
 
     head = train(load(plan), sockets, out, Shown(), patience, public_head)
     digest = head.statement()["SHA-256 of the file"]
-    values = {"head": str(head.file), "sha256": digest, "card": head.card}
+    values = {"head": str(head.file), "sha256": digest, "card": head.card.values()}
     display.facts(f"Head {head.file}", [*statement.brief(head.card), ("SHA-256", digest)], values)
 
 
@@ -207,7 +205,6 @@ def _warn(plan: "Federation", observer: Shown) -> None:
 
 
 def _agreed(plan: "Federation") -> list[tuple[str, str]]:
-    from dpfc_cli.trust import statement
 
     options = ", ".join(f"{name.replace('_', ' ')} = {value}" for name, value in plan.options.items()) or "the defaults"
     facts = plan.solver.facts
@@ -216,17 +213,17 @@ def _agreed(plan: "Federation") -> list[tuple[str, str]]:
         ("protects", f"one {facts.unit}, {plan.adjacency} adjacency, delta = {plan.delta:g}"),
         ("classes", f"{len(plan.classes):,}: {', '.join(plan.classes[:5])}{' …' if len(plan.classes) > 5 else ''}"),
         *_features(plan.features),
-        *([("public start", f"{plan.start['name']} (SHA-256 {plan.start['sha256']})")] if plan.start else []),
-        *statement.trusted({**vars(plan.solver.guarantee), "unit": facts.unit, "federation": plan.described()}),
+        *([("public start", f"{plan.start.name} (SHA-256 {plan.start.sha256})")] if plan.start else []),
+        *plan.described().trusted(plan.solver.worth, facts.unit),
     ]
 
 
-def _features(known: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _features(known: "Recipe") -> list[tuple[str, str]]:
     """What made the features of all sites, as far as it is known."""
-    if known["backbone"].get("name") == "imported":
+    if known.backbone.get("name") == "imported":
         unsure = "imported: dpfc cannot check that all sites have used the same model. Ask them which one"
-        return [("backbone", unsure), ("dimension", f"{known['dim']:,}")]
-    return [("backbone", f"{known['backbone'].get('name')}, dimension {known['dim']:,}")]
+        return [("backbone", unsure), ("dimension", f"{known.dim:,}")]
+    return [("backbone", f"{known.backbone.get('name')}, dimension {known.dim:,}")]
 
 
 def _sites(plan: "Federation") -> Table:

@@ -44,7 +44,7 @@ def push(**asked: Any) -> None:
     from dpfc_cli.extensions.publish.push import push as send
     from dpfc_cli.heads.head import Head
 
-    if Head.load(asked["head"]).card["claim"] != "private":
+    if Head.load(asked["head"]).card.claim != "private":
         display.warn("this head has no guarantee: it may tell about the records that it was trained on.")
     found = send(**asked)
     sizes = {name: len(data) for name, data in found.files.items()}

@@ -4,7 +4,6 @@ import ast
 import importlib.util
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,10 @@ from dpfc_cli.extensions.exports import graph
 from dpfc_cli.extensions.exports.export import export
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
+from dpfc_cli.records.card import card_of
 from dpfc_cli.training.request import Privacy
 from tests.hostile import calibrated, card_as_written
-from tests.support import package, refuses
+from tests.support import package, refuses, replace
 
 D, N = 24, 1_000
 NAMES = ["b", "a", "", " ", "é\u202e", "\ud800", "a\0", "<|'\"\\", "x" * 500, "名前"]
@@ -53,7 +53,7 @@ def head_of(chain: Chain = CHAINS["centred"], k: int = 1, m: int = 10, claim: st
         chain=chain,
         weight=random(D, m, seed=3),
         bias=random(m, seed=4),
-        card={**card, "facts": facts, "classes": NAMES[:m]},
+        card=card_of({**card, "facts": facts, "classes": NAMES[:m]}),
     )
 
 
@@ -73,7 +73,7 @@ def near(found: np.ndarray, expected: np.ndarray) -> bool:
 
 def probabilities(head: Head, x: np.ndarray) -> np.ndarray:
     scores = head.scores(x)
-    found = np.asarray(softmax(scores, axis=1) if head.card["facts"]["k"] == 1 else expit(scores))
+    found = np.asarray(softmax(scores, axis=1) if head.card.facts.k == 1 else expit(scores))
     assert near(head.probabilities(x), found)
     return found
 
@@ -145,7 +145,7 @@ def test_of_two_classes_scikit_learn_gets_one_score_for_each_record_with_one_lab
 
 def test_scikit_learn_gets_numbers_where_classes_were_counted() -> None:
     head = head_of(m=10)
-    head = replace(head, card={**head.card, "classes": [str(j) for j in range(10)]})
+    head = replace(head, card=replace(head.card, classes=tuple(map(str, range(10)))))
     made: Any = dpfc.to_sklearn(head)
     labels = np.array(head.predict(records())).astype(int)
     assert (made.classes_.tolist(), made.score(records(), labels)) == (list(range(10)), 1.0)
@@ -184,7 +184,7 @@ def test_the_archive_has_the_head_and_its_card_and_no_pickle(head: Head, tmp_pat
     with np.load(written(head, "npz", tmp_path), allow_pickle=False) as file:
         assert np.array_equal(file["weight"], head.weight)
         assert np.array_equal(file["bias"], head.bias)
-        assert json.loads(file["card"].item()) == head.card
+        assert file["card"].item() == head.card.json
         assert [step["step"] for step in json.loads(file["chain"].item())] == [
             {Clip: "clip", Centre: "centre", Linear: "linear"}[type(step)] for step in head.chain
         ]
@@ -247,7 +247,7 @@ def test_each_export_has_the_card_and_says_what_is_claimed(to: str, claim: str, 
     head = head_of(claim=claim)
     made = export(head, to, tmp_path / f"head{SUFFIX[to]}")
     notes = notes_in(made.path, to)
-    assert json.loads(notes["card"]) == head.card
+    assert notes["card"] == head.card.json
     assert notes["claim"].startswith(f"this head: {said}")
     assert "not calibrated" in notes["probabilities"]
     assert notes.items() >= made.notes.items()
@@ -275,7 +275,7 @@ def test_the_digest_is_that_of_the_heads_file(tmp_path: Path) -> None:
 
 def sound(folder: Path, **changes: object) -> Head:
     """A head that fits its card, read from a file."""
-    card = {**card_as_written(calibrated("dp-whitened", Privacy(epsilon=1.0))), **changes}
+    card = card_of({**card_as_written(calibrated("dp-whitened", Privacy(epsilon=1.0))), **changes})
     made = Head(chain=(Clip(0.5),), weight=random(2, 3), bias=random(3), card=card)
     (folder / "a.safetensors").write_bytes(encoded(made))
     return Head.load(folder / "a.safetensors")
@@ -308,6 +308,14 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_written(
         export(head_of(), to, out, **options)
     assert sorted(Path().rglob("*")) == before
     assert Path("there.onnx").read_bytes() == b"kept"
+
+
+def test_an_export_is_shown_in_a_notebook_and_what_is_no_head_is_refused(tmp_path: Path) -> None:
+    written = export(head_of(), "npz", tmp_path / "a.npz")
+    assert len(repr(written)) < 500
+    assert written._repr_html_().count("<tr>") == len(written.told())
+    with refuses("bad-value", parameter="head"):
+        export(object(), "npz", tmp_path / "b.npz")  # type: ignore[arg-type]
 
 
 def test_a_package_that_is_missing_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from dpfc_cli.features.manifest import fingerprint_of
 from dpfc_cli.geometry import PAPER
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import Centre, Clip
+from dpfc_cli.records.card import card_of
 from dpfc_cli.training.request import Privacy
 from tests.backbones.test_parity import REFERENCES
 from tests.backbones.test_vision_transformer import ti16
@@ -49,7 +50,7 @@ def head_over(d: int, described: dict[str, Any], preparation: dict[str, Any] | N
         chain=(Clip(1e-30), Centre(rng.normal(size=d) / d), Clip(0.9)),
         weight=rng.normal(size=(d, 3)),
         bias=rng.normal(size=3),
-        card={**card, "facts": {**card["facts"], "d": d}, "features": features},
+        card=card_of({**card, "facts": {**card["facts"], "d": d}, "features": features}),
     )
 
 

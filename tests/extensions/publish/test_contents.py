@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -27,12 +26,13 @@ from dpfc_cli.folders import LEDGER
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.records import statement
 from dpfc_cli.show.document import Document, Table
 from dpfc_cli.show.markdown import escaped, markdown
-from dpfc_cli.trust import statement
 from tests.extensions.publish.conftest import CLASSES, WHO, WHY, Ward
+from tests.hostile import with_card
 from tests.signing import key_pair, sign
-from tests.support import blobs, refuses
+from tests.support import blobs, refuses, replace
 
 VOID = {"meta"}
 TAGS = {
@@ -92,9 +92,9 @@ def grid(report: Document, first: str) -> Table:
 def forged(head: Path, out: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     """A copy of a head with another card."""
     loaded = Head.load(head)
-    card = json.loads(json.dumps(loaded.card))
+    card = json.loads(loaded.card.json)
     change(card)
-    out.write_bytes(encoded(replace(loaded, card=card)))
+    out.write_bytes(with_card(loaded, card))
     return out
 
 
@@ -105,7 +105,7 @@ def test_a_report_says_all_that_the_statement_says(ward: Ward) -> None:
     head = Head.load(ward.second)
     said = statement.document(head.card, hashlib.sha256(ward.second.read_bytes()).hexdigest())
     assert document(head).facts.items() >= said.facts.items()
-    assert [row[0] for row in grid(document(head), "release").rows] == [each["kind"] for each in head.card["plan"]]
+    assert [row[0] for row in grid(document(head), "release").rows] == [each.kind for each in head.card.plan]
 
 
 def _grouped(card: dict[str, Any], rule: dict[str, Any]) -> None:
@@ -127,7 +127,7 @@ def test_it_says_how_persons_were_found_and_what_is_done_to_a_feature_vector(war
 def test_a_report_says_what_published_practice_calls_its_epsilon(ward: Ward) -> None:
     head = Head.load(ward.second)
     for epsilon, said in ((1, "strong"), (1.01, "reasonable"), (10.01, "weak")):
-        told = document(replace(head, card={**head.card, "epsilon": epsilon})).facts["beside others"]
+        told = document(replace(head, card=replace(head.card, epsilon=epsilon))).facts["beside others"]
         assert re.findall("strong|reasonable|weak", told)[3:] == [said]
 
 
@@ -185,7 +185,7 @@ def test_intervals_of_a_set_that_knows_persons_are_said_to_be_for_persons(ward: 
     features = dpfc.import_features(Path("persons.npz"), place, classes=CLASSES, population="persons").features
     head = dpfc.train(features, epsilon=8.0, method="dp-ls", out="heads/persons.safetensors").head
     assert "intervals" in document(head, internal=True).facts
-    head.card["features"]["hold_out"] = 0.2
+    head = replace(head, card=replace(head.card, features=replace(head.card.features, hold_out=0.2)))
     assert all(said in document(head).facts["test split"] for said in ("0.2", "persons"))
     assert "intervals" not in document(Head.load(ward.first), internal=True).facts
 
@@ -276,7 +276,8 @@ def test_released_figures_are_in_either_kind_of_report(ward: Ward) -> None:
 def test_forged_figures_are_refused_by_the_ledger_and_elsewhere_not_compared(ward: Ward, tmp_path: Path) -> None:
     figures, path = json.loads(ward.released.read_text())["figures"], tmp_path / "figures.json"
     head = Head.load(ward.second)
-    of = {"charge": head.card["ledger"]["charge"]}
+    assert head.card.ledger is not None
+    of = {"charge": head.card.ledger.charge}
     for forged in ({"top1": 0.99}, {"features": "a"}, {"top1": 0.99, "charge": "0" * 32}, of):
         better = {**figures, **forged}
         sha256 = hashlib.sha256(json.dumps(better, sort_keys=True).encode()).hexdigest()

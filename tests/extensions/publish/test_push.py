@@ -47,7 +47,7 @@ def test_what_belonged_to_an_earlier_head_goes(hub: type[Repositories], tmp_path
     again = push(head(tmp_path, 1, "non-private"), f"hf:{PLACE}")
     assert again.replaced == ("head.safetensors", "head.safetensors.sig")
     assert set(held(hub)) == {"head.nonprivate.safetensors", "README.md", "theirs.txt"}
-    assert Head.load(f"hf:{PLACE}").card["claim"] == "non-private"
+    assert Head.load(f"hf:{PLACE}").card.claim == "non-private"
     assert len(hub.created) == 1
     # What others sent in between is not overwritten: the hub refuses a commit that does not follow the newest.
     assert hub.parents == [None, first.commit]

@@ -1,10 +1,7 @@
 """The statement says what the card says."""
 
 import json
-import math
 import re
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +13,13 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.accounting import Claim, epsilon_for, mu_for
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.queries import Gradient, Gram
-from dpfc_cli.rounding import epsilon
+from dpfc_cli.records import statement
+from dpfc_cli.records.card import Card
+from dpfc_cli.records.claims import described
 from dpfc_cli.show.markdown import markdown
 from dpfc_cli.training.card import card_of
-from dpfc_cli.trust import statement
-from dpfc_cli.trust.claims import masked_epsilon
 from tests.hostile import standing
-from tests.support import CHAIN, calibrated_at, plan_of, set_with
+from tests.support import CHAIN, calibrated_at, plan_of, replace, set_with
 
 SOURCE = {"identity": {"listing": {"train": "digest", "test": "one"}}}
 FACTS = Facts(n=100, m=2, d=2)
@@ -47,9 +44,7 @@ SHA = "ab" * 32
 DATE = "2026-01-02T03:04:05+00:00"
 
 
-def make_card(
-    claim: Claim, origin: str = "asserted", adjacency: Adjacency = "zero-out", rate: float = 1.0
-) -> dict[str, Any]:
+def make_card(claim: Claim, origin: str = "asserted", adjacency: Adjacency = "zero-out", rate: float = 1.0) -> Card:
     facts = replace(FACTS, adjacency=adjacency)
     plan = replace(PLAN, releases=tuple(replace(release, rate=rate) for release in PLAN.releases))
     calibrated = calibrated_at(facts, plan, None if claim == "non-private" else mu_for(1.0, 1e-5), claim)
@@ -57,7 +52,7 @@ def make_card(
     return card_of(calibrated, set_with(manifest(origin)), DATE, solution, standing(claim))
 
 
-def said_of(card: dict[str, Any]) -> dict[str, str]:
+def said_of(card: Card) -> dict[str, str]:
     return statement.document(card, SHA).facts
 
 
@@ -78,7 +73,7 @@ def test_the_statement_names_everything_that_must_be_defended() -> None:
 
 def test_the_claim_says_what_a_delta_above_one_in_n_allows() -> None:
     for delta, told in ((0.01, False), (0.0101, True)):
-        card = make_card("private") | {"delta": delta}
+        card = replace(make_card("private"), delta=delta)
         for said in (said_of(card), dict(statement.brief(card))):
             assert ("publishes" in " ".join(said.values())) == told
 
@@ -96,53 +91,11 @@ def test_the_statement_says_what_several_records_of_one_person_have_spent() -> N
     several = said_of(card)["several of one person"]
     for k in (2, 5, 10):
         epsilon = float(re.search(rf"\b{k} records: epsilon = ([0-9.]+)", several)[1])  # type: ignore[index]
-        exact = epsilon_for(k * card["mu"], 1e-5)
+        exact = epsilon_for(k * card.guarantee.mu, 1e-5)
         assert exact <= epsilon <= exact * 1.01
-    far = {**card, "epsilon": 50.0, "mu": mu_for(50.0, 1e-5)}
+    far = replace(card, epsilon=50.0, mu=mu_for(50.0, 1e-5))
     assert "more than 100" in said_of(far)["several of one person"]
     assert json.loads(json.dumps(statement.meaning(far), allow_nan=False))["groups"]["10"] is None
-
-
-def test_a_head_of_several_sites_names_them_and_says_what_a_patient_of_some_has_spent() -> None:
-    spend = {"north": 1.0, "south": 0.5, "west": 2.0}
-    sites = [{"name": name, "n": 20, "epsilon": epsilon} for name, epsilon in spend.items()]
-    card = make_card("private")
-    own = {**card, "federation": {"plan": "0" * 64, "colluding": 2, "sites": sites, "site": "south"}}
-    said = said_of(own)
-    assert said["trained by"].count("south") == 2
-    mus = [mu_for(each, card["delta"], card["eta"]) for each in (2.0, 1.0, 0.5)]
-    for j in (2, 3):
-        spent = epsilon_for(math.hypot(*mus[:j]), card["delta"], card["eta"])
-        assert epsilon(spent) in said["a record of"]
-    assert "if each of these sites adds its noise" in said["a record of"], "or one of them tells all"
-    assert "trust some" not in said
-    assert "trained by" not in said_of(card)
-
-
-@pytest.mark.parametrize(("count", "colluding", "alone"), [(5, 2, 1.83), (20, 10, 3.62)])
-def test_a_head_with_masks_says_what_holds_under_trust_and_what_without(
-    count: int, colluding: int, alone: float
-) -> None:
-    """Its own claim needs none. A patient of several sites has spent as many times μ behind masks."""
-    card = make_card("private")
-    whole = mu_for(1.0, 1e-5)
-    mu = whole * (count - colluding) ** 0.5
-    sites = [{"name": f"site-{i}", "n": 20, "epsilon": alone} for i in range(count)]
-    said = said_of({**card, "mu": mu, "federation": {"plan": "0" * 64, "colluding": colluding, "sites": sites}})
-    assert epsilon_for(mu, 1e-5) == pytest.approx(alone, abs=0.005)
-    known = [epsilon(epsilon_for(j * whole, 1e-5)) for j in (1, 2, 3)]
-    assert said["trust some"].startswith(
-        f"with masks, epsilon = {known[0]} while at most {colluding} of the {count - 1} other"
-    )
-    assert "if none of these is one of those" in said["trust some"]
-    assert said["trust some"].endswith(f"2 sites: epsilon = {known[1]}; 3 sites: epsilon = {known[2]}")
-
-
-def test_masks_make_no_claim_larger() -> None:
-    """A unit at more sites than are honest has spent no more than in each answer by itself."""
-    sites = [{"name": name, "n": 30, "epsilon": 1.0} for name in ("north", "south", "west")]
-    card = {**make_card("private"), "federation": {"plan": "0" * 64, "colluding": 1, "sites": sites}}
-    assert masked_epsilon(card, 3) == pytest.approx(epsilon_for(3**0.5 * card["mu"], 1e-5))
 
 
 def test_for_sampled_trainings_the_statement_uses_epsilon_and_delta_alone() -> None:
@@ -158,7 +111,7 @@ def test_for_sampled_trainings_the_statement_uses_epsilon_and_delta_alone() -> N
 @pytest.mark.parametrize("claim", ["research", "non-private"])
 def test_without_a_guarantee_none_is_claimed_anywhere(claim: Claim) -> None:
     made = make_card(claim)
-    assert (made["epsilon"], made["delta"], made["mu"]) == (None, None, None)
+    assert (made.epsilon, made.delta, made.mu) == (None, None, None)
     said = said_of(made)
     assert "no guarantee" in said["this head"]
     assert said["not covered"]
@@ -175,6 +128,6 @@ def test_every_kind_of_release_has_words() -> None:
     for method in METHODS.values():
         facts = Facts(n=100, m=2, d=2)
         plan = method.plan(facts, method.defaults(facts, 1.0, {}))
-        plan = plan.described(plan.sigmas(1.0))  # type: ignore[assignment]
-        text = markdown(statement.document({**make_card("private"), "plan": plan}, SHA))
-        assert all(f"- {release['kind']}: " in text.replace("\\", "") for release in plan)  # type: ignore[attr-defined]
+        made = described(plan, plan.sigmas(1.0))
+        text = markdown(statement.document(replace(make_card("private"), plan=made), SHA))
+        assert all(f"- {release.kind}: " in text.replace("\\", "") for release in made)
