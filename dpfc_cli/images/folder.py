@@ -25,8 +25,8 @@ from pathlib import Path
 from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images.kinds import check_readable, ending_of, endings, kind_of
-from dpfc_cli.images.sets import DataSet, Entry, ImageSet, LabelTable, Request
-from dpfc_cli.images.splits import Files, Listed, image_set
+from dpfc_cli.images.pictures import Files
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, LabelTable, Listed, Request, image_set
 from dpfc_cli.reading import readable
 from dpfc_cli.sources.classes import USUAL_NAMES, coded, stated, text_of
 from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS

@@ -28,9 +28,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpfc_cli.errors import GUARDED, UserError, conflict, counted, missing, quoted, secret
+from dpfc_cli.images.pictures import Records, read_file
 from dpfc_cli.images.prefetch import PIECE
-from dpfc_cli.images.sets import Entry, ImageSet, Records, Request, Unlabelled
-from dpfc_cli.images.splits import Listed, image_set, read_file
+from dpfc_cli.images.sets import Entry, ImageSet, Listed, Request, Unlabelled, image_set
 from dpfc_cli.images.unlabelled import of_archives
 from dpfc_cli.memory import check_fits, free_memory
 from dpfc_cli.reading import readable
@@ -62,7 +62,7 @@ class Group:
     files: Sequence[Path] = ()  # the files that its rows name, if they hold no pictures
 
 
-class Pictures:
+class TablePictures:
     """Pictures in the groups of several files.
 
     Pictures of parquet are read in windows. When the first picture of a window is wanted, all are read, each row group
@@ -106,8 +106,8 @@ class Pictures:
         group, row = self._at(i)
         return str(group.files[row]) if group.files else f"{group.path}: row {group.first + row}"
 
-    def only(self, records: Records) -> "Pictures":
-        return Pictures(self._groups, self._records[records])
+    def only(self, records: Records) -> "TablePictures":
+        return TablePictures(self._groups, self._records[records])
 
     def read(self, i: int) -> bytes:
         group, row = self._at(i)
@@ -395,7 +395,7 @@ def open_tables(
             labels=coded(
                 np.concatenate(numbers) if len(numbers) == len(labels) else [y for part in labels for y in part], names
             ),
-            pictures=Pictures(groups),
+            pictures=TablePictures(groups),
             entries=entries,
             classes=names or (),
             persons=None if person is None else values(person, split),
@@ -413,7 +413,7 @@ def unlabelled_in(opened: Opens, paths: list[Path], source: str, called: Callabl
             image = image or image_column(file.schema, source)
             columns.same(file.schema, image, _holds_bytes, path)
             groups += file.groups(image)
-    pictures = Pictures(groups)
+    pictures = TablePictures(groups)
 
     def name(i: int) -> str:
         path, row = pictures.place(i)

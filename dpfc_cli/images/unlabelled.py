@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dpfc_cli.errors import UserError, counted, missing, parameter, quoted
 from dpfc_cli.images.kinds import check_readable, ending_of, endings
-from dpfc_cli.images.sets import Encoded, Unlabelled, unread
-from dpfc_cli.images.splits import Files
+from dpfc_cli.images.pictures import Files, Pictures, unread
+from dpfc_cli.images.sets import Unlabelled
 from dpfc_cli.sources.split_files import files_below, left_out
 
 
@@ -53,7 +53,7 @@ def _of_files(folder: Path, names: list[str], remarks: tuple[str, ...]) -> Unlab
 
 
 def of_archives(
-    pictures: Encoded, name: Callable[[int], str], paths: list[Path], source: str, remarks: tuple[str, ...] = ()
+    pictures: Pictures, name: Callable[[int], str], paths: list[Path], source: str, remarks: tuple[str, ...] = ()
 ) -> Unlabelled:
     """The pictures in large files. name: as in `Unlabelled`. source: what the user calls them. UserError if there are
     no pictures.

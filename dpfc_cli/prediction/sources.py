@@ -31,8 +31,7 @@ from dpfc_cli.heads.backbone import Recipe
 from dpfc_cli.heads.head import Head, made_otherwise
 from dpfc_cli.images import catalogue, kinds
 from dpfc_cli.images.prefetch import batches
-from dpfc_cli.images.sets import Unlabelled
-from dpfc_cli.images.splits import Decoder
+from dpfc_cli.images.sets import Decoder, Unlabelled
 from dpfc_cli.images.unlabelled import in_folder, in_list
 from dpfc_cli.reading import readable
 
@@ -99,7 +98,7 @@ class Pictures(Source):
 
     def blocks(self, start: int) -> Generator[Block, None, None]:
         recipe, step = self._recipe, self._backbone.batch
-        decoder = Decoder(self._found.pictures, recipe.image_shape, recipe.preparation, alone=True)
+        decoder = Decoder(self._found.pictures, recipe.preparation, recipe.image_shape, alone=True)
         wanted = ((None, decoder, at, min(at + step, self.n)) for at in range(start, self.n, step))
         with closing(batches(wanted)) as decoded:
             pixels = ((batch, batch.pixels) for _, batch in decoded)

@@ -1,4 +1,4 @@
-"""Encoded pictures become pixels by one rule. Whether one can be decoded depends on its own bytes alone."""
+"""Pictures pictures become pixels by one rule. Whether one can be decoded depends on its own bytes alone."""
 
 import errno
 import io
@@ -39,7 +39,7 @@ from dpfc_cli.images.decoding import (
     fitted,
     levels,
 )
-from dpfc_cli.images.sets import Preparation, UnreadableError
+from dpfc_cli.images.pictures import Preparation, UnreadableError
 from dpfc_cli.memory import proved
 from tests.images import written
 from tests.images.pictures import AS_SQUARE, png
@@ -375,8 +375,8 @@ def test_pillows_warnings_about_a_picture_are_not_shown(tmp_path: Path) -> None:
     program = """
 import sys
 from dpfc_cli.errors import UserError
-from dpfc_cli.images.sets import Preparation
 from dpfc_cli.images.decoding import decode
+from dpfc_cli.images.pictures import Preparation
 try:
     decode(open(sys.argv[1], "rb").read(), "1.tif", Preparation())
 except UserError:

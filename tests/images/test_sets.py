@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from dpfc_cli.geometry import Geometry
-from dpfc_cli.images.sets import ImageSet, held_out, spread
-from dpfc_cli.images.splits import Listed, image_set
+from dpfc_cli.images.pictures import Held
+from dpfc_cli.images.sets import ImageSet, Listed, held_out, image_set, spread
 from dpfc_cli.sources.classes import coded
 from dpfc_cli.sources.split_files import _hashed
 from tests.images.pictures import SQUARE, files, open_images, request, values
@@ -25,7 +25,7 @@ def in_folders(path: Path) -> ImageSet:
 
 def held(images: np.ndarray, labels: np.ndarray, geometry: Geometry | None = None) -> ImageSet:
     """Pictures that are pixels already."""
-    found = {"train": Listed(labels=coded(labels), pictures=images[..., None], entries=())}
+    found = {"train": Listed(labels=coded(labels), pictures=Held(images[..., None]), entries=())}
     return image_set("held", found, request(geometry), classes=("a", "b", "c"))
 
 

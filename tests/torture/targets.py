@@ -32,7 +32,8 @@ from dpfc_cli.features.tables import opened
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.heads.head import read as read_head
 from dpfc_cli.images.decoding import decode
-from dpfc_cli.images.sets import Preparation, by_person
+from dpfc_cli.images.pictures import Preparation
+from dpfc_cli.images.sets import by_person
 from dpfc_cli.ledger import caps, file
 from dpfc_cli.ledger.facts import Fact, new_id
 from dpfc_cli.ledger.file import append, read

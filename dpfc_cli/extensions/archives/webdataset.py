@@ -19,8 +19,7 @@ from dpfc_cli.errors import GUARDED, UserError, bad_record, parameter, quoted, s
 from dpfc_cli.extensions.archives.tars import Member, members, ranges, reading
 from dpfc_cli.files import json_of
 from dpfc_cli.images.kinds import check_readable, ending_of, endings
-from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request, Unlabelled
-from dpfc_cli.images.splits import Listed, image_set
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Listed, Request, Unlabelled, image_set
 from dpfc_cli.images.unlabelled import of_archives
 from dpfc_cli.sources.classes import USUAL_NAMES, coded, text_of, usual_label
 from dpfc_cli.sources.groups import Rule

@@ -124,8 +124,8 @@ def test_a_file_of_another_form_is_an_error(tmp_path: Path) -> None:
     forms: list[tuple[object, object, str]] = [
         *((data, [0, 1], "damaged") for data in (PICTURES[:, 1:], PICTURES.astype(np.int32), PICTURES[0], b"text")),
         (PICTURES, [0, 1, 2], "damaged"),
-        *((PICTURES, labels, "damaged") for labels in ([0, None], [0, True], [0, 2**70], 7)),
-        *((PICTURES, labels, "bad-record") for labels in ([0, 10], [0, -1])),
+        *((PICTURES, labels, "damaged") for labels in ([0, None], [0, True], [0, 2**70], [0, -1], 7)),
+        (PICTURES, [0, 10], "bad-record"),
     ]
     for data, labels, code in forms:
         with refuses(code):

@@ -25,7 +25,8 @@ from dpfc_cli import errors
 from dpfc_cli.errors import UserError
 from dpfc_cli.extensions.medical import dicom
 from dpfc_cli.images.decoding import decode
-from dpfc_cli.images.sets import Preparation, UnreadableError, by_person
+from dpfc_cli.images.pictures import Preparation, UnreadableError
+from dpfc_cli.images.sets import by_person
 from tests.extensions.medical.dicoms import rescale, written
 from tests.images.pictures import open_images
 from tests.images.test_persons import opened
