@@ -29,12 +29,13 @@ from dpfc_cli.privacy import forms, noise, passes, poisson
 from dpfc_cli.privacy.curator import Curator, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SystemBits
-from dpfc_cli.training import run
 from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.charged import Charged
 from dpfc_cli.training.distributed import Leader, serve
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request
-from dpfc_cli.training.train import finish, plan
+from dpfc_cli.training.run import run
+from dpfc_cli.training.train import plan
 from dpfc_cli.trust import claims
 from tests.privacy.test_parts import Room
 from tests.support import LOST, blobs, stream_of
@@ -157,7 +158,7 @@ def request(given: Mapping[str, Any]) -> Request:
 def alone(wanted: Request) -> tuple[Calibrated, dpfc.Head]:
     """A training of one process."""
     checked = plan(wanted, Observer())
-    return checked.calibrated, finish(checked, Observer()).head
+    return checked.calibrated, run(checked, Observer()).head
 
 
 def shared(wanted: Request) -> tuple[Calibrated, dpfc.Head]:
@@ -199,7 +200,7 @@ def test_each_word_of_a_training_comes_from_the_system_once_even_if_it_was_kille
         system.last = last
         with monkeypatch.context() as patch:
             # A killed process says nothing more.
-            patch.setattr(run, "_settled", lambda *given: None)
+            patch.setattr(Charged, "settle", lambda self: None)
             with pytest.raises(Killed):
                 by(wanted)
         before, system.last = len(system.handed), sys.maxsize

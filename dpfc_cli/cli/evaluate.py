@@ -4,7 +4,6 @@ import itertools
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -100,16 +99,6 @@ def evaluate(
     if epsilon is not None:
         tell_ledger(found.folder)
         ready = evaluation.prepared(PrivateScoring(loaded[0], found, **asked, epsilon=epsilon), display.warn)
-        if not asked["again"] and display.can_ask():
-            from dpfc_cli.training.charge import charged_again, question
-
-            refused = charged_again(ready.book, ready.charge, found.name)
-            after = ready.book.with_facts(ready.charge).account_of(found.manifest.id)
-            cost = question(ready.charge, found.name, after)
-            said = "" if refused is None else f"{refused.what} "
-            if not display.confirmed(f"{said}{ready.sure} Charge {cost}?"):
-                raise refused or UserError("Nothing was charged.", "No figure was released.", code="declined")
-            ready = replace(ready, wanted=replace(ready.wanted, again=refused is not None))
     if len(loaded) > 1:
         compared = evaluation.compare(loaded, **scored)
         document = evaluated.several(paths, cards, found, compared)
@@ -123,7 +112,7 @@ def evaluate(
         # It loads JAX, and nothing else here needs that.
         from dpfc_cli.evaluation import private
 
-        noisy = private.release(ready, show)
+        noisy = private.release(ready, show, partial(_confirmed, ready.sure, bool(asked["again"])))
         stop.stands = f"The evaluation was charged to '{ledger_path(found.folder)}' and stays charged."
         document = evaluated.private(paths[0], cards[0], found, noisy)
     if as_csv:
@@ -141,6 +130,14 @@ def evaluate(
         # Exact figures say something about the records.
         draw().save(plot, 0o600)
         display.say(f"Figure: {plot}")
+
+
+def _confirmed(sure: str, again: bool, charge: str, refused: UserError | None) -> bool:
+    """Ask in a terminal, unless somebody has said it."""
+    if again or not display.can_ask():
+        return refused is None
+    said = "" if refused is None else f"{refused.what} "
+    return display.confirmed(f"{said}{sure} Charge {charge}?")
 
 
 def _path(head: "Head") -> Path:

@@ -4,6 +4,6 @@ There is one file for a folder, `ledger.sqlite`. It has facts, and facts are onl
 them. **What is not known to be apart is added**: a set of which nothing is said counts for everybody.
 
 Read in this order: `facts` says what can stand in a ledger, `totals` what the facts say together, `caps` what may be
-spent and why that is a guarantee, `file` how facts get on disk, `populations` who is in which set, and `merge` how two
-ledgers become one. The room knows nothing of methods, heads and command lines.
+spent and why that is a guarantee, `file` how facts get on disk, `populations` who is in which set, `merge` how two
+ledgers become one, and `answers` how a training goes on. The room knows nothing of methods, heads and command lines.
 """
