@@ -25,7 +25,7 @@ import typer
 
 from dpfc_cli import points, progress
 from dpfc_cli.cli import stop
-from dpfc_cli.cli.help import Command, Group
+from dpfc_cli.cli.help import Command, Group, plain
 from dpfc_cli.cli.typed import flag_named, typed
 from dpfc_cli.errors import Code, UserError, notes, printable, unwritable
 from dpfc_cli.folders import cache_folder
@@ -37,24 +37,24 @@ app = typer.Typer(
     cls=Group,
     help="Train an image classifier on sensitive pictures with a proof of differential privacy.",
     no_args_is_help=True,
-    # Help is our own (`help`); errors look as `display.fail` shows them.
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
     # Locals would be private features.
     pretty_exceptions_enable=False,
     pretty_exceptions_show_locals=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Start with: dpfc extract digits; dpfc train --epsilon 1; dpfc evaluate. Options: dpfc train --help",
 )
 COMMANDS = {
     **{name: name for name in ("extract", "train", "evaluate", "budget", "fetch", "predict", "statement", "verify")},
+    **dict.fromkeys(("cap", "population", "merge"), "changes"),
     "import": "extract",
     "list": "list_",
 }
 """The commands of the core, each with its module in `dpfc_cli.cli`. Others are added by `dpfc.commands`."""
 COMMON: dict[str, Any] = {
-    "quiet": typer.Option("--quiet", "-q", help="Show only results, warnings and errors."),
-    "verbose": typer.Option("--verbose", "-v", help="Show the traceback of a defect."),
-    "as_json": typer.Option("--json", help="Print one JSON object, also of an error."),
+    "quiet": typer.Option("--quiet", "-q", metavar="", help="Show only results, warnings and errors."),
+    "verbose": typer.Option("--verbose", "-v", metavar="", help="Show the traceback of a defect."),
+    "as_json": typer.Option("--json", metavar="", help="Print one JSON object, also of an error."),
 }
 """Options that may stand before the command or after it."""
 _before: dict[str, bool] = {}
@@ -73,7 +73,7 @@ def _common(
     verbose: Annotated[bool, COMMON["verbose"]] = False,
     as_json: Annotated[bool, COMMON["as_json"]] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", metavar="", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     _before.update(quiet=quiet, verbose=verbose, as_json=as_json)
@@ -92,17 +92,17 @@ def register(name: str = "") -> None:
 
 
 def command(
-    name: str, call: type[Options] | None = None, *, panel: str, when_stopped: str = "Nothing was changed."
+    name: str, *calls: type[Options], panel: str, when_stopped: str = "Nothing was changed."
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command that always ends with one of the exit codes.
 
-    call: whose options it takes, beside the function's own. panel: of `dpfc --help`, which shows the begin of its
+    calls: whose options it takes, beside the function's own. panel: of `dpfc --help`, which shows the begin of its
     docstring, up to a full stop or a colon. when_stopped: said after Ctrl-C, as long as nothing has happened that it
     must say (`stop.stands`).
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        options = typed(function, call)
+        options = typed(function, *calls)
 
         def spell(parameter: str) -> str:
             return options[parameter].flag if parameter in options else flag_named(parameter)
@@ -127,24 +127,27 @@ def command(
                     _show_traceback(error)
                 said = [] if found.code in ("stopped", "terminated") else notes(error)
                 raise typer.Exit(display.fail(found, said, spell, common["as_json"])) from None
+            finally:
+                display.begin()
 
         shown: Any = guarded
         parameters = [each.parameter(spell) for each in options.values()]
         own = {each.name for each in parameters}
-        parameters += [_hidden(each) for each in COMMON if each not in own]
+        parameters += [_common_option(each) for each in COMMON if each not in own]
         shown.__signature__ = inspect.Signature(parameters)
         shown.__annotations__ = {each.name: each.annotation for each in parameters}
-        short = re.split("[.:]", inspect.getdoc(function) or "")[0] + "."
-        app.command(name, cls=Command, short_help=short, rich_help_panel=panel)(guarded)
+        said = plain(inspect.getdoc(function) or "")
+        short = re.split("[.:]", said)[0] + "."
+        app.command(name, cls=Command, help=said, short_help=short, rich_help_panel=panel)(guarded)
         return function
 
     return register
 
 
-def _hidden(name: str) -> inspect.Parameter:
-    """A common option as one of a command. The help of dpfc tells of it."""
+def _common_option(name: str) -> inspect.Parameter:
+    """A common option as one of a command. The help of dpfc tells of it; --json is in that of each command, too."""
     said = copy(COMMON[name])
-    said.hidden = True
+    said.hidden = name != "as_json"
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, said])
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from dpfc_cli.cli.help import plain
 from dpfc_cli.errors import UserError, conflict, parameter, spelled
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 from dpfc_cli.options import HEAD, Option, Options, declared, of_type
@@ -37,8 +38,8 @@ UNITS = {
 
 JSON = Option("Print one JSON object.", flags=("--json",))
 """Of every command with a result."""
-_HEADS, _SETS = ("HEAD", "HEAD..."), ("SET", "SOURCE", "PUBLIC_SET")
-"""What stands for the name of a head, and of a feature set."""
+_SETS = ("SET", "SOURCE", "PUBLIC_SET")
+"""What stands for the name of a feature set."""
 NEWEST = Option(f"{HEAD} Default: the newest private.", argument=True, metavar="HEAD")
 """Of commands that take a head."""
 
@@ -71,14 +72,14 @@ class Typed(NamedTuple):
         hint = str if self.reader is not None else hint
         if optional and said.kind != "switch":
             hint = hint | None
-        text = spelled(said.text, spell)
+        text = plain(spelled(said.text, spell))
         names = names_of(said)
         if said.argument:
             info: Any = typer.Argument(help=text, metavar=said.metavar or self.name.upper(), autocompletion=names)
         else:
             flags = said.flags or (flag_named(self.name),)
             panel = said.group or None
-            shown = said.metavar or metavar or None
+            shown = said.metavar or metavar
             info = typer.Option(*flags, help=text, metavar=shown, rich_help_panel=panel, autocompletion=names)
         default = False if optional and said.kind == "switch" else self.default
         default = inspect.Parameter.empty if default is MISSING else default
@@ -96,8 +97,8 @@ class Typed(NamedTuple):
         return self.said.taken(self.name, found) if early else found
 
 
-def typed(function: Callable[..., None], call: type[Options] | None) -> dict[str, Typed]:
-    """The options of a command by their Python names: those of its call, and the function's own.
+def typed(function: Callable[..., None], *calls: type[Options]) -> dict[str, Typed]:
+    """The options of a command by their Python names: those of its calls, and the function's own.
 
     An own option stands in the place of the call's option of that name.
     """
@@ -107,10 +108,11 @@ def typed(function: Callable[..., None], call: type[Options] | None) -> dict[str
             hint, default = each.annotation.__origin__, MISSING if each.default is each.empty else each.default
             own[name] = Typed(name, of_type(said, hint), hint, default, own=True)
     found = {}
-    types = {} if call is None else {each.name: each for each in fields(call)}
-    for name, said in () if call is None else declared(call).items():
-        if said.typed or name in own:
-            found[name] = own.pop(name, Typed(name, said, types[name].type, types[name].default, own=False))
+    for call in calls:
+        types = {each.name: each for each in fields(call)}
+        for name, said in declared(call).items():
+            if said.typed or name in own:
+                found[name] = own.pop(name, Typed(name, said, types[name].type, types[name].default, own=False))
     return {**found, **own}
 
 
@@ -118,6 +120,13 @@ def with_sets(asked: dict[str, Any], call: type[Options]) -> dict[str, Any]:
     """What was typed, with the feature sets that it names opened: a command says when."""
     named = [name for name, said in declared(call).items() if said.kind == "set" and asked.get(name) is not None]
     return asked | {name: feature_set(asked[name]) for name in named}
+
+
+def one_of(**given: Any) -> None:
+    """UserError if more than one of these options is given."""
+    names = [parameter(name) for name, value in given.items() if value not in (None, False)]
+    if len(names) > 1:
+        raise conflict(f"{names[0]} and {names[1]} do not go together.", "Give one of them.")
 
 
 def flag_named(name: str) -> str:
@@ -152,7 +161,7 @@ def tell_ledger(of: Path) -> None:
     if own != usual and usual.exists():
         display.warn(
             f"'{own}' is another ledger than '{usual}', and neither adds what is spent in the other. If both are of "
-            f"the same people, bring the sets into one folder: 'dpfc budget --merge {shlex.quote(str(own.parent))}', "
+            f"the same people, bring the sets into one folder: 'dpfc merge {shlex.quote(str(own.parent))}', "
             "then move them."
         )
 
@@ -173,13 +182,13 @@ def names_of(said: Option) -> Callable[[str], list[str]] | None:
     """What gives a shell the names that begin so, of an option whose values have names; None for others. Where it gets
     no name, a shell completes files.
     """
-    if not said.choices and said.kind != "set" and said.metavar not in (*_HEADS, *_SETS):
+    if not said.choices and said.kind != "set" and said.metavar not in ("HEAD", *_SETS):
         return None
 
     def known() -> Iterable[str]:
         if said.choices:
             return said.choices
-        if said.metavar in _HEADS:
+        if said.metavar == "HEAD":
             return (path.stem for path in heads_folder().glob("*.safetensors"))
         return (path.parent.name for path in features_folder().glob("*/manifest.json"))
 

@@ -10,21 +10,44 @@ from collections import Counter
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from msgspec import Meta, field
 
 from dpfc_cli.files import json_in
 from dpfc_cli.images.folder import left_out
 from dpfc_cli.images.sets import DataSet, ImageSet, Request
 from dpfc_cli.reading import readable
-from dpfc_cli.schema import each, fault, record, text
 from dpfc_cli.sources.split_files import files_by_split, refuse_twice
+from dpfc_cli.structs import Json, Kind, Open, decoded
 
 SUFFIX = ".parquet"
 DICT, STATE = "dataset_dict.json", "state.json"
-_DICT = record({"splits": each(text, least=1)})
-_STATE = record({"_data_files": each(record({"filename": text}), least=1)})
-_SELECTED = ("_indices_data_files", "_indices_files", "skip", "take")
-"""Where old versions of datasets say which rows of its files a data set has."""
+
+
+class _Rows(Open):
+    """Where old versions of datasets say which rows of its files a data set has."""
+
+    indices: Json = field(name="_indices_data_files", default=None)
+    older: Json = field(name="_indices_files", default=None)
+    skip: Json = None
+    take: Json = None
+
+    @property
+    def selected(self) -> bool:
+        return bool(self.indices or self.older or self.skip or self.take)
+
+
+class _File(_Rows):
+    filename: str
+
+
+class _State(_Rows):
+    files: Annotated[tuple[_File, ...], Meta(min_length=1)] = field(name="_data_files")
+
+
+class _Splits(Open):
+    splits: Annotated[tuple[str, ...], Meta(min_length=1)]
 
 
 def is_saved(folder: Path) -> bool:
@@ -43,13 +66,13 @@ def files_of(folder: Path) -> dict[str, list[Path]]:
             )
         splits = {"train": folder}
         if (folder / DICT).is_file():
-            splits = {name: _inside(folder, name) for name in _json(folder / DICT, _DICT)["splits"]}
+            splits = {name: _inside(folder, name) for name in _json(folder / DICT, _Splits).splits}
         found = dict[str, list[Path]]()
         for split, place in splits.items():
-            state = _json(place / STATE, _STATE)
-            if any(each.get(name) for each in (state, *state["_data_files"]) for name in _SELECTED):
+            state = _json(place / STATE, _State)
+            if any(each.selected for each in (state, *state.files)):
                 raise ValueError(f"'{split}' is a selection of rows, which are not all that its files hold")
-            found[split] = [_inside(place, part["filename"]) for part in state["_data_files"]]
+            found[split] = [_inside(place, part.filename) for part in state.files]
         refuse_twice(path for paths in found.values() for path in paths if path.exists())
     return found
 
@@ -65,13 +88,9 @@ def _inside(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def _json(path: Path, check: Any) -> Any:
+def _json(path: Path, kind: type[Kind]) -> Kind:
     with _readable(path):
-        found = json_in(path)
-        wrong = fault(found, check)
-        if wrong is not None:
-            raise ValueError(f"'{wrong[:80]}' in it is missing or makes no sense")
-    return found
+        return decoded(json_in(path), kind)
 
 
 def _opened(kind: str, request: Request) -> ImageSet:

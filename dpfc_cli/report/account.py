@@ -14,7 +14,7 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import known_set
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.options import Option
-from dpfc_cli.show.document import Block, Facts, Table, Words
+from dpfc_cli.show.document import Block, Rows, Table, Words
 
 PLANNED = (
     "This sum is a guarantee if the trainings were planned in advance. If later ones were chosen by looking at earlier "
@@ -54,7 +54,7 @@ def spent(features: FeatureSet) -> Account:
 
 def whose(account: Account) -> str:
     names = [each.population for each in account.meant]
-    return " or ".join("sets of which nothing is said" if name is None else f"population {name}" for name in names)
+    return " or ".join("sets without --population" if name is None else f"population {name}" for name in names)
 
 
 def left(account: Account, delta: float, of: Charge | None = None) -> str | None:
@@ -71,7 +71,7 @@ def not_in(account: Account) -> list[str]:
     if any(each.passed and not each.adopted for each in account.meant):
         said.append("more is spent than the cap allows: something was charged where it was not known")
     if account.at_least:
-        said.append("not in the total: what was spent before on a set that was adopted")
+        said.append("not in the total: what was spent before on a set that was imported without its history")
     return said
 
 
@@ -100,7 +100,7 @@ def brief(account: Account, ledger: Ledger, delta: float) -> list[Block]:
     rows.append(("sets", ", ".join(dict.fromkeys(row[0] for row in sets.rows))))
     said = whose(account)
     return [
-        Facts(rows, title=f"Spent on {said}"),
+        Rows(rows, title=f"Spent on {said}"),
         *([Words(SQUARES)] if len(account.private) > 1 or (account.private and binding) else []),
         *([Words(SPLITS)] if len(account.counted(account.unit)) < len(account.private) else []),
         *(Words(f"{said}: {each}.", strong=True) for each in not_in(account)),
@@ -170,7 +170,7 @@ def _minute(fact: Fact) -> str:
 
 def _sets(account: Account, ledger: Ledger) -> Table:
     rows = [
-        (each.name, each.population or "nothing is said", each.by, _minute(each))
+        (each.name, each.population or "undeclared", each.by, _minute(each))
         for of, facts in ledger.sets.items()
         for each in facts
         if (where := ledger.populations_of(of)) is None or account.population in where

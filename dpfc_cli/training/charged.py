@@ -4,14 +4,15 @@ Trainings, private evaluations and the sites of a federation go this way (`charg
 which the privacy is spent.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
+
+from msgspec import structs
 
 from dpfc_cli.errors import Note, UserError, missing, notes, parameter, printable, quoted
 from dpfc_cli.features.reader import FeatureSet
@@ -175,9 +176,7 @@ def charged(
     cannot be written. Then nothing is charged, unless the message says that it may be. RuntimeError: the charge is that
     of another plan.
     """
-    made = (charge.claim, charge.n, charge.adjacency, charge.unit, [*charge.releases])
-    facts, releases = planned.facts, json.loads(json.dumps(planned.releases))
-    if made != (planned.claim, facts.n, facts.adjacency, facts.unit, releases):
+    if charge.n != planned.facts.n or charge.claimed != planned.stated:
         raise RuntimeError("the charge is for something else than what is planned")
     lacks = "o figure was released." if charge.method == EVALUATION else "o head was written."
     note, found = f"Nothing was charged, and n{lacks}", None
@@ -219,7 +218,7 @@ def _paid(
         check_charge(ledger, features, charge)
         if not again and (refused := charged_again(ledger, charge, features.name)) is not None:
             raise refused
-        made.append(replace(charge, at=now()))
+        made.append(structs.replace(charge, at=now()))
         return made
 
     try:
@@ -313,5 +312,5 @@ def _check_there(ledger: Ledger, charge: Charge) -> None:
     if charge.id not in ledger.known:
         raise missing(
             f"The ledger {quoted(ledger.path)} does not have the charge any more: it is gone, or too old a copy.",
-            "Put the newer ledger back, or unite the two: 'dpfc budget' with --merge.",
+            "Put the newer ledger back, or unite the two: 'dpfc merge'.",
         )

@@ -4,13 +4,13 @@ The features are verified, the head's place is tried, memory and devices are che
 is summed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from dpfc_cli.errors import UserError, parameter, sentence, unsupported
 from dpfc_cli.features.reader import FeatureSet
@@ -28,6 +28,7 @@ from dpfc_cli.privacy.forms import check as check_query
 from dpfc_cli.privacy.lattice import Reals
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, PlanError
 from dpfc_cli.privacy.queries import Grid, Query
+from dpfc_cli.records.card import Standing
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_of, charge_of_training, loses, path_of, standing_of, with_ending, without_charge
 from dpfc_cli.training.machine import check_devices, check_memory, stack_for, training_bytes
@@ -91,8 +92,8 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
         raise ValueError("the training was calibrated for other records than these")
     book = read(ledger_path(features.folder))
     known_set(book, features)
-    # Which training it is, and whether it was charged, is only clear when it was tuned.
-    final = request.tune_on is None or calibrated.tuning is not None
+    # Tuning decides the options, and so which training it is, and whether it was charged before.
+    final = request.tune_on is None or bool(calibrated.parts)
     path, charge, found = _place(request, calibrated, book, observer, final)
     method, plan, facts = calibrated.method, calibrated.plan, calibrated.facts
     keeps = calibrated.claim == "private" and request.keep and max(sizes(plan)) <= LARGEST
@@ -111,7 +112,8 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     )
     if found is None and (final or not begun(book.path)):
         caps.check(book, charge)
-    if calibrated.tuning is None and (lost := without_charge(heads.cards(request.folder), book)) is not None:
+    lost = without_charge(heads.cards(request.folder), book)
+    if lost is not None and not (request.tune_on and final):
         observer.warn(lost)
     if found is None and final and (said := loses(checked.account, charge)) is not None:
         observer.warn(said)
@@ -124,11 +126,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     stack_for(plan, training_bytes(method, plan, facts), request.memory, features.folder.resolve(), beside)
     check_devices()
     rehearse(calibrated, features, standing_of(checked.after, charge))
-    if request.leader is None:
-        features.verify(SPLIT, partial(observer.progress, CHECKING))
-    else:
-        # Several processes share the work.
-        request.leader.verify(features, SPLIT, facts, partial(observer.progress, CHECKING))
+    request.summing.verify(features, SPLIT, facts, partial(observer.progress, CHECKING))
     heads.try_place(path, facts.d, facts.m)
     return checked
 
@@ -157,7 +155,7 @@ def _place(
         if found is not None:
             return folder / found.charge.head, found.charge, found
     path = path_of(calibrated, request.features, out, request.folder)
-    return path, replace(wanted, head=path.name), None
+    return path, structs.replace(wanted, head=path.name), None
 
 
 class _Rehearsal(Oracle):
@@ -177,7 +175,7 @@ class _Rehearsal(Oracle):
         return iter([np.zeros(due.shape)])
 
 
-def rehearse(calibrated: Calibrated, features: FeatureSet, standing: Mapping[str, Any]) -> None:
+def rehearse(calibrated: Calibrated, features: FeatureSet, standing: Standing) -> None:
     """Run the method on made-up facts of small size, hold its queries against its plan, and make a head of the result.
     UserError: the card is too large for the file of a head, or the method does not follow its plan.
 

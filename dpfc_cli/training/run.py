@@ -12,7 +12,8 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.totals import Account
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.directions import InMemory, Shelf
-from dpfc_cli.privacy.oracle import MAKING, TAKING, Oracle, Stages
+from dpfc_cli.privacy.oracle import MAKING, TAKING, Oracle
+from dpfc_cli.privacy.parts import Sum
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_of, charged_standing
@@ -85,28 +86,27 @@ def run(checked: Checked, observer: Observer, solve: Solve = _solved) -> Trained
     answers or the ledger cannot be written. KeyboardInterrupt, Exception: it was stopped. A note of the exception says
     whether it was charged, and whether there is a head.
     """
-    calibrated, features, request = checked.calibrated, checked.features, checked.request
+    calibrated, features = checked.calibrated, checked.features
+
+    def progress(stage: str, done: int, total: int) -> None:
+        observer.progress(_named(stage), done, total)
+
     with spending(checked, observer.confirm) as paid:
-        with _shelves_of(checked) as (shelf, stack):
-            told: Stages = lambda stage, *far: observer.progress(_named(stage), *far)  # noqa: E731
-            oracle = paid.oracle(told, shelf, stack, None if request.leader is None else request.leader.together)
+        with _shelves_of(checked) as (shelf, stack), _summing(checked) as total:
+            oracle = paid.oracle(progress, shelf, stack, total)
             # Of the ledger alone, before a record is read.
             standing = charged_standing(paid.ledger, paid.charge)
-            if request.leader is not None:
-                side = side_of(calibrated.plan, checked.grid, calibrated.facts.k)
-                request.leader.begin(SPLIT, calibrated.facts, checked.grid, side, request.memory)
             solution = solve(paid, calibrated, oracle)
-        if request.leader is not None:
-            request.leader.summed()
         card = card_of(calibrated, features, paid.charge.at, solution, standing)
         head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
         data = heads.encoded(head)
         # A training that was killed may have written it already.
         paid.path, paid.sha256 = checked.path, hashlib.sha256(data).hexdigest()
         paid.path = path = heads.save(data, checked.path)
-        if card.get("converged") is False:
+        if card.converged is False:
             observer.warn("the optimum was not reached. The head is where the iteration ended.")
-        if round(100 * card.get("public_head", {}).get("trusted", 1.0)) == 0:
+        start = card.public_head
+        if start is not None and start.trusted is not None and round(100 * start.trusted) == 0:
             observer.warn(
                 "the public start was trusted to 0 %, so the head has nothing of it. Its vectors are wrong, or of "
                 "another backbone or order of classes."
@@ -133,7 +133,7 @@ def _shelves_of(checked: Checked) -> Iterator[tuple[Shelf | None, Shelf]]:
         others += stack_bytes(plan)
     else:
         promised += stack_bytes(plan)
-    records = facts.records if request.leader is None else request.leader.records(facts)
+    records = request.summing.records(facts)
     shelf = shelf_for(side_of(plan, grid, facts.k), records, facts, grid, others, request.memory, folder, promised)
     try:
         yield shelf, stack
@@ -141,3 +141,9 @@ def _shelves_of(checked: Checked) -> Iterator[tuple[Shelf | None, Shelf]]:
         for each in (shelf, stack):
             if each is not None:
                 each.clear()
+
+
+def _summing(checked: Checked) -> AbstractContextManager[Sum]:
+    calibrated, request = checked.calibrated, checked.request
+    side = side_of(calibrated.plan, checked.grid, calibrated.facts.k)
+    return request.summing.begun(SPLIT, calibrated.facts, checked.grid, side, request.memory)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from dpfc_cli.cli import display, stop
+from dpfc_cli.cli import display
 from dpfc_cli.cli.app import app, register
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
@@ -35,8 +35,6 @@ def dpfc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dpfc:
     monkeypatch.chdir(tmp_path)
     for variable in ("DPFC_FEATURES", "DPFC_HEADS"):
         monkeypatch.delenv(variable, raising=False)
-    # A command with --distributed sets it, for a process that ends with the command. This one goes on.
-    monkeypatch.setattr(stop, "at_once", False)
 
     def run(*arguments: str, ends: int | None = None, answer: str | None = None) -> Result:
         monkeypatch.setattr(display, "can_ask", lambda: answer is not None)

@@ -78,7 +78,7 @@ def test_each_kind_of_error_has_its_exit_code_and_with_json_its_code(dpfc: Dpfc,
     assert failed(dpfc("train", "--json", "--epsilon", "high")) == (2, "bad-value")
     assert dpfc(*TRAIN).exit_code == 0
     assert failed(dpfc(*TRAIN, "--json")) == (6, "exists")
-    assert dpfc("budget", "--features", "blobs", "--cap", "2").exit_code == 0
+    assert dpfc("cap", "2", "--features", "blobs").exit_code == 0
     assert failed(dpfc("train", "--epsilon", "3", "--json")) == (3, "over-cap")
     Path(*features.parts, "manifest.json").write_text("{")
     assert failed(dpfc("--json", *TRAIN)) == (5, "damaged")

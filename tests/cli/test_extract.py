@@ -205,7 +205,7 @@ def test_the_precision_of_the_machine_is_one_that_the_model_has(
     dpfc("extract", "imagefolder:pictures", *STATED, "--model", "vit-b16", "--precision", "auto", ends=0)
     chosen = asked["precision"]
     assert chosen in ("float32", "bfloat16")
-    assert chosen == backbones.fast_precision("convnext-t")
+    assert chosen == backbones.fast_precision("dinov2-b14")
     assert backbones.fast_precision("scattering") == "float32"
 
 

@@ -11,8 +11,8 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 import dpfc_cli as dpfc_face
+from dpfc_cli.records.findings import BELONGS, NOISE
 from dpfc_cli.rounding import cost
-from dpfc_cli.trust.card import BELONGS, NOISE
 from tests.cli.conftest import Dpfc, one_line, refusal
 
 LEDGER = "features/ledger.sqlite"
@@ -87,12 +87,12 @@ def test_a_head_is_good_where_a_ledger_has_it_and_not_where_it_only_agrees_with_
 
 def test_what_the_ledger_says_now_is_what_budget_says(dpfc: Dpfc, head: Path) -> None:
     """A cap that came after the first charge, and one that two copies of the ledger have passed together."""
-    assert dpfc("budget", "--features", "blobs", "--cap", "3", ends=0)
+    assert dpfc("cap", "3", "--features", "blobs", ends=0)
     shutil.copytree("features", "other")
     for folder in ("features", "other"):
         line = ("--epsilon", "2", "--method", "dp-ls", "--again")
         assert dpfc("train", "--features", f"{folder}/blobs", *line, ends=0)
-    assert dpfc("budget", "--merge", "other/ledger.sqlite", ends=0)
+    assert dpfc("merge", "other/ledger.sqlite", ends=0)
     budget, verified = dpfc("budget", ends=0), dpfc("verify", HEAD, ends=0)
     for shown in (budget, verified):
         assert "Warning" in shown.stderr

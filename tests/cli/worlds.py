@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfc_cli import files
+from dpfc_cli import files, progress
 from dpfc_cli.extraction import extract
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import writer as writers
@@ -241,8 +241,9 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     patch.setattr(charged, "SystemBits", lambda: SeededBits(0))
     asked = count()
     counted_up(patch, 10**6)
-    # So long a time between two calls that each step of the progress is a line.
-    patch.setattr("tqdm.std.time", lambda: 60.0 * next(asked))
+    # A terminal, and so long a time between two calls that each step of the progress is drawn.
+    patch.setenv("TTY_COMPATIBLE", "1")
+    patch.setattr(progress, "monotonic", lambda: 60.0 * next(asked))
     patch.setattr(extract, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
     with warnings.catch_warnings():
         warnings.simplefilter("always")

@@ -41,14 +41,14 @@ from dpfc_cli.ledger.populations import records_of
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Centre, Clip
+from dpfc_cli.records import statement
+from dpfc_cli.records.findings import findings
 from dpfc_cli.sources.classes import class_names
 from dpfc_cli.sources.groups import rule_of
 from dpfc_cli.sources.split_files import files_by_split
 from dpfc_cli.training import tuning
 from dpfc_cli.training.card import card_of
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.trust import statement
-from dpfc_cli.trust.card import findings
 from tests.extensions.starts import nouns
 from tests.features import formats
 from tests.hostile import DATE, calibrated, set_of, standing

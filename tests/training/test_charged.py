@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +25,7 @@ from dpfc_cli.training.charged import Charged
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.run import run, spending
-from tests.support import blobs, refuses
+from tests.support import blobs, refuses, replace
 from tests.training.requests import account, charges, checked, ledger, states
 from tests.training.stopped import kept
 

@@ -1,7 +1,6 @@
 """Whatever can be refused is refused before the charge, and nothing is left of the try."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from dpfc_cli.training.observer import CHECKING, Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import run
 from tests.hostile import standing
-from tests.support import refuses, set_with
+from tests.support import refuses, replace, set_with
 from tests.training.requests import charges, checked, ready, request
 from tests.training.stopped import Listener, killed
 

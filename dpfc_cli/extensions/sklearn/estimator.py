@@ -38,6 +38,7 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account
 from dpfc_cli.options import Option, refuse_unknown
 from dpfc_cli.privacy.accounting import default_delta
+from dpfc_cli.records.statement import SEEDED
 from dpfc_cli.show.document import Values
 from dpfc_cli.sources.classes import MOST_ASSERTED, composed
 from dpfc_cli.sources.groups import NO_PERSON, keys_of
@@ -46,7 +47,6 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request, Training
 from dpfc_cli.training.run import Trained, run
 from dpfc_cli.training.train import plan
-from dpfc_cli.trust.statement import SEEDED
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -394,14 +394,14 @@ def _persons(groups: np.ndarray, n: int) -> np.ndarray:
 def _privacy(trained: Trained) -> Values:
     card, spent = trained.head.card, trained.spent
     claimed = trained.checked.calibrated.claimed
-    found = Values(claim=card["claim"], unit=card["unit"], adjacency=card["adjacency"])
+    found = Values(claim=card.claim, unit=card.unit, adjacency=card.adjacency)
     found |= {name: getattr(claimed, name, None) for name in ("epsilon", "delta", "mu")}
     found |= {
         "spent": None if claimed is None else spent.epsilon(claimed.delta),
         "spent_unit": spent.unit,
         "charges": len(spent.charges),
         "unprotected": spent.unprotected,
-        "classes": card["facts"]["origin"],
+        "classes": card.facts.origin,
         "ledger": str(spent.ledger),
     }
     return found

@@ -51,7 +51,7 @@ def test_the_page_on_exports_says_what_happens(
     dpfc: Dpfc, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lines are run, except those on the hub and those of torch, which no test has."""
-    page = (DOCS / "exports.md").read_text("utf-8")
+    page = (DOCS / "extensions/exports.md").read_text("utf-8")
     assert dpfc("train", "--epsilon", "8", "--out", "heads/flu.safetensors").exit_code == 0
     x, _ = FeatureSet(features).arrays("test")
     np.save("features.npy", x)
@@ -73,7 +73,7 @@ def test_the_page_on_exports_says_what_happens(
     assert "dpfc_head_torch" in torch
     exec(numpy, values)
     assert (values["card"], [each["step"] for each in values["steps"]]) == (  # type: ignore[attr-defined]
-        found.card,
+        json.loads(found.card.json),
         ["clip", "centre", "clip"],
     )
 

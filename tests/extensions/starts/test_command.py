@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.files import sha256_of
 from dpfc_cli.geometry import Geometry
-from tests.backbones.test_hub import Hub, home  # noqa: F401
+from tests.backbones.test_hub import Hub
 from tests.cli.conftest import Dpfc, refusal
 from tests.extensions.starts.test_text import made as clip
 
@@ -79,7 +79,7 @@ def test_no_set_is_needed_where_model_and_classes_are_named(dpfc: Dpfc, start: t
 @pytest.mark.usefixtures("pictures")
 def test_names_become_vectors_with_the_weights_that_made_the_features(
     dpfc: Dpfc,
-    home: Hub,  # noqa: F811
+    home: Hub,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
