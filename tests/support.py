@@ -38,7 +38,6 @@ from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Grid, Hessians, Mean, Query
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import check
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request
@@ -282,7 +281,7 @@ def trained(features: FeatureSet, calibrated: Calibrated, folder: Path) -> Train
         adjacency=None if calibrated.claim == "non-private" else calibrated.facts.adjacency,
     )
     checked = check(request, calibrated, Observer())
-    return run(charge(checked), Observer())
+    return run(checked, Observer())
 
 
 def bare_manifest(source: dict[str, Any] | None = None, **more: Any) -> Manifest:
