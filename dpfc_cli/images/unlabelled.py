@@ -7,7 +7,7 @@ others are decoded. What comes from the system (no memory, a disk that fails) st
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from dpfc_cli.images import dicom
 from dpfc_cli.images.folder import EXTENSIONS, ending_of, is_dicom, left_out
 from dpfc_cli.images.hugging_face import files_of
 from dpfc_cli.images.sets import unread
-from dpfc_cli.images.splits import Encoded, Files, listing_of
+from dpfc_cli.images.splits import Encoded, Files
 from dpfc_cli.images.tars import Member, members, ranges
 from dpfc_cli.sources.split_files import files_in, is_clutter
 
@@ -29,17 +29,11 @@ class Unlabelled:
 
     pictures: Encoded
     name: Callable[[int], str]  # name(i) is what the source calls picture i
-    entries: Callable[[], Iterator[object]]
-    """Yields what tells these files from others of the same names, JSON-able: names, sizes, times."""
     remarks: tuple[str, ...] = ()  # what the user should know of how the source was read, in sentences
 
     @property
     def n(self) -> int:
         return len(self.pictures)
-
-    def listing(self) -> str:
-        """A digest of the source. Another one means other pictures."""
-        return listing_of((), self.entries())
 
 
 def in_folder(folder: Path) -> Unlabelled:
@@ -89,7 +83,7 @@ def in_archives(pattern: str) -> Unlabelled:
     if any(is_dicom(member.name) for _, member in found):
         dicom.check_installed()
     pictures = ranges(found, tuple((path, f"{path.name}/" if len(paths) > 1 else "") for path in paths))
-    return _of_archives(pictures, pictures.name, paths, pattern, left_out(skipped))
+    return _of_archives(pictures, pictures.name, pattern, left_out(skipped))
 
 
 def in_tables(source: str, *, saved: bool) -> Unlabelled:
@@ -105,15 +99,15 @@ def in_tables(source: str, *, saved: bool) -> Unlabelled:
         path, row = pictures.place(i)
         return f"{path.relative_to(source) if saved else path.name}/{row}"
 
-    return _of_archives(pictures, name, paths, source)
+    return _of_archives(pictures, name, source)
 
 
 def _of_archives(
-    pictures: Encoded, name: Callable[[int], str], paths: list[Path], source: str, remarks: tuple[str, ...] = ()
+    pictures: Encoded, name: Callable[[int], str], source: str, remarks: tuple[str, ...] = ()
 ) -> Unlabelled:
     if not len(pictures):
         raise _empty(source)
-    return Unlabelled(pictures=pictures, name=name, entries=lambda: map(_entry, paths), remarks=remarks)
+    return Unlabelled(pictures=pictures, name=name, remarks=remarks)
 
 
 def _empty(source: str) -> UserError:
@@ -126,21 +120,7 @@ def _empty(source: str) -> UserError:
 def _of_files(folder: Path, names: list[str], remarks: tuple[str, ...]) -> Unlabelled:
     if any(map(is_dicom, names)):
         dicom.check_installed()
-    return Unlabelled(
-        pictures=Files(folder, names),
-        name=names.__getitem__,
-        entries=lambda: ([name, *_entry(folder / name)] for name in names),
-        remarks=remarks,
-    )
-
-
-def _entry(path: Path) -> list[object]:
-    """What tells a file from another one of the same name; nothing if it is not there."""
-    try:
-        facts = path.stat()
-    except (OSError, ValueError):
-        return []
-    return [str(path), facts.st_size, facts.st_mtime_ns]
+    return Unlabelled(pictures=Files(folder, names), name=names.__getitem__, remarks=remarks)
 
 
 def _found(pattern: str, suffix: str) -> list[Path]:

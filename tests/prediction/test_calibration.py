@@ -9,7 +9,6 @@ import pytest
 from dpfc_cli import FeatureSet, Head, import_features, predict, train
 from dpfc_cli.prediction.calibration import fit, temperature_of
 from tests.prediction.conftest import head_of
-from tests.prediction.test_output import begun
 from tests.support import refuses
 
 N, M = 20_000, 4
@@ -62,8 +61,6 @@ def test_probabilities_are_divided_by_it_and_the_order_stays(tmp_path: Path) -> 
     wanted = head.probabilities(x, temperature).max(axis=1)
     np.testing.assert_allclose([row.probabilities[0] for row in rows], wanted)
     assert wanted.mean() < np.mean([row.probabilities[0] for row in plain])
-    # A file that was begun without it is not gone on with.
-    assert [begun(tmp_path, head, x), begun(tmp_path, head, x, calibrate_on=public)] == [1, 2]
 
 
 def test_the_set_of_the_training_is_refused(tmp_path: Path) -> None:
