@@ -98,7 +98,7 @@ $(PEERS)/.made: pyproject.toml
 	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -e . torch torchvision timm opacus scikit-learn
 	@touch $@
 
-bench: $(PEERS)/.made ## dpfc beside other tools, for docs/benchmarks.md, on FEATURES="SET…" (half an hour; goes on where it stopped)
+bench: $(PEERS)/.made ## dpfc beside other tools, for bench/tables/benchmarks.md, on FEATURES="SET…" (half an hour; goes on where it stopped)
 	$(PEERS)/bin/python -m bench.benchmarks $(FEATURES)
 
 bench-accuracy: .venv/.run ## The default beside the paper's methods on synthetic sets and FEATURES="SET…" (hours; resumable)

@@ -1,4 +1,6 @@
-"""Makes docs/accuracy.md, which compares the default method with the paper's methods: `make bench-accuracy`.
+"""Compares the default method with the paper's methods: `make bench-accuracy`.
+
+It writes bench/tables/accuracy.md, and prints the tables of docs/accuracy.md.
 
 It is one table of feature sets × methods × ε × seeds. The default is untuned. The paper's methods also appear tuned,
 with independent noise, exact accounting and the paper's number of steps. For each ε they have the learning rate,
@@ -134,23 +136,41 @@ def table(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
             yield f"| {wanted.rows[0]}'s lead | {' | '.join(_shown(_lead(first, best)) for first, *best in pairs)} |"
 
 
-def verdict(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
-    """Sentences: how often the default wins, and how far the searches of its rivals went."""
-    cells_of = [(data, epsilon) for data in wanted.sets for epsilon in wanted.epsilons]
-    leads = []
-    for data, epsilon in cells_of:
+def _leads(wanted: Wanted, data: str, done: dict[str, float]) -> list[tuple[float, float] | None]:
+    """At each ε, the lead of the default on a set."""
+    found = []
+    for epsilon in wanted.epsilons:
         own = _values(untuned(data, UNTUNED[0], epsilon), wanted.seeds, done)
         rivals = [_values(untuned(data, row, epsilon), wanted.seeds, done) for row in wanted.rows[1:] if row in METHODS]
-        lead = _lead(own, rivals + [_tuned(data, row, epsilon, wanted.seeds, done) for row in wanted.tuned])
-        if lead is not None:
-            leads.append(lead)
-    edges = [_at_edge(middle(data, row, epsilon), done) for data, epsilon in cells_of for row in wanted.tuned]
+        found.append(_lead(own, rivals + [_tuned(data, row, epsilon, wanted.seeds, done) for row in wanted.tuned]))
+    return found
+
+
+def summary(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
+    """Markdown: what the default reaches, and its lead over the best of the other rows, ± standard error."""
+    yield f"| set | {' | '.join(f'ε = {e:g}' for e in wanted.epsilons)} | non-private |"
+    yield "| --- " * (len(wanted.epsilons) + 2) + "|"
+    for data in wanted.sets:
+        own = [_values(untuned(data, UNTUNED[0], e), wanted.seeds, done) for e in wanted.epsilons]
+        pairs = zip(own, _leads(wanted, data, done), strict=True)
+        reached = [f"{statistics.mean(values):.1f} ({_shown(lead)})" if values else "–" for values, lead in pairs]
+        yield f"| {Path(data).name} | {' | '.join(reached)} | {_baseline(data, done):.1f} |"
+
+
+def verdict(wanted: Wanted, done: dict[str, float]) -> str:
+    """How often the default wins, and how far the searches of its rivals went."""
+    leads = [lead for data in wanted.sets for lead in _leads(wanted, data, done) if lead is not None]
+    edges = [
+        _at_edge(middle(data, row, epsilon), done)
+        for data in wanted.sets
+        for epsilon in wanted.epsilons
+        for row in wanted.tuned
+    ]
     won, lost = (sum(sign * gain > error for gain, error in leads) for sign in (1, -1))
-    yield f"Of {len(leads)} cells `{UNTUNED[0]}` wins {won} by more than one standard error and loses {lost}."
-    yield f"But in {sum(edges)} of {len(edges)} searches the best point lies at the edge of its grid: wider grids may"
-    yield "find more. [The reproduction](reproduction.md), by another grid and without shrinkage, has 89.2 and 90.3 for"
-    yield "DP-FC on CIFAR-10 at 0.05 and 0.1: level. DP-Newton is behind DP-FC there. DP-Adam has few steps, and the 20"
-    yield "of `dp-fc` were not tuned."
+    return (
+        f"Of {len(leads)} cells the default wins {won} by more than one standard error and loses {lost}. In "
+        f"{sum(edges)} of {len(edges)} searches the best point lies at the edge of its grid."
+    )
 
 
 def _at_edge(cell: Cell, done: dict[str, float]) -> bool:
@@ -167,41 +187,17 @@ def report(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
     yield from (
         "# The default beside the paper's methods",
         "",
-        "`make bench-accuracy` makes this page. The figures are top-1 test accuracies in percent: mean ± standard",
-        f"deviation of {wanted.seeds} runs. δ = min(1e-5, 1/n) everywhere.",
+        "docs/accuracy.md says what the rows are, and what follows from them. The figures are top-1 test accuracies",
+        f"in percent: mean ± standard deviation of {wanted.seeds} runs.",
         "",
-        "- `dp-whitened` is the default: what `dpfc train --epsilon …` does if no other option is given. Its defaults",
-        "  were fitted on CIFAR-10 and CIFAR-100, among others ([which](whitening.md#the-shares-of-the-budget)).",
-        "- `dp-fc` and `dp-ls` are methods of the paper, with their defaults here. `dp-fc` shrinks the eigenvalues of",
-        "  its Gram matrix by their noise.",
-        "- `dp-adam` has 10 steps, as `dp-fc` has in these searches: with 100, the tool's default, each search takes",
-        "  ten times as long. With 100, tuned on the test labels, it has 88.6, 89.9, 91.5, 91.9 and 92.7 on CIFAR-10,",
-        "  and 4.7, 13.8, 56.1, 65.4 and 74.7 on CIFAR-100 ([from a smaller grid](reproduction.md)).",
-        "- `dp-whitened` and `dp-fc` are simulated, also where they are tuned: the methods' own code, sums in float32,",
-        "  normal noise (`bench/simulation.py`).",
-        "- *tuned* rows (the number of steps after the colon) have in every cell the learning rate, damping and",
-        "  clipping norms that did best **on the test labels**: first a grid around the defaults, then other norms,",
-        "  then three finalists with another seed. Nobody with private data can choose like that.",
-        "- *lead* is the lead of the default over the best of the other rows, tuned or not, ± standard error.",
-        "- *non-private* is the better head of `dp-whitened` and `dp-ls` without noise.",
-        "",
-        *verdict(wanted, done),
+        verdict(wanted, done),
         "",
         *table(wanted, done),
-        "",
-        "## The made-up sets",
-        "",
-        "n training records, d dimensions, m classes, 4,000 test records (`bench/synthetic.py`). Each class is",
-        "normal around its mean. *decay*: eigenvalue k of the covariance is k to the power of minus this. *apart*:",
-        "how far class means are from their centre, in standard deviations. *offset*: the part of the records' mean",
-        "square that is their mean's. `most-classes` and `wide` are on other pages only.",
-        "",
-        *made_up(),
     )
 
 
 def made_up() -> Iterator[str]:
-    yield "| set | n | d | m | decay | apart | offset | other |"
+    yield "| set | n | d | m | decay | separation | offset | other |"
     yield "| --- " * 8 + "|"
     for name, each in synthetic.FAMILY.items():
         also = {
@@ -257,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--results", type=Path, default=cells.RESULTS)
-    parser.add_argument("--out", type=Path, default=Path("docs/accuracy.md"))
+    parser.add_argument("--out", type=Path, default=Path("bench/tables/accuracy.md"))
     given = parser.parse_args(arguments)
     sets = [*given.sets, *map(str, synthetic.write(given.synthetic) if given.synthetic else ())]
     # One seed after the other, so that a table of few seeds is complete early.
@@ -274,6 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         done |= cells.run(stage, given.results, given.workers)
     wanted = Wanted(sets, given.methods, given.tuned, given.epsilons, given.seeds)
     given.out.write_text("\n".join(report(wanted, done)) + "\n")
+    print("\n".join([*summary(wanted, done), "", *made_up()]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Makes docs/benchmarks.md: dpfc beside other tools, `make bench FEATURES="SET…"`.
+"""Makes bench/tables/benchmarks.md: dpfc beside other tools, `make bench FEATURES="SET…"`.
 
 There are three parts: kernels (`bench.kernels`), methods on the same features at the same ε and δ (`bench.peers`), and
 extraction (`bench.throughput`). What is measured is appended to a file, and a run that was stopped goes on. Each row
@@ -27,7 +27,7 @@ from bench import cells, kernels, peers, synthetic, throughput
 from bench.sets import load
 
 RESULTS = Path("bench/results/benchmarks.jsonl")
-PAGE = Path("docs/benchmarks.md")
+PAGE = Path("bench/tables/benchmarks.md")
 WORK = Path("bench-results/benchmarks")
 """Where feature sets are made of arrays."""
 PARTS = ("kernels", "extraction", "methods")

@@ -1,4 +1,4 @@
-"""What several sites reach together and apart: the tables of docs/federation.md.
+"""What several sites reach together and apart: the tables of federation.md, in docs/extensions/ and bench/tables/.
 
     python -m bench.federation FOLDER… --sites 5 20 --epsilon 1 0.5 4 --seeds 5
 

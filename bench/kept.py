@@ -1,4 +1,4 @@
-"""Measures how often the warning is right that noise hides the classes, for a table of docs/choosing.md.
+"""Measures how often the warning is right that noise hides the classes, for a table of docs/extensions/planning.md.
 
 `python -m bench.kept FOLDER` trains on sets of three groups at ten ε, three seeds each, simulated (`bench.simulation`).
 FOLDER has the real sets. What a training kept is its accuracy beyond guessing, in parts of the most that was reached at

@@ -1,7 +1,7 @@
 """Makes the paper's Tables 2 to 4 and Figure 1 on other feature sets. Every cell is a training of the product.
 
     python -m bench.reproduction SET…
-    python -m bench.reproduction SET… --results bench/results/cells.jsonl --out docs/reproduction.md
+    python -m bench.reproduction SET… --results bench/results/cells.jsonl --out bench/tables/reproduction.md
 
 The second line makes the project's own page.
 """

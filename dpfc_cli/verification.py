@@ -1,6 +1,6 @@
 """Checking a head that somebody hands over: its file, its card, and the ledger that its training was charged to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +28,7 @@ from dpfc_cli.trust.claims import same_epsilon
 from dpfc_cli.trust.statement import brief
 
 _JOINT = "no ledger has the head of a coordinator. Verify the head of a site beside that site's ledger"
-_CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
+_CLAIMED = ("claim", "epsilon", "delta", "mu", "eta", "method", "adjacency", "unit")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -216,29 +216,16 @@ def _of_ledger(card: Mapping[str, Any], digest: str, book: Ledger) -> list[Findi
         why = f"the charge is of another training, or of another card: they differ in {', '.join(wrong)}"
     findings = [Finding(what="ledger", result="contradicts" if wrong else "ok", why=why)]
     findings.append(_of_digest(digest, charge, book))
-    if "releases" in card.get("public_head", {}):
-        findings.append(_of_start(card, book.until(charge.id), charge.set))
     findings.append(_of_standing(card, charge, book))
     return findings
 
 
 def _differ(card: Mapping[str, Any], charge: Charge) -> list[str]:
     """The names of the values that a charge and a card do not share."""
-    earlier = card.get("public_head", {}).get("releases", 0)
-    own = card["plan"][earlier:]
-    said = {name: card[name] for name in _CLAIMED if not earlier or name in ("claim", "delta")}
+    said = {name: card[name] for name in _CLAIMED}
     said |= {"at": card["date"], "n": card["facts"]["n"], "split": card["features"]["split"]}
-    said |= {name: card[name] for name in ("method", "adjacency", "unit")}
     wrong = [name for name, value in said.items() if getattr(charge, name) != value]
-    if not _alike(own, charge.releases):
-        wrong.append("releases")
-    return wrong
-
-
-def _alike(said: Sequence[Mapping[str, Any]], true: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether releases are the same. Shares of a head that started from a private one are of both budgets."""
-    bare, others = ([{**release, "share": None} for release in releases] for releases in (said, true))
-    return bare == others
+    return wrong if list(charge.releases) == card["plan"] else [*wrong, "releases"]
 
 
 def _of_digest(digest: str, charge: Charge, book: Ledger) -> Finding:
@@ -252,27 +239,6 @@ def _of_digest(digest: str, charge: Charge, book: Ledger) -> Finding:
     elif last is not None and last.state == "stopped":
         why = "the charge ended without a file"
     return Finding(what=what, result="contradicts", why=why)
-
-
-def _of_start(card: Mapping[str, Any], before: Ledger, of: str) -> Finding:
-    """Whether the releases of the private head that it started from are those of charges before."""
-    what, start = "start in the ledger", card["public_head"]
-    rest = card["plan"][: start["releases"]]
-    charges = [each for each in before.charges if each.set == of]
-    named = {charge.id for charge in before.written(start["sha256"])}
-    number = next((i for i, charge in enumerate(charges, start=1) if charge.id in named), 0)
-    if not number:
-        return Finding(what=what, result="contradicts", why="no charge before ended with the head that it started from")
-    for i, charge in enumerate(reversed(charges[:number])):
-        if _alike(rest[-len(charge.releases) :], charge.releases):
-            rest = rest[: -len(charge.releases)]
-        # That head may have started from another one, which the card does not name.
-        elif i == 0:
-            break
-    if rest:
-        why = "the ledger has the head that it started from, and the releases before its own are not those of charges"
-        return Finding(what=what, result="contradicts", why=why)
-    return Finding(what=what, result="ok", why="the releases before its own are in the ledger")
 
 
 def _of_standing(card: Mapping[str, Any], charge: Charge, book: Ledger) -> Finding:

@@ -32,7 +32,7 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages that do not lie in docs/, and the files that some page links to."""
     added = {place: (ROOT / path).read_text("utf-8") for path, place in PAGES.items()}
     added |= {"reference.md": _reference(), "core.md": _core()}
-    pages = [ROOT / path for path in PAGES] + sorted((ROOT / "docs").glob("*.md"))
+    pages = [ROOT / path for path in PAGES] + sorted((ROOT / "docs").rglob("*.md"))
     for page in pages:
         for target in LINK.findall(page.read_text("utf-8")):
             path = _of_repository(page, target)

@@ -27,7 +27,7 @@ from tests.support import commands, parsed, typed
 
 DOCS = Path(__file__).parents[1] / "docs"
 README = DOCS.parent / "README.md"
-PAGES = [README, README.with_name("CHANGELOG.md"), DOCS.parent / "sample_data/README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [README, README.with_name("CHANGELOG.md"), DOCS.parent / "sample_data/README.md", *sorted(DOCS.rglob("*.md"))]
 
 
 FENCED = re.compile(r"^ *```(?P<kind>\w*)\n(?P<body>.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -94,21 +94,9 @@ def headings(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_the_tests_that_the_audit_names_exist() -> None:
-    page = (DOCS / "audit.md").read_text("utf-8")
-    tests = DOCS.parent / "tests"
-    defined = {
-        name
-        for path in tests.rglob("test_*.py")
-        for name in re.findall(r"^def (test_\w+)\(", path.read_text("utf-8"), re.MULTILINE)
-    }
-    assert set(re.findall(r"`(test_\w+)", page)) <= defined
-    assert all((tests.parent / path).exists() for path in re.findall(r"`((?:tests|dpfc_cli)/[\w/]+\.py)`", page))
-
-
 def test_every_page_is_reached_from_the_readme() -> None:
     linked = set(re.findall(r"\]\(docs/([^)#\s]+)", README.read_text("utf-8")))
-    assert {path.name for path in DOCS.glob("*.md")} <= linked
+    assert {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} <= linked
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
@@ -116,7 +104,7 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     assert len(entries) == len(set(entries))
     # These are made for the site, of what lies outside docs/ and of docstrings.
     made = {"index.md", "changelog.md", "core.md", "reference.md", "sample_data.md"}
-    assert set(entries) == {path.name for path in DOCS.glob("*.md")} | made
+    assert set(entries) == {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} | made
 
 
 def test_the_readme_names_every_command() -> None:
@@ -322,8 +310,9 @@ def test_the_tutorial_says_what_happens(reader: Reader) -> None:
     assert not list(reader.folder.iterdir()), "it cleans up"
 
 
-def test_the_page_on_python_says_what_happens(reader: Reader) -> None:
-    page = DOCS / "python.md"
+@pytest.mark.parametrize("name", ["python.md", "extensions/sklearn.md"])
+def test_the_pages_on_python_say_what_happens(reader: Reader, name: str) -> None:
+    page = DOCS / name
     reader.follow(Block(kind="python", body=code_of(page.read_text("utf-8")), exit_code=0))
     for block in blocks_of(page):
         if block.kind == "text":
@@ -345,15 +334,16 @@ def test_the_table_of_exit_codes_is_that_of_the_program() -> None:
     }
 
 
-def test_the_page_on_security_names_tests_that_there_are_and_counts_what_is_planted() -> None:
-    page, root = (DOCS / "security.md").read_text(encoding="utf-8"), DOCS.parent
-    assert all((root / path).is_file() for path in re.findall(r"`((?:tests|dpfc_cli)/[\w/]+\.py)", page))
-    for path, name in re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_names_tests_that_there_are_and_counts_what_is_planted(page: Path) -> None:
+    text, root = page.read_text("utf-8"), DOCS.parent
+    assert all((root / path).is_file() for path in re.findall(r"`((?:tests|dpfc_cli)/[\w/]+\.py)", text))
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text):
         assert f"def {name}(" in (root / path).read_text("utf-8"), name
-    promises = page.partition("| promise |")[2].partition("\n\n")[0].splitlines()[2:]
+    promises = text.partition("| promise | test |")[2].partition("\n\n")[0].splitlines()[2:]
     # Rows in bold are titles of the rows below them.
     assert [row for row in promises if not row.startswith("| **") and not 1 <= row.count("::test_") <= 2] == []
-    for count, lists in re.findall(r"^\|[^|]+\| (\d+) \| (.+) \|$", page, re.M):
+    for count, lists in re.findall(r"^\|[^|]+\| (\d+) \| (.+::\w+`) \|$", text, re.M):
         named = re.findall(r"`([\w/]+)\.py::(\w+)`", lists)
         planted = (getattr(import_module(path.replace("/", ".")), name) for path, name in named)
         assert int(count) == sum(map(len, planted)), lists

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
-from math import hypot
 from operator import getitem
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,13 @@ from dpfc_cli.evaluation.evaluate import evaluate_privately
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, encoded
-from dpfc_cli.ledger.facts import Charge, Fact, Outcome, new_id
+from dpfc_cli.ledger.facts import Charge, Fact, new_id
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.merge import merge_ledgers
 from dpfc_cli.ledger.totals import Ledger
-from dpfc_cli.privacy.accounting import epsilon_for
 from dpfc_cli.trust.card import BELONGS, CHARGED, NOISE, OWNER, TEXT
 from dpfc_cli.verification import Verified, verify
-from tests.ledger.facts import DELTA, ETA, a_charge, written
+from tests.ledger.facts import written
 from tests.signing import key_pair, sign
 from tests.support import blobs, refuses
 from tests.training import requests
@@ -43,7 +41,7 @@ OTHERS = "other trainings in the ledger"
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """The folder, the set, its ledger, and its heads: a private one, and two that continue it."""
+    """The folder, the set, its ledger, and its three private heads."""
 
     folder: Path
     features: FeatureSet
@@ -93,9 +91,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Made:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("DPFC_HEADS", str(folder / "heads"))
         features = made(folder, "set", 0)
-        heads = [head_of(features, epsilon=1.0).path]
-        for epsilon in (2.0, 0.5):
-            heads.append(head_of(features, epsilon=epsilon, public_head=heads[-1]).path)
+        heads = [head_of(features, epsilon=epsilon).path for epsilon in (1.0, 2.0, 0.5)]
     return Made(folder=folder, features=features, book=requests.ledger(features), heads=tuple(heads))
 
 
@@ -317,19 +313,17 @@ def test_what_was_checked_is_what_is_read(shelf: Made, tmp_path: Path, monkeypat
 
 
 def test_each_value_of_the_charge_is_that_of_the_card(shelf: Made) -> None:
-    """Of a head that continues another one, ε, μ and η are those of all, and its charge has what its own cost."""
     others: dict[str, Any] = {
         **{"epsilon": 1.1, "mu": 0.3, "eta": 0.5, "delta": 1e-6, "date": "2020-01-02T03:04:05+00:00"},
         **{"method": "dp-fc", "adjacency": "replace-one", "unit": "person"},
     }
     own = ("epsilon", "mu", "eta")
-    for number in (1, 2):
-        card = shelf.card(number)
-        forged = [{name: other} for name, other in others.items() if number == 1 or name not in own]
-        forged += [{"facts": card["facts"] | {"n": 121}}, {"features": card["features"] | {"split": "test"}}]
-        assert shelf.found(card)["ledger"] == "ok"
-        for changed in (*forged, {"claim": "research", **dict.fromkeys((*own, "delta"))}):
-            assert shelf.found(card | changed)["ledger"] == "contradicts", changed
+    card = shelf.card()
+    forged = [{name: other} for name, other in others.items()]
+    forged += [{"facts": card["facts"] | {"n": 121}}, {"features": card["features"] | {"split": "test"}}]
+    assert shelf.found(card)["ledger"] == "ok"
+    for changed in (*forged, {"claim": "research", **dict.fromkeys((*own, "delta"))}):
+        assert shelf.found(card | changed)["ledger"] == "contradicts", changed
 
 
 @pytest.mark.usefixtures("heads")
@@ -369,7 +363,7 @@ def test_the_releases_of_the_charge_are_those_of_the_card(shelf: Made) -> None:
 
 
 def test_a_card_names_a_charge_that_the_ledger_has_and_its_own(shelf: Made) -> None:
-    last, every = shelf.book.charges[2].id, {"ledger", "SHA-256", "start in the ledger", OTHERS}
+    last, every = shelf.book.charges[2].id, {"ledger", "SHA-256", OTHERS}
     before = shelf.book.until(last).facts[:-1]
     no_charge = next(fact.id for fact in shelf.book.facts if not isinstance(fact, Charge))
     for named, facts in ((last, before), ("0" * 32, ()), (no_charge, ())):
@@ -392,56 +386,6 @@ def test_the_digest_of_the_charge_is_that_of_the_file(shelf: Made) -> None:
         ([fact for fact in shelf.facts() if getattr(fact, "charge", None) != own], "contradicts"),
     ):
         assert shelf.found(shelf.card(), *facts)["SHA-256"] == result
-
-
-# A head that continues another one
-
-
-def test_a_continued_head_has_the_releases_of_the_heads_that_it_started_from(shelf: Made) -> None:
-    """Its charge has its own releases alone. What the others cost stands in theirs. The card names one of them."""
-    what = "start in the ledger"
-    assert what not in shelf.found(shelf.card())
-    for number in (2, 3):
-        assert shelf.found(shelf.card(number))[what] == "ok"
-        for release in range(3 * (number - 1)):
-            forged = shelf.card(number)
-            forged["plan"][release]["sigma"] *= 2
-            assert shelf.found(forged).items() >= {"ledger": "ok", what: "contradicts"}.items()
-
-
-def test_each_charge_counts_once_as_a_whole_and_others_may_lie_between(shelf: Made) -> None:
-    a, b, c = 2.0, 3.0, 5.0
-    release: dict[str, Any] = {"kind": "gram", "shape": [3, 3], "rate": 1.0, "times": 1}
-    facts = list[Fact]()
-    for number, sigmas in enumerate([[a], [c], [a, b], [b, b], [c], [a], [a]], start=1):
-        mu = hypot(*(1 / sigma for sigma in sigmas))
-        releases = tuple({**release, "sigma": sigma, "share": 1 / len(sigmas)} for sigma in sigmas)
-        # The last one is of another set.
-        charge = a_charge(f"{number // 7}" * 32, epsilon_for(mu, DELTA, ETA), mu=mu, releases=releases)
-        facts += [charge, Outcome(by="me", charge=charge.id, state="written", head="h", sha256=f"{number}" * 64)]
-    charges = [fact.id for fact in facts if isinstance(fact, Charge)]
-
-    def found(*parts: list[float], last: int, charge: int = 6) -> str:
-        card, sigmas = shelf.card(2), [sigma for part in parts for sigma in part]
-        card["plan"] = [{**release, "sigma": sigma, "share": 0.1} for sigma in (*sigmas, a)]
-        card["public_head"] |= {"releases": len(sigmas), "sha256": f"{last}" * 64}
-        card["ledger"]["charge"] = charges[charge - 1]
-        return shelf.found(card, *facts)["start in the ledger"]
-
-    assert found([a], last=1) == found([c], [b, b], last=4) == found([a], [a, b], [c], last=5) == "ok"
-    for parts, last in (
-        (([a], [a]), 1), (([a, b], [a, b]), 3), (([b], [b, b]), 4), (([b], [c]), 5), (([c], [a]), 1), (([b, a, b],), 3),
-        (([a],), 2), (([a],), 6),
-    ):  # fmt: skip
-        assert found(*parts, last=last) == "contradicts"
-    assert found([a], last=1, charge=7) == "contradicts", "they are of another set"
-
-
-def test_the_head_that_a_training_started_from_is_of_a_charge_before(shelf: Made) -> None:
-    own = [fact for fact in shelf.book.facts if shelf.book.charges[0].id in (fact.id, getattr(fact, "charge", None))]
-    later = [*(fact for fact in shelf.book.facts if fact not in own), *own]
-    for facts in (shelf.facts(sha256="0" * 64), later):
-        assert shelf.found(shelf.card(2), *facts)["start in the ledger"] == "contradicts"
 
 
 # What the card says of other trainings

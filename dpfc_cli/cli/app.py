@@ -25,7 +25,7 @@ import typer
 
 from dpfc_cli import points, progress
 from dpfc_cli.cli import stop
-from dpfc_cli.cli.help import Command, Group
+from dpfc_cli.cli.help import Command, Group, plain
 from dpfc_cli.cli.typed import flag_named, typed
 from dpfc_cli.errors import Code, UserError, notes, printable, unwritable
 from dpfc_cli.folders import cache_folder
@@ -37,12 +37,11 @@ app = typer.Typer(
     cls=Group,
     help="Train an image classifier on sensitive pictures with a proof of differential privacy.",
     no_args_is_help=True,
-    # Help is our own (`help`); errors look as `display.fail` shows them.
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
     # Locals would be private features.
     pretty_exceptions_enable=False,
     pretty_exceptions_show_locals=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Start with: dpfc extract digits; dpfc train --epsilon 1; dpfc evaluate. Options: dpfc train --help",
 )
 COMMANDS = {
@@ -52,9 +51,9 @@ COMMANDS = {
 }
 """The commands of the core, each with its module in `dpfc_cli.cli`. Others are added by `dpfc.commands`."""
 COMMON: dict[str, Any] = {
-    "quiet": typer.Option("--quiet", "-q", help="Show only results, warnings and errors."),
-    "verbose": typer.Option("--verbose", "-v", help="Show the traceback of a defect."),
-    "as_json": typer.Option("--json", help="Print one JSON object, also of an error."),
+    "quiet": typer.Option("--quiet", "-q", metavar="", help="Show only results, warnings and errors."),
+    "verbose": typer.Option("--verbose", "-v", metavar="", help="Show the traceback of a defect."),
+    "as_json": typer.Option("--json", metavar="", help="Print one JSON object, also of an error."),
 }
 """Options that may stand before the command or after it."""
 _before: dict[str, bool] = {}
@@ -73,7 +72,7 @@ def _common(
     verbose: Annotated[bool, COMMON["verbose"]] = False,
     as_json: Annotated[bool, COMMON["as_json"]] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", metavar="", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     _before.update(quiet=quiet, verbose=verbose, as_json=as_json)
@@ -134,8 +133,9 @@ def command(
         parameters += [_hidden(each) for each in COMMON if each not in own]
         shown.__signature__ = inspect.Signature(parameters)
         shown.__annotations__ = {each.name: each.annotation for each in parameters}
-        short = re.split("[.:]", inspect.getdoc(function) or "")[0] + "."
-        app.command(name, cls=Command, short_help=short, rich_help_panel=panel)(guarded)
+        said = plain(inspect.getdoc(function) or "")
+        short = re.split("[.:]", said)[0] + "."
+        app.command(name, cls=Command, help=said, short_help=short, rich_help_panel=panel)(guarded)
         return function
 
     return register

@@ -19,7 +19,7 @@ from dpfc_cli import progress
 from dpfc_cli.cli import stop
 from dpfc_cli.errors import UserError, printable, spelled
 from dpfc_cli.show import terminal
-from dpfc_cli.show.document import Document, Facts, page
+from dpfc_cli.show.document import Document, Rows, page
 from dpfc_cli.show.terminal import text
 
 out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
@@ -40,7 +40,7 @@ def show(document: Document, full: bool = True) -> None:
 
 
 def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    show(page(title, Facts(rows)))
+    show(page(title, Rows(rows)))
 
 
 def begin(as_json: bool, silent: bool) -> None:

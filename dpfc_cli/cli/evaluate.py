@@ -36,7 +36,7 @@ def evaluate(
             "The heads' files, their names in ./heads, or hf:OWNER/NAME. Several are compared, each with the "
             "first. Default: the newest private one in ./heads.",
             argument=True,
-            metavar="HEAD...",
+            metavar="HEAD",
         ),
     ] = None,
     features: Annotated[

@@ -10,7 +10,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.request import SOURCES, Extraction
 from dpfc_cli.options import Option, declared
 from dpfc_cli.progress import show
-from dpfc_cli.show.document import Block, Document, Facts, Section
+from dpfc_cli.show.document import Block, Document, Rows, Section
 
 if TYPE_CHECKING:
     from dpfc_cli.extraction.fetching import Needed
@@ -64,13 +64,13 @@ def show_needed(
         return
     rows = [(of, "here" if here else "missing") for of, here in state.items()]
     found = [(what, ", ".join(f"{split} {n:,}" for split, n in splits.items())) for what, splits in counts.items()]
-    blocks: list[Block] = [Facts(found, title="Nothing is wrong with the pictures")] if found else []
-    blocks += [Facts(rows or [("all", "here: nothing comes from the network")], title="What it needs")]
+    blocks: list[Block] = [Rows(found, title="Nothing is wrong with the pictures")] if found else []
+    blocks += [Rows(rows or [("all", "here: nothing comes from the network")], title="What it needs")]
     for of, each in files:
         if not state[of]:
             facts = [("address", url) for url in each.urls]
             facts += [] if each.size is None else [("bytes", f"{each.size:,}")]
             facts += [] if each.sha256 is None else [("SHA-256", each.sha256)]
             facts.append(("put it at", str(each.place)))
-            blocks.append(Facts(facts, title=f"{each.place.name}, of {of}"))
+            blocks.append(Rows(facts, title=f"{each.place.name}, of {of}"))
     display.show(Document(title="", sections=[Section("", blocks)]))

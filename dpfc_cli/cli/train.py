@@ -14,7 +14,7 @@ from dpfc_cli.cli.typed import feature_set, head_named, tell_ledger, with_sets
 from dpfc_cli.errors import UserError, conflict, counted, parameter
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.options import Option
-from dpfc_cli.show.document import Document, Facts, Section
+from dpfc_cli.show.document import Document, Rows, Section
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import RUN, Request
 
@@ -163,7 +163,7 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     from dpfc_cli.trust import statement
 
     calibrated = checked.calibrated
-    claimed, releases = calibrated.head_claim
+    claimed, releases = calibrated.claimed, calibrated.releases
     options = calibrated.method.in_force(calibrated.options, calibrated.mechanism is not None)
     after = checked.after
     if as_json:
@@ -190,14 +190,13 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     if claimed is None:
         rows += statement.brief({"claim": calibrated.claim})
     else:
-        both = "" if calibrated.before is None else ", of both trainings together"
-        rows.append(("guarantee", rounding.cost(claimed.epsilon, claimed.delta) + both))
+        rows.append(("guarantee", rounding.cost(claimed.epsilon, claimed.delta)))
         rows.append(("spent before", checked.account.summed(claimed.delta)))
         rows.append(("spent with this", after.summed(claimed.delta)))
         said = shown.left(after, claimed.delta, checked.charge)
         rows += [] if said is None else [("then", said)]
     plan = statement.released(releases, {"claim": calibrated.claim, "unit": calibrated.facts.unit})
-    sections = [Section("", [Facts(rows)]), *(replace(each, title="What would be released") for each in plan)]
+    sections = [Section("", [Rows(rows)]), *(replace(each, title="What would be released") for each in plan)]
     display.show(Document(title="Nothing was charged. This training would be", sections=sections), full)
 
 

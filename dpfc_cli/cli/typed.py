@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from dpfc_cli.cli.help import plain
 from dpfc_cli.errors import UserError, conflict, parameter, spelled
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 from dpfc_cli.options import HEAD, Option, Options, declared, of_type
@@ -37,8 +38,8 @@ UNITS = {
 
 JSON = Option("Print one JSON object.", flags=("--json",))
 """Of every command with a result."""
-_HEADS, _SETS = ("HEAD", "HEAD..."), ("SET", "SOURCE", "PUBLIC_SET")
-"""What stands for the name of a head, and of a feature set."""
+_SETS = ("SET", "SOURCE", "PUBLIC_SET")
+"""What stands for the name of a feature set."""
 NEWEST = Option(f"{HEAD} Default: the newest private.", argument=True, metavar="HEAD")
 """Of commands that take a head."""
 
@@ -71,14 +72,14 @@ class Typed(NamedTuple):
         hint = str if self.reader is not None else hint
         if optional and said.kind != "switch":
             hint = hint | None
-        text = spelled(said.text, spell)
+        text = plain(spelled(said.text, spell))
         names = names_of(said)
         if said.argument:
             info: Any = typer.Argument(help=text, metavar=said.metavar or self.name.upper(), autocompletion=names)
         else:
             flags = said.flags or (flag_named(self.name),)
             panel = said.group or None
-            shown = said.metavar or metavar or None
+            shown = said.metavar or metavar
             info = typer.Option(*flags, help=text, metavar=shown, rich_help_panel=panel, autocompletion=names)
         default = False if optional and said.kind == "switch" else self.default
         default = inspect.Parameter.empty if default is MISSING else default
@@ -173,13 +174,13 @@ def names_of(said: Option) -> Callable[[str], list[str]] | None:
     """What gives a shell the names that begin so, of an option whose values have names; None for others. Where it gets
     no name, a shell completes files.
     """
-    if not said.choices and said.kind != "set" and said.metavar not in (*_HEADS, *_SETS):
+    if not said.choices and said.kind != "set" and said.metavar not in ("HEAD", *_SETS):
         return None
 
     def known() -> Iterable[str]:
         if said.choices:
             return said.choices
-        if said.metavar in _HEADS:
+        if said.metavar == "HEAD":
             return (path.stem for path in heads_folder().glob("*.safetensors"))
         return (path.parent.name for path in features_folder().glob("*/manifest.json"))
 

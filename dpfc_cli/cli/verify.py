@@ -10,7 +10,7 @@ from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
 from dpfc_cli.errors import counted, missing, parameter
 from dpfc_cli.heads.signature import Checking
-from dpfc_cli.show.document import Facts, page
+from dpfc_cli.show.document import Rows, page
 
 
 @command("verify", Checking, panel="Pictures and heads")
@@ -62,7 +62,7 @@ def verify(
         digest, limits = ("SHA-256 of the file", found.sha256), ("cannot be proved", "; ".join(found.unproved))
         left = f" (not checked: {', '.join(unknown)})" if unknown else ""
         age = [("newest row", book.newest)] if book else []
-        told = Facts([claimed, *(rows if full else short), digest, *age, limits])
+        told = Rows([claimed, *(rows if full else short), digest, *age, limits])
         now = accounts.brief(account, book, delta) if account and book else []
         display.show(page(f"{outcome}{left}: head {shown(found.path)}", told, *now))
     if wrong:

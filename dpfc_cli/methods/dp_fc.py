@@ -76,7 +76,7 @@ def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given
     decides, so the learning rate compensates for other values of T and C_g. Without noise and clipping η = 8 is stable,
     and 64 oscillates.
 
-    gradient_clip: 0.14 is better than 0.36 in 21 of 72 cells of docs/accuracy.md, and 0.9 is better in 10.
+    gradient_clip: 0.14 is better than 0.36 in 21 of 72 cells of bench/tables/accuracy.md, and 0.9 is better in 10.
     """
     computed = {"learning_rate": 8.0, "damping": 5e-4, "gradient_clip": 1.0}
     if noise is not None:

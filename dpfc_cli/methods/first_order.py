@@ -35,9 +35,9 @@ ADAM_RATE = 0.4
 """The default learning rate η of Adam at T = 10. For ten times as many steps each step is half as long. The steps of
 Adam have a length of their own, which does not depend on the length of the gradients. So more steps lead further, while
 the distance that noise moves θ, η·√T, hardly grows. At T = 10 no other rate of a grid in factors of 3 is better on
-average (docs/reproduction.md). At T = 100 the default is 0.2. There, on the features of CIFAR and on three synthetic
-sets at ε = 0.1, 1 and 8, a rate of 0.4 is up to 3 points worse and 1.4 better, and 0.13 is up to 4 points worse and 0.9
-better.
+average (bench/tables/reproduction.md). At T = 100 the default is 0.2. There, on the features of CIFAR and on three
+synthetic sets at ε = 0.1, 1 and 8, a rate of 0.4 is up to 3 points worse and 1.4 better, and 0.13 is up to 4 points
+worse and 0.9 better.
 """
 
 

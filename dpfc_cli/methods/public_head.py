@@ -7,8 +7,7 @@ inner product of its vector and the record. `dp-whitened` adds these scores to w
 **A start needs no new sensitivity.** Weights, biases and the steps of the classes are functions of public vectors, of
 public facts and of answers that were released anyway. The queries, their order, their noise and the bound on one record
 are the same with every start, for each bound holds for every θ, biases included. The steps are no part of a query. So
-the plan, the proofs and the accounting do not know of a start. (If the vectors are those of a private head, they are
-answers of its training, and the new head claims these, too: `training.calibrate.Calibrated.head_claim`.)
+the plan, the proofs and the accounting do not know of a start.
 
 **How far it is trusted is read off the first gradients,** which are released in any case. They are taken at weights
 that do not hold the start, so nothing need be known of what the start itself would change. There the negative gradient

@@ -14,7 +14,7 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import known_set
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.options import Option
-from dpfc_cli.show.document import Block, Facts, Table, Words
+from dpfc_cli.show.document import Block, Rows, Table, Words
 
 PLANNED = (
     "This sum is a guarantee if the trainings were planned in advance. If later ones were chosen by looking at earlier "
@@ -100,7 +100,7 @@ def brief(account: Account, ledger: Ledger, delta: float) -> list[Block]:
     rows.append(("sets", ", ".join(dict.fromkeys(row[0] for row in sets.rows))))
     said = whose(account)
     return [
-        Facts(rows, title=f"Spent on {said}"),
+        Rows(rows, title=f"Spent on {said}"),
         *([Words(SQUARES)] if len(account.private) > 1 or (account.private and binding) else []),
         *([Words(SPLITS)] if len(account.counted(account.unit)) < len(account.private) else []),
         *(Words(f"{said}: {each}.", strong=True) for each in not_in(account)),

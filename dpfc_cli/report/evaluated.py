@@ -20,7 +20,7 @@ from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON
 from dpfc_cli.reading import readable
 from dpfc_cli.schema import Check, among, either, fault, null, number, record, text, whole
 from dpfc_cli.schema import each as listed
-from dpfc_cli.show.document import Block, Document, Facts, Section, Table, Words
+from dpfc_cli.show.document import Block, Document, Rows, Section, Table, Words
 from dpfc_cli.trust.statement import SEEDED, brief, claimed
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ _NO_CLASSES = (
 
 def one(path: Path, card: Mapping[str, Any], features: FeatureSet, result: "Evaluation") -> Document:
     claim, *more = brief(card)
-    rest = Facts([("method", str(card["method"])), *more], full=True)
+    rest = Rows([("method", str(card["method"])), *more], full=True)
     sections = [Section("", [*warned(result.warnings), *exact(result, features, [claim]), rest])]
     if result.confusions is not None:
         sections.append(Section("", [_confusions(result)], full=True))
@@ -153,14 +153,14 @@ def released(figures: Mapping[str, Any], more: Sequence[tuple[str, str]] = ()) -
     rows.append((f"{unit}s, about", f"{n:,}"))
     rows.append(("this cost", f"{rounding.cost(figures['epsilon'], figures['delta'])} for one {unit} of that split"))
     if classes is None:
-        return [Facts([*rows, *more]), Words(_NO_CLASSES)]
+        return [Rows([*rows, *more]), Words(_NO_CLASSES)]
     shown = [(c["class"], c["n"], c["top1"], c["interval"]) for c in classes]
-    return [Facts([*rows, *more]), _by_class(shown, "top-1", f"{unit}s, about")]
+    return [Rows([*rows, *more]), _by_class(shown, "top-1", f"{unit}s, about")]
 
 
 def exact(result: "Evaluation", features: FeatureSet, more: Sequence[tuple[str, str]] = ()) -> list[Block]:
     """The accuracies, beside what guesses would reach, and the classes. more: facts beside them."""
-    return [Facts([*figures_rows(result), *_records(result, features), *more]), classes(result)]
+    return [Rows([*figures_rows(result), *_records(result, features), *more]), classes(result)]
 
 
 def warned(warnings: Sequence[str]) -> list[Block]:
@@ -251,7 +251,7 @@ def _reliability(result: "Evaluation") -> list[Block]:
         for each in (found.probability, result.top1, found.error, found.by_chance)
     )
     bins = f"expected calibration error in {len(found.bins)} bins of one width {error}, by chance alone {chance}"
-    facts = Facts([("probabilities", f"{mean} on average, where {right} are right; {bins}")])
+    facts = Rows([("probabilities", f"{mean} on average, where {right} are right; {bins}")])
     rows = []
     for each in found.bins:
         if each.right is None or each.probability is None:

@@ -31,7 +31,7 @@ class Points(Block):
 
 
 @dataclass(frozen=True)
-class Facts(Block):
+class Rows(Block):
     """Names with what is said of them."""
 
     rows: Sequence[tuple[str, str]]
@@ -102,7 +102,7 @@ class Document:
     @property
     def facts(self) -> dict[str, str]:
         blocks = [block for section in self.sections for block in section.blocks]
-        return {name: said for block in blocks if isinstance(block, Facts) for name, said in block.rows}
+        return {name: said for block in blocks if isinstance(block, Rows) for name, said in block.rows}
 
     @property
     def short(self) -> "Document":
@@ -149,7 +149,7 @@ class Told:
 
 
 class Values(dict[str, Any], Told):
-    """Facts by name. A notebook shows them as a table."""
+    """Values by name. A notebook shows them as a table."""
 
     def told(self) -> dict[str, str]:
         # Floats are ε, δ and μ.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dpfc_cli.errors import printable
-from dpfc_cli.show.document import Block, Code, Curve, Document, Facts, Points, Section, Table, Words
+from dpfc_cli.show.document import Block, Code, Curve, Document, Points, Rows, Section, Table, Words
 
 _SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|~$@&^]")
 """What begins something in Markdown, in HTML inside it, or in what sites add (@names, $formulas$, links)."""
@@ -49,7 +49,7 @@ def _block(block: Block) -> str:
             return f"**{escaped(block.text)}**" if block.strong else escaped(block.text)
         case Points():
             return "\n".join(f"- {escaped(each)}" for each in block.texts)
-        case Facts():
+        case Rows():
             return _titled(block.title, _table(("", ""), block.rows, 2))
         case Table():
             return _titled(block.title, _table(block.columns, block.rows, block.left))

@@ -12,7 +12,7 @@ from rich.table import Table as Drawn
 from rich.text import Text
 
 from dpfc_cli.errors import printable
-from dpfc_cli.show.document import Block, Code, Curve, Document, Facts, Points, Table, Words
+from dpfc_cli.show.document import Block, Code, Curve, Document, Points, Rows, Table, Words
 
 GAP = 2
 """Spaces between columns."""
@@ -52,7 +52,7 @@ def _write(block: Block, console: Console, warn: Callable[[str], None]) -> None:
         case Points():
             for each in block.texts:
                 console.print(text(f"- {each}"))
-        case Facts():
+        case Rows():
             _title(block.title, console)
             _facts(block.rows, console)
         case Table():

@@ -19,7 +19,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Plan
 from dpfc_cli.privacy.queries import ClassSums, sensitivity
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.trust.claims import epsilon_of, large_delta
+from dpfc_cli.trust.claims import large_delta
 from dpfc_cli.trust.statement import SEEDED
 
 SECONDS = 2.6e-10
@@ -81,42 +81,14 @@ class Calibrated(Planned):
     """What a training will release, with how much noise, and what it will claim.
 
     given: the options that the user set; options: all of them. tuning: what the card says of public records that
-    options were chosen on. before: the card of the private head that the training starts from, if it does
-    (`head_claim`). federation: what the card says of the plan, if other sites train the same head.
+    options were chosen on. federation: what the card says of the plan, if other sites train the same head.
     """
 
     method: AnyMethod
     given: Mapping[str, Any]
     options: Any
     tuning: Mapping[str, Any] | None = None
-    before: Mapping[str, Any] | None = None
     federation: Mapping[str, Any] | None = None
-
-    @property
-    def head_claim(self) -> tuple[Guarantee | None, list[dict[str, Any]]]:
-        """What the head claims, and the releases that it depends on: those of the head that it started from, then its
-        own. The guarantee is None where nothing is claimed. Shares are parts of the budget of all releases together.
-
-        A head that started from a private one depends on the answers of both trainings. Given the first head, the
-        second training is what it is for any other start, so its own cost is that of its own releases. Both together
-        cost what all their releases cost, because composition allows each release to depend on the answers before it
-        (Dong, Roth and Su 2022, Theorem 3.2). The ledger has a charge for the first head, and is charged for the new
-        releases alone.
-
-        The noise may not depend on the answers. If it was chosen by looking at the first head, the claim is that of a
-        cap which was fixed before (`ledger.caps`). Only the operator knows this, so the statement says it.
-        """
-        own, before, releases = self.claimed, self.before, self.releases
-        if own is None or before is None:
-            return own, releases
-        total = before["mu"] ** 2 + own.mu**2
-        made = [
-            {**release, "share": release["share"] * mu**2 / total}
-            for mu, part in ((before["mu"], before["plan"]), (own.mu, releases))
-            for release in part
-        ]
-        eta = before["eta"] + own.eta
-        return Guarantee(epsilon=epsilon_of(made, own.delta, eta), delta=own.delta, mu=total**0.5, eta=eta), made
 
 
 def calibrate(

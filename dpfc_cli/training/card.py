@@ -73,7 +73,7 @@ def charge_of_training(
     calibrated: "Calibrated", features: FeatureSet, head: str, by: str, purpose: str | None
 ) -> Charge:
     """What a training charges. Equal trainings have the same digest, whoever makes them and whatever for."""
-    computed = (calibrated.options, calibrated.facts, calibrated.tuning, calibrated.before, calibrated.releases)
+    computed = (calibrated.options, calibrated.facts, calibrated.tuning, None, calibrated.releases)
     said = (calibrated.method.name, calibrated.method.source, calibrated.claimed, calibrated.federation)
     noise, manifest = calibrated.privacy.seed, features.manifest
     digest = digest_of(manifest.id, manifest.fingerprint, noise, *computed, *said)
@@ -168,8 +168,7 @@ def card_with(
     what is public the card says where it came from; its arrays are no option. Of the solution it says only whether a
     training without noise reached its optimum, and how far a public start was trusted, class by class.
     """
-    facts = calibrated.facts
-    claimed, releases = calibrated.head_claim
+    facts, claimed = calibrated.facts, calibrated.claimed
     options, holds = calibrated.options, calibrated.method.public
     public = options.public if "public" in holds else None
     start = options.public_head if "public_head" in holds else None
@@ -188,7 +187,7 @@ def card_with(
             **{"n": facts.n, "m": facts.m, "d": facts.d, "k": facts.k, "origin": origin},
             **({} if facts.rows is None else {"records": facts.rows}),
         },
-        "plan": releases,
+        "plan": calibrated.releases,
         "classes": list(classes),
         "features": {**features, "split": SPLIT},
         "versions": {"dpfc": __version__},
@@ -236,7 +235,7 @@ def path_of(calibrated: "Calibrated", features: FeatureSet, out: Path | None, fo
     """
     claim = calibrated.claim
     if out is None:
-        guarantee, suffix = calibrated.head_claim[0] or calibrated.guarantee, heads.SUFFIXES[claim]
+        guarantee, suffix = calibrated.guarantee, heads.SUFFIXES[claim]
         asked = f"-eps{rounded_up(guarantee.epsilon, 4)}" if guarantee else ""
         asked += f"-seed{calibrated.privacy.seed}" if claim == "research" else ""
         # A set that was made elsewhere may have any name.

@@ -7,10 +7,8 @@ A file of class vectors is one of these:
 - .safetensors with the tensor `vectors`, and in its metadata `classes`, a JSON list of names;
 - .npy with one vector for each class of the feature set, in the set's order.
 
-Whoever names it asserts that it is public: nothing in it may depend on records that must be protected.
-
-One file is allowed that is not public: a private head of the same records that their ledger was charged for. The new
-head then claims what both trainings cost together (`whole`).
+Whoever names it asserts that it is public: nothing in it may depend on records that must be protected. A private head
+is refused: what it cost would not be in the claim of the new one.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,9 +30,7 @@ from dpfc_cli.heads.head import Head, located
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.methods.public_head import PublicHead, directions
 from dpfc_cli.methods.whitened import doubt
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON
 from dpfc_cli.privacy.chain import Linear
-from dpfc_cli.rounding import rounded_up
 from dpfc_cli.sources.classes import by_name
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.public import check_method, recipe, was_on
@@ -42,14 +38,14 @@ from dpfc_cli.training.request import SPLIT
 
 HIDDEN = 0.05
 """Above this standard deviation of the agreement a start that is wrong as a whole may be taken for a good one: at 0.1
-random vectors cost up to 7 points, and reversed ones up to 23 (docs/whitening.md). Wrong vectors of some classes may be
-missed below it, too: hence `REMARK`, at any noise.
+random vectors cost up to 7 points, and reversed ones up to 23 (docs/extensions/starts.md). Wrong vectors of some
+classes may be missed below it, too: hence `REMARK`, at any noise.
 """
 REMARK = (
     "Some vectors may be wrong, and the training may not notice it. Score them class by class on public records before "
     "(zero-shot)."
 )
-"""Said of every start that is not a head of these records."""
+"""Said of every start."""
 _MODEL = {"model": schema.among(BACKBONES)}
 _TEXT = schema.record({**_MODEL, "source": schema.among(["text"]), "prompts": schema.each(schema.text, 1)})
 _CLASSIFIER = schema.record({**_MODEL, "source": schema.among(["classifier"]), "classifier": schema.whole(1)})
@@ -74,14 +70,12 @@ def begin(calibrated: Calibrated, private: FeatureSet, given: Path | str, book: 
     """The same training from a public start. Plan and guarantee stay.
 
     given: a file of class vectors, or the name of a head. book: the ledger of the private records. UserError: the
-    method has no use for a start, the file cannot be read, it does not fit the features, it was made of the private
-    records and not charged for, or both trainings together have no ε that can be claimed.
+    method has no use for a start, the file cannot be read, it does not fit the features, or it is a head of records
+    that must be protected.
     """
     check(calibrated)
-    known, before = vectors_for(private.classes, private.dim, given, (private, book))
-    begun = replace(calibrated, options=replace(calibrated.options, public_head=known), before=before)
-    _check_together(begun)
-    return begun
+    known = vectors_for(private.classes, private.dim, given, (private, book))
+    return replace(calibrated, options=replace(calibrated.options, public_head=known))
 
 
 def check(calibrated: Calibrated) -> None:
@@ -111,33 +105,13 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
     return said
 
 
-def _check_together(begun: Calibrated) -> None:
-    """UserError where a private head cannot be continued with this training."""
-    own, before = begun.claimed, begun.before
-    if before is None:
-        return
-    if own is None:
-        why, remedy = "It is a private head, and this training has no guarantee", "Train without a seed, or start from"
-    elif before["unit"] != begun.facts.unit:
-        why, remedy = f"It protects one {before['unit']}, and this training one {begun.facts.unit}", "Start from"
-    elif before["adjacency"] != begun.facts.adjacency:
-        why, remedy = f"It was trained with {before['adjacency']} adjacency", "Use the same adjacency, or start from"
-    elif (together := begun.head_claim[0]) is not None and together.epsilon > LARGEST_EPSILON:
-        why, remedy = (
-            f"Both trainings together spend epsilon = {rounded_up(together.epsilon, 3)}",
-            "Spend less, or start from",
-        )
-    else:
-        return
-    raise _private(begun.options.public_head.origin["name"], f"{why}.", f"{remedy} class vectors that are public.")
-
-
 def vectors_for(
     classes: tuple[str, ...], dim: int, given: Path | str, private: tuple[FeatureSet, Ledger] | None = None
-) -> tuple[PublicHead, Mapping[str, Any] | None]:
-    """Class vectors for these classes, of so many dimensions. If they are a private head of the same records, its card,
-    too. private: the private records and their ledger. UserError: see `begin`; or it is a head, and no private record
-    is at hand: nobody here could say of which records it is.
+) -> PublicHead:
+    """Class vectors for these classes, of so many dimensions.
+
+    private: the private records and their ledger. UserError: see `begin`; or it is a head, and no private record is at
+    hand: nobody here could say of which records it is.
     """
     path = located(given)
     if not path.is_file():
@@ -163,7 +137,8 @@ def vectors_for(
         # So they are as many as there are names, or classes: what a file declares beyond is not read.
         matched = {row: row for row in range(count)} if names is None else _matched(path, classes, names)
         digest = sha256_of(path)
-        before = None if file.head is None or private is None else _before(file.head, *private, digest)
+        if file.head is not None and private is not None:
+            _check_head(file.head, *private, digest)
         with _whole(path):
             read = file.read()
     if read.dtype.kind not in "fiu":
@@ -190,8 +165,7 @@ def vectors_for(
         "classes": count - len(without),
         "without": without,
     }
-    continued = {} if before is None else {"releases": len(before["plan"]), "asserted": _asserted(before)}
-    return PublicHead(vectors=found, origin={**origin, **file.made, **continued}), before
+    return PublicHead(vectors=found, origin={**origin, **file.made})
 
 
 @contextmanager
@@ -253,13 +227,6 @@ def _made(said: str) -> Mapping[str, Any]:
     return {"made": {"source": origin["source"], "model": origin["model"], "count": count}}
 
 
-def _asserted(card: Mapping[str, Any]) -> list[str]:
-    """What a head took for public, by name, and what the heads that it started from took for public."""
-    start = card.get("public_head", {})
-    sources = (card.get("public_features"), None if "releases" in start else start, card.get("tuning"))
-    return sorted({*start.get("asserted", []), *(source["name"] for source in sources if source)})
-
-
 def _vectors(head: Head, private: FeatureSet) -> np.ndarray:
     """The weights of a head in the space of the features, classes × dimensions."""
     assert head.path is not None
@@ -274,23 +241,26 @@ def _vectors(head: Head, private: FeatureSet) -> np.ndarray:
     return weight.T
 
 
-def _before(head: Head, private: FeatureSet, book: Ledger, digest: str) -> Mapping[str, Any] | None:
-    """The card of a private head of the same records. None for a head of others. UserError where it is neither."""
+def _check_head(head: Head, private: FeatureSet, book: Ledger, digest: str) -> None:
+    """UserError where a head is of records that must be protected: it is private, or was trained on the private ones.
+
+    digest: the SHA-256 of its file.
+    """
     assert head.path is not None
     said, n = head.card["features"], head.card["facts"].get("records", head.card["facts"]["n"])
-    if head.card["claim"] == "private":
-        # The new head will depend on the records of this one. They must be the same, or two guarantees were needed.
-        if all((row.set, row.split) != (private.manifest.id, SPLIT) for row in book.written(digest)):
-            raise _private(
-                head.path.name,
-                f"It is a private head, and '{book.path}' has no charge of its training on this set. What it cost "
-                "would not be in the claim of the new one.",
-            )
-        return head.card
     seen = any(was_on(book, each, private, SPLIT) for each in book.written(digest))
-    if seen or (said["name"], n) == (private.name, private.split(SPLIT).n):
-        raise _private(head.path.name, "It was trained on the private records without privacy.")
-    return None
+    if head.card["claim"] == "private":
+        why = "It is a private head, and what it cost would not be in the claim of the new one."
+    elif seen or (said["name"], n) == (private.name, private.split(SPLIT).n):
+        why = "It was trained on the private records without privacy."
+    else:
+        return
+    raise UserError(
+        f"The training cannot start from {quoted(head.path.name)}. {why}",
+        "Start from class vectors, or from a head that was trained on public records without noise.",
+        code="private-records",
+        parameter="public_head",
+    )
 
 
 def _matched(path: Path, classes: tuple[str, ...], names: tuple[str, ...]) -> dict[int, int]:
@@ -312,13 +282,4 @@ def _unfit(path: Path, why: str, **fields: Any) -> UserError:
         "Give vectors over the features of the private set, with the names of its classes.",
         parameter="public_head",
         **fields,
-    )
-
-
-def _private(name: str, why: str, remedy: str = "") -> UserError:
-    return UserError(
-        f"The training cannot start from {quoted(name)}. {why}",
-        remedy or "Start from class vectors, or from a head that was trained on public records without noise.",
-        code="private-records",
-        parameter="public_head",
     )

@@ -102,8 +102,7 @@ class Training(Noisy):
     public_head: Path | str | None = option(
         "Public class vectors over the same features: .npz, .safetensors or .npy, or a head of public records. The "
         "training starts from them, at no cost in privacy. This helps where epsilon is small or classes have few "
-        "records (dp-whitened). A private head of the same records continues its training: the new head then claims "
-        "what both cost.",
+        "records (dp-whitened).",
         METHOD,
         metavar="FILE",
     )

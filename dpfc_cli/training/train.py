@@ -37,8 +37,7 @@ def plan(request: Request, observer: Observer) -> Checked:
     said = [*warnings_of(calibrated), *(text for each in known.values() for text in public.warnings_of(each))]
     if request.public_head is not None:
         said += public_start.warnings_of(calibrated)
-        if calibrated.before is None:
-            observer.say(public_start.REMARK)
+        observer.say(public_start.REMARK)
     said += [] if trials is None else tuning.warnings_of(trials)
     if informing is not None:
         stage = "Reading the public features"

@@ -81,8 +81,6 @@ _SOMETIMES: dict[str, Check] = {
         made=_MADE,
         trusted=number(0, 1),
         doubted=each(text),
-        releases=whole(1),
-        asserted=each(text),
     ),
     "method_source": closed({"package": text, "sha256": text}),
     "seeded": closed(
@@ -209,8 +207,6 @@ def _counts_fault(card: Mapping[str, Any]) -> str | None:
         return f"its facts do not fit the unit, a {card['unit']}"
     if start is None:
         return None
-    if start.get("releases", 0) >= len(card["plan"]) or ("releases" in start and card["claim"] != "private"):
-        return "it has no releases beside those of the head that it started from, or no claim"
     named = [*start["without"], *start.get("doubted", [])]
     if start["classes"] + len(start["without"]) != len(classes) or len(set(named)) != len(named):
         return "the counts of the classes of its start are not those of the card"
@@ -240,7 +236,7 @@ def _others_fault(card: Mapping[str, Any]) -> str | None:
         return f"there is no {kind} training among them, not even this one"
     if not private and spent is not None:
         return "an epsilon of all trainings is stated for a head that claims none"
-    if not private or spent is None or same_epsilon(spent, own) or "releases" in card.get("public_head", {}):
+    if not private or spent is None or same_epsilon(spent, own):
         return None
     if spent < own:
         return f"together they spent epsilon = {rounding.epsilon(spent)}, less than this one alone"
@@ -263,28 +259,22 @@ def _releases(card: Mapping[str, Any], chain: Chain | None) -> Finding:
             return Finding(what=what, result="contradicts", why=why)
         # A head of this version cannot have it, and one of another version may have it.
         return Finding(what=what, result="unknown", why=f"{why}; dpfc {by} may do so, and this is {__version__}")
-    earlier = card.get("public_head", {}).get("releases", 0)
-    more = f"; the first {earlier} are those of the head that it started from, whose method is not stated"
     why = f"{card['method']} with these facts and options makes these {count:,} releases"
-    return Finding(what=what, result="ok", why=why + (more if earlier else ""))
+    return Finding(what=what, result="ok", why=why)
 
 
 def _check_releases(card: Mapping[str, Any], facts: Facts, chain: Chain | None) -> int:
-    """How many releases of its own the training made. ValueError: the method makes others, or another chain."""
-    name, private, earlier = card["method"], card["claim"] != "non-private", card.get("public_head", {}).get("releases")
-    # Those of the private head that it started from come before its own.
-    own: list[dict[str, Any]] = card["plan"][earlier or 0 :]
-    mu = mu_of(own) if private else None
+    """How many releases the training made. ValueError: the method makes others, or another chain."""
+    name, own = card["method"], card["plan"]
+    mu = mu_of(own) if card["claim"] != "non-private" else None
     plan = _planned(card, facts, mu)
     due = plan.described(plan.sigmas(mu) if mu else None)
-    # Where the head started from a private one, the shares are parts of both budgets together.
-    part = (mu / mu_of(card["plan"])) ** 2 if mu else 1.0
-    for i, (release, wanted) in enumerate(zip(own, due, strict=False), start=(earlier or 0) + 1):
-        if not _same(release, wanted, part):
+    for i, (release, wanted) in enumerate(zip(own, due, strict=False), start=1):
+        if not _same(release, wanted):
             raise ValueError(f"release {i} is {_said(release)}; {name} with these options makes {_said(wanted)}")
     if len(own) != len(due):
         raise ValueError(f"{len(own)} kinds of release in a row, where {name} makes {len(due)}")
-    needed = sum(math.prod(r["shape"]) * r["times"] for r in card["plan"]) * ETA_PER_SAMPLE
+    needed = sum(math.prod(r["shape"]) * r["times"] for r in own) * ETA_PER_SAMPLE
     if card["claim"] == "private" and card["eta"] < needed * (1 - 1e-9):
         raise ValueError(f"eta = {card['eta']:.3g} is less than the sampler's distance for these, {needed:.3g}")
     if chain is not None:
@@ -294,7 +284,7 @@ def _check_releases(card: Mapping[str, Any], facts: Facts, chain: Chain | None) 
         norm = card["options"].get("feature_clip")
         if norm is not None and chain != (Clip(norm),):
             raise ValueError(f"the clipping norm of the preprocessing is not feature clip = {norm:g}")
-    return sum(r["times"] for r in own)
+    return sum(int(r["times"]) for r in own)
 
 
 def _facts(card: Mapping[str, Any]) -> Facts:
@@ -343,13 +333,13 @@ def _planned(card: Mapping[str, Any], facts: Facts, mu: float | None) -> Plan:
     return plan
 
 
-def _same(release: Mapping[str, Any], wanted: Mapping[str, Any], part: float) -> bool:
+def _same(release: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     exact = ("kind", "rate", "times")
     return (
         all(release[name] == wanted[name] for name in exact)
         and list(release["shape"]) == list(wanted["shape"])
         and math.isclose(release["sigma"], wanted["sigma"], rel_tol=1e-9)
-        and math.isclose(release["share"], wanted["share"] * part, rel_tol=1e-9)
+        and math.isclose(release["share"], wanted["share"], rel_tol=1e-9)
     )
 
 

@@ -14,7 +14,7 @@ from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, attack, epsilon
 from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.rounding import at_most, cost, delta, epsilon, rounded_down
-from dpfc_cli.show.document import Curve, Document, Facts, Points, Section, Table, Words
+from dpfc_cli.show.document import Curve, Document, Points, Rows, Section, Table, Words
 from dpfc_cli.trust.claims import COMPUTED, is_sampled, large_delta, masked_epsilon
 
 _SEVERAL = {
@@ -89,7 +89,7 @@ def document(
     # Where persons are protected, several of them are no matter of the first screen.
     last = means[1:] if card["unit"] == "person" else []
     first = [*brief(card), *means[: len(means) - len(last)], *_sites(card), *more]
-    sections = [Section("", [Facts(first)]), *promised(card, last)]
+    sections = [Section("", [Rows(first)]), *promised(card, last)]
     sections += [trained(card, sha256), *released(card["plan"], card), others(card)]
     return Document(title=f"Head {named}", sections=sections, values=values)
 
@@ -118,7 +118,7 @@ def promised(card: Mapping[str, Any], more: Sequence[tuple[str, str]]) -> list[S
     rates = [(f"{100 * rate:g} %", at_most(power(card, rate)), f"{100 * rate:g} %") for rate in RATES]
     table = Table(("false alarms", "found, at most", "by chance"), rates, left=0)
     rows = [*more, ("compared", _adjacency(card)), ("accounting", accounting), ("sampler", said)]
-    return [Section("What is promised", [Facts(rows), Words(words), drawn, table], full=True)]
+    return [Section("What is promised", [Rows(rows), Words(words), drawn, table], full=True)]
 
 
 def trained(card: Mapping[str, Any], sha256: str) -> Section:
@@ -140,7 +140,7 @@ def trained(card: Mapping[str, Any], sha256: str) -> Section:
     if "tuning" in card:
         rows.append(("tuned on", _tuned(card["tuning"])))
     rows.append(("made", f"{card['date']}, by dpfc {card['versions']['dpfc']}"))
-    return Section("What was trained", [Facts([*rows, ("SHA-256 of the file", sha256)])], full=True)
+    return Section("What was trained", [Rows([*rows, ("SHA-256 of the file", sha256)])], full=True)
 
 
 def method_rows(method: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -178,7 +178,7 @@ def others(card: Mapping[str, Any]) -> Section:
     if card["claim"] == "private":
         missing = [NOT_COVERED[0], _SEVERAL[card["unit"]], *NOT_COVERED[1:], *[COMPUTED] * ("federation" in card)]
     rows = [("other heads", _others(card)), ("not covered", "; ".join(missing))]
-    return Section("What is not covered", [Facts(rows)], full=True)
+    return Section("What is not covered", [Rows(rows)], full=True)
 
 
 def meaning(card: Mapping[str, Any], groups: Sequence[int] = GROUPS) -> dict[str, Any] | None:
@@ -362,31 +362,17 @@ def _others(card: Mapping[str, Any]) -> str:
 
 
 def _started(card: Mapping[str, Any]) -> tuple[str, str]:
-    known, m = card["public_head"], card["facts"]["m"]
-    label, trusted = "public start", known.get("trusted")
+    known, trusted = card["public_head"], card["public_head"].get("trusted")
     by = _made(known["made"]) if "made" in known else ""
-    said = f"class vectors for {known['classes']:,} of {m:,} classes from {known['name']} (SHA-256 {known['sha256']})"
-    said += f"{by}; "
-    if "releases" in known:
-        label = "started from"
-        asserted = ", ".join(known.get("asserted", []))
-        made = f", made with {asserted}, which the operator asserts to be public" if asserted else ""
-        cap = "" if is_sampled(card["plan"]) else ", or if both stay below a cap that was fixed before"
-        said += (
-            f"this is a private head of the same records{made}; the guarantee and the "
-            "releases are those of both trainings; the guarantee holds if the noise of this training was fixed before "
-            f"that head was looked at{cap}"
-        )
-    else:
-        said += "the operator asserts that they are public"
-    if trusted is None:
-        return label, said
-    said += f"; trusted to {trusted:.0%} by what was released"
+    said = f"class vectors for {known['classes']:,} of {card['facts']['m']:,} classes from {known['name']} "
+    said += f"(SHA-256 {known['sha256']}){by}; the operator asserts that they are public"
+    if trusted is not None:
+        said += f"; trusted to {trusted:.0%} by what was released"
     doubted = known.get("doubted", [])
     if doubted:
         rest = f" and {len(doubted) - 5:,} more" if len(doubted) > 5 else ""
         said += f"; found wrong or of little use for {', '.join(doubted[:5])}{rest}"
-    return label, said
+    return "public start", said
 
 
 def _made(made: Mapping[str, Any]) -> str:

@@ -31,10 +31,10 @@ def test_the_reproduction(results: dict[str, float], tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(reproduction, "load", load)
     monkeypatch.setattr(reproduction, "plot", lambda *_: None)
-    monkeypatch.setattr(reproduction, "DOCS", tmp_path)
+    monkeypatch.setattr(reproduction, "DOCS", tmp_path.parents[1] / "docs")
     made = tmp_path / "reproduction.md"
     reproduction.report(list(CIFAR), results, 5, made)
-    assert made.read_text("utf-8") == (ROOT / "docs/reproduction.md").read_text("utf-8")
+    assert made.read_text("utf-8") == (ROOT / "bench/tables/reproduction.md").read_text("utf-8")
 
 
 def test_a_reproduction_on_other_sets_leaves_the_projects_own_alone(
@@ -73,7 +73,11 @@ def test_the_accuracy(results: dict[str, float], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(accuracy, "load", load)
     wanted = accuracy.Wanted(list(facts), accuracy.UNTUNED, accuracy.TUNED, accuracy.EPSILONS, 5)
     made = "\n".join(accuracy.report(wanted, results)) + "\n"
-    assert made == (ROOT / "docs/accuracy.md").read_text("utf-8")
+    assert made == (ROOT / "bench/tables/accuracy.md").read_text("utf-8")
+    page = (ROOT / "docs/accuracy.md").read_text("utf-8")
+    for part in (accuracy.summary(wanted, results), accuracy.made_up()):
+        assert f"\n\n{chr(10).join(part)}\n\n" in page
+    assert accuracy.verdict(wanted, results) in " ".join(page.split())
 
 
 STARTS = ("cifar100-vit-ti16", "cifar10-vit-ti16-first-1000", "banking77-minilm")
@@ -82,7 +86,7 @@ STARTS = ("cifar100-vit-ti16", "cifar10-vit-ti16-first-1000", "banking77-minilm"
 @pytest.mark.parametrize("data", STARTS)
 def test_the_tables_of_starts(results: dict[str, float], data: str) -> None:
     made = "\n".join(public.table(starts.rows_of(data, None), starts.EPSILONS, 5, results))
-    assert f"\n\n{made}\n\n" in (ROOT / "docs/whitening.md").read_text("utf-8")
+    assert f"\n\n{made}\n\n" in (ROOT / "docs/extensions/starts.md").read_text("utf-8")
 
 
 def test_the_row_of_a_public_start_among_the_first_figures(results: dict[str, float]) -> None:
@@ -97,7 +101,7 @@ def test_the_tables_of_wrong_starts(results: dict[str, float], data: str) -> Non
     rows = starts.rows_of(data, None, Path("folder"), (0.1, 0.5))
     del rows["right"]
     made = "\n".join(public.table(rows, (0.1, 0.5), 5, results))
-    assert f"\n\n{made}\n\n" in (ROOT / "docs/whitening.md").read_text("utf-8")
+    assert f"\n\n{made}\n\n" in (ROOT / "docs/extensions/starts.md").read_text("utf-8")
 
 
 def median_norms(results: dict[str, float]) -> dict[str, float]:
@@ -111,9 +115,10 @@ def median_norms(results: dict[str, float]) -> dict[str, float]:
 def test_the_table_of_forecasts_and_what_a_forecast_says_of_itself() -> None:
     results = forecast.compared(ROOT / forecast.RESULTS, ROOT / cells.RESULTS)
     assert len(results) == len(forecast.PAIRS) * len(forecast.EPSILONS)
-    page = (ROOT / "docs/choosing.md").read_text("utf-8")
+    page = (ROOT / "docs/extensions/planning.md").read_text("utf-8")
     made = "\n".join(forecast.table(results))
-    assert f"\n\n{made}\n\n{forecast.verdict(results)}" in page
+    assert f"\n\n{made}\n\n" in page
+    assert forecast.verdict(results) in " ".join(page.split())
     assert forecast.said(results) == MEASURED
     # The worst comes first, and it is the worst that is said.
     assert f"{abs(results[0].error):.0f}" in MEASURED
@@ -122,7 +127,7 @@ def test_the_table_of_forecasts_and_what_a_forecast_says_of_itself() -> None:
 def test_the_table_of_warnings_against_what_came() -> None:
     found = kept.rows(ROOT / kept.RESULTS)
     made = "\n".join(kept.table(found))
-    assert f"\n\n{made}\n\n" in (ROOT / "docs/choosing.md").read_text("utf-8")
+    assert f"\n\n{made}\n\n" in (ROOT / "docs/extensions/planning.md").read_text("utf-8")
     # It is judged on sets that it was not fitted to.
     for group in (kept.REAL, kept.ASIDE):
         right = [(row.expected < POOR) == (row.kept < POOR) for row in found[group]]
@@ -138,7 +143,8 @@ def test_the_first_figures_that_a_reader_sees_are_trainings_of_the_product() -> 
 
 
 def test_the_tables_of_federations() -> None:
-    page, kept = (ROOT / "docs/federation.md").read_text("utf-8"), federation.Kept(ROOT / federation.RESULTS, None)
-    for table in federation.TABLES:
-        made = "\n".join(table(kept, 5))
-        assert f"\n\n{made}\n" in page
+    page = (ROOT / "docs/extensions/federation.md").read_text("utf-8")
+    kept = federation.Kept(ROOT / federation.RESULTS, None)
+    assert all(f"\n\n{chr(10).join(table(kept, 5))}\n\n" in page for table in federation.TABLES[:2])
+    all_of_it = (ROOT / "bench/tables/federation.md").read_text("utf-8")
+    assert all_of_it.endswith("\n\n" + "\n".join(federation.table_of_all(kept, 5)) + "\n")

@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 import dpfc_cli
-from dpfc_cli import files, rounding
+from dpfc_cli import files
 from dpfc_cli.features.lookup import open_features
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import optimum
-from dpfc_cli.rounding import rounded_up
 from tests.cli.conftest import Dpfc, charges, error_of, heads, one_line
 from tests.support import shards_of
 
@@ -60,25 +59,6 @@ def test_a_dry_run_shows_what_would_be_and_changes_nothing(dpfc: Dpfc, features:
         assert json.loads(json.dumps(told["options"])) == card["options"]
         assert (told["epsilon"], told["delta"]) == (card["epsilon"], card["delta"])
         assert told["head"] == json.loads(trained.stdout)["head"]
-
-
-def test_a_dry_run_of_a_continued_training_shows_the_claim_of_its_head(dpfc: Dpfc, features: Path) -> None:
-    line = ("train", "--epsilon", "1", "--steps", "2")
-    first = json.loads(dpfc(*line, "--json").stdout)["head"]
-    told = json.loads(dpfc(*line, "--public-head", first, "--dry-run", "--json").stdout)
-    shown = " ".join(dpfc(*line, "--public-head", first, "--dry-run").stdout.split())
-    trained = json.loads(dpfc(*line, "--public-head", first, "--json").stdout)
-    card = trained["card"]
-    assert (told["epsilon"], told["releases"]) == (card["epsilon"], card["plan"])
-    assert card["epsilon"] > 1.4
-    assert trained["head"] == told["head"]
-    assert f"eps{rounded_up(card['epsilon'], 4)}" in told["head"]
-    assert rounding.cost(card["epsilon"], 1e-5) in shown
-    assert told["spent_with_this"] == pytest.approx(card["epsilon"])
-    # The ledger is charged for the new training alone.
-    assert [row.epsilon for row in charges()] == [1.0, 1.0]
-    listed = json.loads(dpfc("list", "--json").stdout)["heads"]
-    assert {each["path"]: each["epsilon"] for each in listed} == {first: 1.0, trained["head"]: card["epsilon"]}
 
 
 def test_programs_get_path_digest_card_and_what_is_spent(dpfc: Dpfc, features: Path) -> None:

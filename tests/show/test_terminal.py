@@ -8,7 +8,7 @@ from rich.console import Console
 from dpfc_cli.cli import display
 from dpfc_cli.errors import UserError
 from dpfc_cli.show import terminal
-from dpfc_cli.show.document import Block, Document, Facts, Points, Section, Table, Words, page
+from dpfc_cli.show.document import Block, Document, Points, Rows, Section, Table, Words, page
 
 
 def shown(width: int | None, title: str, *blocks: Block) -> list[str]:
@@ -30,7 +30,7 @@ def test_a_name_is_shown_as_it_is_and_never_taken_for_markup(monkeypatch: pytest
         for lines in (
             shown(width, name, Table((name, "n"), [(name, "1"), (name, "2")])),
             shown(width, name, Table(("class", name), [("a", name), ("b", name)], 2)),
-            shown(width, name, Facts([(name, name), ("b", name)])),
+            shown(width, name, Rows([(name, name), ("b", name)])),
             shown(width, name, Words(name), Points([name])),
         ):
             assert sum(line.count(name) for line in lines) >= 3
@@ -49,7 +49,7 @@ def test_a_name_gives_the_terminal_no_commands(capsys: pytest.CaptureFixture[str
     assert escaped.replace("\\n", "\\x1b") in written
     assert name not in written
     for width in (None, 80):
-        for block in (Table(("class", "n"), [(name, "1")]), Facts([(name, name)]), Words(name), Points([name])):
+        for block in (Table(("class", "n"), [(name, "1")]), Rows([(name, name)]), Words(name), Points([name])):
             text = "\n".join(shown(width, name, block))
             assert escaped in text
             assert name not in text
@@ -101,27 +101,27 @@ def test_what_is_copied_stays_whole_however_narrow_the_terminal_is() -> None:
         text = "\n".join(shown(width, "", Table(("set", "population", "train", "epsilon"), [row], 2)))
         assert name in text
         assert ("epsilon: 1" in text) == (width < 66)
-    assert "f" * 64 in shown(40, "", Facts([("SHA-256 of the file", "f" * 64)]))
+    assert "f" * 64 in shown(40, "", Rows([("SHA-256 of the file", "f" * 64)]))
 
 
 @WIDTHS
 def test_no_fact_is_cut_short(width: int) -> None:
     value = "epsilon = 1; ledger /home/somebody/a/rather/long/path/to/features/blobs.ledger.sqlite"
-    lines = shown(width, "Head", Facts([("mean average precision", "1"), ("spent so far", value)]))
+    lines = shown(width, "Head", Rows([("mean average precision", "1"), ("spent so far", value)]))
     text = "".join(line.removeprefix("spent so far").strip(": ") for line in lines)
     assert value.replace(" ", "") in text.replace(" ", "")
     assert all(len(line) <= width for line in lines)
 
 
 def test_a_digest_is_not_broken_where_a_line_has_room_for_it() -> None:
-    facts = Facts([("SHA-256 of the file", "f" * 64), ("claimed", "nothing")])
+    facts = Rows([("SHA-256 of the file", "f" * 64), ("claimed", "nothing")])
     assert "f" * 64 in shown(80, "", facts)
     assert "f" * 64 in shown(120, "", facts)[0]
 
 
 def test_a_short_document_leaves_out_what_is_marked_and_says_how_many_rows_there_are() -> None:
     table = Table(("class", "how", "n"), [(str(i), "x", str(i)) for i in range(9)], 2, "Classes", few=2, more=("how",))
-    facts, more = Facts([("a", "1")]), Facts([("b", "2")], full=True)
+    facts, more = Rows([("a", "1")]), Rows([("b", "2")], full=True)
     whole = Document(
         title="All", sections=[Section("First", [facts, more, table]), Section("Second", [facts], full=True)]
     )

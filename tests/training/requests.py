@@ -1,6 +1,5 @@
 """A small training, asked for and checked, and the charges of its ledger."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gradient, Gram
-from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
@@ -54,12 +53,6 @@ def ready(features: FeatureSet, epsilon: float = 2.5, **changed: Any) -> Checked
     given = {} if wanted.non_private else {"steps": 2}
     made = calibrate(wanted.chosen, wanted.facts, given, wanted.privacy)
     return check(wanted, made, Observer())
-
-
-def before_of(made: Calibrated) -> Mapping[str, Any]:
-    """The card of a private head that another training starts from, as far as its claim needs it."""
-    assert made.guarantee is not None
-    return {"mu": made.guarantee.mu, "eta": made.guarantee.eta, "plan": made.releases}
 
 
 def ledger(features: FeatureSet) -> Ledger:

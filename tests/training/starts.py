@@ -33,7 +33,7 @@ def made(folder: Path, name: str, seed: int, classes: tuple[str, ...] = CLASSES)
 
 
 def read(private: FeatureSet, path: Path | str) -> Any:
-    return start.vectors_for(private.classes, private.dim, path, (private, read_ledger(ledger_path(private.folder))))[0]
+    return start.vectors_for(private.classes, private.dim, path, (private, read_ledger(ledger_path(private.folder))))
 
 
 def npz(path: Path, vectors: np.ndarray = VECTORS, classes: tuple[str, ...] = NAMES) -> Path:

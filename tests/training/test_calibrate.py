@@ -10,15 +10,12 @@ from dpfc_cli.errors import parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import accounting, poisson
-from dpfc_cli.privacy.accounting import epsilon_for
 from dpfc_cli.privacy.curator import eta_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gram
 from dpfc_cli.training.calibrate import Calibrated, calibrate, noised, warnings_of, warnings_of_width, with_options
 from dpfc_cli.training.request import Privacy, facts_of
 from tests.support import CHAIN, calibrated_at, plan_of, refuses
-from tests.training.requests import FACTS as OF_PLAN
-from tests.training.requests import PLAN, before_of
 
 FACTS = Facts(n=1000, m=3, d=4)
 
@@ -165,27 +162,6 @@ def test_a_delta_above_one_over_n_is_refused_unless_insisted_on(features: Featur
     made: Calibrated = calibrate(method, facts, {}, Privacy(epsilon=1.0, delta=0.01, allow_large_delta=True))
     assert made.guarantee is not None
     assert made.guarantee.delta == 0.01
-
-
-def test_a_head_that_continues_another_one_claims_the_releases_of_both() -> None:
-    first, made = calibrated_at(OF_PLAN, PLAN, 0.3), calibrated_at(OF_PLAN, PLAN, 0.4)
-    assert made.guarantee is not None
-    made = replace(made, guarantee=replace(made.guarantee, eta=1e-7))
-    assert made.head_claim == (made.guarantee, made.releases)
-    continued = replace(made, before={**before_of(first), "eta": 2e-7})
-    claimed, releases = continued.head_claim
-    assert claimed is not None
-    assert (claimed.mu, claimed.delta, claimed.eta) == pytest.approx((0.5, 1e-5, 3e-7), rel=1e-12)
-    assert claimed.epsilon == pytest.approx(epsilon_for(0.5, 1e-5, 3e-7), rel=1e-9)
-    # Shares are parts of the μ² of both, and all else is as it was.
-    both = [*first.releases, *made.releases]
-    assert releases == [{**each, "share": pytest.approx(1 / each["sigma"] ** 2 / 0.5**2)} for each in both]
-
-
-def test_without_a_guarantee_nothing_is_claimed_whatever_was_before() -> None:
-    made = calibrated_at(OF_PLAN, PLAN, 0.4, "research")
-    first = calibrated_at(OF_PLAN, PLAN, 0.3)
-    assert replace(made, before=before_of(first)).head_claim == (None, made.releases)
 
 
 NINE = Facts(n=100, m=2, d=9)

@@ -12,14 +12,13 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.methods.whitened import Public
 from dpfc_cli.privacy.accounting import Claim, epsilon_for
-from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training.calibrate import Calibrated, Planned
 from dpfc_cli.training.card import card_of, charge_of, path_of, with_ending
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust.claims import figures_fault, mu_of
 from tests.hostile import DATE, calibrated, set_of, standing
 from tests.support import calibrated_at, refuses
-from tests.training.requests import FACTS, PLAN, before_of
+from tests.training.requests import FACTS, PLAN
 
 SOLUTION = Solution(chain=(), weight=np.zeros((2, 3)), bias=np.zeros(3))
 START = PublicHead(vectors=np.array([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), origin={"name": "v.npz"})
@@ -96,18 +95,6 @@ def test_a_card_says_what_is_public_and_whether_the_optimum_was_reached(
     assert {name: said[name] for name in optional if name in said} == told
 
 
-def test_a_card_says_what_the_ledger_knew_and_what_both_heads_cost() -> None:
-    made = calibrated_at(FACTS, PLAN, 0.4)
-    made = replace(made, before=before_of(calibrated_at(FACTS, PLAN, 0.3)))
-    claimed, releases = made.head_claim
-    said = card(made)
-    assert claimed is not None
-    assert tuple(said[name] for name in ("epsilon", "delta", "mu", "eta")) == (
-        *(claimed.epsilon, claimed.delta, claimed.mu, claimed.eta),
-    )
-    assert (said["plan"], said["ledger"]) == (releases, standing())
-
-
 @pytest.mark.parametrize(
     ("trusted", "mean", "doubted"),
     [([0.2, 0.9, 0.1], 0.55, ["a"]), ([0.5, 0.49, 0.0], 0.495, ["b"]), ([0.5, 0.9, 0.9], 0.7, [])],
@@ -146,14 +133,6 @@ def test_a_nominal_epsilon_is_that_of_the_noise_and_only_a_head_of_a_seed_has_on
 )
 def test_a_head_is_named_after_what_was_asked_for(claim: Claim, name: str, tmp_path: Path) -> None:
     assert path_of(made_for(claim), set_of(FACTS), None, tmp_path) == tmp_path / name
-
-
-def test_a_head_that_continues_another_one_is_named_after_what_both_cost(tmp_path: Path) -> None:
-    made = replace(made_for("private"), before=before_of(made_for("private")))
-    claimed, _ = made.head_claim
-    assert claimed is not None
-    name = path_of(made, set_of(FACTS), None, tmp_path).name
-    assert name == f"set-dp-fc-eps{rounded_up(claimed.epsilon, 4)}.safetensors"
 
 
 NAMES: dict[Claim, str] = {

@@ -13,7 +13,7 @@ from dpfc_cli.cli.train import Shown
 from dpfc_cli.cli.typed import JSON, feature_set
 from dpfc_cli.errors import conflict, parameter, quoted
 from dpfc_cli.options import MethodOptions, Option
-from dpfc_cli.show.document import Document, Facts, Section, Table
+from dpfc_cli.show.document import Document, Rows, Section, Table
 
 if TYPE_CHECKING:
     from dpfc_cli.extensions.federation.plan import Federation
@@ -28,7 +28,7 @@ Start = Annotated[
 ]
 Policy = Annotated[
     Path | None,
-    Option("A JSON file with what this site agrees to at most (docs/federation.md).", metavar="FILE"),
+    Option("A JSON file with what this site agrees to at most (docs/extensions/federation.md).", metavar="FILE"),
 ]
 Out = Annotated[Path, Option("The file. It is never overwritten.", metavar="FILE")]
 
@@ -107,7 +107,7 @@ def new(
     if as_json:
         display.as_json({"file": str(out), "digest": made.digest, "plan": json.loads(made.data)})
         return
-    display.show(Document(title=f"Plan {out}", sections=[Section("", [Facts(_agreed(made)), _sites(made)])]))
+    display.show(Document(title=f"Plan {out}", sections=[Section("", [Rows(_agreed(made)), _sites(made)])]))
 
 
 @command("site-check", panel="Federation")
@@ -134,7 +134,7 @@ def check(
     if as_json:
         display.as_json({**dict(rows), "digest": site.plan.digest, "site": site.name})
         return
-    display.show(Document(title=f"Plan {plan}", sections=[Section("", [Facts(rows), _sites(site.plan)])]))
+    display.show(Document(title=f"Plan {plan}", sections=[Section("", [Rows(rows), _sites(site.plan)])]))
 
 
 @command("site-serve", panel="Federation", when_stopped="This run charged nothing.")

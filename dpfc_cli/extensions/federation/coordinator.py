@@ -243,7 +243,7 @@ def run(
             f"{parameter('sockets')}: there is no folder {quoted(sockets)}.",
             "Name the folder in which the sockets of the sites are.",
         )
-    public = None if start is None else vectors_for(plan.classes, plan.features["dim"], start)[0]
+    public = None if start is None else vectors_for(plan.classes, plan.features["dim"], start)
     if (public and public.origin["sha256"]) != (plan.start and plan.start["sha256"]):
         raise conflict(
             f"The plan starts from {plan.start['name'] if plan.start else 'nothing'}: {parameter('public_head')}.",

@@ -417,7 +417,7 @@ def agreed(
         raise UserError(f"There is no such plan: {error}.", "Ask for other invitations.", code="bad-value") from error
     if start is not None:
         check_start(solver)
-        made = replace(made, start=vectors_for(made.classes, made.features["dim"], start)[0].origin)
+        made = replace(made, start=vectors_for(made.classes, made.features["dim"], start).origin)
     return made
 
 

@@ -11,7 +11,7 @@ from dpfc_cli.errors import conflict, counted, parameter
 from dpfc_cli.extensions.planning.request import Forecasting
 from dpfc_cli.folders import features_folder
 from dpfc_cli.options import Option
-from dpfc_cli.show.document import Facts, Table, page
+from dpfc_cli.show.document import Rows, Table, page
 
 if TYPE_CHECKING:
     from dpfc_cli.extensions.planning.forecast import Forecast, Outlook
@@ -75,7 +75,7 @@ def _show(found: "Forecast") -> None:
     columns += [] if found.cap is None else [f"fit under {found.cap:g}"]
     columns += [] if found.records_per_person is None else [f"of {counted(found.records_per_person, 'record')}"]
     table = Table(columns, [_row(found, each) for each in found.outlooks], left=0)
-    display.show(page(found.about, table, Facts(_said(found), title="What the figures say")))
+    display.show(page(found.about, table, Rows(_said(found), title="What the figures say")))
 
 
 def _row(found: "Forecast", each: "Outlook") -> list[str]:

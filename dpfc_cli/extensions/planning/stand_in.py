@@ -4,7 +4,7 @@ A training on it has as many classes, records and noise as the private one, wher
 classes, m' < m, a training has n·m'/m records. So each class has as many records as it will have, and the noise stays:
 the signal of a class has the same ratio to the noise. Where it has fewer records than that, μ is larger by the same
 factor, so the ratio still stays. What no stand-in can match is how hard the private classes are to tell apart.
-`docs/choosing.md` says how far forecasts were off.
+`docs/extensions/planning.md` says how far forecasts were off.
 """
 
 import statistics

@@ -12,7 +12,7 @@ from dpfc_cli.heads.signature import Signed
 from dpfc_cli.privacy.chain import Centre, Clip, Step
 from dpfc_cli.progress import Progress
 from dpfc_cli.report.evaluated import released, released_in
-from dpfc_cli.show.document import Block, Code, Document, Facts, Points, Section, Table, Words
+from dpfc_cli.show.document import Block, Code, Document, Points, Rows, Section, Table, Words
 from dpfc_cli.sources.groups import By
 from dpfc_cli.trust import card as cards
 from dpfc_cli.trust import statement
@@ -76,8 +76,8 @@ def document(
         evaluated = Section("How good it is", _evaluated(figures, card["features"]["split"], own is not None))
     claim, *more, limits = said.sections
     sections = [
-        Section("In short", [*claim.blocks, Facts(_short(head, own, signed))], internal=own is not None),
-        Section("What was trained on", [Facts(_trained_on(head))]),
+        Section("In short", [*claim.blocks, Rows(_short(head, own, signed))], internal=own is not None),
+        Section("What was trained on", [Rows(_trained_on(head))]),
         *more,
         limits,
         *(() if own is None else own.ledger),
@@ -85,7 +85,7 @@ def document(
         Section("How to use it", _used(head, name)),
         Section("What was checked", _checked(findings, unproved), internal=own is not None),
         *([Section("Sign-off", [_PLACES])] if sign_off else []),
-        Section("Appendix: backbone and digests", [Facts(_digests(card, own))], internal=own is not None),
+        Section("Appendix: backbone and digests", [Rows(_digests(card, own))], internal=own is not None),
     ]
     return Document(
         title=f"Report on the head {name}",

@@ -7,7 +7,7 @@ import html
 from collections.abc import Sequence
 
 from dpfc_cli.errors import printable
-from dpfc_cli.show.document import Block, Code, Curve, Document, Facts, Points, Section, Table, Words
+from dpfc_cli.show.document import Block, Code, Curve, Document, Points, Rows, Section, Table, Words
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fdfdfb; --ink: #262626; --faint: #5b5b5b; --line: #d6d6d2; --mark: #9c3d00; }
@@ -104,7 +104,7 @@ def _block(block: Block) -> str:
             return f"<p>{f'<strong>{_text(block.text)}</strong>' if block.strong else _text(block.text)}</p>"
         case Points():
             return f"<ul>{''.join(f'<li>{_text(each)}</li>' for each in block.texts)}</ul>"
-        case Facts():
+        case Rows():
             title = f"<p>{_text(block.title)}</p>" if block.title else ""
             rows = "\n".join(f"<dt>{_text(name)}</dt><dd>{_text(said)}</dd>" for name, said in block.rows)
             return f"{title}<dl>\n{rows}\n</dl>"

@@ -72,7 +72,7 @@ def _json(made: "ZeroShot", on: "FeatureSet | None") -> dict[str, Any]:
 
 def _show(made: "ZeroShot", on: "FeatureSet | None") -> None:
     from dpfc_cli.report import evaluated
-    from dpfc_cli.show.document import Facts, page
+    from dpfc_cli.show.document import Rows, page
 
     known, without, origin = len(made.known), made.without, made.origin
     said = f"{known:,} of {len(made.classes):,}"
@@ -84,7 +84,7 @@ def _show(made: "ZeroShot", on: "FeatureSet | None") -> None:
     if on is not None and found is not None:
         rows.append(("scored on", f"the {found.split} split of {on.folder}"))
         rows += [*evaluated.figures_rows(found), ("records", f"{found.n:,}")]
-    display.show(page("Class vectors", Facts(rows), *([] if found is None else [evaluated.classes(found)])))
+    display.show(page("Class vectors", Rows(rows), *([] if found is None else [evaluated.classes(found)])))
 
 
 def _source(origin: Any) -> str:

@@ -41,7 +41,7 @@ from dpfc_cli.training.request import Training
 from tests.support import blobs, refuses
 
 NAMES = np.array(["cold", "flu", "zoster"])
-PAGE = Path(__file__).parents[3] / "docs/python.md"
+PAGE = Path(__file__).parents[3] / "docs/extensions/sklearn.md"
 QUICK: dict[str, Any] = {"method": "dp-ls", "classes": NAMES.tolist()}
 X, Y = blobs(240, 5, 3)
 LABELS = NAMES[Y]
