@@ -21,7 +21,6 @@ import dpfc_cli as dpfc
 from dpfc_cli.evaluation.private import prepare, release
 from dpfc_cli.evaluation.request import PrivateScoring
 from dpfc_cli.extensions.sklearn.estimator import PrivateClassifier
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
@@ -37,7 +36,7 @@ from dpfc_cli.training.request import Privacy, Request
 from dpfc_cli.training.train import finish, plan
 from dpfc_cli.trust import claims
 from tests.privacy.test_parts import Room
-from tests.support import LOST, blobs, stream_of
+from tests.support import LOST, blobs, feature_set, stream_of
 from tests.training.requests import states
 from tests.training.test_distributed import Met
 
@@ -134,7 +133,7 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
         ("set", {}),
     ):
         np.savez("raw.npz", **arrays, **persons)  # type: ignore[arg-type]
-        import_features("raw.npz", tmp_path / name, classes=("a", "b", "c"), labels_per_record=1)
+        feature_set("raw.npz", tmp_path / name, classes=("a", "b", "c"), labels_per_record=1)
     return FeatureSet(Path("set"))
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpfc_cli.arrays import Array, Rows, sliced
+from dpfc_cli.arrays import FORMATS, Array, Rows, sliced
 from dpfc_cli.errors import GUARDED, UserError, bad_record, damaged, quoted, unsupported
 from dpfc_cli.files import NoPlainFileError, check_plain
 from dpfc_cli.memory import check_fits, proved
@@ -134,6 +134,10 @@ def arrays_of(path: Path, stack: ExitStack) -> dict[str, Array]:
         elif not isinstance(held, h5py.Group):
             found[name] = Array((), "no array", sliced(()))
     return found
+
+
+ARRAYS = {**FORMATS, ".h5": arrays_of, ".hdf5": arrays_of}
+"""The formats of files of arrays, by how their names end."""
 
 
 def stored_rows(dataset: "h5py.Dataset", path: Path, name: str) -> Rows:

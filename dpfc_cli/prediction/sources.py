@@ -16,13 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from dpfc_cli import backbones
-from dpfc_cli.arrays import Array, arrays_in
+from dpfc_cli.arrays import FLOATS, Array, arrays_in
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, quoted
+from dpfc_cli.features.hdf5 import ARRAYS
 from dpfc_cli.features.lookup import set_at
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.table import FLOATS
-from dpfc_cli.features.tables import ARRAYS
 from dpfc_cli.heads.backbone import Recipe
 from dpfc_cli.heads.head import Head, made_otherwise
 from dpfc_cli.images.catalogue import FORMATS

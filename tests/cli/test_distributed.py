@@ -14,11 +14,10 @@ from safetensors.numpy import load_file
 
 import dpfc_cli as library
 from dpfc_cli import processes
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.file import ledger_path
 from tests.cli.conftest import Dpfc
-from tests.support import LOST
+from tests.support import LOST, feature_set
 from tests.training.test_distributed import Alone
 
 N, D, M = 9000, 4, 3
@@ -36,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         train_y=y,
         train_groups=np.repeat(np.arange(N // 2), 2),
     )
-    import_features(folder / "raw.npz", folder / "features" / "made", classes=("a", "b", "c"), labels_per_record=1)
+    feature_set(folder / "raw.npz", folder / "features" / "made", classes=("a", "b", "c"), labels_per_record=1)
     return folder
 
 

@@ -14,7 +14,6 @@ import pytest
 
 import dpfc_cli
 from dpfc_cli.errors import UserError
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger import facts
@@ -25,7 +24,7 @@ from dpfc_cli.training import answers
 from dpfc_cli.training.charge import charge, settle
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.run import run
-from tests.support import blobs, refuses
+from tests.support import blobs, feature_set, refuses
 from tests.training.requests import account, charges, checked, ledger, states
 
 PACKAGE = Path(dpfc_cli.__file__).parent
@@ -213,6 +212,6 @@ def test_a_charge_pays_for_no_other_training(features: FeatureSet) -> None:
 def test_a_charge_for_persons_opens_records_with_their_persons(tmp_path: Path) -> None:
     x, y = blobs(60, 5, 3)
     np.savez(tmp_path / "a.npz", train_x=x, train_y=y, train_groups=np.arange(60) // 3)
-    features = import_features(tmp_path / "a.npz", tmp_path / "features" / "a", classes=3).features
+    features = feature_set(tmp_path / "a.npz", tmp_path / "features" / "a", classes=3)
     charged = charge(checked(features, epsilon=90.0, delta=1e-5))
     assert [block[-1].tolist() for block in charged.paid.opened()(60)] == [(np.arange(60) // 3).tolist()]

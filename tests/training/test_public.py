@@ -12,7 +12,6 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.extensions.planning.forecast import forecast
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.populations import set_population
@@ -22,13 +21,13 @@ from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.public import check_public
 from dpfc_cli.training.request import Privacy, facts_of
-from tests.support import blobs, refuses, trained
+from tests.support import blobs, feature_set, refuses, trained
 from tests.training.requests import ready
 
 
 def made(folder: Path, name: str, x: np.ndarray, y: np.ndarray) -> FeatureSet:
     np.savez(folder / f"{name}.npz", train_x=x, train_y=y)
-    import_features(folder / f"{name}.npz", folder / "features" / name, classes=("a", "b", "c"))
+    feature_set(folder / f"{name}.npz", folder / "features" / name, classes=("a", "b", "c"))
     return FeatureSet(folder / "features" / name)
 
 

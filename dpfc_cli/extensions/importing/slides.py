@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 
 from dpfc_cli import files
-from dpfc_cli.arrays import sliced
+from dpfc_cli.arrays import FLOATS, sliced
 from dpfc_cli.errors import (
     GUARDED,
     UserError,
@@ -32,10 +32,10 @@ from dpfc_cli.errors import (
     quoted,
     secret,
 )
-from dpfc_cli.extraction.request import Import
+from dpfc_cli.extensions.importing.request import Import
+from dpfc_cli.extensions.importing.table import Table, Tables, numbered
 from dpfc_cli.features.hdf5 import broken as damaged
 from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable, stored_rows
-from dpfc_cli.features.table import FLOATS, Table, Tables, numbered
 from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.reading import unread
 from dpfc_cli.sources import groups as persons

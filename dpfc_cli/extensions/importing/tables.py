@@ -16,10 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.arrays import FORMATS, NPY, Array, arrays_in
+from dpfc_cli.arrays import NPY, Array, arrays_in
 from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted, unsupported
-from dpfc_cli.features.hdf5 import arrays_of
-from dpfc_cli.features.table import ROWS, Table, Tables, checked, files_left_out, left_out, with_groups
+from dpfc_cli.extensions.importing.table import Table, Tables, checked, files_left_out, left_out, with_groups
+from dpfc_cli.extraction.arrays import BLOCK, ROWS
+from dpfc_cli.features.hdf5 import ARRAYS
 from dpfc_cli.sources.classes import USUAL_NAMES
 from dpfc_cli.sources.groups import GROUPS, names_persons
 from dpfc_cli.sources.person_hints import column_of
@@ -55,7 +56,7 @@ def opened(
         kind, splits = path.suffix.lower(), list(SPLITS)
         arrays = _arrays(path, kind, stack)
         if arrays is None:
-            from dpfc_cli.features.columns import open_columns
+            from dpfc_cli.extensions.importing.columns import open_columns
 
             found = open_columns(str(path), column, label_column, group_column)
         else:
@@ -193,14 +194,8 @@ def _listed(arrays: Arrays) -> str:
     return ", ".join(sorted(arrays)) or "nothing"
 
 
-ARRAYS = {**FORMATS, ".h5": arrays_of, ".hdf5": arrays_of}
-"""The formats of files of arrays, by how their names end."""
-
-
 # Arrays that seem to name persons
 
-BLOCK = 2**26
-"""Bytes that are read at once."""
 _SPLIT = re.compile("^(train|test)[_/]|_(train|test)$")
 """What says in the name of an array which split it is of."""
 
