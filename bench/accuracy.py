@@ -147,13 +147,16 @@ def _leads(wanted: Wanted, data: str, done: dict[str, float]) -> list[tuple[floa
 
 
 def summary(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
-    """Markdown: what the default reaches, and its lead over the best of the other rows, ± standard error."""
+    """Markdown: what the default reaches, and its lead over the best of the other rows."""
     yield f"| set | {' | '.join(f'ε = {e:g}' for e in wanted.epsilons)} | non-private |"
     yield "| --- " * (len(wanted.epsilons) + 2) + "|"
     for data in wanted.sets:
         own = [_values(untuned(data, UNTUNED[0], e), wanted.seeds, done) for e in wanted.epsilons]
         pairs = zip(own, _leads(wanted, data, done), strict=True)
-        reached = [f"{statistics.mean(values):.1f} ({_shown(lead)})" if values else "–" for values, lead in pairs]
+        reached = [
+            f"{statistics.mean(values):.1f} ({_shown(lead).partition(' ')[0]})" if values else "–"
+            for values, lead in pairs
+        ]
         yield f"| {Path(data).name} | {' | '.join(reached)} | {_baseline(data, done):.1f} |"
 
 

@@ -311,8 +311,6 @@ def test_what_a_killed_fit_left_is_removed_and_another_set_is_not() -> None:
     left = Path("private-classifier/private-classifier")
     feature_set(source, left, classes=3)
     left.with_name("private-classifier.partial").mkdir()
-    left.with_name(".fit-killed").mkdir()
-    source.rename(left.with_name(".fit-killed") / source.name)
     PrivateClassifier(**QUICK).fit(X, LABELS)
     assert [path.name for path in Path("private-classifier").iterdir() if path.is_dir()] == []
     np.savez("mine.npz", train_x=X, train_y=Y)
