@@ -20,6 +20,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import without_label
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import PARTIAL
+from dpfc_cli.ledger.populations import check_name
 from dpfc_cli.memory import check_fits, free_memory
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.groups import Keys, grouped
@@ -143,6 +144,7 @@ def make_of(
         UserError: it cannot be made.
 
     """
+    check_name(wanted.population)
     half = all(own.dtype == np.float16 for own in splits.values())
     dtype, k, path = dtype or ("float16" if half else "float32"), source.k, source.path
     _check_room(path, out, splits, k, dtype)

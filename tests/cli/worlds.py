@@ -102,7 +102,7 @@ def write_set(folder: Path, x: np.ndarray, y: np.ndarray, sizes: list[int] | Non
         grouped_by=None if groups is None else {"by": "column", "column": "person"},
     )
     with shards_of(N // 2):
-        writer = FeatureWriter(folder, manifest, nulls(rows), groups)
+        writer = FeatureWriter(folder, manifest, nulls(rows, 1.0), groups)
     shards = writer.missing
 
     def rewritten(lies: Path, made: Manifest) -> None:
