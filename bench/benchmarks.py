@@ -35,7 +35,7 @@ MEASURING = ("kernels", "peers", "throughput")
 EPSILON = 1.0
 QUIET = 10
 """The most that other programs may use of the processors, in percent, if seconds are to mean something."""
-EXTRACTED, SIZE, BATCH = ("vit-ti16", "convnext-t"), 224, 32
+EXTRACTED, SIZE, BATCH = ("vit-ti16",), 224, 32
 
 
 def code() -> str:

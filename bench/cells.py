@@ -22,7 +22,7 @@ import numpy as np
 
 from bench.sets import load
 from bench.simulation import Simulated
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.head import Scorer
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.methods.whitened import Public
@@ -151,7 +151,7 @@ def remembered_sums(data: str) -> Iterator[None]:
         sums.exact_sum = computed
 
 
-def train(cell: Cell) -> Head:
+def train(cell: Cell) -> Scorer:
     """Train the head of a cell with the product's own curator and methods, and with noise from a seed."""
     data, method = load(cell.data), METHODS[cell.method]
     facts, stream = data.facts, stream_of(data.x, data.y, data.persons)
@@ -180,7 +180,7 @@ def train(cell: Cell) -> Head:
             oracle = Simulated(data, mechanism.plan, mu, cell.seed)
         with remembered_sums(cell.data), shared_noise(cell.seed) if cell.noise == "shared" else nullcontext():
             solution = method.solve(oracle, facts, options)
-    return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card={})
+    return Scorer(chain=solution.chain, weight=solution.weight, bias=solution.bias)
 
 
 @functools.cache

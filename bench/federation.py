@@ -64,7 +64,7 @@ def plan_of(
     sizes: list[int], d: int, m: int, epsilons: list[float], method: str = "dp-whitened", colluding: int = 0
 ) -> Federation:
     """A plan of sites of these sizes. colluding: with masks; 0 without."""
-    features = {"backbone": {}, "dim": d, "dtype": "float32", "preparation": None}
+    features = plans.Recipe(backbone={}, dim=d, dtype="float32", preparation=None)
     sites = [
         plans.Part(name=f"site-{i}", n=n, epsilon=e, key=f"{i:064x}")
         for i, (n, e) in enumerate(zip(sizes, epsilons, strict=True))

@@ -19,7 +19,7 @@ import numpy as np
 from bench import cells, synthetic
 from bench.sets import Data, load
 from bench.simulation import Simulated
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.head import Scorer
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.curator import NonPrivate, Unprotected
@@ -91,7 +91,7 @@ def sets(folder: Path) -> Iterator[tuple[str, str, Callable[[], Data]]]:
 
 
 def _accuracy(solution: Solution, data: Data) -> float:
-    head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card={})
+    head = Scorer(chain=solution.chain, weight=solution.weight, bias=solution.bias)
     return float(100 * (head.scores(data.test_x).argmax(axis=1) == data.test_y).mean())
 
 

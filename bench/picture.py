@@ -8,7 +8,8 @@ import statistics
 from pathlib import Path
 
 from bench.cells import Cell, run
-from dpfc_cli.figures import accuracy, canvas
+from dpfc_cli.extensions.plots.drawing import svg
+from dpfc_cli.report.picture import Curves, Level, Picture, Series
 
 EPSILONS, SEEDS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0), range(5)
 SETS = {"cifar10-vit-ti16": "CIFAR-10", "cifar100-vit-ti16": "CIFAR-100"}
@@ -36,10 +37,10 @@ def main() -> None:
     for data, name in SETS.items():
         found = [top1(data, epsilon) for epsilon in EPSILONS]
         low, high = [min(each) for each in found], [max(each) for each in found]
-        series.append(accuracy.Series(name, EPSILONS, [statistics.mean(each) for each in found], low, high, band=True))
-    levels = [accuracy.Level(f"{name} without noise", top1(data, None)[0]) for data, name in SETS.items()]
+        series.append(Series(name, EPSILONS, [statistics.mean(each) for each in found], low, high, band=True))
+    levels = [Level(f"{name} without noise", top1(data, None)[0]) for data, name in SETS.items()]
     title = "dpfc with its defaults, ViT-Ti/16, delta = 1e-5"
-    canvas.draw(accuracy.panel(series, levels), title=title).save(Path("docs/accuracy.svg"))
+    Path("docs/accuracy.svg").write_bytes(svg(Picture(title, Curves(series, levels))))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bench import cells
 from bench.accuracy import EPSILONS
@@ -28,8 +29,7 @@ def tuned(private: str, public: str, epsilon: float) -> Cell:
     mine = FeatureSet(Path(private))
     calibrated = calibrate(METHOD, facts_of(mine), {}, Privacy(epsilon=epsilon))
     trials = tuning.prepare(calibrated, mine, FeatureSet(Path(public)))
-    chosen = tuning.tune(calibrated, trials).tuning
-    assert chosen is not None
+    chosen: Any = tuning.tune(calibrated, trials).parts["tuning"]
     assert calibrated.guarantee is not None
     options = scaled(METHOD, calibrated.facts, calibrated.guarantee.mu, {}, chosen["chosen"])
     return Cell(private, METHOD.name, epsilon, options=tuple(options.items()))

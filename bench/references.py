@@ -6,7 +6,6 @@ It needs its own environment. The project's tests do not need it:
     REF/bin/pip install --no-deps timm open_clip_torch ftfy regex
     REF/bin/python bench/references.py transformers
     REF/bin/python bench/references.py timm
-    REF/bin/python bench/references.py convnext
     REF/bin/pip install "transformers<5" && REF/bin/python bench/references.py transformers
 
 The names that transformers used before version 5 are kept beside the new ones.
@@ -387,41 +386,7 @@ def stand_in_for_torchvision() -> None:
             setattr(sys.modules[parent], leaf, module)
 
 
-def of_convnext() -> dict[str, Any]:
-    """timm's ConvNeXt and that of transformers, with one block a stage but for the third."""
-    stand_in_for_torchvision()
-    import timm
-    import transformers as t
-
-    depths, widths = (1, 1, 2, 1), (8, 12, 16, 24)
-    ours = timm.models.convnext.ConvNeXt(depths=depths, dims=widths, num_classes=3)
-    config = t.ConvNextConfig(depths=depths, hidden_sizes=widths, num_stages=4)
-    theirs = t.ConvNextForImageClassification(config)
-    made = {}
-    for name, library, model, run, stated in (
-        ("timm", timm, ours, lambda x: ours.forward_head(ours.forward_features(x), pre_logits=True), {}),
-        ("transformers", t, theirs, lambda x: theirs.convnext(x).pooler_output, {"layer_norm_eps": 1e-12}),
-    ):
-        shapes = fill(model)
-        with torch.no_grad():
-            features = {str(size): {"mean": run(seen(size)).double().tolist()} for size in (72,)}
-        rounded = json.loads(json.dumps(features), parse_float=lambda x: float(f"{float(x):.7g}"))
-        made[name] = {
-            "library": f"{name} {library.__version__}",
-            "depths": depths,
-            "widths": widths,
-            "shapes": shapes,
-            "config": stated,
-            "features": rounded,
-        }
-    return made
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "convnext":
-        text = ",\n".join(f" {json.dumps(name)}: {json.dumps(each)}" for name, each in of_convnext().items())
-        DATA.with_name("convnext.json").write_text(f"{{\n{text}\n}}\n", "utf-8")
-        sys.exit()
     made = {"transformers": of_transformers, "timm": of_timm}[sys.argv[1]]()
     known = json.loads(DATA.read_text("utf-8")) if DATA.exists() else {}
     cases = dict(sorted((known | made).items()))

@@ -19,10 +19,11 @@ import numpy as np
 from bench import cells, paper
 from bench.cells import Cell
 from bench.sets import load
-from dpfc_cli.figures import accuracy, canvas
+from dpfc_cli.extensions.plots.drawing import svg
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import factors, scaled
 from dpfc_cli.privacy import accounting
+from dpfc_cli.report.picture import Curves, Level, Picture, Series
 
 ROWS = tuple(paper.TABLES["cifar10"])
 ROW_NAMES = {f"{method}:{epochs}": (method, epochs) for method, epochs in ROWS}
@@ -181,15 +182,15 @@ def plot(data: str, known: str | None, results: dict[str, float], count: int, ou
                 points.append((epsilon, statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0))
         if points:
             x, y, spread = (np.array(column) for column in zip(*points, strict=True))
-            series.append(accuracy.Series(label, *(column.tolist() for column in (x, y, y - spread, y + spread))))
+            series.append(Series(label, *(column.tolist() for column in (x, y, y - spread, y + spread))))
     if known:
         figures: Any = paper.TABLES[known]["dp-fc", 10][1:]
         told = "the paper, ViT-B/16 (ImageNet-21k)"
-        series.append(accuracy.Series(told, epsilons, [figure / 100 for figure in figures], dashed=True))
+        series.append(Series(told, epsilons, [figure / 100 for figure in figures], dashed=True))
     without = base(data, ("dp-fc", 10), None)
-    levels = [accuracy.Level("non-private, 10 steps", results[without.key] / 100)] if without.key in results else []
-    panel = accuracy.panel(series, levels, measure="top-1 test accuracy")
-    canvas.draw(panel, title=f"{Path(data).name}, 10 steps").save(out)
+    levels = [Level("non-private, 10 steps", results[without.key] / 100)] if without.key in results else []
+    curves = Curves(series, levels, "top-1 test accuracy")
+    out.write_bytes(svg(Picture(f"{Path(data).name}, 10 steps", curves)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

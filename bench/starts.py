@@ -9,7 +9,8 @@ With `--hostile` the table says what wrong starts cost instead, beside the right
 """
 
 import argparse
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +70,13 @@ def rows_of(
     return {"no start": plain, "start": started, "public features": informed, "both": both}
 
 
+def summary(rows: dict[str, list[Cell]], seeds: int, done: dict[str, float]) -> Iterator[str]:
+    """Markdown: rows of docs/extensions/starts.md, which has means alone."""
+    for row, run in rows.items():
+        means = [statistics.mean(done[replace(cell, seed=seed).key] for seed in range(seeds)) for cell in run]
+        yield f"| {row} | {' | '.join(f'{each:.1f}' for each in means)} |"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("data", help="folder")
@@ -91,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     optimum = Cell(given.data, METHOD, None)
     wanted = [replace(cell, seed=seed) for row in rows.values() for cell in row for seed in range(given.seeds)]
     done = cells.run([optimum, *wanted], given.results, given.workers)
-    print("\n".join(table(rows, given.epsilons, given.seeds, done)))
+    print("\n".join([*table(rows, given.epsilons, given.seeds, done), *summary(rows, given.seeds, done)]))
     print(f"The vectors alone: {alone(given.data):.1f}. Without noise: {done[optimum.key]:.1f}.")
 
 

@@ -30,22 +30,17 @@ CONTENDERS = {
     "bfloat16": (OURS, "timm autocast", "timm autocast compiled", "timm bfloat16", "timm bfloat16 compiled"),
 }
 Contender = Callable[[], Any]
-MODELS = {"vit-ti16": "vit_tiny_patch16_224", "vit-b16": "vit_base_patch16_224", "convnext-t": "convnext_tiny"}
+MODELS = {"vit-ti16": "vit_tiny_patch16_224", "vit-b16": "vit_base_patch16_224"}
 """Their names in timm."""
 
 
 def made(model: str, size: int) -> Any:
-    """timm's model, with the weights that it begins with, but for those of ConvNeXt that make its blocks nothing."""
+    """timm's model, with the weights that it begins with."""
     import timm
     import torch
 
-    sized = {} if model.startswith("convnext") else {"img_size": size}
     torch.manual_seed(0)
-    inner = timm.create_model(MODELS[model], pretrained=False, num_classes=0, **sized)
-    for name, value in inner.named_parameters():
-        if name.endswith("gamma"):
-            torch.nn.init.ones_(value)
-    return inner
+    return timm.create_model(MODELS[model], pretrained=False, num_classes=0, img_size=size)
 
 
 def kept(model: str, size: int, folder: str) -> Path:

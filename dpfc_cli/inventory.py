@@ -1,9 +1,8 @@
 """What there is: feature sets with what was spent on them, and heads with what they claim."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.lookup import GO_ON, begun, finished
@@ -13,6 +12,8 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import known_set
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import default_delta
+from dpfc_cli.records.card import Card
+from dpfc_cli.records.claims import Seeded
 from dpfc_cli.sources.nulls import REFUSED
 from dpfc_cli.training.card import without_charge
 from dpfc_cli.training.request import facts_of
@@ -54,13 +55,13 @@ class ListedHead:
     delta: float | None
     features: str
     date: str
-    seeded: Mapping[str, Any] | None
+    seeded: Seeded | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
     """All feature sets of one folder and all heads of another. unreadable: what lies among them and is neither, and
-    why. failed: why a ledger cannot be read, if one cannot: nobody knows what was spent.
+    why. failed: why a ledger cannot be read (then nobody knows what was spent); None if all can.
     """
 
     sets: tuple[ListedSet, ...]
@@ -74,7 +75,7 @@ def inventory(features: Path, heads: Path) -> Inventory:
     sets: list[ListedSet] = []
     found: list[ListedHead] = []
     unreadable: list[tuple[str, str]] = []
-    cards: list[tuple[Path, Mapping[str, Any]]] = []
+    cards: list[tuple[Path, Card]] = []
     failed = None
     for path in sorted(heads.glob("*.safetensors")):
         try:
@@ -107,7 +108,7 @@ def inventory(features: Path, heads: Path) -> Inventory:
     return Inventory(sets=tuple(sets), heads=tuple(found), unreadable=tuple(dict.fromkeys(unreadable)), failed=failed)
 
 
-def _listed(known: FeatureSet, book: Ledger | None, cards: Iterable[tuple[Path, Mapping[str, Any]]]) -> ListedSet:
+def _listed(known: FeatureSet, book: Ledger | None, cards: Iterable[tuple[Path, Card]]) -> ListedSet:
     """A set, with what its ledger says if it can be read and has the set."""
     manifest, facts, name = known.manifest, facts_of(known), known.folder.name
     persons = {split: each.groups for split, each in manifest.splits.items() if each.groups is not None}
@@ -135,6 +136,14 @@ def _what(error: UserError) -> str:
     return error.text(lambda name: name)[0]
 
 
-def _head(path: Path, card: Mapping[str, Any]) -> ListedHead:
-    said: dict[str, Any] = {name: card.get(name) for name in ("method", "claim", "epsilon", "delta", "date", "seeded")}
-    return ListedHead(path=str(path), features=card["features"]["name"], **said)
+def _head(path: Path, card: Card) -> ListedHead:
+    return ListedHead(
+        path=str(path),
+        method=card.method,
+        claim=card.claim,
+        epsilon=card.epsilon,
+        delta=card.delta,
+        features=card.features.name,
+        date=card.date,
+        seeded=card.seeded,
+    )

@@ -1,10 +1,8 @@
 """Checking a head that somebody hands over: its file, its card, and the ledger that its training was charged to."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from dpfc_cli.errors import UserError, missing, parameter, printable, quoted
 from dpfc_cli.features.lookup import set_of_training
@@ -19,13 +17,15 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import check_begin
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.options import takes
+from dpfc_cli.records.card import Card, Standing
+from dpfc_cli.records.claims import same_epsilon
+from dpfc_cli.records.findings import Finding, contradictions, refused, unproved
+from dpfc_cli.records.findings import findings as of_card
+from dpfc_cli.records.statement import brief
 from dpfc_cli.show.document import Told
+from dpfc_cli.structs import encoded, fields_of
 from dpfc_cli.training.card import charged_standing
 from dpfc_cli.training.request import SPLIT, facts_of
-from dpfc_cli.trust.card import Finding, contradictions, refused, unproved
-from dpfc_cli.trust.card import findings as of_card
-from dpfc_cli.trust.claims import same_epsilon
-from dpfc_cli.trust.statement import brief
 
 _JOINT = "no ledger has the head of a coordinator. Verify the head of a site beside that site's ledger"
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta", "method", "adjacency", "unit")
@@ -62,7 +62,7 @@ class Verified(Told):
         return self.head.file
 
     @property
-    def card(self) -> Mapping[str, Any]:
+    def card(self) -> Card:
         """The description of the head, which says what is claimed."""
         return self.head.card
 
@@ -99,9 +99,9 @@ def verify(wanted: Checking) -> Verified:
     d, m = head.weight.shape
     file = Finding(what="file", result="ok", why=f"a head of {m} classes over {d} dimensions, all numbers finite")
     findings = [of_signature(signed), file, *of_card(card, head.chain)]
-    if card["date"][:10] > datetime.now(UTC).date().isoformat():
-        findings.append(Finding(what="date", result="contradicts", why=f"{card['date']} is later than today"))
-    known = _set_at_hand(card["features"]["name"], wanted.ledger)
+    if card.date[:10] > datetime.now(UTC).date().isoformat():
+        findings.append(Finding(what="date", result="contradicts", why=f"{card.date} is later than today"))
+    known = _set_at_hand(card.features.name, wanted.ledger)
     book = _book(card, wanted.ledger, known)
     findings.append(_of_set(card, book, known))
     named, charged, account = False, False, None
@@ -112,8 +112,8 @@ def verify(wanted: Checking) -> Verified:
         findings += [row, *others]
         named, charged = bool(book.written(digest)), row.result == "ok"
         if charged:
-            charge = book.known[card["ledger"]["charge"]]
-            assert isinstance(charge, Charge)
+            charge = _charge(card, book)
+            assert charge is not None
             account = book.account_of(charge.set)
     return Verified(
         head=head,
@@ -150,38 +150,40 @@ def _set_at_hand(name: str, ledger: Path | str | None) -> FeatureSet | str:
     return found or f"no set of the name '{name}' is at hand"
 
 
-def _of_set(card: Mapping[str, Any], book: Ledger | str, found: FeatureSet | str) -> Finding:
+def _of_set(card: Card, book: Ledger | str, found: FeatureSet | str) -> Finding:
     """Whether the card says of the set of its training what is true. Another set may have the same name, so it must be
     the one of the charge.
     """
     what = "feature set"
     if isinstance(found, str):
         return Finding(what=what, result="unknown", why=found)
-    charge = None if isinstance(book, str) else book.known.get(card["ledger"]["charge"])
-    if not isinstance(charge, Charge) or charge.set != found.manifest.id:
+    charge = None if isinstance(book, str) else _charge(card, book)
+    if charge is None or charge.set != found.manifest.id:
         why = f"no ledger says that the head was trained on the set in {found.folder}"
         return Finding(what=what, result="unknown", why=why)
     try:
-        found = found.with_classes(card["classes"]) if "federation" in card else found
-        facts = facts_of(found, protected=card["claim"] != "non-private")
+        if any(part.classes_of_others for part in card.known.values()):
+            found = found.with_classes(card.classes)
+        facts = facts_of(found, protected=card.claim != "non-private")
     except UserError as error:
         return Finding(what=what, result="unknown", why=error.what.rstrip("."))
-    manifest = found.manifest
-    counts = {"n": facts.n, "m": facts.m, "k": facts.k, "d": facts.d, "records": facts.rows, "origin": manifest.origin}
-    parts: tuple[tuple[Mapping[str, Any], dict[str, Any]], ...] = (
-        (card["facts"], counts),
-        (card, {"unit": facts.unit, "classes": list(manifest.classes)}),
-        (card["features"], {"split": SPLIT, "backbone": manifest.backbone, "hold_out": manifest.hold_out}),
-        (card["features"], {"grouped_by": manifest.grouped_by, "fingerprint": manifest.fingerprint}),
-    )
-    wrong = [name for said, true in parts for name, value in true.items() if said.get(name, value) != value]
+    manifest, said = found.manifest, card.features
+    persons = said.grouped_by is None or encoded(said.grouped_by) == manifest.grouped_by
+    true = {
+        **{name: getattr(card.facts, name) == getattr(facts, name) for name in ("n", "m", "k", "d")},
+        **{"records": card.facts.records == facts.rows, "origin": card.facts.origin == manifest.origin},
+        **{"unit": card.unit == facts.unit, "classes": card.classes == manifest.classes, "split": said.split == SPLIT},
+        **{"backbone": said.backbone == manifest.backbone, "hold_out": said.hold_out == manifest.hold_out},
+        **{"grouped_by": persons, "fingerprint": said.fingerprint == manifest.fingerprint},
+    }
+    wrong = [name for name, right in true.items() if not right]
     if wrong:
         why = f"the set of the charge, {found.folder}, has other values: {', '.join(wrong)}"
         return Finding(what=what, result="contradicts", why=why)
     return Finding(what=what, result="ok", why=f"the facts, classes and backbone are those of {found.folder}")
 
 
-def _book(card: Mapping[str, Any], named: Path | str | None, known: FeatureSet | str) -> Ledger | str:
+def _book(card: Card, named: Path | str | None, known: FeatureSet | str) -> Ledger | str:
     """The ledger that was named, or else the one beside the set, or here, if it has the charge; or why there is none.
     One that nobody named, and that lacks the charge, is of other trainings.
     """
@@ -192,10 +194,10 @@ def _book(card: Mapping[str, Any], named: Path | str | None, known: FeatureSet |
             f"There is no ledger {quoted(place)}{' (it is a folder)' if place.is_dir() else ''}.",
             f"Name the file that lies beside the feature set: {parameter('ledger')}.",
         )
-    if "ledger" not in card:
+    if card.ledger is None:
         return _JOINT
     book = read(place)
-    if named is not None or card["ledger"]["charge"] in book.known:
+    if named is not None or card.ledger.charge in book.known:
         return book
     try:
         check_begin(book)
@@ -204,10 +206,16 @@ def _book(card: Mapping[str, Any], named: Path | str | None, known: FeatureSet |
     return "no ledger was named, and none here has the charge that the card names"
 
 
-def _of_ledger(card: Mapping[str, Any], digest: str, book: Ledger) -> list[Finding]:
+def _charge(card: Card, book: Ledger) -> Charge | None:
+    """The charge that a card names. None: the ledger does not have it."""
+    charge = None if card.ledger is None else book.known.get(card.ledger.charge)
+    return charge if isinstance(charge, Charge) else None
+
+
+def _of_ledger(card: Card, digest: str, book: Ledger) -> list[Finding]:
     """Whether the ledger has the training, the file and the other trainings that the card names."""
-    charge = book.known.get(card["ledger"]["charge"])
-    if not isinstance(charge, Charge):
+    charge = _charge(card, book)
+    if charge is None:
         why = "the ledger does not have the charge that the card names"
         return [Finding(what="ledger", result="contradicts", why=why)]
     wrong = _differ(card, charge)
@@ -216,16 +224,19 @@ def _of_ledger(card: Mapping[str, Any], digest: str, book: Ledger) -> list[Findi
         why = f"the charge is of another training, or of another card: they differ in {', '.join(wrong)}"
     findings = [Finding(what="ledger", result="contradicts" if wrong else "ok", why=why)]
     findings.append(_of_digest(digest, charge, book))
-    findings.append(_of_standing(card, charge, book))
+    assert card.ledger is not None
+    findings.append(_of_standing(card.ledger, charge, book))
     return findings
 
 
-def _differ(card: Mapping[str, Any], charge: Charge) -> list[str]:
+def _differ(card: Card, charge: Charge) -> list[str]:
     """The names of the values that a charge and a card do not share."""
-    said = {name: card[name] for name in _CLAIMED}
-    said |= {"at": card["date"], "n": card["facts"]["n"], "split": card["features"]["split"]}
-    wrong = [name for name, value in said.items() if getattr(charge, name) != value]
-    return wrong if list(charge.releases) == card["plan"] else [*wrong, "releases"]
+    said = [
+        *((name, getattr(card, name), getattr(charge, name)) for name in _CLAIMED),
+        *(("at", card.date, charge.at), ("n", card.facts.n, charge.n), ("split", card.features.split, charge.split)),
+        ("releases", card.plan, charge.releases),
+    ]
+    return [name for name, one, other in said if one != other]
 
 
 def _of_digest(digest: str, charge: Charge, book: Ledger) -> Finding:
@@ -241,27 +252,23 @@ def _of_digest(digest: str, charge: Charge, book: Ledger) -> Finding:
     return Finding(what=what, result="contradicts", why=why)
 
 
-def _of_standing(card: Mapping[str, Any], charge: Charge, book: Ledger) -> Finding:
+def _of_standing(said: Standing, charge: Charge, book: Ledger) -> Finding:
     """Whether the ledger had the other trainings that the card counts."""
-    what, said, then = "other trainings in the ledger", card["ledger"], charged_standing(book, charge)
-    spent, stated = then.pop("epsilon"), said["epsilon"]
-    differ = [name for name in dict.fromkeys((*then, "adopted")) if said.get(name) != then.get(name)]
-    wrong = [*([] if same_epsilon(spent, stated) else ["epsilon"]), *differ]
+    what, then = "other trainings in the ledger", charged_standing(book, charge)
+    wrong = [] if same_epsilon(then.epsilon, said.epsilon) else ["epsilon"]
+    wrong += [name for name in fields_of(then) if name != "epsilon" and getattr(said, name) != getattr(then, name)]
     if wrong:
         # Facts of another ledger may stand before this charge since. They make a total larger, and never smaller.
         united = any(isinstance(each, Merge) for each in book.facts[len(book.until(charge.id).facts) :])
-        fewer = _trainings(said) <= _trainings(then) and (
-            spent is None or (stated is not None and (stated <= spent or same_epsilon(stated, spent)))
+        smaller = said.epsilon is not None and then.epsilon is not None and said.epsilon <= then.epsilon
+        fewer = said.count <= then.count and (
+            then.epsilon is None or smaller or same_epsilon(said.epsilon, then.epsilon)
         )
         why = f"the card says something else of the ledger: {', '.join(wrong)}"
         if united and fewer:
             return Finding(what=what, result="unknown", why=f"{why}. It was united with another one since")
         return Finding(what=what, result="contradicts", why=why)
-    later = len(book.account_of(charge.set).charges) - _trainings(then)
-    bound = "" if then["exact"] else "; their total is an upper bound"
+    later = len(book.account_of(charge.set).charges) - then.count
+    bound = "" if then.exact else "; their total is an upper bound"
     why = f"they are those that the card counts{bound}"
     return Finding(what=what, result="ok", why=why + (f"; {later:,} came later" if later > 0 else ""))
-
-
-def _trainings(standing: Mapping[str, Any]) -> int:
-    return int(standing["private"] + standing["unprotected"])

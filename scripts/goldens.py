@@ -32,7 +32,7 @@ def lines() -> list[str]:
         "import x --classes 3 --group-column who --out persons --population us --json",
         "import y --classes 3 --out public --json",
     ]
-    found += ["budget --features public --population elsewhere --json", "budget --features public --cap 9 --json"]
+    found += ["population elsewhere --features public --json", "cap 9 --features public --json"]
     for method, adjacency, name in itertools.product(METHODS, ADJACENCIES, SETS):
         way = f"--method {method} --adjacency {adjacency} --features {name} --seed 1"
         found.append(f"train --epsilon 2 {way} --out heads/{method}-{adjacency}-{name} --json")

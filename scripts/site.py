@@ -15,7 +15,12 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "sample_data/README.md": "sample_data.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "sample_data/README.md": "sample_data.md",
+}
 """Pages of the repository that lie outside docs/, with their places on the site."""
 CORE = "dpfc_cli/privacy/__init__.py"
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
@@ -79,7 +84,9 @@ def _reference() -> str:
     """A page with every public name, functions before classes."""
     sys.path.insert(0, str(ROOT))
     from dpfc_cli import _homes
+    from dpfc_cli.points import added
 
+    homes = _homes() | {name: each.value.partition(":")[0] for name, each in added("dpfc.names").items()}
     parts = [
         "# Python reference",
         "`import dpfc_cli as dpfc` offers these names. [From Python](python.md) shows their use.",
@@ -88,7 +95,7 @@ def _reference() -> str:
         parts += [f"## {title}"]
         parts += [
             f"::: {home}.{name}\n    options: {{heading_level: 3}}"
-            for name, home in sorted(_homes().items())
+            for name, home in sorted(homes.items())
             if chosen(name)
         ]
     return "\n\n".join(parts)

@@ -11,6 +11,7 @@ import pytest
 import typer
 import typer.testing
 
+from dpfc_cli import points
 from dpfc_cli.privacy import passes, poisson
 
 # They would decide how wide and how coloured everything is that tests read.
@@ -50,6 +51,22 @@ def room(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine has 16 GB to spare, however full it is with what runs beside the tests."""
     for place in ("memory", "evaluation.private", "extraction.arrays", "images.tables", "training.machine"):
         monkeypatch.setattr(f"dpfc_cli.{place}.free_memory", lambda: 16e9)
+
+
+@pytest.fixture
+def slides(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package of somebody else writes documents as .pptx and pictures as .txt. Its .odp is broken."""
+    site = tmp_path_factory.mktemp("site")
+    (site / "slides.py").write_text("slides = lambda of: of.title.upper()\ntext = lambda picture: repr(picture)\n")
+    about = site / "dpfc_slides-0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: dpfc-slides\nVersion: 0.1\n")
+    endings = "document.pptx = slides:slides\npicture.txt = slides:text\ndocument.odp = slides:gone\n"
+    (about / "entry_points.txt").write_text(f"[dpfc.documents]\n{endings}")
+    monkeypatch.syspath_prepend(str(site))
+    points.added.cache_clear()
+    yield
+    points.added.cache_clear()
 
 
 @pytest.fixture

@@ -1,24 +1,27 @@
 """What hostile and odd files hold: every node of a JSON text in turn, replaced by every odd value."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 from hypothesis import settings
+from msgspec.structs import replace
 
 from dpfc_cli.features.manifest import Manifest, SplitFacts
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.ledger.totals import Account
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.facts import Adjacency, Facts
+from dpfc_cli.records.card import Card, Standing, card_of
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.card import card_of, charge_of_training, standing_of
+from dpfc_cli.training.card import card_of as card_made
+from dpfc_cli.training.card import charge_of_training, standing_of
 from dpfc_cli.training.request import Privacy
 from tests.support import set_with
 
@@ -78,13 +81,11 @@ def calibrated(
     return calibrate(METHODS[method], Facts(n=100, m=3, d=2, k=k, adjacency=adjacency), options, privacy)
 
 
-def standing(claim: Claim = "private", epsilon: float = 1.0) -> dict[str, Any]:
+def standing(claim: Claim = "private", epsilon: float = 1.0) -> Standing:
     """What a card says of the ledger, of the first training there."""
     private = claim == "private"
-    return {
-        **{"charge": "0" * 32, "private": int(private), "unprotected": int(not private)},
-        **{"epsilon": epsilon if private else None, "exact": True, "unit": "record"},
-    }
+    spent, none = epsilon if private else None, int(not private)
+    return Standing(charge="0" * 32, private=1 - none, unprotected=none, epsilon=spent, exact=True, unit="record")
 
 
 def card_as_written(made: Calibrated) -> dict[str, Any]:
@@ -93,8 +94,32 @@ def card_as_written(made: Calibrated) -> dict[str, Any]:
     features = set_of(made.facts)
     charge = replace(charge_of_training(made, features, "h.safetensors", "me", None), id="0" * 32)
     said = standing_of(Account(ledger=Path("ledger.sqlite"), population=None, charges=(charge,)), charge)
-    card: dict[str, Any] = json.loads(json.dumps(card_of(made, features, DATE, solution, said)))
+    card: dict[str, Any] = json.loads(card_made(made, features, DATE, solution, said).json)
     return card
+
+
+def a_card(
+    classes: Sequence[str] = "abc",
+    privacy: Privacy | None = None,
+    facts: Mapping[str, Any] | None = None,
+    **features: object,
+) -> Card:
+    """A card of these classes, with other facts and features than it should have. privacy: None: without noise."""
+    values = card_as_written(calibrated("dp-ls", privacy or Privacy()))
+    values["facts"] |= {"m": len(classes), **(facts or {})}
+    values["features"] |= json.loads(json.dumps(features))
+    return card_of({**values, "classes": list(classes)})
+
+
+def with_card(head: Head, card: Mapping[str, Any]) -> bytes:
+    """The file of a head, with these values in place of its card."""
+    data = encoded(head)
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    header["__metadata__"]["card"] = json.dumps(card)
+    changed = json.dumps(header, sort_keys=True).encode()
+    changed += b" " * (-len(changed) % 8)
+    return len(changed).to_bytes(8, "little") + changed + data[start:]
 
 
 def set_of(facts: Facts) -> FeatureSet:

@@ -1,5 +1,6 @@
 """What several rooms' tests share: block streams from arrays, small data sets, and oracles that watch."""
 
+import dataclasses
 import functools
 import os
 import signal
@@ -8,13 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 from unittest import mock
 
+import msgspec
 import numpy as np
 import pytest
 import typer
 
+from dpfc_cli import points
 from dpfc_cli.cli.app import app, main, register
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.arrays import Source, in_memory, make_of
@@ -22,7 +25,7 @@ from dpfc_cli.extraction.request import Making
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.head import Scorer
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import curator as curator_module
@@ -51,6 +54,32 @@ from dpfc_cli.version import code_digest
 CHAIN = (Clip(1.0),)
 LOST = 600.0
 """Seconds after which somebody whom nobody meets fails: no machine is so busy."""
+
+
+Made = TypeVar("Made")
+
+
+def replace(value: Made, **changed: Any) -> Made:
+    """A record, or a value of a dataclass, with other fields."""
+    record = isinstance(value, msgspec.Struct)
+    return (msgspec.structs.replace if record else dataclasses.replace)(value, **changed)  # type: ignore[type-var]
+
+
+@contextmanager
+def package(folder: Path, name: str, source: str, entries: str) -> Iterator[None]:
+    """In it a package of one module is installed, with its entry points, as pip leaves it in a folder."""
+    (folder / f"{name}.py").write_text(source)
+    about = folder / f"{name}-0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
+    (about / "entry_points.txt").write_text(entries)
+    with mock.patch.object(sys, "path", [str(folder), *sys.path]):
+        points.added.cache_clear()
+        try:
+            yield
+        finally:
+            sys.modules.pop(name, None)
+    points.added.cache_clear()
 
 
 @contextmanager
@@ -296,7 +325,7 @@ def integers(a: np.ndarray) -> list[int]:
 
 def accuracy(solution: Solution, x: np.ndarray, y: np.ndarray) -> float:
     """The share of records whose class scores highest."""
-    scores = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card={}).scores(x)
+    scores = Scorer(chain=solution.chain, weight=solution.weight, bias=solution.bias).scores(x)
     return float((scores.argmax(axis=1) == y).mean())
 
 

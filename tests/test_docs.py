@@ -27,7 +27,8 @@ from tests.support import commands, parsed, typed
 
 DOCS = Path(__file__).parents[1] / "docs"
 README = DOCS.parent / "README.md"
-PAGES = [README, README.with_name("CHANGELOG.md"), DOCS.parent / "sample_data/README.md", *sorted(DOCS.rglob("*.md"))]
+BESIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "sample_data/README.md")
+PAGES = [*(DOCS.parent / name for name in BESIDE), *sorted(DOCS.rglob("*.md"))]
 
 
 FENCED = re.compile(r"^ *```(?P<kind>\w*)\n(?P<body>.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -55,7 +56,7 @@ def test_every_table_of_choosing_is_what_its_code_computes() -> None:
     tables = printed_tables(code_of(page))
     # Not one table may be missing, and the page has no figures of ε beside them.
     assert all(f"\n\n{table}\n\n" in page for table in tables)
-    assert [len(figures(table)) for table in tables] == [6] * 5
+    assert [len(figures(table)) for table in tables] == [6] * 4
     assert sorted(figures(page)) == sorted(line for table in tables for line in figures(table))
 
 
@@ -103,7 +104,7 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     entries = re.findall(r": (\S+\.md)$", (DOCS.parent / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
     assert len(entries) == len(set(entries))
     # These are made for the site, of what lies outside docs/ and of docstrings.
-    made = {"index.md", "changelog.md", "core.md", "reference.md", "sample_data.md"}
+    made = {"index.md", "changelog.md", "contributing.md", "core.md", "reference.md", "sample_data.md"}
     assert set(entries) == {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} | made
 
 

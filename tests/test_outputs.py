@@ -1,4 +1,4 @@
-"""Files that a user names: whole or not at all, and never over another file."""
+"""Files that a user names: whole or not at all, never over another file, and by whoever writes such a kind."""
 
 import errno
 import os
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpfc_cli import files, outputs
+from dpfc_cli.show.document import page
 from tests.support import refuses
 
 
@@ -37,3 +38,23 @@ def test_a_name_must_be_seen_and_end_as_its_format_does() -> None:
     for name in ("a.pt", "a\x1b.npz", "-.npz", "none/a.npz"):
         with refuses("missing" if "/" in name else "bad-value", parameter="out"):
             outputs.check(Path(name), (".npz", ".html"))
+
+
+def test_a_package_adds_an_ending_and_what_nothing_writes_is_refused_before_the_work(
+    tmp_path: Path, slides: None
+) -> None:
+    assert outputs.writer("document", tmp_path / "a.PPTX")(page("ward")) == b"WARD"
+    with refuses("unsupported", name="document.odp"):
+        outputs.writer("document", tmp_path / "a.odp")
+    for name, code in (("a.pptx", "bad-value"), ("svg", "bad-value"), ("no/a.txt", "missing")):
+        with refuses(code, parameter="plot"):
+            outputs.writer("picture", tmp_path / name, "plot")
+
+
+def test_a_file_that_is_replaced_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "figure.svg"
+    outputs.replace(path, b"old")
+    monkeypatch.setattr(os, "fsync", lambda _: os.write(-1, b""))
+    with refuses("unwritable", parameter="plot"):
+        outputs.replace(path, b"new", named="plot")
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("figure.svg", b"old")]

@@ -70,7 +70,7 @@ def test_from_nothing_to_the_plot_and_then_only_what_is_new_runs(make: Make) -> 
     assert calls[0][1:3] == ["extract", "digits"]
     assert of("train", calls) == sorted(RUNS)
     # The cap is set once, before the first training.
-    caps = [i for i, each in enumerate(calls) if "--cap" in each]
+    caps = [i for i, each in enumerate(calls) if "cap" in each]
     assert len(caps) == 1
     assert caps[0] < min(i for i, each in enumerate(calls) if "train" in each)
     lines = Path("pipeline/accuracy.csv").read_text().splitlines()

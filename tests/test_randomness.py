@@ -8,8 +8,6 @@ or from words that were used before is seen on every path, and so is a release t
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace as changed
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,25 +18,19 @@ import pytest
 import dpfc_cli as dpfc
 from dpfc_cli.evaluation.private import prepare, release
 from dpfc_cli.evaluation.request import PrivateScoring
-from dpfc_cli.extensions.sklearn.estimator import PrivateClassifier
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import forms, noise, passes, poisson
 from dpfc_cli.privacy.curator import Curator, Unprotected
-from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SystemBits
+from dpfc_cli.records import claims
 from dpfc_cli.training import run
-from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.distributed import Leader, serve
+from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Privacy, Request
+from dpfc_cli.training.request import Request
 from dpfc_cli.training.train import finish, plan
-from dpfc_cli.trust import claims
-from tests.privacy.test_parts import Room
-from tests.support import LOST, blobs, feature_set, stream_of
+from tests.support import blobs, feature_set
 from tests.training.requests import states
-from tests.training.test_distributed import Met
 
 N, D, M = 150, 5, 3
 BLOCK = 32
@@ -159,33 +151,15 @@ def alone(wanted: Request) -> tuple[Calibrated, dpfc.Head]:
     return checked.calibrated, finish(checked, Observer()).head
 
 
-def shared(wanted: Request) -> tuple[Calibrated, dpfc.Head]:
-    """The same training by two processes. They are threads here, and the same system hands them their words."""
-    room = Room(2)
-    first, second = (Met(room, number) for number in range(2))
-    leader = Leader(first)  # type: ignore[arg-type]
-    with ThreadPoolExecutor() as pool:
-        other = pool.submit(serve, second, wanted.features)  # type: ignore[arg-type]
-        try:
-            made = alone(changed(wanted, leader=leader))
-            leader.end()
-            other.result(LOST)
-        except BaseException:
-            room.barrier.abort()
-            raise
-    assert second.added_once > 0
-    return made
-
-
-@pytest.mark.parametrize(
-    ("by", "training"),
-    [(alone, each) for each in TRAININGS] + [(shared, each) for each in ("an answer in pieces", "samples of persons")],
-)
+@pytest.mark.parametrize("training", TRAININGS)
 def test_each_word_of_a_training_comes_from_the_system_once_even_if_it_was_killed(
-    by: Callable[[Request], tuple[Calibrated, dpfc.Head]],
-    training: str,
-    features: FeatureSet,
-    monkeypatch: pytest.MonkeyPatch,
+    training: str, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each_word_is_used_once(alone, training, monkeypatch)
+
+
+def each_word_is_used_once(
+    by: Callable[[Request], tuple[Calibrated, dpfc.Head]], training: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed between two answers, and while the words of the last one are handed out."""
     if training == "an answer in pieces":
@@ -223,18 +197,6 @@ def test_each_word_of_a_private_evaluation_comes_from_the_system_once(
         (right, wrong), *_ = [curator.release(query)[0] for query in ready.queries]
         assert found.top1 == max(right, 0) / (max(right, 0) + max(wrong, 0))
         assert bits.used == len(system.handed) > 0
-
-
-def test_each_word_of_the_estimators_fit_comes_from_the_system_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    x, y = blobs(N, D, M)
-    system = System(3, monkeypatch)
-    model = PrivateClassifier(classes=M, method="dp-fc", steps=2).fit(x, y)
-    made = calibrate(METHODS["dp-fc"], Facts(n=N, m=M, d=D), {"steps": 2}, Privacy(epsilon=1.0))
-    solution, _ = replayed(made, Unprotected(stream_of(x, y)), system.handed)
-    assert model.head_.weight.tobytes() == solution.weight.astype(model.head_.weight.dtype).tobytes()
 
 
 def test_no_word_is_taken_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -23,11 +23,12 @@ from dpfc_cli.ledger.facts import Charge, Fact, new_id
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.merge import merge_ledgers
 from dpfc_cli.ledger.totals import Ledger
-from dpfc_cli.trust.card import BELONGS, CHARGED, NOISE, OWNER, TEXT
+from dpfc_cli.records.findings import BELONGS, CHARGED, NOISE, OWNER, TEXT
 from dpfc_cli.verification import Verified, verify
+from tests.hostile import with_card
 from tests.ledger.facts import written
 from tests.signing import key_pair, sign
-from tests.support import blobs, feature_set, refuses
+from tests.support import blobs, feature_set, refuses, replace
 from tests.training import requests
 from tests.training.conftest import heads, private
 from tests.training.starts import CLASSES, head_of, made
@@ -49,7 +50,7 @@ class Made:
 
     def card(self, number: int = 1) -> Card:
         """The card of the head of that charge, to be changed."""
-        found: Card = json.loads(json.dumps(Head.load(self.heads[number - 1]).card))
+        found: Card = json.loads(Head.load(self.heads[number - 1]).card.json)
         return found
 
     def sha256(self, number: int = 1) -> str:
@@ -73,7 +74,7 @@ class Made:
         arrays: other ones than the head has.
         """
         head, ledger = self.folder / "forged.safetensors", ledger_path(self.features.folder)
-        head.write_bytes(encoded(replace(Head.load(self.heads[0]), card=card, **arrays)))
+        head.write_bytes(with_card(replace(Head.load(self.heads[0]), **arrays), card))
         if facts:
             ledger = written(self.folder / new_id() / "ledger.sqlite", *facts).path
         return results(verify(head, ledger=ledger))
@@ -122,7 +123,7 @@ def test_what_no_ledger_shows_is_named_as_unproved(shelf: Made, tmp_path: Path) 
     assert verify(changed, ledger=other).unproved == (NOISE, BELONGS, TEXT, OWNER)
     # A charge of another training is not its own.
     card["ledger"]["charge"] = shelf.book.charges[1].id
-    changed.write_bytes(encoded(replace(head, card=card)))
+    changed.write_bytes(with_card(head, card))
     assert CHARGED in verify(changed, ledger=other).unproved
 
 
@@ -150,7 +151,7 @@ def test_each_value_of_a_card_is_checked_or_among_what_cannot_be_proved(
             changed = shelf.card()
             reduce(getitem, place[:-1], changed)[place[-1]] = other
             changed["facts"] |= {"records": 200} if other == "person" else {}
-            forged.write_bytes(encoded(replace(head, card=changed)))
+            forged.write_bytes(with_card(head, changed))
             with suppress(UserError):
                 passed |= {place[0]} - ({place[0]} if verify(forged).contradictions else set())
     assert {"adjacency", "unit", "options", "facts"} <= passed
@@ -196,10 +197,10 @@ def test_an_honest_head_of_a_neighbour_does_not_contradict_where_a_set_has_the_s
 def test_a_card_has_a_date_and_no_later_one_than_today(shelf: Made, tmp_path: Path) -> None:
     head, changed = Head.load(shelf.heads[0]), tmp_path / "changed.safetensors"
     for date in ("", "yesterday", "2026-02-30T00:00:00+00:00", "2026-01-02T03:04:05+02:00"):
-        changed.write_bytes(encoded(replace(head, card=shelf.card() | {"date": date})))
+        changed.write_bytes(with_card(head, shelf.card() | {"date": date}))
         with refuses("damaged"):
             verify(changed)
-    changed.write_bytes(encoded(replace(head, card=shelf.card() | {"date": "2999-01-02T03:04:05+00:00"})))
+    changed.write_bytes(with_card(head, shelf.card() | {"date": "2999-01-02T03:04:05+00:00"}))
     assert results(verify(changed))["date"] == "contradicts"
 
 
@@ -255,7 +256,8 @@ def test_a_head_of_persons_agrees_with_its_set_and_its_charge(tmp_path: Path, mo
     path = head_of(persons, epsilon=1.0).path
     assert {each.result for each in verify(path).findings[1:]} == {"ok"}
     head, forged = Head.load(path), tmp_path / "forged.safetensors"
-    more, plan = {**head.card["facts"], "records": 121}, [{**each, "sigma": 0.0} for each in head.card["plan"]]
+    card: Card = json.loads(head.card.json)
+    more, plan = {**card["facts"], "records": 121}, [{**each, "sigma": 0.0} for each in card["plan"]]
     # Without noise each record stands for itself.
     bare = {"claim": "non-private", **dict.fromkeys(("epsilon", "delta", "mu", "eta")), "plan": plan, "unit": "record"}
     alone = {name: value for name, value in {**more, "n": 120}.items() if name != "records"}
@@ -263,13 +265,13 @@ def test_a_head_of_persons_agrees_with_its_set_and_its_charge(tmp_path: Path, mo
         ({"unit": "record"}, "ledger", "contradicts"),
         ({"facts": more}, "feature set", "contradicts"),
         (
-            {"features": {**head.card["features"], "grouped_by": {"by": "folder", "level": 1}}},
+            {"features": {**card["features"], "grouped_by": {"by": "folder", "level": 1}}},
             "feature set",
             "contradicts",
         ),
         (bare | {"facts": alone}, "feature set", "ok"),
     ):
-        forged.write_bytes(encoded(replace(head, card={**head.card, **changed})))
+        forged.write_bytes(with_card(head, {**card, **changed}))
         assert results(verify(forged))[what] == result
 
 
@@ -412,12 +414,12 @@ def test_a_card_that_leaves_out_an_evaluation_contradicts(tmp_path: Path, privat
     first = head_of(private, epsilon=1.0)
     evaluate_privately(first.head, private, "train", epsilon=3.0)
     later = head_of(private, epsilon=1.0)
-    card = json.loads(json.dumps(Head.load(later.path).card))
+    card = json.loads(Head.load(later.path).card.json)
     assert (card["ledger"]["private"], card["ledger"]["unprotected"]) == (3, 0)
     forged = tmp_path / "forged.safetensors"
     less = {"private": 2, "epsilon": replace(first.spent, charges=first.spent.charges * 2).epsilon(1e-5)}
     for changed, agrees in (({}, True), (less, False)):
-        forged.write_bytes(encoded(replace(later.head, card={**card, "ledger": {**card["ledger"], **changed}})))
+        forged.write_bytes(with_card(later.head, {**card, "ledger": {**card["ledger"], **changed}}))
         found = verify(forged, ledger=ledger_path(private.folder))
         assert results(found)[OTHERS] == ("ok" if agrees else "contradicts")
 
@@ -429,12 +431,12 @@ def test_a_ledger_that_was_united_with_another_one_still_agrees_with_the_cards_o
     first, second, other = head_of(here, epsilon=1.0), head_of(here, epsilon=1.0), head_of(there, epsilon=1.0)
     merge_ledgers(here.folder.parent, there.folder.parent)
     last = head_of(here, epsilon=1.0)
-    assert last.head.card["ledger"]["private"] == 4
+    assert json.loads(last.head.card.json)["ledger"]["private"] == 4
 
     def found(trained: Any, trainings: int | None = None) -> str:
-        card, forged = json.loads(json.dumps(trained.head.card)), tmp_path / "forged.safetensors"
+        card, forged = json.loads(trained.head.card.json), tmp_path / "forged.safetensors"
         card["ledger"] |= {} if trainings is None else {"private": trainings}
-        forged.write_bytes(encoded(replace(trained.head, card=card)))
+        forged.write_bytes(with_card(trained.head, card))
         return results(verify(forged, ledger=ledger_path(here.folder)))[OTHERS]
 
     assert [found(each) for each in (first, second, other, last)] == ["ok", "ok", "unknown", "ok"]

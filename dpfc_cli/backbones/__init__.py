@@ -5,14 +5,15 @@ pixels of that record alone. Everything after the backbone counts privacy per re
 that normalised by the statistics of a batch, for example, would let one picture change the features of all others, and
 no clipping could undo that.
 
-The models belong to families (`Family`), and everything here follows from the table `FAMILIES`. The command line needs
-the names for `--help`, so importing this module imports no JAX. `load` does.
+The models belong to families (`Family`): those of the table `FAMILIES`, and those that packages add (`ADDED`). The
+command line needs the names for `--help`, so importing this module imports no JAX. `load` does.
 """
 
 from dataclasses import replace
 from pathlib import Path
 
-from dpfc_cli.backbones import convnext, scattering, vision_transformer
+from dpfc_cli import points
+from dpfc_cli.backbones import scattering, vision_transformer
 from dpfc_cli.backbones.family import DEFAULT_RECIPE as _DEFAULT_RECIPE
 from dpfc_cli.backbones.family import Backbone, Classifier, Family, Wanted, computed
 from dpfc_cli.backbones.hub import Pin
@@ -21,13 +22,22 @@ from dpfc_cli.geometry import Geometry
 
 __all__ = ["Backbone", "Classifier", "Family", "Geometry", "Wanted", "computed"]
 
-FAMILIES: tuple[Family, ...] = (scattering.FAMILY, vision_transformer.FAMILY, convnext.FAMILY)
+FAMILIES: tuple[Family, ...] = (scattering.FAMILY, vision_transformer.FAMILY)
 """A new family is one row here and one module or package of its own."""
+ADDED = "dpfc.backbones"
+"""The group of entry points that adds families. What is added as NAME has the models NAME:MODEL."""
 _FAMILY_OF: dict[str, Family] = {name: family for family in FAMILIES for name in family.models}
 BACKBONES: tuple[str, ...] = tuple(_FAMILY_OF)
+MODELS = (*BACKBONES, *(f"{each}:NAME" for each in points.added(ADDED)))
+"""What a model may be called."""
 POOLINGS = tuple(dict.fromkeys(name for family in FAMILIES for name in family.poolings))
 PREPROCESS = tuple(dict.fromkeys(name for family in FAMILIES for name in family.recipes))
 PRECISIONS = tuple(dict.fromkeys(name for family in FAMILIES for name in family.precisions))
+
+
+def known(name: str) -> bool:
+    """Whether this may be a model: a family has it, or has been added for models that begin so."""
+    return name in _FAMILY_OF or name.partition(":")[0] in points.added(ADDED)
 
 
 def fast_precision(name: str) -> str:
@@ -52,8 +62,8 @@ def fast_precision(name: str) -> str:
 
 def dimensions(name: str) -> int | None:
     """The length of a feature vector of a model; None if it depends on the pictures or on the weights."""
-    known = _family_of(name).published.get(name)
-    return None if known is None else known.dimensions
+    model = _family_of(name).published_of(name)
+    return None if model is None else model.dimensions
 
 
 def own_recipe(name: str) -> str:
@@ -80,11 +90,11 @@ def published(name: str, weights: str | None) -> tuple[str, Pin | None, tuple[st
 
     weights: as for `Wanted`. None if nothing is fetched. Raises UserError as `check`.
     """
-    known = check(Wanted(name=name, weights=weights)).published.get(name)
-    if known is None:
+    model = check(Wanted(name=name, weights=weights)).published_of(name)
+    if model is None:
         return None
-    where, pin = known.place(weights)
-    more = (("tokenizer.json",) if known.text else ()) + known.statements(where)
+    where, pin = model.place(weights)
+    more = (("tokenizer.json",) if model.text else ()) + model.statements(where)
     return (where, pin, more) if where.startswith("hf:") else None
 
 
@@ -97,9 +107,10 @@ def load(wanted: Wanted) -> Backbone:
 
 
 def _family_of(name: str) -> Family:
-    if name not in _FAMILY_OF:
-        raise unknown("model", name, BACKBONES)
-    return _FAMILY_OF[name]
+    if not known(name):
+        raise unknown("model", name, MODELS)
+    family: Family = _FAMILY_OF.get(name) or points.load(ADDED, name.partition(":")[0], Family)
+    return family
 
 
 def check(wanted: Wanted) -> Family:
@@ -111,9 +122,9 @@ def check(wanted: Wanted) -> Family:
         ("preprocess", "preprocessing", wanted.preprocess, PREPROCESS, family.recipes or (_DEFAULT_RECIPE,)),
         ("precision", "precision", wanted.precision, PRECISIONS, family.precisions),
     )
-    for _, kind, value, known, _ in chosen:
-        if value is not None and value not in known:
-            raise unknown(kind, value, known)
+    for _, kind, value, of_all, own in chosen:
+        if value is not None and value not in (*of_all, *own):
+            raise unknown(kind, value, of_all)
     for option, kind, value, _, own in chosen:
         if value is not None and value not in own:
             raise conflict(
@@ -131,8 +142,8 @@ def _check_repository(name: str, weights: str | None) -> None:
     if weights is None or not weights.startswith("hf:"):
         return
     named = "/".join(weights.removeprefix("hf:").split("/")[:2]).casefold()
-    known = {each: model for family in FAMILIES for each, model in family.published.items()}
-    owners = [each for each, model in known.items() if (model.repository or "").casefold() == named]
+    published = {each: model for family in FAMILIES for each, model in family.published.items()}
+    owners = [each for each, model in published.items() if (model.repository or "").casefold() == named]
     if owners and name not in owners:
         raise conflict(
             f"'{weights}' are the weights of {' and '.join(owners)}, not of {name}.",

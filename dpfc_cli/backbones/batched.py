@@ -78,6 +78,9 @@ class Sharded(Backbone):
         """The arrays on every device. Each one is freed on the host after it was copied."""
         return {name: jax.device_put(arrays.pop(name), self._everywhere) for name in list(arrays)}
 
+    def traced(self, pixels: jax.Array) -> jax.Array:
+        return self._run(pixels, self.outer, self.blocks)
+
     def _compute(self, whole: np.ndarray) -> jax.Array:
         parts = (jax.device_put(part, self._sharding) for part in np.split(whole, self._parts))
         out = [self._run(part, self.outer, self.blocks) for part in parts]

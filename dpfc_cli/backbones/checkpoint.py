@@ -40,8 +40,8 @@ class Dialect:
         name: what messages and manifests call it.
         layout: the order of a tensor's axes.
         prefixes: what its names may begin with.
-        block: a regular expression for tensors inside blocks. Its last group is the rest of the name. Those before it
-            number the block; there is no number if all blocks are stacked along a first axis.
+        block: a regular expression for tensors inside blocks. Its last group is the rest of the name. One before it
+            numbers the block; there is none if all blocks are stacked along a first axis.
         outer: names in the file to names in the network, outside blocks.
         inner: the same inside blocks.
         ignored: patterns for names of tensors that are not used, with or without the prefix.
@@ -71,7 +71,7 @@ class Dialect:
         if inside is not None:
             *numbers, rest = inside.groups()
             found = self._target(self.inner, rest)
-            return found and f"{'.'.join(filter(None, numbers)) or '#'}.{found}"
+            return found and f"{''.join(filter(None, numbers)) or '#'}.{found}"
         found = self._target(self.outer, inner) if name.startswith(prefix) else None
         unused = any(fnmatchcase(form, pattern) for form in (name, inner) for pattern in self.ignored)
         return "" if found is None and unused else found
@@ -116,15 +116,15 @@ class Checkpoint:
         for name in self.arrays.keys() - shapes.keys():
             raise _foreign(self.source, self.names.get(name, name), self.dialect, self.kind)
 
-    def under(self, *numbers: int) -> Arrays:
-        ahead = "".join(f"{number}." for number in numbers)
+    def under(self, number: int) -> Arrays:
+        ahead = f"{number}."
         return {name.removeprefix(ahead): array for name, array in self.arrays.items() if name.startswith(ahead)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
     """The content of a checkpoint, under the names of the network: the name of its dialect, the tensors outside blocks
-    and those of each block (of each stage), and the number of attention heads (None if the shapes do not show it).
+    and those of each block, and the number of attention heads (None if the shapes do not show it).
     """
 
     dialect: str
@@ -153,7 +153,7 @@ def gathered(file: Path, source: str, dialects: Sequence[Dialect], kind: str, dt
                     laid = _laid(dialect, own, array)
                 except (ValueError, IndexError) as error:
                     raise misshapen(source, name, raw.shape) from error
-                factor = laid.ndim > 1 and own not in ROWS and "depthwise" not in own
+                factor = laid.ndim > 1 and own not in ROWS
                 arrays[own] = np.ascontiguousarray(laid, dtype=dtype if factor else np.float32)
                 names[own] = name
     _join(arrays, source)
@@ -213,12 +213,7 @@ def _laid(dialect: Dialect, name: str, array: np.ndarray) -> np.ndarray:
             return array
         # Heads have an axis of their own: (D, heads, D / heads), and (heads, D / heads, D) after the attention.
         return array.reshape(-1, array.shape[-1]) if module.endswith("out") else array.reshape(len(array), -1)
-    if array.ndim != 4:
-        return array.T
-    if module.endswith("depthwise"):
-        return array[:, 0].transpose(1, 2, 0) if array.shape[1] == 1 else array
-    # timm's smallest ConvNeXts have convolutions of one place instead of matrices.
-    return array[..., 0, 0].T if "fc" in module and array.shape[2:] == (1, 1) else array.transpose(2, 3, 1, 0)
+    return array.T if array.ndim != 4 else array.transpose(2, 3, 1, 0)
 
 
 def _join(arrays: Arrays, source: str) -> None:

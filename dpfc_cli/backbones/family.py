@@ -1,9 +1,9 @@
 """What a family of backbones provides, and what a loaded backbone is to its callers. This module imports no JAX.
 
 A family is a group of models with one way to check, load and run them, such as Vision Transformers. To add one, write a
-module or package with a `Family` and add it to `FAMILIES` in `dpfc_cli.backbones`; its graph for ONNX goes into
-`exports.onnx_networks`. The module is imported for `dpfc extract --help`, so it imports JAX, NumPy and libraries that
-read weights only inside `load`.
+module with a `Family` and name it as an entry point of the group `dpfc.backbones` (`dpfc_cli.backbones.ADDED`). The
+module is imported for what is said of a model, so it imports JAX, NumPy and libraries that read weights only inside
+`load`.
 """
 
 from abc import ABC, abstractmethod
@@ -49,8 +49,15 @@ class Backbone(ABC):
         """What the manifest says about the features, as JSON values."""
 
     @abstractmethod
-    def _compute(self, whole: "np.ndarray") -> "jax.Array":
-        """Compute the features on the device: from uint8 (batch, H, W, C) to float32 (batch, dim)."""
+    def _compute(self, whole: "np.ndarray") -> "jax.Array | np.ndarray":
+        """Compute the features: from uint8 (batch, H, W, C) to float32 (batch, dim)."""
+
+    def traced(self, pixels: "jax.Array") -> "jax.Array":
+        """What is computed, from uint8 (B, H, W, C) to float32 (B, dim), as a function that JAX can trace.
+
+        UserError: JAX does not compute it.
+        """
+        raise unsupported(f"The backbone {self.name} is not computed by JAX.", "Export the head alone.")
 
     def __call__(self, pixels: "np.ndarray") -> "np.ndarray":
         """The features, float32 (B, dim), of pictures, uint8 (B, H, W, C), for any B.
@@ -65,7 +72,7 @@ class Backbone(ABC):
             out[start : start + len(part)] = np.asarray(part)
         return out
 
-    def submit(self, pixels: "np.ndarray") -> "jax.Array":
+    def submit(self, pixels: "np.ndarray") -> "jax.Array | np.ndarray":
         """Start to compute the features of at most `batch` pictures, and do not wait for them.
 
         The host can decode the next pictures while the device computes. `np.asarray` of the result waits. Raises
@@ -152,15 +159,15 @@ class Family(ABC):
     """A family of backbones. All methods but `load` and `classifier` are fast and read at most names of local files.
 
     Attributes:
-        models: the names of its models. No other family has a model of the same name.
-        published: what is known of the weights of those that have weights.
+        models: the names of its models, if it is one of dpfc's own. No other family has a model of the same name.
+        published: what is known of the weights of these, as far as they have weights.
         poolings: those that some of its models have. The same for recipes and precisions.
         recipes: of preprocessing. Empty: the models take pictures at their own size.
         precisions: of the arithmetic.
 
     """
 
-    models: tuple[str, ...]
+    models: tuple[str, ...] = ()
     published: Mapping[str, hub.Published] = {}
     poolings: tuple[str, ...]
     recipes: tuple[str, ...] = ()
@@ -172,6 +179,10 @@ class Family(ABC):
         """
         if wanted.weights is not None:
             hub.check(wanted.weights)
+
+    def published_of(self, name: str) -> hub.Published | None:
+        """What is known of the weights of a model; None: it has none."""
+        return self.published.get(name)
 
     def poolings_of(self, wanted: Wanted) -> tuple[str, ...]:
         return self.poolings

@@ -46,6 +46,7 @@ app = typer.Typer(
 )
 COMMANDS = {
     **{name: name for name in ("extract", "train", "evaluate", "budget", "fetch", "predict", "statement", "verify")},
+    **dict.fromkeys(("cap", "population", "merge"), "changes"),
     "list": "list_",
 }
 """The commands of the core, each with its module in `dpfc_cli.cli`. Others are added by `dpfc.commands`."""
@@ -90,17 +91,17 @@ def register(name: str = "") -> None:
 
 
 def command(
-    name: str, call: type[Options] | None = None, *, panel: str, when_stopped: str = "Nothing was changed."
+    name: str, *calls: type[Options], panel: str, when_stopped: str = "Nothing was changed."
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command that always ends with one of the exit codes.
 
-    call: whose options it takes, beside the function's own. panel: of `dpfc --help`, which shows the begin of its
+    calls: whose options it takes, beside the function's own. panel: of `dpfc --help`, which shows the begin of its
     docstring, up to a full stop or a colon. when_stopped: said after Ctrl-C, as long as nothing has happened that it
     must say (`stop.stands`).
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        options = typed(function, call)
+        options = typed(function, *calls)
 
         def spell(parameter: str) -> str:
             return options[parameter].flag if parameter in options else flag_named(parameter)
@@ -125,11 +126,13 @@ def command(
                     _show_traceback(error)
                 said = [] if found.code in ("stopped", "terminated") else notes(error)
                 raise typer.Exit(display.fail(found, said, spell, common["as_json"])) from None
+            finally:
+                display.begin()
 
         shown: Any = guarded
         parameters = [each.parameter(spell) for each in options.values()]
         own = {each.name for each in parameters}
-        parameters += [_hidden(each) for each in COMMON if each not in own]
+        parameters += [_common_option(each) for each in COMMON if each not in own]
         shown.__signature__ = inspect.Signature(parameters)
         shown.__annotations__ = {each.name: each.annotation for each in parameters}
         said = plain(inspect.getdoc(function) or "")
@@ -140,10 +143,10 @@ def command(
     return register
 
 
-def _hidden(name: str) -> inspect.Parameter:
-    """A common option as one of a command. The help of dpfc tells of it."""
+def _common_option(name: str) -> inspect.Parameter:
+    """A common option as one of a command. The help of dpfc tells of it; --json is in that of each command, too."""
     said = copy(COMMON[name])
-    said.hidden = True
+    said.hidden = name != "as_json"
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, said])
 
 

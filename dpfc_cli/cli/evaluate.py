@@ -1,18 +1,15 @@
 """`dpfc evaluate`: how good heads are, beside what they cost."""
 
-import itertools
-import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import feature_set, head_or_newest, tell_ledger
+from dpfc_cli.cli.typed import feature_set, head_or_newest, one_of, tell_ledger
 from dpfc_cli.errors import UserError, conflict, missing, parameter
 from dpfc_cli.evaluation.request import PRIVATE, PrivateScoring
 from dpfc_cli.folders import features_folder
@@ -21,9 +18,9 @@ from dpfc_cli.progress import show
 
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.exact import Evaluation
+    from dpfc_cli.evaluation.private import PrivateEvaluation
     from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.figures.canvas import Drawing
-    from dpfc_cli.heads.head import Head
+    from dpfc_cli.records.card import Card
 
 OUTPUT = "Output"
 
@@ -80,58 +77,34 @@ def evaluate(
 
     With --epsilon it protects the records of the split: it shows what a noisy count says, and what was spent.
     """
+    from dpfc_cli import outputs
     from dpfc_cli.evaluation import evaluate as evaluation
-    from dpfc_cli.heads.head import Head
-    from dpfc_cli.ledger.file import ledger_path
-    from dpfc_cli.report import evaluated
+    from dpfc_cli.heads.head import Head, shown
+    from dpfc_cli.report import evaluated, picture
     from dpfc_cli.show.markdown import markdown
 
-    as_values = {"as_json": as_json, "as_csv": as_csv, "as_markdown": as_markdown}
-    _check_options([name for name, wanted in as_values.items() if wanted], heads or [], epsilon, asked)
-    given = None if features is None else feature_set(features)
+    one_of(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
+    _check_options(heads or [], epsilon, asked)
+    given, split = None if features is None else feature_set(features), asked["split"]
     loaded = [Head.load(path) for path in heads or [head_or_newest(None, given)]]
-    found = given or _features(str(loaded[0].card["features"]["name"]), epsilon is not None)
-    scored, split = {"features": found, "split": asked["split"]}, asked["split"]
-    if plot is not None:
-        _check_plot(plot, found, split, [head.card for head in loaded], epsilon is not None)
-    draw: Callable[[], Drawing] | None = None
-    paths, cards = [_path(head) for head in loaded], [head.card for head in loaded]
-    ready = None
+    found = given or _features(loaded[0].card.features.name, epsilon is not None)
+    paths, cards = [Path(shown(head.file)) for head in loaded], [head.card for head in loaded]
+    draw = None if plot is None else outputs.writer("picture", plot, "plot")
+    if draw is not None:
+        _check_plot(found, split, cards, epsilon is not None)
+    results: Sequence[Evaluation] = ()
     if epsilon is not None:
-        tell_ledger(found.folder)
-        ready = evaluation.prepared(PrivateScoring(loaded[0], found, **asked, epsilon=epsilon), display.warn)
-        if not asked["again"] and display.can_ask():
-            from dpfc_cli.training.charge import charged_again, question
-
-            refused = charged_again(ready.book, ready.charge, found.name)
-            after = ready.book.with_facts(ready.charge).account_of(found.manifest.id)
-            cost = question(ready.charge, found.name, after)
-            said = "" if refused is None else f"{refused.what} "
-            if not display.confirmed(f"{said}{ready.sure} Charge {cost}?"):
-                raise refused or UserError("Nothing was charged.", "No figure was released.", code="declined")
-            ready = replace(ready, wanted=replace(ready.wanted, again=refused is not None))
-    if len(loaded) > 1:
-        compared = evaluation.compare(loaded, **scored)
-        document = evaluated.several(paths, cards, found, compared)
-        names, groups = evaluated.heads_named(paths), evaluated.but_for_the_seed(cards)
-        draw = partial(_drawn_several, cards, names, groups, found, compared.evaluations)
-    elif ready is None:
-        exact = evaluation.evaluate(loaded[0], **scored)
-        document = evaluated.one(paths[0], cards[0], found, exact)
-        draw = partial(_drawn_one, paths[0], found, exact)
-    else:
-        # It loads JAX, and nothing else here needs that.
-        from dpfc_cli.evaluation import private
-
-        noisy = private.release(ready, show)
-        stop.stands = f"The evaluation was charged to '{ledger_path(found.folder)}' and stays charged."
+        noisy = _released(PrivateScoring(loaded[0], found, **asked, epsilon=epsilon))
         document = evaluated.private(paths[0], cards[0], found, noisy)
+    elif len(loaded) > 1:
+        compared = evaluation.compare(loaded, found, split)
+        results, document = compared.evaluations, evaluated.several(paths, cards, found, compared)
+    else:
+        exact = evaluation.evaluate(loaded[0], found, split)
+        results, document = [exact], evaluated.one(paths[0], cards[0], found, exact)
     if as_csv:
         for warning in document.values["warnings"]:
             display.warn(warning)
-    if as_json:
-        display.as_json(document.values)
-    elif as_csv:
         display.as_csv(evaluated.COLUMNS, evaluated.rows(document.values))
     elif as_markdown:
         sys.stdout.write(markdown(document))
@@ -139,14 +112,32 @@ def evaluate(
         display.show(document, full)
     if plot is not None and draw is not None:
         # Exact figures say something about the records.
-        draw().save(plot, 0o600)
+        outputs.replace(plot, draw(picture.of_heads(paths, cards, found, results)), 0o600, "plot")
         display.say(f"Figure: {plot}")
 
 
-def _path(head: "Head") -> Path:
-    from dpfc_cli.heads.head import shown
+def _released(wanted: PrivateScoring) -> "PrivateEvaluation":
+    """The figures with noise, after somebody at a terminal was asked."""
+    # They load JAX, and nothing else here needs that.
+    from dpfc_cli.evaluation import evaluate as evaluation
+    from dpfc_cli.evaluation import private
+    from dpfc_cli.ledger.file import ledger_path
+    from dpfc_cli.training.charge import charged_again, question
 
-    return Path(shown(head.file))
+    features = wanted.features
+    tell_ledger(features.folder)
+    ready = evaluation.prepared(wanted, display.warn)
+    if not wanted.again and display.can_ask():
+        refused = charged_again(ready.book, ready.charge, features.name)
+        after = ready.book.with_facts(ready.charge).account_of(features.manifest.id)
+        cost = question(ready.charge, features.name, after)
+        said = "" if refused is None else f"{refused.what} "
+        if not display.confirmed(f"{said}{ready.sure} Charge {cost}?"):
+            raise refused or UserError("Nothing was charged.", "No figure was released.", code="declined")
+        ready = replace(ready, wanted=replace(ready.wanted, again=refused is not None))
+    found = private.release(ready, show)
+    stop.stands = f"The evaluation was charged to '{ledger_path(features.folder)}' and stays charged."
+    return found
 
 
 def _features(own: str, charged: bool) -> "FeatureSet":
@@ -173,11 +164,8 @@ def _features(own: str, charged: bool) -> "FeatureSet":
     return found
 
 
-def _check_options(ways: Sequence[str], heads: Sequence[Path], epsilon: float | None, asked: Mapping[str, Any]) -> None:
-    """UserError for options that do not go together. ways: to print."""
-    if len(ways) > 1:
-        what = f"{parameter(ways[0])} and {parameter(ways[1])} are two ways to print the same."
-        raise conflict(what, "Give one of them.")
+def _check_options(heads: Sequence[Path], epsilon: float | None, asked: Mapping[str, Any]) -> None:
+    """UserError for options that do not go together."""
     idle = next((name for name in ("delta", "by", "purpose") if asked[name] is not None), None)
     if epsilon is None and idle is not None:
         raise conflict(
@@ -189,94 +177,14 @@ def _check_options(ways: Sequence[str], heads: Sequence[Path], epsilon: float | 
         raise conflict(what, "Evaluate the heads one by one, or name one.")
 
 
-def _check_plot(
-    plot: Path, features: "FeatureSet", split: str, cards: Sequence[Mapping[str, Any]], noisy: bool
-) -> None:
-    """Refuse a figure that cannot be drawn, or must not be, before any record is read. noisy: whether the figures are
-    released with noise.
-    """
-    from dpfc_cli.figures import canvas
-
-    canvas.check(plot)
+def _check_plot(features: "FeatureSet", split: str, cards: Sequence["Card"], noisy: bool) -> None:
+    """Refuse a figure that must not be drawn, before any record is read. noisy: figures are released with noise."""
     why = None
     if noisy:
         why = f"with {parameter('epsilon')} neither confusions nor probabilities are released"
-    elif any(card["features"]["split"] == split for card in cards):
+    elif any(card.features.split == split for card in cards):
         why = f"a head was trained on a split of this name, '{split}', and a figure would show more than its accuracy"
     elif len(cards) == 1 and features.manifest.labels_per_record > 1:
         why = "confusions and the reliability of one head are known for records with one label"
     if why is not None:
         raise conflict(f"There is nothing to draw: {why}.", f"Leave out {parameter('plot')}.")
-
-
-def _drawn_one(path: Path, features: "FeatureSet", found: "Evaluation") -> "Drawing":
-    """What one head confuses, and whether its probabilities are right."""
-    from dpfc_cli.figures import canvas, confusion, reliability
-
-    assert found.confusions is not None
-    assert found.calibration is not None
-    names = [each.name for each in found.per_class]
-    numbers = {name: i for i, name in enumerate(names)}
-    cells = [(numbers[each.label], numbers[each.predicted], each.n) for each in found.confusions]
-    error, chance = (100 * each for each in (found.calibration.error, found.calibration.by_chance))
-    return canvas.draw(
-        confusion.panel(names, cells),
-        reliability.panel(found.calibration.bins, title=f"Reliability (error {error:.1f} %, by chance {chance:.1f} %)"),
-        title=_title(canvas.shortened(path.name), features, found),
-    )
-
-
-def _drawn_several(
-    cards: Sequence[Mapping[str, Any]],
-    names: Sequence[str],
-    groups: Sequence[Sequence[int]],
-    features: "FeatureSet",
-    found: Sequence["Evaluation"],
-) -> "Drawing":
-    """Accuracy against ε: a line for each method, and a level for each head without a guarantee. Heads that differ in
-    their seed alone are one point (groups: their places).
-    """
-    from dpfc_cli.figures import accuracy, canvas
-
-    epsilons = [card.get("seeded", card)["epsilon"] for card in cards]
-    lines: dict[tuple[str, bool, int], dict[float, Sequence[int]]] = {}
-    for held in groups:
-        method, seeded, epsilon = cards[held[0]]["method"], "seeded" in cards[held[0]], epsilons[held[0]]
-        if epsilon is not None:
-            # Other heads of one method at one ε are of several lines.
-            run = next(run for run in itertools.count() if epsilon not in lines.get((method, seeded, run), {}))
-            lines.setdefault((method, seeded, run), {})[epsilon] = held
-    series, several = [], False
-    for (kind, seeded, run), points in lines.items():
-        seeds = {cards[i]["seeded"]["seed"] for held in points.values() for i in held} if seeded else set()
-        several |= len(seeds) > 1
-        told = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {min(seeds, default='')}"
-        label = f"{kind} ({told}, no guarantee)" if seeded else kind
-        scores = [[found[i].top1 for i in held] for held in points.values()]
-        ends = [
-            (min(each), max(each)) if len(seeds) > 1 else found[held[0]].interval
-            for each, held in zip(scores, points.values(), strict=True)
-        ]
-        series.append(
-            accuracy.Series(
-                label if not run else f"{label}, {run + 1}",
-                list(points),
-                [statistics.mean(each) for each in scores],
-                [low for low, _ in ends],
-                [high for _, high in ends],
-                dashed=seeded,
-            )
-        )
-    levels = [
-        accuracy.Level(f"{name}: no guarantee", each.top1, *each.interval)
-        for name, epsilon, each in zip(names, epsilons, found, strict=True)
-        if epsilon is None
-    ]
-    measure = "top-1 accuracy (mean and range of seeds)" if several else "top-1 accuracy"
-    return canvas.draw(accuracy.panel(series, levels, measure=measure), title=_title("Accuracy", features, found[0]))
-
-
-def _title(what: str, features: "FeatureSet", found: "Evaluation") -> str:
-    from dpfc_cli.figures import canvas
-
-    return f"{what} on the {found.split} split of {canvas.shortened(features.name)} ({found.n:,} records)"

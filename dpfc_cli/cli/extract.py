@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.made import report, unless_persons
-from dpfc_cli.cli.typed import JSON, flag_named, source_named
+from dpfc_cli.cli.typed import flag_named, source_named
 from dpfc_cli.errors import conflict, counted, missing, parameter, spelled
 from dpfc_cli.extraction.request import SOURCES, WHAT, WORK, Extraction
 from dpfc_cli.options import Option, declared
@@ -37,7 +37,6 @@ def extract(
             metavar="FILE",
         ),
     ] = None,
-    as_json: Annotated[bool, JSON] = False,
     **asked: Any,
 ) -> None:
     """Compute features of a data set's pictures and store them as a feature set.
@@ -62,7 +61,7 @@ def extract(
 
         looked = look_through(Extraction(wanted, **asked, warn=warn), usable)
         counts = {"records": looked.records, "persons": looked.persons}
-        show_needed(looked.needs, as_json, {name: count for name, count in counts.items() if count is not None})
+        show_needed(looked.needs, {name: count for name, count in counts.items() if count is not None})
         return
 
     def make(**more: bool) -> extraction.Extracted:
@@ -71,7 +70,7 @@ def extract(
     made = unless_persons(make)
     _remark(made)
     remedy = "Extract with --hold-out 0.1."
-    report(made.folder, made.features, remedy, made=not made.was_complete, as_json=as_json)
+    report(made.folder, made.features, remedy, made=not made.was_complete)
 
 
 def _remark(made: "Extracted") -> None:

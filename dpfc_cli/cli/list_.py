@@ -1,25 +1,21 @@
 """`dpfc list`: the feature sets, the heads, and what they cost."""
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from dpfc_cli import rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import JSON
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.show.document import Document, Section, Table, Words
+from dpfc_cli.structs import encoded
 
 if TYPE_CHECKING:
     from dpfc_cli.inventory import Inventory
 
 
 @command("list", panel="Pictures and heads")
-def list_(
-    full: Full = False,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+def list_(full: Full = False) -> None:
     """Show the feature sets with what was spent on them, and the heads with what they claim.
 
     They are looked for in ./features and ./heads, or where DPFC_FEATURES and DPFC_HEADS say.
@@ -27,18 +23,14 @@ def list_(
     from dpfc_cli.inventory import inventory
 
     found = inventory(features_folder(), heads_folder())
-    document = _document(found)
-    if as_json:
-        display.as_json(document.values)
-    else:
-        display.show(document, full)
+    display.show(_document(found), full)
     if found.failed is not None:
         raise found.failed
 
 
 def _document(found: "Inventory") -> Document:
     """Both tables, and what is wrong. The short form has what a command names, and its cost."""
-    from dpfc_cli.trust.statement import SEEDED, claimed
+    from dpfc_cli.records.statement import SEEDED, claimed
 
     sets = [
         (
@@ -57,7 +49,7 @@ def _document(found: "Inventory") -> Document:
     heads = [
         (
             *(each.path.rpartition("/")[2].removesuffix(".safetensors"), each.features, each.method),
-            *((each.date or "–")[:10], *claimed(vars(each))),
+            *((each.date or "–")[:10], *claimed(each.epsilon, each.delta, each.seeded)),
         )
         for each in found.heads
     ]
@@ -67,7 +59,7 @@ def _document(found: "Inventory") -> Document:
     # Of a ledger that cannot be read nobody knows.
     if any(each.charges != 0 for each in found.sets):
         none = "There is none here. 'dpfc budget' shows the states of charges: what was written lies elsewhere, and a "
-        none += "private training that was stopped goes on with its command."
+        none += "private training that was stopped resumes with its command."
     no_heads = Words(none)
     seeded = [Words(SEEDED)] if any(each.seeded for each in found.heads) else []
     last = None if found.failed is None else found.failed.what
@@ -89,7 +81,7 @@ def _document(found: "Inventory") -> Document:
             Section("", [Words(warning, strong=True) for warning in warnings]),
         ],
         values={
-            **{name: [asdict(each) for each in getattr(found, name)] for name in ("sets", "heads")},
+            **{name: encoded(getattr(found, name)) for name in ("sets", "heads")},
             "unreadable": found.unreadable,
         },
     )

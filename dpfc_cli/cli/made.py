@@ -31,7 +31,7 @@ def unless_persons(make: Callable[..., Made]) -> Made:
     return make(each_record_is_a_person=True)
 
 
-def report(folder: Path, features: "FeatureSet | None", remedy: str, *, made: bool, as_json: bool) -> None:
+def report(folder: Path, features: "FeatureSet | None", remedy: str, *, made: bool) -> None:
     """What a feature set is. features: None if other processes still make it. made: whether it was made now. remedy:
     what to do if it has no test split.
     """
@@ -40,10 +40,10 @@ def report(folder: Path, features: "FeatureSet | None", remedy: str, *, made: bo
             display.say(f"'{folder}' is there already. Its shards were not read. Delete it to make it anew.")
         else:
             _tell_ledger(features)
-        if not as_json:
+        if not display.program:
             _show(features)
         _advise(features, remedy)
-    if as_json:
+    if display.program:
         display.as_json(_json(folder, features, made))
 
 

@@ -2,29 +2,35 @@
 
 import contextlib
 import shlex
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from dpfc_cli import rounding
+from dpfc_cli import points, rounding
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import feature_set, head_named, tell_ledger, with_sets
-from dpfc_cli.errors import UserError, conflict, counted, parameter
+from dpfc_cli.errors import UserError, conflict, counted
 from dpfc_cli.folders import features_folder, heads_folder
-from dpfc_cli.options import Option
+from dpfc_cli.options import Option, declared
 from dpfc_cli.show.document import Document, Rows, Section
+from dpfc_cli.structs import encoded
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import RUN, Request
 
 if TYPE_CHECKING:
-    from dpfc_cli.processes import Processes
     from dpfc_cli.training.check import Checked
     from dpfc_cli.training.run import Trained
 
 
-@command("train", Request, panel="Train a classifier", when_stopped="This run charged nothing and wrote no head.")
+def added() -> list[Any]:
+    """The options that packages add to `dpfc train`."""
+    return [points.load("dpfc.options", each, type) for each in points.added("dpfc.options")]
+
+
+@command(
+    "train", Request, *added(), panel="Train a classifier", when_stopped="This run charged nothing and wrote no head."
+)
 def train(
     features: Annotated[
         str | None, Option("Feature set, by path or name. Default: the newest one.", metavar="SET")
@@ -40,15 +46,6 @@ def train(
             flags=("--yes", "-y"),
         ),
     ] = False,
-    distributed: Annotated[
-        bool,
-        Option(
-            "This process is one of several that train together, as srun, mpirun, a Kubernetes JobSet or "
-            "JAX_COORDINATOR_ADDRESS has set them up. Each reads its part of the records. Their network must be "
-            "private.",
-            RUN,
-        ),
-    ] = False,
     full: Full = False,
     as_json: Annotated[bool, Option("Print one JSON object.", RUN, flags=("--json",))] = False,
     **asked: Any,
@@ -59,66 +56,31 @@ def train(
     """
     from dpfc_cli.features.lookup import finished
     from dpfc_cli.training.card import loses
-    from dpfc_cli.training.distributed import Leader, serve
     from dpfc_cli.training.run import stands
     from dpfc_cli.training.train import finish, plan, refused_again
 
     found = feature_set(features)
     sets = len(finished(features_folder())) if features is None else 1
-    with _processes(distributed) as processes:
-        if processes is not None and processes.number:
-            serve(processes, found)
-            return
+    with contextlib.ExitStack() as stack:
+        given: dict[str, Any] = {}
+        for kind in added():
+            options = kind(**{name: asked.pop(name) for name in declared(kind)})
+            given |= stack.enter_context(options.around(found))
         tell_ledger(found.folder)
         observer = Shown(sets, yes)
-        # The other processes wait already: what cannot be opened ends them, too.
-        request = Request(
-            found,
-            **with_sets(asked, Request),
-            observer=observer,
-            leader=None if processes is None else Leader(processes),
-        )
+        request = Request(found, **with_sets(asked, Request), observer=observer, **given)
         checked = plan(request, observer)
         if not dry_run:
             observer.loses = checked.unfinished is None and loses(checked.account, checked.charge) is not None
             stop.stands = "'dpfc budget' says whether the training is charged."
             trained = finish(checked, observer)
             stop.stands = stands(trained.charged, trained.path)
-        if request.leader is not None:
-            request.leader.end()
     if dry_run:
         if (refused := refused_again(checked)) is not None:
             observer.warn(f"{refused.what} That needs --again.")
         _show_plan(checked, as_json, full)
         return
     _show_head(trained, as_json, full, features)
-
-
-@contextlib.contextmanager
-def _processes(distributed: bool) -> Iterator["Processes | None"]:
-    """The processes of the training, or None if this one trains alone. They are left in any case."""
-    from dpfc_cli.processes import joined, started_with_others
-
-    if not distributed:
-        others = started_with_others()
-        if others is not None:
-            raise conflict(
-                f"{others} says that this process is one of several. Each would train, and charge, by itself.",
-                f"Let them train together with {parameter('distributed')}, or start one process.",
-            )
-        yield None
-        return
-    stop.at_once = True
-    processes = joined()
-    try:
-        yield processes
-    except BaseException:
-        with contextlib.suppress(KeyboardInterrupt):
-            processes.leave(together=False)
-        raise
-    # Ctrl-C ends the waiting for others. It takes nothing back.
-    with contextlib.suppress(KeyboardInterrupt):
-        processes.leave(together=True)
 
 
 class Shown(Observer):
@@ -159,11 +121,11 @@ class Shown(Observer):
 
 def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     from dpfc_cli.ledger import caps
+    from dpfc_cli.records import statement
     from dpfc_cli.report import account as shown
-    from dpfc_cli.trust import statement
 
     calibrated = checked.calibrated
-    claimed, releases = calibrated.claimed, calibrated.releases
+    claimed, stated = calibrated.claimed, calibrated.stated
     options = calibrated.method.in_force(calibrated.options, calibrated.mechanism is not None)
     after = checked.after
     if as_json:
@@ -178,7 +140,7 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
                 "claim": calibrated.claim,
                 "epsilon": claimed.epsilon if claimed else None,
                 "delta": claimed.delta if claimed else None,
-                "releases": releases,
+                "releases": encoded(stated.plan),
                 "spent": checked.account.epsilon(claimed.delta) if claimed else None,
                 "spent_with_this": after.epsilon(claimed.delta) if claimed else None,
                 "left_after": None if left is None else left[0],
@@ -188,22 +150,22 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     rows = [("features", str(checked.features.folder)), ("head", str(checked.path))]
     rows += statement.method_rows(calibrated.method.name, options)
     if claimed is None:
-        rows += statement.brief({"claim": calibrated.claim})
+        rows += statement.unprotected(calibrated.claim)
     else:
         rows.append(("guarantee", rounding.cost(claimed.epsilon, claimed.delta)))
         rows.append(("spent before", checked.account.summed(claimed.delta)))
         rows.append(("spent with this", after.summed(claimed.delta)))
         said = shown.left(after, claimed.delta, checked.charge)
         rows += [] if said is None else [("then", said)]
-    plan = statement.released(releases, {"claim": calibrated.claim, "unit": calibrated.facts.unit})
+    plan = statement.released(stated)
     sections = [Section("", [Rows(rows)]), *(replace(each, title="What would be released") for each in plan)]
     display.show(Document(title="Nothing was charged. This training would be", sections=sections), full)
 
 
 def _show_head(trained: "Trained", as_json: bool, full: bool, features: str | None) -> None:
     from dpfc_cli.ledger.file import read
+    from dpfc_cli.records import statement
     from dpfc_cli.report import account as shown
-    from dpfc_cli.trust import statement
 
     card, claimed = trained.head.card, trained.charged.checked.calibrated.claimed
     spent = trained.spent

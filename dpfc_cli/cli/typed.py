@@ -97,8 +97,8 @@ class Typed(NamedTuple):
         return self.said.taken(self.name, found) if early else found
 
 
-def typed(function: Callable[..., None], call: type[Options] | None) -> dict[str, Typed]:
-    """The options of a command by their Python names: those of its call, and the function's own.
+def typed(function: Callable[..., None], *calls: type[Options]) -> dict[str, Typed]:
+    """The options of a command by their Python names: those of its calls, and the function's own.
 
     An own option stands in the place of the call's option of that name.
     """
@@ -108,10 +108,11 @@ def typed(function: Callable[..., None], call: type[Options] | None) -> dict[str
             hint, default = each.annotation.__origin__, MISSING if each.default is each.empty else each.default
             own[name] = Typed(name, of_type(said, hint), hint, default, own=True)
     found = {}
-    types = {} if call is None else {each.name: each for each in fields(call)}
-    for name, said in () if call is None else declared(call).items():
-        if said.typed or name in own:
-            found[name] = own.pop(name, Typed(name, said, types[name].type, types[name].default, own=False))
+    for call in calls:
+        types = {each.name: each for each in fields(call)}
+        for name, said in declared(call).items():
+            if said.typed or name in own:
+                found[name] = own.pop(name, Typed(name, said, types[name].type, types[name].default, own=False))
     return {**found, **own}
 
 
@@ -119,6 +120,13 @@ def with_sets(asked: dict[str, Any], call: type[Options]) -> dict[str, Any]:
     """What was typed, with the feature sets that it names opened: a command says when."""
     named = [name for name, said in declared(call).items() if said.kind == "set" and asked.get(name) is not None]
     return asked | {name: feature_set(asked[name]) for name in named}
+
+
+def one_of(**given: Any) -> None:
+    """UserError if more than one of these options is given."""
+    names = [parameter(name) for name, value in given.items() if value not in (None, False)]
+    if len(names) > 1:
+        raise conflict(f"{names[0]} and {names[1]} do not go together.", "Give one of them.")
 
 
 def flag_named(name: str) -> str:
@@ -153,7 +161,7 @@ def tell_ledger(of: Path) -> None:
     if own != usual and usual.exists():
         display.warn(
             f"'{own}' is another ledger than '{usual}', and neither adds what is spent in the other. If both are of "
-            f"the same people, bring the sets into one folder: 'dpfc budget --merge {shlex.quote(str(own.parent))}', "
+            f"the same people, bring the sets into one folder: 'dpfc merge {shlex.quote(str(own.parent))}', "
             "then move them."
         )
 

@@ -175,7 +175,7 @@ def _named(head: Head, heads: Sequence[Head]) -> str:
 
 def _private(head: Head, split: str) -> bool:
     """Whether a split has the name of the one that the head was trained on."""
-    return bool(split == head.card["features"]["split"])
+    return split == head.card.features.split
 
 
 def _warnings(head: Head, features: FeatureSet, split: str, private_split: bool, noisy: bool) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 from dpfc_cli.errors import GUARDED, missing, printable
 from dpfc_cli.evaluation.statistics import Calibration, Difference, calibration, difference
 from dpfc_cli.features.reader import Blocks, FeatureSet
-from dpfc_cli.heads.head import Head, as_probabilities
+from dpfc_cli.heads.head import Scorer, as_probabilities
 from dpfc_cli.heads.metrics import BEST, Interval, Scores, average_precisions, labelled, wilson
 from dpfc_cli.progress import Progress
 from dpfc_cli.rounding import percentage, with_interval
@@ -109,7 +109,7 @@ class Comparison(Told):
 class _Watched:
     """One head, while records go by."""
 
-    def __init__(self, head: Head, detailed: bool) -> None:
+    def __init__(self, head: Scorer, detailed: bool) -> None:
         self.head, self.detailed = head, detailed
         self.scores = Scores(len(head.classes))
         self._cells: list[np.ndarray] = []
@@ -160,7 +160,7 @@ class _Watched:
 
 
 def figures(
-    heads: Sequence[Head],
+    heads: Sequence[Scorer],
     features: FeatureSet,
     split: str,
     private_split: bool,

@@ -27,12 +27,9 @@ takes persons as drawn independently. Such fractions vary at most as much as 0 a
 wide enough. Of a class, a person counts by the fraction of the person's pictures that have it.
 """
 
-import hashlib
-import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -49,12 +46,13 @@ from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.memory import free_memory
 from dpfc_cli.privacy import forms, queries
 from dpfc_cli.privacy.curator import Curator, lattice_of
-from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.facts import Facts, Unit
 from dpfc_cli.privacy.lattice import LONGEST
 from dpfc_cli.privacy.noise import SystemBits
 from dpfc_cli.privacy.oracle import Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.progress import Progress
+from dpfc_cli.records.figures import Figures, ReleasedClass
 from dpfc_cli.rounding import cost, interval, with_interval
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.calibrate import Planned, check_delta, noised
@@ -63,17 +61,6 @@ from dpfc_cli.training.charge import Paid, pay, settle, spent_now
 from dpfc_cli.training.check import check_charge
 from dpfc_cli.training.machine import check_devices, working_bytes
 from dpfc_cli.training.request import Privacy, facts_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReleasedClass:
-    """How good a head is on the records of one class, with noise. As the figures of a `PrivateEvaluation`."""
-
-    name: str
-    n: int
-    top1: float | None
-    interval: Interval
-    noise: float | None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -93,7 +80,7 @@ class PrivateEvaluation(Told):
     head_sha256: str
     features: str
     split: str
-    unit: str
+    unit: Unit
     epsilon: float
     delta: float
     n: int
@@ -114,16 +101,13 @@ class PrivateEvaluation(Told):
         return {"split": printable(self.split), "top-1": f"{found}, with noise", "cost": paid, **self.spent.told()}
 
     @property
-    def figures(self) -> dict[str, Any]:
-        """What was released, JSON-able."""
-        held = {name: value for name, value in vars(self).items() if name not in ("warnings", "spent", "per_class")}
-        classes = [asdict(each) for each in self.per_class or ()]
-        named = [{"class": each.pop("name"), **each} for each in classes]
-        return {**held, "per_class": None if self.per_class is None else named}
+    def figures(self) -> Figures:
+        """What was released."""
+        return Figures(**{name: getattr(self, name) for name in Figures.__struct_fields__})
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(json.dumps(self.figures, sort_keys=True).encode()).hexdigest()
+        return self.figures.sha256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,16 +246,14 @@ def _pays(sigma: float, n: float) -> bool:
 def _refuse_leaking(head: Head, digest: str, features: FeatureSet, split: str, book: Ledger) -> None:
     """UserError for a head that was trained on these records without privacy: it is another one for a neighbour."""
     card = head.card
-    own, facts = card["features"], card["facts"]
-    n = facts.get("records", facts["n"])
-    same = (own["name"], own["split"], n) == (features.name, split, features.split(split).n)
+    same = (card.features.name, card.features.split, card.records) == (features.name, split, features.split(split).n)
     of = features.manifest.id
-    if card["claim"] != "private" and (same or any(_may_hold(book, each, of, split) for each in book.written(digest))):
+    if not card.private and (same or any(_may_hold(book, each, of, split) for each in book.written(digest))):
         raise conflict(
             "This head was trained on these records without a guarantee. So its figures on them cannot have one: they "
             "tell what the head tells.",
             f"Evaluate it on other records, or without {parameter('epsilon')}. If nobody is in both sets, say whose "
-            f"records they are: {parameter('population')}.",
+            "records they are: 'dpfc population'.",
         )
 
 

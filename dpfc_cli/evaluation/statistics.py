@@ -27,11 +27,26 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpfc_cli.figures.reliability import Bin
 from dpfc_cli.heads.metrics import Interval, Z, wilson
 
 BINS = 10
 """Of the probability of the best class. A bin has its upper end and not its lower one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bin:
+    """Records whose best class has a probability in (low, high].
+
+    n: how many. probability: the mean probability of their best class; right: the fraction of which it is the label;
+    interval: the 95 % interval of `right`. None where there are no records.
+    """
+
+    low: float
+    high: float
+    n: int
+    probability: float | None
+    right: float | None
+    interval: tuple[float, float] | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,7 +99,7 @@ def folder_of(given: Extraction) -> Path:
     if given.out:
         return new_folder(given.out)
     model = given.model
-    parts = [given.source.partition(":")[0], "persons" if given.group_by else None, model, given.pool]
+    parts = [given.source.partition(":")[0], "persons" if given.group_by else None, model.replace(":", "-"), given.pool]
     parts += [None if given.preprocess == backbones.own_recipe(model) else given.preprocess]
     parts += [f"holdout{given.hold_out:g}" if given.hold_out else None, f"limit{given.limit}" if given.limit else None]
     return new_folder("-".join(filter(None, parts)))

@@ -14,26 +14,28 @@ else.
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated
+
+from msgspec import Meta, field
 
 from dpfc_cli.errors import damaged, missing, quoted
 from dpfc_cli.files import json_in
 from dpfc_cli.reading import unread
-from dpfc_cli.schema import among, each, either, fault, mapping, null, number, record, scalar, test, text, whole
 from dpfc_cli.sources.classes import Origin
+from dpfc_cli.structs import Count, Digest, Fault, Fraction, Id, Open, Record, Scalar, Values, decoded, encoded
 
 MANIFEST = "manifest.json"
 VERSION = 1
 DTYPES = ("float16", "float32")
 """The precisions in which features are stored."""
+Dtype = Annotated[str, Meta(pattern=rf"\A({'|'.join(DTYPES)})\Z")]
+_Size = Annotated[int, Meta(ge=1, le=2**31)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shard:
+class Shard(Record):
     """One HDF5 file of a split.
 
     Attributes:
@@ -44,24 +46,48 @@ class Shard:
     """
 
     file: str
-    rows: int
+    rows: Count
     sha256: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class SplitFacts:
+class SplitFacts(Record, omit_defaults=True):
     """One split: its number of records, and its shards in the order of the records.
 
     groups: the number of groups, if the set is grouped.
     """
 
-    n: int
-    shards: tuple[Shard, ...]
-    groups: int | None = None
+    n: Count
+    shards: Annotated[tuple[Shard, ...], Meta(min_length=1)]
+    groups: Count | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
+class Identity(Open):
+    """What is asked of the identity of a source, which may say more.
+
+    Attributes:
+        listing: of each split, the digest of the source's listing.
+        hold_out: the fraction of the training pictures that became the test split.
+        groups: of each split, a digest of the group of each record, if the set is grouped.
+        preparation: of the pictures.
+
+    """
+
+    listing: Mapping[str, str] = field(default_factory=dict)
+    hold_out: Fraction | None = None
+    groups: Mapping[str, Digest] | None = None
+    preparation: Values | None = None
+
+
+class _Weights(Open):
+    sha256: str = ""
+
+
+class _Backbone(Open):
+    name: str | None = None
+    weights: _Weights | None = None
+
+
+class Manifest(Record, dict=True):
     """The description of a feature set.
 
     Attributes:
@@ -82,18 +108,23 @@ class Manifest:
 
     """
 
-    classes: tuple[str, ...]
-    dim: int
-    dtype: str
-    labels_per_record: int
+    classes: Annotated[tuple[str, ...], Meta(min_length=1)]
+    dim: _Size
+    dtype: Dtype
+    labels_per_record: _Size
     origin: Origin
-    splits: dict[str, SplitFacts]
-    backbone: dict[str, Any]
-    source: dict[str, Any]
-    versions: dict[str, str] = field(default_factory=dict)
+    splits: Mapping[str, SplitFacts]
+    backbone: Values
+    source: Values
+    versions: Mapping[str, str] = field(default_factory=dict)
     version: int = VERSION
-    id: str = ""
-    grouped_by: dict[str, Any] | None = None
+    id: Id = ""
+    grouped_by: Mapping[str, Scalar] | None = None
+
+    @cached_property
+    def identity(self) -> Identity:
+        """What the source says of itself."""
+        return decoded(self.source["identity"], Identity)
 
     @property
     def grouped(self) -> bool:
@@ -102,15 +133,13 @@ class Manifest:
     @property
     def hold_out(self) -> float:
         """The fraction of the training pictures that became the test split. 0 if the source has its own test split."""
-        return float(self.source["identity"].get("hold_out") or 0)
+        return self.identity.hold_out or 0.0
 
     def to_json(self) -> bytes:
         """The bytes of `manifest.json`. A name that is not UTF-8 on disk is written with JSON's escapes."""
-        values = asdict(self)
+        values = encoded(self)
         if not self.grouped:
             del values["grouped_by"]
-            for split in values["splits"].values():
-                del split["groups"]
         said = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
         return said.encode("utf-8", "backslashreplace")
 
@@ -123,17 +152,10 @@ class Manifest:
         it. The records are named by the listing, which stays in the manifest and in the ledger. The fingerprint also
         leaves out the versions of the libraries: they change the last bits only, and are listed beside it.
         """
-        preparation = self.source["identity"].get("preparation")
-        return fingerprint_of(self.backbone, self.classes, self.dim, self.dtype, preparation)
+        return fingerprint_of(self.backbone, self.classes, self.dim, self.dtype, self.identity.preparation)
 
 
-def fingerprint_of(
-    backbone: Mapping[str, Any],
-    classes: Sequence[str],
-    dim: int,
-    dtype: str,
-    preparation: Mapping[str, Any] | None,
-) -> str:
+def fingerprint_of(backbone: Values, classes: Sequence[str], dim: int, dtype: str, preparation: Values | None) -> str:
     """`Manifest.fingerprint`, of the values that it depends on."""
     known = dict(backbone)
     if "sha256" in (weights := known.get("weights") or {}):
@@ -153,30 +175,6 @@ def _file_name(value: str) -> bool:
     return Path(value).name == value and value != ".." and b"\0" not in encoded
 
 
-_SHARD = record(
-    {"file": test(lambda value: type(value) is str and _file_name(value)), "rows": whole(1), "sha256": text}
-)
-_DIGEST = test(lambda value: bool(re.fullmatch("[0-9a-f]{64}", str(value))))
-_IDENTITY = record(
-    {"listing": mapping(text)}, hold_out=either(null, number(0, 1)), groups=either(null, mapping(_DIGEST))
-)
-_MANIFEST = record(
-    {
-        "classes": each(text, least=1),
-        "dim": whole(1, 2**31),
-        "dtype": among(DTYPES),
-        "labels_per_record": whole(1, 2**31),
-        "origin": among(get_args(Origin)),
-        "splits": mapping(record({"n": whole(1), "shards": each(_SHARD, least=1)}, groups=whole(1))),
-        "backbone": record({}, name=either(null, text), weights=either(null, record({}, sha256=text))),
-        "source": record({"identity": _IDENTITY}),
-        "id": test(lambda value: bool(re.fullmatch("[0-9a-f]{32}", str(value)))),
-    },
-    versions=mapping(text),
-    grouped_by=mapping(scalar),
-)
-
-
 def load(folder: Path) -> Manifest:
     """The manifest of a feature set. Raises UserError if there is none, or if it is damaged."""
     path = folder / MANIFEST
@@ -186,9 +184,12 @@ def load(folder: Path) -> Manifest:
             raise ValueError("it is no JSON object")
         if type(raw.get("version")) is not int or raw["version"] != VERSION:
             raise ValueError(f"its version is {str(raw.get('version'))[:40]}, this dpfc reads version {VERSION}")
-        wrong = fault(raw, _MANIFEST) or next(iter(set(raw) - set(Manifest.__dataclass_fields__)), None)
-        if wrong is not None:
-            raise ValueError(f"'{wrong[:80]}' in it makes no sense")
+        manifest = decoded({"grouped_by": None, **raw}, Manifest)
+        decoded(manifest.backbone, _Backbone)
+        if not isinstance(manifest.source.get("identity"), dict) or manifest.identity is None:
+            raise Fault("source.identity")
+        if not all(_file_name(shard.file) for split in manifest.splits.values() for shard in split.shards):
+            raise Fault("shards")
     except FileNotFoundError as error:
         raise missing(
             f"{quoted(folder)} is no feature set: it has no {MANIFEST}.",
@@ -198,15 +199,6 @@ def load(folder: Path) -> Manifest:
         raise unread(path, error, wrong="unreadable") from error
     except ValueError as error:
         raise damaged(f"{quoted(path)} cannot be read as a manifest: {error}.", _made_again(folder)) from error
-    splits = {
-        name: SplitFacts(
-            n=split["n"],
-            shards=tuple(Shard(file=h["file"], rows=h["rows"], sha256=h["sha256"]) for h in split["shards"]),
-            groups=split.get("groups"),
-        )
-        for name, split in raw["splits"].items()
-    }
-    manifest = Manifest(**{**raw, "splits": splits, "classes": tuple(raw["classes"])})
     wrong = next(_contradictions(manifest), None)
     if wrong is not None:
         raise damaged(f"{quoted(path)} contradicts itself: {wrong}.", _made_again(folder))
@@ -219,7 +211,7 @@ def _made_again(folder: Path) -> str:
 
 
 def _contradictions(manifest: Manifest) -> Iterator[str]:
-    splits, identity = manifest.splits, manifest.source["identity"]
+    splits, identity = manifest.splits, manifest.identity
     for name, split in splits.items():
         if sum(s.rows for s in split.shards) != split.n:
             yield f"split '{name}' has shards that do not add up to its rows"
@@ -233,7 +225,7 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         yield "it has no split"
     if len(set(manifest.classes)) < len(manifest.classes):
         yield "two of its classes have one name"
-    if manifest.grouped != (set(identity.get("groups") or {}) >= set(splits) != set()):
+    if manifest.grouped != (set(identity.groups or ()) >= set(splits) != set()):
         yield "what it says of groups does not fit its splits"
-    if not set(identity["listing"]) >= set(splits):
+    if not set(identity.listing) >= set(splits):
         yield "its listing lacks a split"

@@ -30,11 +30,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from dpfc_cli import files
 from dpfc_cli.errors import Note, UserError, conflict, counted, parameter, printable, quoted

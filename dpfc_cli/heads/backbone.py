@@ -5,32 +5,48 @@ give the fingerprint of the features that the head was trained on. A backbone is
 same way.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
 from dpfc_cli import backbones
-from dpfc_cli.backbones import BACKBONES, Backbone, Geometry
+from dpfc_cli.backbones import Backbone, Geometry
 from dpfc_cli.errors import UserError, conflict, missing, parameter, unsupported
 from dpfc_cli.features.manifest import DTYPES, fingerprint_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.images.sets import Preparation
 from dpfc_cli.progress import Progress
-from dpfc_cli.schema import among, each, either, fault, null, record, text
-from dpfc_cli.trust.card import SIDE
+from dpfc_cli.records.card import Prepared, Side
+from dpfc_cli.structs import Fault, Open, Values, decoded, encoded
 
-_SHAPE = each(SIDE, least=3)
-_STATED = record(
-    {"name": among(BACKBONES)},
-    weights=either(null, record({"id": text, "sha256": text})),
-    preprocessing=either(text, record({"recipe": text})),
-    image_shape=_SHAPE,
-    input=_SHAPE,
-    pooling=text,
-    precision=text,
-)
+Shape = Annotated[tuple[Side, ...], Meta(min_length=3)]
+
+
+class Weights(Open):
+    """Which weights. id: where they came from."""
+
+    id: str
+    sha256: str
+
+
+class Steps(Open):
+    """What authors of a network do with pictures first. recipe: its name."""
+
+    recipe: str
+
+
+class Stated(Open):
+    """What a backbone says of itself, as far as it is needed to make it again."""
+
+    name: str
+    weights: Weights | None = None
+    preprocessing: str | Steps | None = None
+    image_shape: Shape | None = None
+    input: Shape | None = None
+    pooling: str | None = None
+    precision: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +58,11 @@ class Recipe:
     `recipe_of`.
     """
 
-    backbone: Mapping[str, Any]
+    backbone: Values
     dim: int
     image_shape: tuple[int, int, int]
     preparation: Preparation
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.floating]
     about: str
     instead: str
 
@@ -62,34 +78,35 @@ class Recipe:
         weights: a file, a folder or `hf:owner/name[/file]`; None: as the card says. batch: pictures per call; None: the
         model chooses. progress: in bytes that were downloaded. precision: None: as the card says.
         """
-        stated, known, steps = dict(self.backbone), self.backbone.get("weights"), self.backbone.get("preprocessing")
-        if weights is not None and not known:
+        stated, known = decoded(self.backbone, Stated), dict(self.backbone)
+        trained = stated.weights
+        if weights is not None and not trained:
             raise conflict(
-                f"The backbone of the head, {stated['name']}, has no weights.", f"Leave out {parameter('weights')}."
+                f"The backbone of the head, {stated.name}, has no weights.", f"Leave out {parameter('weights')}."
             )
-        if known and weights is None and not known["id"].startswith("hf:"):
+        if trained and weights is None and not trained.id.startswith("hf:"):
             raise missing(
-                f"The backbone of the head has weights from the file '{known['id']}' (SHA-256 {known['sha256']}).",
+                f"The backbone of the head has weights from the file '{trained.id}' (SHA-256 {trained.sha256}).",
                 f"Say where that file is: {parameter('weights')}.",
             )
-        if precision is not None and "precision" in stated:
-            stated["precision"] = precision
+        if precision is not None and stated.precision is not None:
+            known["precision"] = precision
         backbone = backbones.load(
             backbones.Wanted(
-                name=stated["name"],
+                name=stated.name,
                 image_shape=self.image_shape,
-                pool=stated.get("pooling"),
-                weights=weights or (known["id"] if known else None),
+                pool=stated.pooling,
+                weights=weights or (trained.id if trained else None),
                 batch=batch,
-                precision=stated.get("precision", "float32"),
-                expected=known["sha256"] if known else None,
+                precision=known.get("precision", "float32"),
+                expected=trained.sha256 if trained else None,
                 progress=progress,
-                preprocess=steps["recipe"] if isinstance(steps, dict) else None,
+                preprocess=stated.preprocessing.recipe if isinstance(stated.preprocessing, Steps) else None,
             )
         )
         made = backbone.describe()
-        differ = [name for name in {**stated, **made} if name != "weights" and made.get(name) != stated.get(name)]
-        if (made.get("weights") or {}).get("sha256") != (known or {}).get("sha256"):
+        differ = [name for name in {**known, **made} if name != "weights" and made.get(name) != known.get(name)]
+        if (made.get("weights") or {}).get("sha256") != (trained.sha256 if trained else None):
             differ.append("weights")
         if differ or backbone.dim != self.dim:
             raise conflict(
@@ -108,55 +125,54 @@ def recipe_of(
     are computed from pictures. about: the parameter that errors are about. instead: what they say that can be done
     without the backbone.
     """
-    own = head.card["features"]
-    stated, preparation, dtype = own["backbone"], own["preparation"] or {}, own["dtype"]
+    own = head.card.features
+    prepared = own.preparation or Prepared()
 
     def refused(what: str) -> UserError:
         return unsupported(what, instead, parameter=about)
 
-    if stated.get("name") == "imported":
+    if own.backbone.get("name") == "imported":
         raise refused(
             "The head was trained on features that were imported: they came from elsewhere. Its card does not say how "
             "they are computed from pictures."
         )
-    wrong = fault(stated, _STATED)
-    if wrong is not None:
+    try:
+        stated = decoded(own.backbone, Stated)
+        if not backbones.known(stated.name):
+            raise Fault("name")
+    except Fault as fault:
         raise refused(
-            f"The card of the head describes no backbone of this dpfc: '{wrong[:80]}' is missing or makes no sense."
-        )
+            f"The card of the head describes no backbone of this dpfc: '{fault.place[:80]}' is missing or makes no "
+            "sense."
+        ) from None
     # A network without a size is from before pictures were resized where they are decoded.
+    preparation = None if own.preparation is None else encoded(own.preparation)
     if (
-        dtype not in DTYPES
-        or own["fingerprint"] != fingerprint_of(stated, head.classes, head.dim, dtype, own["preparation"])
-        or (isinstance(stated.get("preprocessing"), dict) and "crop" not in preparation)
+        own.dtype not in DTYPES
+        or own.fingerprint != fingerprint_of(own.backbone, head.classes, head.dim, own.dtype, preparation)
+        or (isinstance(stated.preprocessing, Steps) and prepared.crop is None)
     ):
         raise refused(
             "The card of the head does not say how the pictures were prepared that it was trained on, or what it says "
             "does not give the fingerprint of these features. Extract and train anew for a head that does."
         )
-    shape = tuple(stated.get("image_shape") or stated.get("input") or ())
+    shape = stated.image_shape or stated.input or ()
     if len(shape) != 3 or shape[2] not in (1, 3):
         raise refused("The card of the head does not say which shape the pictures have.")
-    window = preparation.get("window")
+    window = None if prepared.window is None else (prepared.window[0], prepared.window[1])
     return Recipe(
-        backbone=stated,
+        backbone=own.backbone,
         dim=head.dim,
         image_shape=shape,
-        preparation=Preparation(
-            geometry=_geometry(preparation),
-            window=None if window is None else (float(window[0]), float(window[1])),
-            exif=preparation.get("exif", False),
-        ),
-        dtype=np.dtype(dtype),
+        preparation=Preparation(geometry=_geometry(prepared), window=window, exif=bool(prepared.exif)),
+        dtype=np.dtype(own.dtype),
         about=about,
         instead=instead,
     )
 
 
-def _geometry(said: Mapping[str, Any]) -> Geometry | None:
-    if "crop" not in said:
+def _geometry(said: Prepared) -> Geometry | None:
+    if said.crop is None or said.resize is None or said.filter is None:
         return None
-    resize = said["resize"]
-    return Geometry(
-        resize=resize if isinstance(resize, int) else (resize[0], resize[1]), crop=said["crop"], filter=said["filter"]
-    )
+    resize = said.resize if isinstance(said.resize, int) else (said.resize[0], said.resize[1])
+    return Geometry(resize=resize, crop=said.crop, filter=said.filter)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -29,9 +29,17 @@ from dpfc_cli.outputs import unwritable
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.reading import unread
+from dpfc_cli.records import findings, statement
+from dpfc_cli.records.card import Card, card_of
 from dpfc_cli.show.document import Told, Values
-from dpfc_cli.trust import card as card_values
-from dpfc_cli.trust import statement
+
+
+class Tensors(Protocol):
+    """A file of safetensors that is open."""
+
+    def keys(self) -> list[str]: ...
+    def get_tensor(self, name: str) -> np.ndarray: ...
+
 
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
@@ -48,57 +56,20 @@ _SMALL = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Head(Told):
-    """A linear classifier of feature vectors, with its card.
+class Scorer:
+    """A linear classifier of feature vectors.
 
-    chain: what is done to a feature vector first. weight: d × m. bias: m. Scores are chain(x)·weight + bias. card: how
-    the head was made and what is claimed of it. path: the file that it was read from, if it was.
-
-    Examples:
-        head = Head.load("heads/digits-scattering-dp-whitened-eps1.safetensors")
-        names = head.predict(features)  # n × d → n names of classes
-
+    chain: what is done to a feature vector first. weight: d × m. bias: m. Scores are chain(x)·weight + bias.
     """
 
     chain: Chain
     weight: np.ndarray
     bias: np.ndarray
-    card: Mapping[str, Any]
-    path: Path | None = None
-
-    @classmethod
-    def load(cls, path: Path | str) -> "Head":
-        """Read a head.
-
-        Args:
-            path: its file, or its name in the folder for heads ($DPFC_HEADS, or ./heads), as `dpfc list` shows it. Or
-                `hf:OWNER/NAME[/FILE][@REVISION]`: it is then fetched from the Hugging Face hub.
-
-        Raises:
-            UserError: the file is missing or cannot be fetched, it is no head, or its card contradicts itself.
-
-        """
-        file = located(path)
-        found = read(file)
-        wrong = card_values.contradictions(card_values.findings(found.card))
-        if wrong:
-            raise card_values.refused(file, wrong)
-        return found
-
-    def told(self) -> dict[str, str]:
-        file = {} if self.path is None else {"file": printable(shown(self.path))}
-        counts = f"{self.dim} dimensions to {counted(len(self.classes), 'class')}"
-        return {**file, **dict(statement.brief(self.card)), "method": self.card["method"], "takes": counts}
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes, in the order of the scores."""
-        return tuple(self.card["classes"])
-
-    @property
-    def several_labels(self) -> bool:
-        """Whether a record may have several labels. Each class then has a probability of its own."""
-        return bool(self.card["facts"]["k"] > 1)
+        return tuple(map(str, range(len(self.bias))))
 
     @property
     def dim(self) -> int:
@@ -119,6 +90,76 @@ class Head(Told):
 
         """
         return np.asarray(run(self.chain, self._taken(x), np) @ self.weight + self.bias)
+
+    def _taken(self, x: np.ndarray) -> np.ndarray:
+        given = np.asarray(x)
+        if given.dtype.kind not in "fiu":
+            raise UserError(f"Features are numbers, not {given.dtype}.", "Give an n × d array of floats.")
+        if given.ndim != 2 or given.shape[1] != self.dim:
+            raise UserError(
+                f"This head takes features of shape n × {self.dim}, not {' × '.join(map(str, given.shape)) or 'one'}.",
+                "Give features of the backbone that the head was trained on, a row for each record.",
+            )
+        with np.errstate(over="ignore"):
+            taken = given.astype(np.float32)
+        bad = ~np.isfinite(taken).all(axis=1)
+        if bad.any():
+            raise bad_record(
+                f"{int(bad.sum())} of {len(taken)} feature vectors have a number that is NaN, infinite or beyond "
+                f"float32, first row {int(bad.argmax())}.",
+                "Leave them out, or compute them again.",
+            )
+        return taken
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Head(Scorer, Told):
+    """A linear classifier of feature vectors, with its card.
+
+    card: how it was made and what is claimed of it. path: the file that it was read from, if it was.
+
+    Examples:
+        head = Head.load("heads/digits-scattering-dp-whitened-eps1.safetensors")
+        names = head.predict(features)  # n × d → n names of classes
+
+    """
+
+    card: Card
+    path: Path | None = None
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Head":
+        """Read a head.
+
+        Args:
+            path: its file, or its name in the folder for heads ($DPFC_HEADS, or ./heads), as `dpfc list` shows it. Or
+                `hf:OWNER/NAME[/FILE][@REVISION]`: it is then fetched from the Hugging Face hub.
+
+        Raises:
+            UserError: the file is missing or cannot be fetched, it is no head, or its card contradicts itself.
+
+        """
+        file = located(path)
+        found = read(file)
+        wrong = findings.contradictions(findings.findings(found.card))
+        if wrong:
+            raise findings.refused(file, wrong)
+        return found
+
+    def told(self) -> dict[str, str]:
+        file = {} if self.path is None else {"file": printable(shown(self.path))}
+        counts = f"{self.dim} dimensions to {counted(len(self.classes), 'class')}"
+        return {**file, **dict(statement.brief(self.card)), "method": self.card.method, "takes": counts}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the scores."""
+        return self.card.classes
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether a record may have several labels. Each class then has a probability of its own."""
+        return self.card.facts.k > 1
 
     def predict(self, x: np.ndarray) -> list[str]:
         """The name of the best class for each feature vector. x and errors: as for `scores`."""
@@ -165,26 +206,6 @@ class Head(Told):
         if self.path is None:
             raise missing("This head was not read from a file.", "Read it with Head.load.")
         return self.path
-
-    def _taken(self, x: np.ndarray) -> np.ndarray:
-        given = np.asarray(x)
-        if given.dtype.kind not in "fiu":
-            raise UserError(f"Features are numbers, not {given.dtype}.", "Give an n × d array of floats.")
-        if given.ndim != 2 or given.shape[1] != self.dim:
-            raise UserError(
-                f"This head takes features of shape n × {self.dim}, not {' × '.join(map(str, given.shape)) or 'one'}.",
-                "Give features of the backbone that the head was trained on, a row for each record.",
-            )
-        with np.errstate(over="ignore"):
-            taken = given.astype(np.float32)
-        bad = ~np.isfinite(taken).all(axis=1)
-        if bad.any():
-            raise bad_record(
-                f"{int(bad.sum())} of {len(taken)} feature vectors have a number that is NaN, infinite or beyond "
-                f"float32, first row {int(bad.argmax())}.",
-                "Leave them out, or compute them again.",
-            )
-        return taken
 
 
 def as_probabilities(scores: np.ndarray, several: bool) -> np.ndarray:
@@ -257,7 +278,7 @@ def try_place(path: Path, d: int, m: int) -> None:
 
 def encoded(head: Head) -> bytes:
     """The bytes of a head's file. The same head always gives the same bytes."""
-    metadata = {"format": FORMAT, "card": json.dumps(head.card), "chain": json.dumps(to_json(head.chain))}
+    metadata = {"format": FORMAT, "card": head.card.json, "chain": json.dumps(to_json(head.chain))}
     tensors = {"weight": head.weight, "bias": head.bias}
     tensors |= {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
     return ordered({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
@@ -291,19 +312,18 @@ def save(data: bytes, path: Path) -> Path:
         raise unwritable(path, error) from error
 
 
-def check_card(card: Mapping[str, Any]) -> None:
+def check_card(card: Card) -> None:
     """Check that a head with this card can be read again. UserError: the card is too large. ValueError: it is no card
     that a training writes. This is a defect.
     """
-    text = json.dumps(card)
-    size = len(json.dumps(text))
+    size = len(json.dumps(card.json))
     if size + _SMALL > LARGEST_HEADER:
         raise unsupported(
             f"The card of the head would take {size / 1e6:.0f} MB, because it names all classes. A head can "
             f"hold {LARGEST_HEADER / 1e6:.0f} MB.",
             f"Give the classes shorter names: {parameter('classes')} of 'dpfc extract' and 'dpfc import'.",
         )
-    card_values.check(json_of(text))
+    findings.check(card_of(json_of(card.json)))
 
 
 @contextmanager
@@ -330,7 +350,7 @@ def read(path: Path, copy: Path | None = None) -> Head:
             held = [file.get_tensor(f"chain.{i}") for i in range(sum(k.startswith("chain.") for k in file.keys()))]  # noqa: SIM118
             chain = from_json(json_of(metadata["chain"]), held, len(weight))
         d, m = weight.shape
-        if bias.shape != (m,) or len(card["classes"]) != m or card["facts"]["d"] != d:
+        if bias.shape != (m,) or len(card.classes) != m or card.facts.d != d:
             raise ValueError("its weight, bias and classes do not fit together")
     except (OSError, ValueError) as error:
         raise _unread(path, error) from error
@@ -351,7 +371,7 @@ def _unread(path: Path, error: OSError | ValueError) -> UserError:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
+def _opened(path: Path) -> Iterator[tuple[Tensors, dict[str, str], Card]]:
     """The file of a head, its metadata and its card, whose form is checked. Raises OSError, or ValueError if it is
     damaged, also for what is read from the file afterwards.
     """
@@ -363,9 +383,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 raise ValueError(f"its format is {str(metadata.get('format'))[:40]!r}, not {FORMAT!r}")
-            card = json_of(metadata["card"])
-            card_values.check_form(card)
-            yield file, metadata, card
+            yield file, metadata, card_of(json_of(metadata["card"]))
     # The library raises these for damaged files, and other ones for types of numbers that it does not know.
     except (SafetensorError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(str(error)) from error
@@ -374,7 +392,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
 
 
-def _numbers(file: Any, name: str, axes: int) -> np.ndarray:
+def _numbers(file: Tensors, name: str, axes: int) -> np.ndarray:
     """An array of finite numbers from the file. Raises ValueError for anything else."""
     found: np.ndarray = file.get_tensor(name)
     if found.dtype not in (np.float32, np.float64) or found.ndim != axes or not found.size:
@@ -402,10 +420,10 @@ def misfit(head: Head, features: FeatureSet) -> str | None:
 
 def of_training(head: Head, features: FeatureSet) -> bool:
     """Whether a set is the one that a head was trained on, as far as its name, hold-out and number of records tell."""
-    own, facts = head.card["features"], head.card["facts"]
-    said = own["name"], own["hold_out"], facts.get("records", facts["n"])
+    own = head.card.features
+    said = own.name, own.hold_out, head.card.records
     # A set of the same name that was made anew with persons holds out other pictures.
-    return said == (features.name, features.manifest.hold_out, features.splits.get(own["split"]))
+    return said == (features.name, features.manifest.hold_out, features.splits.get(own.split))
 
 
 def made_otherwise(head: Head, features: FeatureSet, what: str) -> tuple[str, ...]:
@@ -413,20 +431,18 @@ def made_otherwise(head: Head, features: FeatureSet, what: str) -> tuple[str, ..
     set, where nobody can know. what: may mean little then.
     """
     there = features.manifest
-    preparation = there.source["identity"].get("preparation")
+    preparation = there.identity.preparation
     # That of a set whose classes are those of the head.
     made = fingerprint_of(there.backbone, head.classes, there.dim, there.dtype, preparation)
     other = "were made in another way than those that the head was trained on"
-    if made == head.card["features"]["fingerprint"]:
+    if made == head.card.features.fingerprint:
         if there.backbone.get("name") != "imported" or of_training(head, features):
             return ()
         other = "were imported, and the head was trained on another imported set. Their backbones may differ"
     return (f"the features of '{features.name}' {other}, so {what} may mean little.",)
 
 
-def cards(
-    folder: Path, skipped: Callable[[UserError], None] = lambda error: None
-) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def cards(folder: Path, skipped: Callable[[UserError], None] = lambda error: None) -> Iterator[tuple[Path, Card]]:
     """The cards of the heads in a folder, with their files. No weight is read. What is no head is left out. skipped:
     told of it.
     """
@@ -449,20 +465,20 @@ def newest(
     features: it is one of their backbone. One of their fingerprint comes before others. skipped: told of what is no
     head.
     """
-    found = {path: card for path, card in cards(folder, skipped) if card["claim"] == "private"}
+    found = {path: card for path, card in cards(folder, skipped) if card.private}
     if not found:
         raise missing(
             f"No private head found in {quoted(folder)}.",
             f"Name one that lies elsewhere ('dpfc budget' says what was trained), or train one with 'dpfc train' and "
-            f"{parameter('epsilon')} 1. A private training that was stopped goes on with its own command.",
+            f"{parameter('epsilon')} 1. A private training that was stopped resumes with its own command.",
         )
     if features is None:
-        return max(found, key=lambda path: (found[path]["date"], written_at(path)))
+        return max(found, key=lambda path: (found[path].date, written_at(path)))
     made = features.manifest
     of = {
-        path: (card["features"]["fingerprint"] == made.fingerprint, card["date"], written_at(path))
+        path: (card.features.fingerprint == made.fingerprint, card.date, written_at(path))
         for path, card in found.items()
-        if (card["facts"]["d"], card["features"]["backbone"].get("name")) == (made.dim, made.backbone.get("name"))
+        if (card.facts.d, card.features.backbone.get("name")) == (made.dim, made.backbone.get("name"))
     }
     if not of:
         raise missing(

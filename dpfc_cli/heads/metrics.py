@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from dpfc_cli.features.reader import Blocks
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.head import Scorer
 
 Interval = tuple[float, float]
 BEST = 5
@@ -46,7 +46,7 @@ class Scores:
         return order[:, 0], right[:, 0]
 
 
-def score(head: Head, blocks: Blocks) -> Scores:
+def score(head: Scorer, blocks: Blocks) -> Scores:
     """The counts of one head over the blocks of a split. Records without a label are not counted."""
     found = Scores(head.weight.shape[1])
     for _, x, y in labelled(blocks):
@@ -70,7 +70,7 @@ def wilson(hits: int, n: int, share: float = 1.0) -> tuple[float, float]:
     return low, high
 
 
-def average_precisions(head: Head, stream: Callable[[], Blocks], n: int) -> np.ndarray:
+def average_precisions(head: Scorer, stream: Callable[[], Blocks], n: int) -> np.ndarray:
     """The average precision of every class: Σ (R_i − R_{i−1})·P_i over the distinct scores, recall R and precision P;
     NaN for a class that no record has.
 

@@ -12,18 +12,28 @@ import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.privacy.accounting import Claim, mu_for
-from dpfc_cli.schema import Check, anything, boolean, closed, each, either, fault, mapping, null, number, test, whole
-from dpfc_cli.trust.claims import TIME, claim_fault, figures_fault, is_sampled, mu_squared
+from dpfc_cli.privacy.facts import Adjacency, Unit
+from dpfc_cli.records.claims import (
+    Claimed,
+    Delta,
+    Epsilon,
+    Mu,
+    Releases,
+    figures_fault,
+    is_sampled,
+    is_time,
+    mu_squared,
+)
+from dpfc_cli.structs import Count, Digest, Fault, Fraction, Id, Json, Record, Whole, decoded, encoded
 
-Unit = Literal["record", "person"]
-"""What is protected."""
 State = Literal["stopped", "resumed", "written"]
 """What became of a charge. Without an outcome it runs, or was killed."""
 EVALUATION = "evaluation"
@@ -34,6 +44,13 @@ RESERVED = "dataset:"
 """How the names of populations begin that are not the user's to give: those of public data sets."""
 RESERVE = 2.0**-190
 """H of every cap (`caps`): the η of 2⁵⁰ samples of noise. No training draws so many, and no δ shows so little."""
+_KEPT = r"[^\0\ud800-\udfff]"
+"""A character that a ledger keeps: one that UTF-8 has, but NUL. It is shown escaped."""
+Name = Annotated[str, Meta(pattern=rf"\A{_KEPT}{{1,{MOST_NAME}}}\Z")]
+Note = Annotated[str, Meta(pattern=rf"\A{_KEPT}{{1,{MOST_NOTE}}}\Z")]
+File = Annotated[str, Meta(pattern=r"\A(?!\.\.?\Z)[^/\0]+\Z")]
+Some = Annotated[str, Meta(min_length=1)]
+_Figure = Annotated[float, Meta(ge=0, le=1e150)]
 _ROUNDING = 1e-12
 """For sums of 1/σ² in float64. The μ² of a cap is by 2e-9 of it too small, so this much more does no harm."""
 
@@ -48,14 +65,13 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fact:
+class Fact(Record):
     """What all facts have. id: see `new_id`. at: UTC. by: who says so. replaces: ids of facts that hold no longer."""
 
-    id: str = field(default_factory=new_id)
+    id: Id = field(default_factory=new_id)
     at: str = field(default_factory=now)
-    by: str
-    replaces: tuple[str, ...] = ()
+    by: Name
+    replaces: tuple[Id, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -64,11 +80,11 @@ class Fact:
     @property
     def body(self) -> str:
         """All fields but the id, as the ledger keeps them."""
-        values = {name: value for name, value in asdict(self).items() if name != "id"}
+        values = encoded(self)
+        del values["id"]
         return json.dumps(values, sort_keys=True)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Set(Fact):
     """There is a feature set, and who is in it.
 
@@ -78,15 +94,14 @@ class Set(Fact):
     spent on it before is not known.
     """
 
-    set: str
-    name: str
-    records: str
-    listing: Mapping[str, str]
-    population: str | None = None
+    set: Id
+    name: File
+    records: Digest
+    listing: Mapping[str, Some]
+    population: Name | None = None
     adopted: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class Charge(Fact):
     """A training, or a private evaluation of a head (`EVALUATION`), that is about to release something of a split.
 
@@ -96,26 +111,32 @@ class Charge(Fact):
     SHA-256 of the head. purpose: what it is for.
     """
 
-    set: str
-    split: str
-    method: str
+    set: Id
+    split: Some
+    method: Some
     claim: Claim
-    epsilon: float | None
-    delta: float | None
-    mu: float | None
-    eta: float | None
-    adjacency: str
+    epsilon: Epsilon | None
+    delta: Delta | None
+    mu: Mu | None
+    eta: Fraction | None
+    adjacency: Adjacency
     unit: Unit
-    n: int
-    releases: tuple[Mapping[str, Any], ...]
-    head: str
-    digest: str
-    purpose: str | None = None
+    n: Count
+    releases: Releases
+    head: File
+    digest: Digest
+    purpose: Note | None = None
 
     @property
     def private(self) -> bool:
         """Whether it has a guarantee."""
         return self.claim == "private"
+
+    @property
+    def claimed(self) -> Claimed:
+        """What is claimed of its releases."""
+        figures = {"epsilon": self.epsilon, "delta": self.delta, "mu": self.mu, "eta": self.eta}
+        return Claimed(claim=self.claim, **figures, adjacency=self.adjacency, unit=self.unit, plan=self.releases)
 
     @property
     def sampled(self) -> bool:
@@ -139,7 +160,6 @@ class Charge(Fact):
         return self.weight(unit) ** 2 * mu_squared(self.releases) if self.private else 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
 class Outcome(Fact):
     """What became of a charge.
 
@@ -148,26 +168,25 @@ class Outcome(Fact):
     answers, and parts of answers, are kept by now. after: the outcome before this one, or None.
     """
 
-    charge: str
+    charge: Id
     state: State
-    head: str | None = None
-    sha256: str | None = None
-    answers: int = 0
-    after: str | None = None
+    head: File | None = None
+    sha256: Digest | None = None
+    answers: Whole = 0
+    after: Id | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cap(Fact):
+class Cap(Fact, dict=True):
     """How much all charges of a population may spend together, from now on.
 
     population: None: each of them. epsilon, delta: None where caps are removed. note: why.
     """
 
-    population: str | None
+    population: Name | None
     unit: Unit
-    epsilon: float | None = None
-    delta: float | None = None
-    note: str | None = None
+    epsilon: _Figure | None = None
+    delta: _Figure | None = None
+    note: Note | None = None
 
     @cached_property
     def most(self) -> float | None:
@@ -177,7 +196,6 @@ class Cap(Fact):
         return mu_for(self.epsilon, self.delta, RESERVE) ** 2 * (1 + _ROUNDING)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Merge(Fact):
     """Another ledger was united with this one (`merge`).
 
@@ -186,27 +204,24 @@ class Merge(Fact):
     facts which this one had, too. They do not.
     """
 
-    apart: tuple[str, ...] = ()
-    same: Mapping[str, str] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
+    apart: tuple[Name, ...] = ()
+    same: Mapping[str, Name] = field(default_factory=dict)
+    ignored: tuple[Id, ...] = ()
 
 
 KINDS: Mapping[str, type[Fact]] = {kind.__name__.lower(): kind for kind in (Set, Charge, Outcome, Cap, Merge)}
 
 
-def fact_of(fact: str, kind: str, body: Mapping[str, Any]) -> Fact:
+def fact_of(fact: str, kind: str, body: Json) -> Fact:
     """The fact that a row of a ledger has. ValueError for what dpfc does not write."""
-    if not re.fullmatch("[0-9a-f]{32}", fact) or kind not in KINDS:
+    if kind not in KINDS or not isinstance(body, dict) or "id" in body:
         raise ValueError("it is of no kind of fact")
-    wrong = fault(body, _BODY[kind])
-    if wrong is not None:
-        raise ValueError(f"'{wrong[:80]}' makes no sense")
-    listed = {name: tuple(value) for name, value in body.items() if isinstance(value, list)}
-    made = KINDS[kind](**{**body, **listed, "id": fact})
+    made = decoded({**body, "id": fact}, KINDS[kind])
+    if not is_time(made.at):
+        raise Fault("at")
     sound = True
     if isinstance(made, Charge):
-        values = {**vars(made), "plan": list(made.releases)}
-        sound = bool(made.head) and claim_fault(values) is None and figures_fault(values, sampled=False) is None
+        sound = made.claimed.misfit is None and figures_fault(made.claimed, sampled=False) is None
     elif isinstance(made, Cap):
         sound = (made.epsilon is None) is (made.delta is None) and made.most != 0
     if not sound:
@@ -215,8 +230,8 @@ def fact_of(fact: str, kind: str, body: Mapping[str, Any]) -> Fact:
 
 
 def is_note(value: object, most: int = MOST_NOTE) -> bool:
-    """Whether a ledger keeps it: a text of 1 to so many characters that UTF-8 has, but NUL. It is shown escaped."""
-    return type(value) is str and bool(re.fullmatch(rf"[^\0\ud800-\udfff]{{1,{most}}}", value))
+    """Whether a ledger keeps it: a text of 1 to so many characters."""
+    return type(value) is str and bool(re.fullmatch(f"{_KEPT}{{1,{most}}}", value))
 
 
 def account_name() -> str:
@@ -235,29 +250,3 @@ def noted(name: str, value: str | None) -> str | None:
         what = f"{parameter(name)} must be a text of 1 to {most} characters."
         raise UserError(what, "Give another one, or leave it out.", parameter=name)
     return value
-
-
-def _text(pattern: str) -> Check:
-    return test(lambda value: type(value) is str and bool(re.fullmatch(pattern, value)))
-
-
-_ID, _DIGEST, _SOME = _text("[0-9a-f]{32}"), _text("[0-9a-f]{64}"), _text("(?s).+")
-_FILE = _text(r"(?!\.\.?\Z)[^/\0]+")
-_NAME, _NOTE = test(lambda value: is_note(value, MOST_NAME)), test(is_note)
-_FIELDS = {
-    **{"at": TIME, "by": _NAME, "replaces": each(_ID)},
-    **{"set": _ID, "name": _FILE, "records": _DIGEST, "listing": mapping(_SOME), "adopted": boolean},
-    **dict.fromkeys(("split", "method", "claim", "adjacency"), _SOME),
-    **{"unit": _text("|".join(get_args(Unit))), "n": whole(1)},
-    **{"releases": each(anything), "head": either(null, _FILE), "digest": _DIGEST, "purpose": either(null, _NOTE)},
-    **{"charge": _ID, "state": _text("|".join(get_args(State))), "sha256": either(null, _DIGEST), "answers": whole(0)},
-    **{"after": either(null, _ID), "population": either(null, _NAME), "note": either(null, _NOTE)},
-    # Whether these make sense, and together, `fact_of` asks of the whole fact.
-    **dict.fromkeys(("epsilon", "delta", "mu", "eta"), either(null, number(0, 1e150))),
-    **{"apart": each(_NAME), "same": mapping(_NAME), "ignored": each(_ID)},
-}
-"""What the values of a field must be, of whatever kind."""
-_BODY = {
-    kind: closed({one.name: _FIELDS[one.name] for one in fields(made) if one.name != "id"})
-    for kind, made in KINDS.items()
-}

@@ -1,19 +1,20 @@
 """Who is in which set: writing sets down, and saying whose records they are.
 
 A set is written down before it gets its name. `population` names whose records it has. This is an assertion: nobody is
-in two named populations. A set of which nothing is said counts in all of them, so a name that is forgotten makes totals
-larger, and never smaller. Public data sets whose bytes were verified have names of their own (`RESERVED`).
+in two named populations. An undeclared set counts in all of them, so a name that is forgotten makes totals larger, and
+never smaller. Public data sets whose bytes were verified have names of their own (`RESERVED`).
 
 **What contradicts an assertion is refused**, where a listing shows it: a set of the same source as one of another named
-population cannot be made, said to be of a population, adopted or merged. Records are not compared, so the same people
-under another listing of files are not noticed.
+population cannot be made, declared to be of a population, imported without history or merged. Records are not compared,
+so the same people under another listing of files are not noticed.
 """
 
 import hashlib
 import json
 import shlex
-from dataclasses import asdict, replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dpfc_cli.errors import GUARDED, Code, UserError, parameter, printable, quoted
 from dpfc_cli.features.lookup import finished
@@ -23,11 +24,12 @@ from dpfc_cli.folders import PARTIAL
 from dpfc_cli.ledger.facts import MOST_NAME, RESERVED, Set, account_name, is_note, noted
 from dpfc_cli.ledger.file import append, ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
+from dpfc_cli.structs import encoded
 
 
 def records_of(manifest: Manifest) -> str:
     """The SHA-256 of what a manifest says of its shards: their digests, and the number of records and persons."""
-    said = {name: asdict(split) for name, split in manifest.splits.items()}
+    said = {name: {"groups": None, **encoded(split)} for name, split in manifest.splits.items()}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
@@ -52,7 +54,7 @@ def check_begin(ledger: Ledger) -> None:
     lost = min((path for path in here if load(path).id not in ledger.sets), default=None)
     if lost is not None:
         what = f"{quoted(ledger.path)} does not have '{printable(str(lost))}': it is gone, or too old a copy."
-        remedy = "Put it back. If there is none any more: 'dpfc budget' with --features and --adopt, for each set."
+        remedy = "Put it back. If there is none any more: 'dpfc population --adopt --features SET', for each."
         raise refused("out", what, remedy, "missing")
 
 
@@ -82,7 +84,7 @@ def check_source(after: Ledger, fact: Set) -> None:
 def register(folder: Path, manifest: Manifest, population: str | None) -> None:
     """Write down a set that is made. Its files are in place, and it has no name yet.
 
-    folder: where it will lie. population: whose records it has; None: nothing is said. UserError where it is of the
+    folder: where it will lie. population: whose records it has; None: undeclared. UserError where it is of the
     same source as a set of another named population, or the ledger is gone or cannot be written.
     """
     fact = _fact(folder, manifest, account_name(), population)
@@ -117,11 +119,11 @@ def _said(ledger: Ledger, fact: Set) -> list[Set]:
 
 
 def check_same(features: FeatureSet, population: str | None) -> None:
-    """UserError where a finished set is said to be of another population than before. None: nothing is said."""
+    """UserError where a finished set is said to be of another population than before. None: undeclared."""
     known = read(ledger_path(features.folder))
     said = known.names(known_set(known, features))
     if population is not None and population not in said:
-        line = shlex.join(["dpfc", "budget", "--features", str(features.folder), "--population", population])
+        line = shlex.join(["dpfc", "population", population, "--features", str(features.folder)])
         what = f"{features.name} is complete, and is not said to be of the population '{population}'."
         raise refused("population", what, f"To say so: {line}")
 
@@ -136,7 +138,7 @@ def set_population(
 
     Args:
         features: the set; see `dpfc_cli.open_features`.
-        population: the name. With `adopt` it may be None: nothing is said.
+        population: the name. With `adopt` it may be None: undeclared.
         adopt: write down a set that the ledger lacks, although what was spent on it is not known. Totals then say "at
             least", and no cap holds where it counts. If its ledger is at hand, unite it instead (`merge_ledgers`).
         by: who says so. Default: the name of the account that runs the program.
@@ -177,8 +179,8 @@ def known_set(ledger: Ledger, features: FeatureSet, lacking: bool = False) -> li
     if not found and not lacking:
         what = f"The ledger {quoted(ledger.path)} does not have {features.name}: what was spent on it is not known."
         remedy = (
-            "Put the set's own ledger back, or unite the two: 'dpfc budget --merge'. If there is none any more, totals "
-            f"say 'at least' from then on: {shlex.join(['dpfc', 'budget', '--features', str(folder), '--adopt'])}"
+            "Put the set's own ledger back, or unite the two: 'dpfc merge'. If there is none any more, totals "
+            f"say 'at least' from then on: {shlex.join(['dpfc', 'population', '--adopt', '--features', str(folder)])}"
         )
         raise refused("features", what, remedy, "missing")
     if any(each.records != records_of(features.manifest) for each in found):
@@ -194,6 +196,6 @@ def _fact(folder: Path, manifest: Manifest, by: str, population: str | None) -> 
         set=manifest.id,
         name=printable(folder.resolve().name),
         records=records_of(manifest),
-        listing=manifest.source["identity"]["listing"],
+        listing=manifest.identity.listing,
         population=population,
     )

@@ -42,7 +42,7 @@ def fit(head: Head, on: FeatureSet) -> Temperature:
     split = "test" if "test" in on.splits else next(iter(on.splits))
     warnings = _check(head, on)
     on.verify(split)
-    several = head.card["facts"]["k"] > 1
+    several = head.several_labels
     m = len(head.classes)
     kept: list[tuple[np.ndarray, np.ndarray]] = []
     n = 0

@@ -12,6 +12,10 @@ If the unit is a person, this holds for all records of one person at once.
 """
 
 
+Unit = Literal["record", "person"]
+"""What is protected."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """The public facts of a set of private records.
@@ -23,7 +27,7 @@ class Facts:
         d: number of dimensions of a feature vector.
         k: the largest number of labels that one record can have.
         adjacency: which data sets are neighbours.
-        unit: what one record is, in words.
+        unit: what is protected.
 
     """
 
@@ -33,7 +37,7 @@ class Facts:
     k: int = 1
     rows: int | None = None
     adjacency: Adjacency = "zero-out"
-    unit: str = "record"
+    unit: Unit = "record"
 
     @property
     def records(self) -> int:

@@ -8,7 +8,6 @@ The plan is made of the query classes themselves (`forms.form`), so the kind and
 one place. `Plan.due` is the one check that a query is the one that was planned.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -174,18 +173,6 @@ class Plan:
             other = [name for name in held if asked[name] != held[name]]
             raise PlanError(f"{what} with {'; '.join(f'{n} {_said(asked[n])}, not {_said(held[n])}' for n in other)}")
         return due
-
-    def described(self, sigmas: tuple[float, ...] | None) -> list[dict[str, Any]]:
-        """The releases as the card of a head and the ledger state them: JSON-able rows. Equal releases that follow one
-        another are one row, with their number as `times`. sigmas: in plan order. None: without noise, which is stated
-        as 0.
-        """
-        sigmas = sigmas or (0.0,) * len(self.releases)
-        rows = [(r.kind, r.shape, w, s, r.rate) for r, w, s in zip(self.releases, self.shares, sigmas, strict=True)]
-        names = ("kind", "shape", "share", "sigma", "rate")
-        return [
-            {**dict(zip(names, row, strict=True)), "times": len(list(same))} for row, same in itertools.groupby(rows)
-        ]
 
 
 @dataclass(frozen=True, kw_only=True)

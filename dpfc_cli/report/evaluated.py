@@ -1,6 +1,5 @@
-"""What is said of evaluations: documents, and rows of CSV. And what a file says of one that may be published."""
+"""What is said of evaluations: documents, and rows of CSV."""
 
-import hashlib
 import json
 import math
 import statistics
@@ -10,18 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import rounding
-from dpfc_cli.errors import UserError, conflict, counted, damaged, parameter, quoted
+from dpfc_cli.errors import counted
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.figures.canvas import shortened, told_apart
-from dpfc_cli.files import json_in
 from dpfc_cli.ledger import caps
-from dpfc_cli.ledger.totals import Ledger
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON
-from dpfc_cli.reading import readable
-from dpfc_cli.schema import Check, among, either, fault, null, number, record, text, whole
-from dpfc_cli.schema import each as listed
-from dpfc_cli.show.document import Block, Document, Rows, Section, Table, Words
-from dpfc_cli.trust.statement import SEEDED, brief, claimed
+from dpfc_cli.records.card import Card
+from dpfc_cli.records.figures import Figures
+from dpfc_cli.records.statement import SEEDED, brief, claimed
+from dpfc_cli.show.document import Block, Document, Rows, Section, Table, Words, shortened, told_apart
+from dpfc_cli.structs import encoded
 
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.exact import Comparison, Evaluation
@@ -58,9 +53,9 @@ _NO_CLASSES = (
 )
 
 
-def one(path: Path, card: Mapping[str, Any], features: FeatureSet, result: "Evaluation") -> Document:
+def one(path: Path, card: Card, features: FeatureSet, result: "Evaluation") -> Document:
     claim, *more = brief(card)
-    rest = Rows([("method", str(card["method"])), *more], full=True)
+    rest = Rows([("method", card.method), *more], full=True)
     sections = [Section("", [*warned(result.warnings), *exact(result, features, [claim]), rest])]
     if result.confusions is not None:
         sections.append(Section("", [_confusions(result)], full=True))
@@ -73,15 +68,13 @@ def one(path: Path, card: Mapping[str, Any], features: FeatureSet, result: "Eval
     )
 
 
-def several(
-    paths: Sequence[Path], cards: Sequence[Mapping[str, Any]], features: FeatureSet, found: "Comparison"
-) -> Document:
+def several(paths: Sequence[Path], cards: Sequence[Card], features: FeatureSet, found: "Comparison") -> Document:
     names, results = heads_named(paths), found.evaluations
     ranked, n = results[0].mean_average_precision is not None, results[0].n
     rows, values = [], []
     for name, path, card, each, gain in zip(names, paths, cards, results, (None, *found.differences), strict=True):
         figures = rounding.percentage(each.top1, n, each.interval, more=1), rounding.interval(each.interval, n)
-        rows.append([name, str(card["method"]), *claimed(card), *figures])
+        rows.append([name, card.method, *claimed(card.epsilon, card.delta, card.seeded), *figures])
         if each.mean_average_precision is not None:
             rows[-1].append(rounding.percentage(each.mean_average_precision, each.n))
         difference = {"difference": None if gain is None else asdict(gain)}
@@ -97,10 +90,11 @@ def several(
         if len(held) > 1:
             top1 = [results[i].top1 for i in held]
             mean, deviation = statistics.mean(top1), statistics.stdev(top1)
-            at = cards[held[0]]["seeded"]
+            at = cards[held[0]].seeded
+            assert at is not None
             seeds.append({"heads": [str(paths[i]) for i in held], "top1": mean, "top1_deviation": deviation})
             shown = (rounding.percentage(each, n, results[held[0]].interval, more=1) for each in (mean, deviation))
-            means.append((f"{names[held[0]]} …", str(len(held)), rounding.epsilon(at["epsilon"]), *shown))
+            means.append((f"{names[held[0]]} …", str(len(held)), rounding.epsilon(at.epsilon), *shown))
     warnings = []
     for warning in found.warnings:
         about = [name for name, result in zip(names, results, strict=True) if warning in result.warnings]
@@ -109,7 +103,7 @@ def several(
         *warned(warnings),
         *([Table(SEEDS, means, title="Heads that differ in their seed alone")] if means else []),
         Table(columns, rows, left=3, title="Each head" if means else ""),
-        *([Words(SEEDED)] if any("seeded" in card for card in cards) else []),
+        *([Words(SEEDED)] if any(card.seeded for card in cards) else []),
         Table(
             *(beside, pairs),
             title=f"Top-1 beside that of {names[0]}, in points: paired, on the same records",
@@ -125,7 +119,7 @@ def several(
     )
 
 
-def private(path: Path, card: Mapping[str, Any], features: FeatureSet, result: "PrivateEvaluation") -> Document:
+def private(path: Path, card: Card, features: FeatureSet, result: "PrivateEvaluation") -> Document:
     """What was released, and what was spent for it. Nothing else of the records is shown."""
     figures, spent, left = result.figures, result.spent.epsilon(result.delta), caps.left(result.spent, result.delta)
     bound = "" if result.spent.exact else " (an upper bound)"
@@ -138,23 +132,23 @@ def private(path: Path, card: Mapping[str, Any], features: FeatureSet, result: "
         sections=[Section("", [*warned(result.warnings), *released(figures, [("spent so far", total)])])],
         values={
             **{"head": str(path), "features": str(features.folder), **cost_of(card)},
-            **{"figures": figures, "sha256": result.sha256},
+            **{"figures": encoded(figures), "sha256": result.sha256},
             **{"warnings": result.warnings, "spent": spent, "left": None if left is None else left[0]},
         },
     )
 
 
-def released(figures: Mapping[str, Any], more: Sequence[tuple[str, str]] = ()) -> list[Block]:
-    """Figures of a private evaluation, as `PrivateEvaluation.figures` has them. more: facts beside them."""
-    n, unit, classes = figures["n"], figures["unit"], figures["per_class"]
-    rows = [("top-1", rounding.with_interval(figures["top1"], figures["interval"], n))]
-    if figures["top5_interval"] is not None:
-        rows.append(("top-5", rounding.with_interval(figures["top5"], figures["top5_interval"], n)))
+def released(figures: Figures, more: Sequence[tuple[str, str]] = ()) -> list[Block]:
+    """Figures of a private evaluation. more: facts beside them."""
+    n, unit = figures.n, figures.unit
+    rows = [("top-1", rounding.with_interval(figures.top1, figures.interval, n))]
+    if figures.top5_interval is not None:
+        rows.append(("top-5", rounding.with_interval(figures.top5, figures.top5_interval, n)))
     rows.append((f"{unit}s, about", f"{n:,}"))
-    rows.append(("this cost", f"{rounding.cost(figures['epsilon'], figures['delta'])} for one {unit} of that split"))
-    if classes is None:
+    rows.append(("this cost", f"{rounding.cost(figures.epsilon, figures.delta)} for one {unit} of that split"))
+    if figures.per_class is None:
         return [Rows([*rows, *more]), Words(_NO_CLASSES)]
-    shown = [(c["class"], c["n"], c["top1"], c["interval"]) for c in classes]
+    shown = [(each.name, each.n, each.top1, each.interval) for each in figures.per_class]
     return [Rows([*rows, *more]), _by_class(shown, "top-1", f"{unit}s, about")]
 
 
@@ -296,26 +290,29 @@ def _largest(result: "Evaluation") -> Table:
     return Table(columns, rows, left=2, title=f"The largest of {len(wrong):,} confusions")
 
 
-def but_for_the_seed(cards: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+def but_for_the_seed(cards: Sequence[Card]) -> list[list[int]]:
     """The places of the heads that differ in their seed alone, one of each seed; each other head by itself."""
     found: dict[str, dict[int | None, int]] = {}
     for i, card in enumerate(cards):
-        names = ("method", "options", "plan", "facts", "adjacency", "features", "public_features", "tuning")
         # How far a start was trusted depends on the noise.
-        setting = [*map(card.get, names), card.get("public_head", {}).get("sha256")]
-        worth = {**card["seeded"], "seed": None} if "seeded" in card else i
-        seeds = found.setdefault(json.dumps([setting, worth], sort_keys=True), {})
+        start = card.public_head and card.public_head.sha256
+        setting = [card.method, card.options, card.plan, card.facts, card.adjacency, card.features]
+        worth = i if card.seeded is None else (card.seeded.epsilon, card.seeded.delta)
+        alike = encoded([setting, card.public_features, card.parts, start, worth])
+        seeds = found.setdefault(json.dumps(alike, sort_keys=True), {})
         # Heads of one seed are equal.
-        seeds.setdefault(card.get("seeded", {}).get("seed"), i)
+        seeds.setdefault(None if card.seeded is None else card.seeded.seed, i)
     return [list(seeds.values()) for seeds in found.values()]
 
 
 # For programs
 
+_COST = ("method", "claim", "epsilon", "delta", "adjacency", "unit")
 
-def cost_of(card: Mapping[str, Any]) -> dict[str, Any]:
-    seeded = {"seeded": card["seeded"]} if "seeded" in card else {}
-    return {name: card[name] for name in ("method", "claim", "epsilon", "delta", "adjacency", "unit")} | seeded
+
+def cost_of(card: Card) -> dict[str, Any]:
+    seeded = {} if card.seeded is None else {"seeded": encoded(card.seeded)}
+    return {name: getattr(card, name) for name in _COST} | seeded
 
 
 def figures_json(result: "Evaluation") -> dict[str, Any]:
@@ -350,74 +347,3 @@ def rows(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _ends(name: str, interval: tuple[float, float] | None) -> dict[str, Any]:
     low, high = interval or (None, None)
     return {f"{name}_low": low, f"{name}_high": high}
-
-
-# Figures of a private evaluation, as a file has them: exact ones are refused, for no noise protects them
-
-_FRACTION = either(null, number(0, 1))
-_INTERVAL = listed(number(0, 1), least=2)
-_CLASS: dict[str, Check] = {"class": text, "n": whole(0), "top1": _FRACTION, "interval": _INTERVAL}
-_FIGURES: dict[str, Check] = {
-    **dict.fromkeys(("head", "head_sha256", "charge", "features", "split"), text),
-    **{"unit": among(["record", "person"]), "n": whole(0)},
-    **{"epsilon": number(LEAST_EPSILON, LARGEST_EPSILON), "delta": number(0, 1), "top1": _FRACTION},
-    **{"interval": _INTERVAL, "noise": either(null, number(0, 1e308)), "top5": _FRACTION},
-    **{
-        "top5_interval": either(null, _INTERVAL),
-        "top5_noise": either(null, number(0, 1e308)),
-        "per_class": either(null, listed(record(_CLASS))),
-    },
-}
-_FILE = record({"figures": record(_FIGURES), "sha256": text})
-
-
-def released_in(path: Path, digest: str) -> Mapping[str, Any]:
-    """The released figures in a file, as `PrivateEvaluation.figures` has them, and `sha256`: of the figures. Whoever
-    changes them can compute it again: `check_charged` compares it with a ledger.
-
-    UserError: the file is missing or no such output, or its figures were changed, are exact, or not of the head with
-    this SHA-256.
-    """
-    kind = f"the output of 'dpfc evaluate --json' ({parameter('evaluation')})"
-    with readable(path, kind, "Write it again.", plain=False):
-        found = json_in(path)
-    if isinstance(found, dict) and "figures" not in found and "top1" in found:
-        raise UserError(
-            f"The figures in {quoted(path)} are exact: they protect no record of the split.",
-            "Release figures with noise: 'dpfc evaluate --epsilon'. With a large epsilon, for public records, the "
-            f"noise is a fraction of a record. Or leave out {parameter('evaluation')} and write an internal report "
-            f"({parameter('internal')}): it has exact figures.",
-            code="private-records",
-        )
-    wrong = fault(found, _FILE)
-    figures = {} if wrong is not None else found["figures"]
-    if wrong is None and hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest() != found["sha256"]:
-        wrong = "sha256"
-    if wrong is not None:
-        raise damaged(
-            f"{quoted(path)} is not what 'dpfc evaluate --epsilon E --json' wrote: '{wrong[:80]}' is missing, or was "
-            "changed, or makes no sense.",
-            "Give what the command wrote.",
-            parameter="evaluation",
-        )
-    if figures["head_sha256"] != digest:
-        raise conflict(
-            f"The figures in {quoted(path)} are of another head: its SHA-256 begins with "
-            f"{figures['head_sha256'][:12]}, and that of this one with {digest[:12]}.",
-            "Give the figures of this head.",
-            parameter="evaluation",
-        )
-    return {**figures, "sha256": found["sha256"]}
-
-
-def check_charged(figures: Mapping[str, Any], book: Ledger) -> None:
-    """Compare figures that were loaded with what the ledger says of their charge. UserError: it has other ones."""
-    outcome = book.outcome(figures["charge"])
-    if outcome is None or outcome.sha256 != figures["sha256"]:
-        raise damaged(
-            f"The ledger of the training has no such figures as those of {parameter('evaluation')}: they were changed, "
-            "or charged to another ledger.",
-            f"Give them as 'dpfc evaluate' wrote them. Without {parameter('internal')} they are not compared, and the "
-            "report says so.",
-            parameter="evaluation",
-        )

@@ -126,7 +126,24 @@ def _short(block: Block) -> Block:
 
 
 def page(title: str, *blocks: Block, values: Mapping[str, Any] | None = None) -> Document:
-    return Document(title=title, sections=[Section("", blocks)], values=values or {})
+    return Document(title=title, sections=[Section("", list(blocks))], values=values or {})
+
+
+def shortened(name: str, longest: int = 40) -> str:
+    """A name with its middle left out where it is too long (characters). Names that differ at an end stay different."""
+    if len(name) <= longest:
+        return name
+    head = (longest - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (longest - 1 - head) :]}"
+
+
+def told_apart(names: Sequence[str], longest: int) -> list[str]:
+    """Names, shortened. Where two would then be the same, all have their place in front: 1, 2, 3 and so on."""
+    short = [shortened(name, longest) for name in names]
+    if len(set(short)) == len(set(names)):
+        return short
+    digits = len(str(len(names)))
+    return [f"{i} {shortened(name, longest - digits - 1)}" for i, name in enumerate(names, 1)]
 
 
 class Told:

@@ -8,5 +8,5 @@ records are summed and the head is written. `train` goes the whole way.
 
 `answers` keeps what was released, so that a training that was stopped goes on. `card` says what is written down of a
 training. `public`, `public_start` and `tuning` use public records. `machine` says what a training needs of memory, disk
-and devices. `distributed` is for several processes. `observer` is told how it goes.
+and devices. `summing` says who sums. `observer` is told how it goes.
 """

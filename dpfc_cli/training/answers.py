@@ -304,7 +304,7 @@ def refuse_old(ledger: Ledger) -> None:
         raise damaged(
             f"The ledger {quoted(ledger.path)} is too old a copy: there are answers of a training that it does not "
             f"have ('{path}').",
-            "Put the newer ledger back, or unite the two: 'dpfc budget' with --merge. Until then nothing is charged.",
+            "Put the newer ledger back, or unite the two: 'dpfc merge'. Until then nothing is charged.",
         )
 
 
@@ -368,7 +368,7 @@ class Wanted:
             answers.find(self.plan)
             if last is not None and answers.answered < last.answers:
                 raise DamagedError(f"{last.answers} answers were kept, and {answers.answered} are there")
-            made = (card.get("ledger", {}).get("charge") for _, card in cards(self.heads))
+            made = (card.ledger.charge for _, card in cards(self.heads) if card.ledger)
             if answers.answered < ends[-1] and charge.id in made:
                 raise DamagedError("its head was written, and some of its answers are gone")
         except OSError as error:

@@ -6,7 +6,7 @@ the options whose defaults depend on the noise. `warnings_of` says what will go 
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpfc_cli.errors import UserError, conflict, parameter, sentence
@@ -18,9 +18,11 @@ from dpfc_cli.privacy.curator import eta_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Plan
 from dpfc_cli.privacy.queries import ClassSums, sensitivity
+from dpfc_cli.records.card import Part
+from dpfc_cli.records.claims import Claimed, described, large_delta
+from dpfc_cli.records.statement import SEEDED
+from dpfc_cli.structs import Values
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.trust.claims import large_delta
-from dpfc_cli.trust.statement import SEEDED
 
 SECONDS = 2.6e-10
 """Of a decomposition, for each d³: as measured on one core of a busy machine with d = 3,000. An idle one takes half."""
@@ -28,11 +30,11 @@ SQUARES = 7
 """Square matrices that are held meanwhile by the default method: four of ours, and three of LAPACK, as measured."""
 STEEP = 1.3
 """How fast noise takes away what can be learned. It was fitted to made-up sets and judged on others
-(docs/choosing.md)."""
+(docs/extensions/planning.md)."""
 FITTED = ("dp-whitened", "dp-fc")
 """Methods that keep what is expected. Others keep less, some much less."""
 POOR = 0.5
-"""Who keeps less than this part of what can be learned is warned."""
+"""A training that will keep less than this part of what can be learned gets a warning."""
 
 HIDES = "the noise hides the classes"
 """How the warning begins."""
@@ -71,24 +73,24 @@ class Planned:
         return self.mechanism
 
     @property
-    def releases(self) -> list[dict[str, Any]]:
-        """The releases with their shares and noise multipliers, as card and ledger state them."""
-        return self.plan.described(None if self.mechanism is None else self.mechanism.sigmas)
+    def stated(self) -> Claimed:
+        """The claim and the releases, with their shares and noise multipliers, as card and ledger state them."""
+        made = described(self.plan, None if self.mechanism is None else self.mechanism.sigmas)
+        claimed = dict.fromkeys(("epsilon", "delta", "mu", "eta")) if self.claimed is None else vars(self.claimed)
+        return Claimed(claim=self.claim, **claimed, adjacency=self.facts.adjacency, unit=self.facts.unit, plan=made)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated(Planned):
     """What a training will release, with how much noise, and what it will claim.
 
-    given: the options that the user set; options: all of them. tuning: what the card says of public records that
-    options were chosen on. federation: what the card says of the plan, if other sites train the same head.
+    given: the options that the user set; options: all of them. parts: what extensions write into the card, by name.
     """
 
     method: AnyMethod
     given: Mapping[str, Any]
     options: Any
-    tuning: Mapping[str, Any] | None = None
-    federation: Mapping[str, Any] | None = None
+    parts: Mapping[str, Part | Values] = field(default_factory=dict)
 
 
 def calibrate(
@@ -174,7 +176,7 @@ def noised(
     return guarantee, Mechanism(facts=facts, plan=plan, mu=mu)
 
 
-def with_options(calibrated: Calibrated, given: Mapping[str, Any], tuning: Mapping[str, Any]) -> Calibrated:
+def with_options(calibrated: Calibrated, given: Mapping[str, Any], tuning: Values) -> Calibrated:
     """The same training with other options set, none of which shapes the plan. Plan and guarantee stay."""
     method, facts = calibrated.method, calibrated.facts
     given = method.taken(given)
@@ -183,7 +185,7 @@ def with_options(calibrated: Calibrated, given: Mapping[str, Any], tuning: Mappi
         raise ValueError("an option that shapes the plan cannot be chosen afterwards")
     options = method.complete(facts, planned, calibrated.mechanism, given)
     options = replace(options, **{name: getattr(calibrated.options, name) for name in method.public})
-    return replace(calibrated, given=given, options=options, tuning=tuning)
+    return replace(calibrated, given=given, options=options, parts={"tuning": tuning})
 
 
 def check_delta(delta: float, facts: Facts, remedy: str) -> None:

@@ -1,16 +1,16 @@
 """What is written down of a training: the head's card, the charge and the head's file name.
 
-All of them are functions of the training's own values, so none can say something else than another.
+All of them are functions of the training's own values, so they agree.
 """
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 
 from dpfc_cli.errors import UserError, parameter, printable, quoted
 from dpfc_cli.features.reader import FeatureSet
@@ -19,8 +19,23 @@ from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.outputs import check_new
 from dpfc_cli.privacy.accounting import Claim
+from dpfc_cli.records.card import (
+    Card,
+    Counts,
+    Features,
+    Grouped,
+    Prepared,
+    PublicFeatures,
+    Source,
+    Standing,
+    Start,
+    Versions,
+    part_of,
+)
+from dpfc_cli.records.claims import Seeded
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.sources.classes import Origin
+from dpfc_cli.structs import decoded, encoded, fields_of, optional
 from dpfc_cli.training.answers import digest_of
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.version import __version__
@@ -47,22 +62,15 @@ def charge_of(
     what is no training. head: the name of the file that is to be written, or is evaluated. digest: of all that the
     training computes with; of an evaluation, the SHA-256 of the head.
     """
-    facts, claimed = planned.facts, planned.claimed
+    stated = fields_of(planned.stated)
     return Charge(
         by=by,
         set=features.manifest.id,
         split=split,
         method=method,
-        claim=planned.claim,
-        epsilon=claimed.epsilon if claimed else None,
-        delta=claimed.delta if claimed else None,
-        mu=claimed.mu if claimed else None,
-        eta=claimed.eta if claimed else None,
-        adjacency=facts.adjacency,
-        unit="person" if facts.unit == "person" else "record",
-        n=facts.n,
-        # As a ledger reads them.
-        releases=tuple(json.loads(json.dumps(planned.releases))),
+        n=planned.facts.n,
+        releases=stated.pop("plan"),
+        **stated,
         head=head,
         digest=digest,
         purpose=purpose,
@@ -73,41 +81,38 @@ def charge_of_training(
     calibrated: "Calibrated", features: FeatureSet, head: str, by: str, purpose: str | None
 ) -> Charge:
     """What a training charges. Equal trainings have the same digest, whoever makes them and whatever for."""
-    computed = (calibrated.options, calibrated.facts, calibrated.tuning, None, calibrated.releases)
-    said = (calibrated.method.name, calibrated.method.source, calibrated.claimed, calibrated.federation)
+    parts = encoded(calibrated.parts) or None
+    computed = (calibrated.options, calibrated.facts, parts, None, encoded(calibrated.stated.plan))
+    said = (calibrated.method.name, calibrated.method.source, calibrated.claimed, None)
     noise, manifest = calibrated.privacy.seed, features.manifest
     digest = digest_of(manifest.id, manifest.fingerprint, noise, *computed, *said)
     return charge_of(calibrated, calibrated.method.name, features, head, digest, by, purpose)
 
 
-def standing_of(account: Account, charge: Charge) -> dict[str, Any]:
+def standing_of(account: Account, charge: Charge) -> Standing:
     """What a card says of its charge, and of all others that may be of the same people. Evaluations count as trainings.
 
     It is a function of what the ledger's facts say, and of no record. account: with the charge.
     """
     epsilon = account.epsilon(charge.delta) if charge.delta is not None else math.inf
-    return {
-        "charge": charge.id,
-        "private": len(account.private),
-        "unprotected": account.unprotected,
-        "epsilon": epsilon if math.isfinite(epsilon) else None,
-        "exact": account.exact,
-        "unit": account.unit,
-        **({"adopted": True} if account.at_least else {}),
-    }
+    return Standing(
+        charge=charge.id,
+        private=len(account.private),
+        unprotected=account.unprotected,
+        epsilon=epsilon if math.isfinite(epsilon) else None,
+        exact=account.exact,
+        unit=account.unit,
+        adopted=account.at_least,
+    )
 
 
-def without_charge(cards: Iterable[tuple[Path, Mapping[str, Any]]], book: Ledger) -> str | None:
+def without_charge(cards: Iterable[tuple[Path, Card]], book: Ledger) -> str | None:
     """What to tell if a ledger has the sets of heads, and not their charges; None if there are no such heads.
 
     Which set is used does not matter: caps and totals are for all sets of a population. cards: see `heads.cards`.
     """
     names = {each.name for facts in book.sets.values() for each in facts}
-    ours = [
-        (path, card["ledger"]["charge"])
-        for path, card in cards
-        if card["features"]["name"] in names and "ledger" in card
-    ]
+    ours = [(path, card.ledger.charge) for path, card in cards if card.features.name in names and card.ledger]
     lost = [path for path, charge in ours if charge not in book.known]
     if not lost:
         return None
@@ -115,112 +120,98 @@ def without_charge(cards: Iterable[tuple[Path, Mapping[str, Any]]], book: Ledger
     return (
         f"The ledger '{book.path}' does not have the training of '{lost[0]}'{others}. It was put back from an older "
         "backup, or the training was done elsewhere. What was spent there is in no sum. Put the newer ledger back, or "
-        "unite the two ('dpfc budget --merge')."
+        "unite the two ('dpfc merge')."
     )
 
 
 def loses(account: Account, charge: Charge) -> str | None:
     """What to tell before a charge after which there is no total for one person any more; None if one stays."""
     of_persons = [each for each in account.meant if replace(each, also=()).unit == "person"]
-    lost = [printable(each.population or "unsaid") for each in of_persons]
+    lost = [printable(each.population or "undeclared") for each in of_persons]
     if not (lost and charge.private and charge.unit == "record"):
         return None
     return (
         f"this protects records and not persons, so the total of the population {', '.join(lost)} will be for one "
         "record only, where now it is for one person: make the set again with --group-by, or, if these are other "
-        "people, say whose records they are ('dpfc budget --features SET --population NAME')."
+        "people, say whose records they are ('dpfc population NAME --features SET')."
     )
 
 
-def charged_standing(ledger: Ledger, charge: Charge) -> dict[str, Any]:
+def charged_standing(ledger: Ledger, charge: Charge) -> Standing:
     """The same, of what the ledger had when it was charged."""
     return standing_of(ledger.until(charge.id).account_of(charge.set), charge)
 
 
-def card_of(
-    calibrated: "Calibrated", features: FeatureSet, at: str, solution: "Solution", standing: Mapping[str, Any]
-) -> dict[str, Any]:
+def card_of(calibrated: "Calibrated", features: FeatureSet, at: str, solution: "Solution", standing: Standing) -> Card:
     manifest = features.manifest
-    known = {
-        "name": features.name,
-        "fingerprint": manifest.fingerprint,
-        "backbone": manifest.backbone,
-        "preparation": manifest.source["identity"].get("preparation"),
-        "dtype": manifest.dtype,
-        "hold_out": manifest.hold_out,
-        **({"grouped_by": manifest.grouped_by} if calibrated.facts.unit == "person" else {}),
-    }
+    known = Features(
+        name=features.name,
+        fingerprint=manifest.fingerprint,
+        backbone=manifest.backbone,
+        preparation=optional(manifest.identity.preparation, Prepared),
+        dtype=manifest.dtype,
+        hold_out=manifest.hold_out,
+        grouped_by=optional(manifest.grouped_by, Grouped) if calibrated.facts.unit == "person" else None,
+        split=SPLIT,
+    )
     return card_with(calibrated, known, manifest.classes, manifest.origin, at, solution, standing)
 
 
 def card_with(
     calibrated: "Calibrated",
-    features: Mapping[str, Any],
+    features: Features,
     classes: Sequence[str],
     origin: Origin,
     at: str,
     solution: "Solution",
-    standing: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """The head's card, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
+    standing: Standing | None,
+) -> Card:
+    """The head's card.
 
-    features: their name and recipe. classes, origin: their names, and who states them. standing: see `standing_of`. Of
-    what is public the card says where it came from; its arrays are no option. Of the solution it says only whether a
-    training without noise reached its optimum, and how far a public start was trusted, class by class.
+    classes, origin: their names, and who states them. standing: see `standing_of`. Of what is public the card says
+    where it came from; its arrays are no option. Of the solution it says only whether a training without noise reached
+    its optimum, and how far a public start was trusted, class by class.
     """
-    facts, claimed = calibrated.facts, calibrated.claimed
-    options, holds = calibrated.options, calibrated.method.public
-    public = options.public if "public" in holds else None
-    start = options.public_head if "public_head" in holds else None
-    return {
-        "method": calibrated.method.name,
-        "date": at,
-        "options": calibrated.method.in_force(calibrated.options, calibrated.mechanism is not None),
-        "claim": calibrated.claim,
-        "epsilon": claimed.epsilon if claimed else None,
-        "delta": claimed.delta if claimed else None,
-        "mu": claimed.mu if claimed else None,
-        "eta": claimed.eta if claimed else None,
-        "adjacency": facts.adjacency,
-        "unit": facts.unit,
-        "facts": {
-            **{"n": facts.n, "m": facts.m, "d": facts.d, "k": facts.k, "origin": origin},
-            **({} if facts.rows is None else {"records": facts.rows}),
-        },
-        "plan": calibrated.releases,
-        "classes": list(classes),
-        "features": {**features, "split": SPLIT},
-        "versions": {"dpfc": __version__},
-        **_seeded(calibrated),
-        **({} if calibrated.method.source is None else {"method_source": dict(calibrated.method.source)}),
-        **({} if standing is None else {"ledger": dict(standing)}),
-        **({} if public is None else {"public_features": dict(public.origin)}),
-        **({} if start is None else {"public_head": _begun(start, solution.trusted, classes)}),
-        **({} if calibrated.tuning is None else {"tuning": dict(calibrated.tuning)}),
-        **({} if calibrated.federation is None else {"federation": dict(calibrated.federation)}),
-        **({} if solution.converged is None else {"converged": solution.converged}),
-    }
+    facts, method, options = calibrated.facts, calibrated.method, calibrated.options
+    public = options.public if "public" in method.public else None
+    start = options.public_head if "public_head" in method.public else None
+    return Card(
+        **fields_of(calibrated.stated),
+        method=method.name,
+        date=at,
+        options=method.in_force(options, calibrated.mechanism is not None),
+        facts=Counts(n=facts.n, m=facts.m, d=facts.d, k=facts.k, origin=origin, records=facts.rows),
+        classes=tuple(classes),
+        features=features,
+        versions=Versions(dpfc=__version__),
+        seeded=_seeded(calibrated),
+        method_source=None if method.source is None else Source(**method.source),
+        ledger=standing,
+        public_features=None if public is None else PublicFeatures(**public.origin),
+        public_head=None if start is None else _begun(start, solution.trusted, classes),
+        converged=solution.converged,
+        parts={name: part_of(name, part) for name, part in calibrated.parts.items()},
+    )
 
 
-def _seeded(calibrated: "Calibrated") -> dict[str, Any]:
+def _seeded(calibrated: "Calibrated") -> Seeded | None:
     """The seed, and the ε and δ that the noise would be worth if nobody could repeat it."""
-    guarantee = calibrated.guarantee
-    if guarantee is None or calibrated.claim != "research":
-        return {}
-    return {"seeded": {"seed": calibrated.privacy.seed, "epsilon": guarantee.epsilon, "delta": guarantee.delta}}
+    guarantee, seed = calibrated.guarantee, calibrated.privacy.seed
+    if guarantee is None or seed is None:
+        return None
+    return Seeded(seed=seed, epsilon=guarantee.epsilon, delta=guarantee.delta)
 
 
-def _begun(start: "PublicHead", trusted: np.ndarray | None, classes: Sequence[str]) -> dict[str, Any]:
+def _begun(start: "PublicHead", trusted: np.ndarray | None, classes: Sequence[str]) -> Start:
     """Where a start came from, and how far it was trusted: the mean over the classes that have a vector, and the names
     of those that were not believed.
     """
+    origin = decoded(start.origin, Start)
     if trusted is None:
-        return dict(start.origin)
+        return origin
     known = np.any(start.vectors, axis=0)
-    doubted = [
-        name for name, has, by in zip(classes, known.tolist(), trusted.tolist(), strict=True) if has and by < 0.5
-    ]
-    return {**start.origin, "trusted": float(trusted[known].mean()), "doubted": doubted}
+    doubted = [name for name, has, by in zip(classes, known, trusted, strict=True) if has and by < 0.5]
+    return structs.replace(origin, trusted=float(trusted[known].mean()), doubted=tuple(doubted))
 
 
 def with_ending(out: Path, claim: Claim) -> Path:

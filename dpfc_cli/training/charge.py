@@ -5,6 +5,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from msgspec import structs
+
 from dpfc_cli.errors import UserError, missing, parameter, quoted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
@@ -137,7 +139,7 @@ def pay(planned: Planned, features: FeatureSet, charge: Charge, again: bool) -> 
         check_charge(ledger, features, charge)
         if not again and (refused := charged_again(ledger, charge, features.name)) is not None:
             raise refused
-        made.append(replace(charge, at=now()))
+        made.append(structs.replace(charge, at=now()))
         return made
 
     ledger = append(ledger_path(features.folder), allowed, "The charge")
@@ -223,5 +225,5 @@ def _check_there(ledger: Ledger, charge: Charge) -> None:
     if charge.id not in ledger.known:
         raise missing(
             f"The ledger {quoted(ledger.path)} does not have the charge any more: it is gone, or too old a copy.",
-            "Put the newer ledger back, or unite the two: 'dpfc budget' with --merge.",
+            "Put the newer ledger back, or unite the two: 'dpfc merge'.",
         )

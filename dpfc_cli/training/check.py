@@ -4,11 +4,10 @@ The features are verified, the head's place is tried, memory and devices are che
 is summed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import check as check_query
 from dpfc_cli.privacy.oracle import Oracle, Plan, PlanError
 from dpfc_cli.privacy.queries import Query
+from dpfc_cli.records.card import Standing
 from dpfc_cli.training.answers import Unfinished, Wanted, any_kept, refuse_old
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_of, charge_of_training, loses, path_of, standing_of, with_ending, without_charge
@@ -73,13 +73,13 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
         raise ValueError("the training was calibrated for other records than these")
     book = read(ledger_path(features.folder))
     known_set(book, features)
-    # Which training it is, and whether it was charged, is only clear when it was tuned.
-    final = request.tune_on is None or calibrated.tuning is not None
+    # Tuning decides the options, and so which training it is, and whether it was charged before.
+    final = request.tune_on is None or bool(calibrated.parts)
     path, charge, found = _place(request, calibrated, book, observer, final)
     account = book.account_of(features.manifest.id)
     after = account if found is not None else book.with_facts(charge).account_of(features.manifest.id)
     lost = without_charge(heads.cards(request.folder), book)
-    if lost is not None and calibrated.tuning is None:
+    if lost is not None and not (request.tune_on and final):
         observer.warn(lost)
     if found is None and (final or not any_kept(book)):
         check_charge(book, features, charge)
@@ -101,11 +101,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
             ) from error
     check_devices()
     rehearse(calibrated, features, standing_of(after, charge))
-    if request.leader is None:
-        features.verify(SPLIT, partial(observer.progress, CHECKING))
-    else:
-        # Several processes share the work.
-        request.leader.verify(features, SPLIT, facts, partial(observer.progress, CHECKING))
+    request.summing.verify(features, SPLIT, facts, partial(observer.progress, CHECKING))
     heads.try_place(path, facts.d, facts.m)
     return Checked(
         request=request, calibrated=calibrated, path=path, charge=charge, account=account, after=after, unfinished=found
@@ -167,7 +163,7 @@ def answers_beside(calibrated: Calibrated, found: Unfinished | None) -> int:
     return max(0, stack_bytes(calibrated.plan) - kept) if calibrated.claim == "private" else 0
 
 
-def rehearse(calibrated: Calibrated, features: FeatureSet, standing: Mapping[str, Any]) -> None:
+def rehearse(calibrated: Calibrated, features: FeatureSet, standing: Standing) -> None:
     """Run the method on made-up facts of small size, hold its queries against its plan, and make a head of the result.
     UserError: the card is too large for the file of a head, or the method does not follow its plan.
 

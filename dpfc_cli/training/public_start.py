@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from dpfc_cli import schema
 from dpfc_cli.arrays import BROKEN, arrays_in
 from dpfc_cli.backbones import BACKBONES
 from dpfc_cli.errors import UserError, conflict, parameter, quoted
@@ -31,7 +30,9 @@ from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.methods.public_head import PublicHead, directions
 from dpfc_cli.methods.whitened import doubt
 from dpfc_cli.privacy.chain import Linear
+from dpfc_cli.records.card import Made
 from dpfc_cli.sources.classes import by_name
+from dpfc_cli.structs import Open, Whole, decoded, encoded
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.public import check_method, recipe, was_on
 from dpfc_cli.training.request import SPLIT
@@ -46,9 +47,19 @@ REMARK = (
     "(zero-shot)."
 )
 """Said of every start."""
-_MODEL = {"model": schema.among(BACKBONES)}
-_TEXT = schema.record({**_MODEL, "source": schema.among(["text"]), "prompts": schema.each(schema.text, 1)})
-_CLASSIFIER = schema.record({**_MODEL, "source": schema.among(["classifier"]), "classifier": schema.whole(1)})
+
+
+class _Origin(Open):
+    """What a file of `dpfc zero-shot` says of itself: its prompts, or the rows of the classifier."""
+
+    source: Literal["text", "classifier"]
+    model: str
+    prompts: tuple[str, ...] = ()
+    classifier: Whole = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.prompts) if self.source == "text" else self.classifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,22 +226,18 @@ def _safetensors(path: Path, private: tuple[FeatureSet, Ledger] | None, stack: E
 def _made(said: str) -> Mapping[str, Any]:
     """How the file says that `dpfc zero-shot` made it. Of a file by others, only known words and numbers are taken."""
     try:
-        origin = json_of(said)
+        origin = decoded(json_of(said), _Origin)
     except ValueError:
         return {}
-    if schema.fault(origin, _TEXT) is None:
-        count = len(origin["prompts"])
-    elif schema.fault(origin, _CLASSIFIER) is None:
-        count = origin["classifier"]
-    else:
+    if not origin.count or origin.model not in BACKBONES:
         return {}
-    return {"made": {"source": origin["source"], "model": origin["model"], "count": count}}
+    return {"made": encoded(Made(source=origin.source, model=origin.model, count=origin.count))}
 
 
 def _vectors(head: Head, private: FeatureSet) -> np.ndarray:
     """The weights of a head in the space of the features, classes × dimensions."""
     assert head.path is not None
-    mine, other = recipe(private.manifest), {**head.card["features"]["backbone"], "dimensions": head.dim}
+    mine, other = recipe(private.manifest), {**head.card.features.backbone, "dimensions": head.dim}
     differ = sorted(name for name in mine if mine[name] != other.get(name))
     if differ:
         raise _unfit(head.path, f"it was trained on features of another backbone (they differ in {', '.join(differ)})")
@@ -247,11 +254,10 @@ def _check_head(head: Head, private: FeatureSet, book: Ledger, digest: str) -> N
     digest: the SHA-256 of its file.
     """
     assert head.path is not None
-    said, n = head.card["features"], head.card["facts"].get("records", head.card["facts"]["n"])
     seen = any(was_on(book, each, private, SPLIT) for each in book.written(digest))
-    if head.card["claim"] == "private":
+    if head.card.private:
         why = "It is a private head, and what it cost would not be in the claim of the new one."
-    elif seen or (said["name"], n) == (private.name, private.split(SPLIT).n):
+    elif seen or (head.card.features.name, head.card.records) == (private.name, private.split(SPLIT).n):
         why = "It was trained on the private records without privacy."
     else:
         return

@@ -9,13 +9,13 @@ from dpfc_cli.folders import heads_folder
 from dpfc_cli.options import METHOD, MethodName, MethodOptions, option, said
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, Claim
 from dpfc_cli.privacy.facts import Adjacency, Facts
-from dpfc_cli.schema import LARGEST
+from dpfc_cli.structs import LARGEST
 from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.summing import Alone, Summing
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.methods import AnyMethod
-    from dpfc_cli.training.distributed import Leader
 
 SPLIT = "train"
 """The split that is trained on."""
@@ -107,7 +107,7 @@ class Training(Noisy):
         metavar="FILE",
     )
     tune_on: "FeatureSet | None" = option(
-        "Such a feature set with labels. Options are chosen by private trainings on it, at no cost in privacy.",
+        "A public feature set with labels. Options are chosen by private trainings on it, at no cost in privacy.",
         METHOD,
         metavar="SET",
     )
@@ -167,13 +167,13 @@ class Training(Noisy):
 class Request(Training):
     """A training with what its caller decides.
 
-    folder: where heads lie that are not named. keep: its answers, so that it can go on after it was stopped. leader:
-    the way to other processes; None: there are none.
+    folder: where heads lie that are not named. keep: its answers, so that it can go on after it was stopped.
+    summing: who sums the records.
     """
 
     folder: Path = field(default_factory=heads_folder)
     keep: bool = True
-    leader: "Leader | None" = None
+    summing: Summing = field(default_factory=Alone)
 
 
 def facts_of(

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.directions import InMemory, Shelf
 from dpfc_cli.privacy.lattice import Reals
 from dpfc_cli.privacy.noise import SeededBits, SystemBits
-from dpfc_cli.privacy.oracle import MAKING, TAKING, Oracle, Stages
+from dpfc_cli.privacy.oracle import MAKING, TAKING, Oracle
+from dpfc_cli.privacy.parts import Sum
 from dpfc_cli.privacy.queries import Grid
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.show.document import Told
@@ -59,14 +60,11 @@ def run(charged: Charged, observer: Observer) -> Trained:
         raise RuntimeError("the charge was for another training")
     oracle, digest, saved = None, None, None
     try:
-        with _shelves_of(checked) as (shelf, stack):
-            oracle = _oracle_of(charged, lambda stage, *far: observer.progress(_named(stage), *far), shelf, stack)
+        with _shelves_of(checked) as (shelf, stack), _summing(checked) as total:
+            oracle = _oracle_of(charged, observer, total, shelf, stack)
             # Of the ledger alone, before a record is read.
             standing = charged_standing(receipt.ledger, receipt.charge)
-            _begin(checked)
             solution = calibrated.method.solve(oracle, calibrated.facts, calibrated.options)
-        if checked.request.leader is not None:
-            checked.request.leader.summed()
         card = card_of(calibrated, features, receipt.charge.at, solution, standing)
         head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
         data = heads.encoded(head)
@@ -80,9 +78,10 @@ def run(charged: Charged, observer: Observer) -> Trained:
             answers.remove()
         if unsettled is not None:
             observer.warn(f"the head is written to '{path}', but the ledger does not say so. {unsettled.what}")
-        if card.get("converged") is False:
+        if card.converged is False:
             observer.warn("the optimum was not reached. The head is where the iteration ended.")
-        if round(100 * card.get("public_head", {}).get("trusted", 1.0)) == 0:
+        start = card.public_head
+        if start is not None and start.trusted is not None and round(100 * start.trusted) == 0:
             observer.warn(
                 "the public start was trusted to 0 %, so the head has nothing of it. Its vectors are wrong, or of "
                 "another backbone or order of classes."
@@ -155,7 +154,7 @@ def _shelves_of(checked: Checked) -> Iterator[tuple[Shelf | None, Shelf]]:
         others += stack_bytes(plan)
     else:
         promised += stack_bytes(plan)
-    records = facts.records if request.leader is None else request.leader.records(facts)
+    records = request.summing.records(facts)
     shelf = shelf_for(side_of(plan, grid, facts.k), records, facts, grid, others, request.memory, folder, promised)
     try:
         yield shelf, stack
@@ -170,20 +169,21 @@ def _grid_of(checked: Checked) -> Grid:
     return Reals() if mechanism is None else curator.lattice_of(mechanism)
 
 
-def _begin(checked: Checked) -> None:
-    """Tell the other processes, if there are any, that sums follow."""
-    calibrated, leader, grid = checked.calibrated, checked.request.leader, _grid_of(checked)
-    if leader is not None:
-        side = side_of(calibrated.plan, grid, calibrated.facts.k)
-        leader.begin(SPLIT, calibrated.facts, grid, side, checked.request.memory)
+def _summing(checked: Checked) -> AbstractContextManager[Sum]:
+    calibrated, request, grid = checked.calibrated, checked.request, _grid_of(checked)
+    side = side_of(calibrated.plan, grid, calibrated.facts.k)
+    return request.summing.begun(SPLIT, calibrated.facts, grid, side, request.memory)
 
 
-def _oracle_of(charged: Charged, progress: Stages, shelf: Shelf | None, stack: Shelf) -> Oracle:
+def _oracle_of(charged: Charged, observer: Observer, total: Sum, shelf: Shelf | None, stack: Shelf) -> Oracle:
     """The oracle of a charged training: the curator, or the plain sums where no noise was asked for."""
-    calibrated, leader, paid = charged.checked.calibrated, charged.checked.request.leader, charged.paid
-    together = None if leader is None else leader.together
+    calibrated, paid = charged.checked.calibrated, charged.paid
+
+    def progress(stage: str, done: int, total: int) -> None:
+        observer.progress(_named(stage), done, total)
+
     if calibrated.mechanism is None:
-        return curator.NonPrivate(calibrated.facts, paid, calibrated.plan, progress, shelf, together, stack)
+        return curator.NonPrivate(calibrated.facts, paid, calibrated.plan, progress, shelf, total, stack)
     seed = calibrated.privacy.seed
     bits = SystemBits() if seed is None else SeededBits(seed)
-    return curator.Curator(calibrated.mechanism, paid, bits, progress, shelf, charged.answers, together, stack)
+    return curator.Curator(calibrated.mechanism, paid, bits, progress, shelf, charged.answers, total, stack)

@@ -19,14 +19,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from dpfc_cli.errors import conflict, counted, parameter, quoted
 from dpfc_cli.features.reader import FeatureSet, cut
 from dpfc_cli.files import json_of
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.head import Scorer
 from dpfc_cli.heads.metrics import average_precisions, score
 from dpfc_cli.methods.method import factors, scaled
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected
@@ -34,7 +35,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Progress
 from dpfc_cli.privacy.passes import BlockStream
-from dpfc_cli.schema import LARGEST, fault, number, record, text
+from dpfc_cli.structs import LARGEST, Open, decoded
 from dpfc_cli.training.calibrate import Calibrated, with_options
 from dpfc_cli.training.machine import InFile, check_memory, stack_for, training_bytes
 from dpfc_cli.training.public import check_other
@@ -51,9 +52,14 @@ ROWS = 8192
 IN_MEMORY = 2**30
 """Bytes of records that a draw may hold at once; more are read again for every pass."""
 SUFFIX = ".tuning.jsonl"
-_TRIAL = record({"trial": text, "score": number(0, LARGEST)})
-"""A score is a number of hits, or a mean average precision."""
 Point = Mapping[str, float]
+
+
+class _Trial(Open):
+    """A finished trial. score: a number of hits, or a mean average precision."""
+
+    trial: str
+    score: Annotated[float, Meta(ge=0, le=LARGEST)]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -135,7 +141,7 @@ class Trials:
                 for each in (shelf, stack):
                     if each is not None:
                         each.clear()
-            head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card={})
+            head = Scorer(chain=solution.chain, weight=solution.weight, bias=solution.bias)
             self._kept[key] = float(quality(head, test, draw.facts.k, len(draw.test)))
             _keep(self._path, key, self._kept[key])
         return self._kept[key]
@@ -154,7 +160,7 @@ class Trials:
         said = {
             "code": code_digest(*TRAINING, __name__, "dpfc_cli.heads.metrics"),
             "features": manifest.fingerprint,
-            "records": manifest.source["identity"]["listing"],
+            "records": manifest.identity.listing,
             "rows": {name: split.n for name, split in manifest.splits.items()},
             "for": [self.facts.n, self.facts.m],
             "method": self.method.name,
@@ -297,7 +303,7 @@ def drawn(known: FeatureSet, labels: Sequence[np.ndarray], facts: Facts, seed: i
     )
 
 
-def quality(head: Head, test: BlockStream, k: int, rows: int) -> float:
+def quality(head: Scorer, test: BlockStream, k: int, rows: int) -> float:
     """The hits of a head on test records, or mean average precision of label sets."""
     if k == 1:
         return score(head, test(ROWS)).top1
@@ -349,7 +355,6 @@ def _read(path: Path) -> dict[str, float]:
     with suppress(OSError):
         for line in path.read_text(errors="replace").splitlines():
             with suppress(ValueError):
-                row = json_of(line)
-                if fault(row, _TRIAL) is None:
-                    kept[row["trial"]] = float(row["score"])
+                row = decoded(json_of(line), _Trial)
+                kept[row.trial] = row.score
     return kept

@@ -31,7 +31,8 @@ from tests.support import blobs, feature_set
 
 BOOK = Path("features", LEDGER)
 LS = ("train", "--again", "--method", "dp-ls", "--epsilon")
-SET = ("budget", "--features", "blobs")
+OF = ("--features", "blobs")
+SET = ("budget", *OF)
 
 
 def told(dpfc: Dpfc, *more: str) -> list[dict[str, Any]]:
@@ -87,7 +88,6 @@ def test_csv_has_a_row_for_each_charge_and_for_each_conversion(dpfc: Dpfc, featu
     assert {float(row["spent_epsilon"]) for row in rows} == {account["epsilon"]["1e-05"]}
     converted = csv.DictReader(dpfc("budget", "--csv", "--sigma", "3", "--delta", "1e-5").stdout.splitlines())
     assert [row["method"] for row in converted] == list(METHODS)
-    assert dpfc("budget", "--csv", "--json").exit_code == 2
 
 
 def test_a_training_says_what_is_spent_and_a_dry_run_what_would_be(dpfc: Dpfc, features: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_population_is_said_once_and_repeated_as_a_line_to_type(dpfc: Dpfc, ar
     assert dpfc(*line, "--population", "ward 7").exit_code == dpfc(*line).exit_code == 0
     refused = dpfc(*line, "--population", "ward 8")
     assert (refused.exit_code, BOOK.read_bytes()) == (2, before)
-    (typed,) = re.findall("dpfc (budget .*)", refused.stderr)
+    (typed,) = re.findall("dpfc (population .*)", refused.stderr)
     assert dpfc(*shlex.split(typed)).exit_code == 0
     # Nobody is forgotten: it counts in both.
     assert [each["population"] for each in told(dpfc)] == ["ward 7", "ward 8"]
@@ -150,7 +150,7 @@ def test_a_set_and_a_ledger_that_do_not_belong_together_are_told(dpfc: Dpfc, fea
     trained = (*LS, "1", "--dry-run", "--features")
     charging = [(*line, name) for line in (trained, evaluated) for name in ("beside", "blobs")]
     for line in (("list",), ("budget",), SET, ("budget", "--features", "beside"), *charging):
-        assert "--merge" in one_line(dpfc(*line, ends=0).stderr), line
+        assert "dpfc merge" in one_line(dpfc(*line, ends=0).stderr), line
     for broken in (b"", newer[:-500] + bytes(500), b"no ledger"):
         BOOK.write_bytes(broken)
         listed = dpfc("list", "--json", ends=5 if broken else 0)
@@ -168,7 +168,7 @@ def test_a_set_and_a_ledger_that_do_not_belong_together_are_told(dpfc: Dpfc, fea
     assert "--epsilon" not in dpfc("list", ends=0).stdout
     assert dpfc("budget").exit_code == dpfc(*SET).exit_code == 2
     assert not BOOK.exists()
-    adopted = dpfc(*SET, "--adopt")
+    adopted = dpfc("population", *OF, "--adopt")
     assert (adopted.exit_code, told(dpfc)[0]["at_least"]) == (0, True)
 
 
@@ -181,27 +181,16 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(dpfc: Dpfc, features
     assert dpfc(*LS, "2", "--features", "public").exit_code == 0
     before = BOOK.read_bytes()
     for line in (
-        *("--population ward7", "--adopt", "--by me", "--note why", "--apart a", "--same a=b"),
-        *("--merge nowhere", "--merge elsewhere --same ward7", "--merge elsewhere --same =x", "--merge elsewhere"),
-        *("--merge elsewhere --apart ward7 --same a=b", "--merge elsewhere --apart ward7 --sigma 3"),
-        *("--steps 3", "--sigma 1 --epsilon 1", "--sigma nan", "--epsilon 0", "--delta 2"),
-        *(
-            f"--features blobs {more}"
-            for more in (
-                *("--cap abc", "--cap 0", "--cap nan", "--cap none", "--cap 1", "--cap 3 --delta 0.5", "--adopt"),
-                *("--cap 3 --sigma 10", "--cap 3 --epsilon 1", "--cap 3 --steps 1", "--cap none --delta 1e-5"),
-                *("--cap 3 --delta 1e-5 --delta 1e-6", f"--cap 3 --by {'x' * 101}", f"--cap 3 --note {'x' * 501}"),
-                *("--population dataset:x", "--population a:b", f"--population {'x' * 101}", "--note why", "--by me"),
-                *("--population ward7 --note why", "--apart a --cap 3"),
-                # One change at a time.
-                *("--population ward7 --cap abc", "--population ward7 --cap 3"),
-                *("--adopt --cap 3", "--merge elsewhere --apart ward7 --cap 1", "--population ward7 --merge elsewhere"),
-                "--merge elsewhere --apart ward7 --population ward7 --cap 1",
-            )
-        ),
-        "--features nowhere --cap 3",
+        *("population ward7", "population --adopt", "cap", "merge", "merge nowhere", "merge elsewhere"),
+        *(f"merge elsewhere --apart {more}" for more in ("no", "ward7 --same a=b", "ward7 --same =x")),
+        *("merge elsewhere --same ward7", "budget --steps 3", "budget --sigma 1 --epsilon 1", "budget --sigma nan"),
+        *("budget --epsilon 0", "budget --delta 2", "budget --sigma 1 --features blobs", "budget --csv --json"),
+        *(f"budget --features blobs --ledger {BOOK}", "cap 3 --features nowhere", "cap abc", "cap 0", "cap nan"),
+        *("cap none --features blobs", "cap 1 --features public", "cap 3 --delta 0.5", f"cap 3 --by {'x' * 101}"),
+        *(f"cap 3 --note {'x' * 501}", "population --features blobs", "population x --adopt --features blobs"),
+        *(f"population {name} --features blobs" for name in ("dataset:x", "a:b", "x" * 101)),
     ):
-        refused = dpfc("budget", *line.split())
+        refused = dpfc(*line.split())
         assert (refused.exit_code in (2, 3, 6), refused.stdout, BOOK.read_bytes()) == (True, "", before), (
             line,
             refused.output,
@@ -213,17 +202,17 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(dpfc: Dpfc, features
 
 def test_a_cap_is_set_shown_and_changed_and_every_change_stays(dpfc: Dpfc, features: Path) -> None:
     by = ("--by", "N. Officer", "--note", "section 4 of the plan")
-    assert dpfc(*SET, "--population", "ward").exit_code == 0
-    assert dpfc(*SET, "--cap", "3", *by).exit_code == 0
+    assert dpfc("population", "ward", *OF).exit_code == 0
+    assert dpfc("cap", "3", *OF, *by).exit_code == 0
     assert [(each["population"], each["left"]["1e-05"]) for each in told(dpfc)] == [("ward", 3.0)]
     assert dpfc(*LS, "1").exit_code == 0
     # Without a name it is the newest set.
-    more, before = ("budget", "--cap", "4", "--delta", "1e-6"), BOOK.read_bytes()
-    assert [dpfc(*line).exit_code for line in (more, (*SET, "--cap", "none"))] == [2, 2]
+    more, before = ("cap", "4", "--delta", "1e-6"), BOOK.read_bytes()
+    assert [dpfc(*line).exit_code for line in (more, ("cap", "none", *OF))] == [2, 2]
     assert BOOK.read_bytes() == before
     assert dpfc(*more, "--note", "the board").exit_code == 0
     for change in (("2",), ("none", "--note", "the study has ended")):
-        assert dpfc(*SET, "--cap", *change).exit_code == 0
+        assert dpfc("cap", *change, *OF).exit_code == 0
     (account,) = told(dpfc)
     assert [(each["epsilon"], each["delta"]) for each in account["caps"]] == [
         *((3.0, 1e-5), (4.0, 1e-6), (2.0, 1e-5), (None, None))
@@ -243,21 +232,19 @@ def test_a_cap_is_set_shown_and_changed_and_every_change_stays(dpfc: Dpfc, featu
     assert all(note in one_line(shown) for note in ("section 4 of the plan", "the study has ended"))
     assert dpfc(*LS, "8").exit_code == 0
     # That there was none for a while is the highest of all.
-    assert re.search("earlier caps +4, the highest: none", dpfc(*SET, "--cap", "20", ends=0).stdout)
+    assert re.search("earlier caps +4, the highest: none", dpfc("cap", "20", *OF, ends=0).stdout)
 
 
 def test_a_cap_that_binds_a_set_is_shown_whatever_population_the_set_is_given_to(dpfc: Dpfc, features: Path) -> None:
     """A set counts in both populations then, and a training on it is refused by the cap of either."""
-    dpfc(*SET, "--population", "ward7", ends=0)
-    dpfc(*SET, "--cap", "4", "--note", "too high", ends=0)
-    dpfc(*SET, "--cap", "3", ends=0)
+    dpfc("population", "ward7", *OF, ends=0)
+    dpfc("cap", "4", *OF, "--note", "too high", ends=0)
+    dpfc("cap", "3", *OF, ends=0)
     dpfc(*LS, "1", "--out", "a.safetensors", ends=0)
-    renamed = dpfc(*SET, "--population", "other", "--full", ends=0)
-    dpfc("report", "a.safetensors", "--internal", "--out", "report.html", ends=0)
-    verified, report = dpfc("verify", "a.safetensors", ends=0), Path("report.html").read_text("utf-8")
-    for shown in (renamed.stdout, dpfc(*SET).stdout, verified.stdout, re.sub("<.*?>", " ", report)):
-        assert all(name in shown.replace("&#x27;", "'") for name in ("other", "'ward7'"))
-    assert all("too high" in each for each in (renamed.stdout, report))
+    renamed = dpfc("population", "other", *OF, "--full", ends=0)
+    for shown in (renamed.stdout, dpfc(*SET).stdout, dpfc("verify", "a.safetensors", ends=0).stdout):
+        assert all(name in shown for name in ("other", "'ward7'"))
+    assert "too high" in renamed.stdout
     spent = json.loads(dpfc("verify", "a.safetensors", "--json").stdout)["spent"]
     assert spent["caps"] == told(dpfc, *SET[1:])[0]["caps"]
     said = [(each["population"], each["epsilon"], each["in_force"], each["charges_before"]) for each in spent["caps"]]
@@ -266,7 +253,7 @@ def test_a_cap_that_binds_a_set_is_shown_whatever_population_the_set_is_given_to
 
 
 def test_what_a_cap_does_not_allow_ends_with_code_3_and_is_not_charged(dpfc: Dpfc, features: Path) -> None:
-    assert dpfc(*SET, "--cap", "3").exit_code == 0
+    assert dpfc("cap", "3", *OF).exit_code == 0
     planned = json.loads(dpfc(*LS, "2.5", "--dry-run", "--json").stdout)["left_after"]
     assert dpfc(*LS, "2.5", "--by", "Ada", "--purpose", "figure 3").exit_code == 0
     fits = told(dpfc)[0]["left"]["1e-05"]
@@ -317,9 +304,9 @@ def says(text: str) -> bool | None:
 def test_after_ctrl_c_it_is_said_what_is_on_disk(dpfc: Dpfc, features: Path, what: str) -> None:
     made(dpfc, "elsewhere/far")
     line = {
-        "cap": (*SET, "--cap", "9"),
-        "population": (*SET, "--population", "ward"),
-        "merge": ("budget", "--merge", "elsewhere"),
+        "cap": ("cap", "9", *OF),
+        "population": ("population", "ward", *OF),
+        "merge": ("merge", "elsewhere"),
         "charge": (*LS, "1", "--features", "blobs"),
     }[what]
     places = ("ledger/file.py", "report/account.py", "cli/train.py", "training/charge.py")
@@ -365,7 +352,7 @@ def test_on_a_terminal_of_80_columns_everything_fits_and_names_are_whole(
 ) -> None:
     feature_set("arrays", "cifar10-vit-b16", classes=3, population="p")
     line = ("--features", "cifar10-vit-b16", "--delta", "1e-5")
-    assert dpfc("budget", *line, "--cap", "90", "--note", "a long reason with many words " * 5).exit_code == 0
+    assert dpfc("cap", "90", *line, "--note", "a long reason with many words " * 5).exit_code == 0
     long = "a-hospital-persons-scattering-mean-holdout0.1"
     made(dpfc, long, "a ward of a hospital", persons=True)
     monkeypatch.setattr(display, "out", Console(force_terminal=True, color_system=None, width=80))
@@ -394,7 +381,7 @@ def test_it_is_said_before_a_charge_and_after_it_that_there_is_no_total_for_a_pe
         done = dpfc(*line, ends=code)
         said = one_line(done.stderr)
         assert said.count(makes_none) == 1
-        assert all(word in said for word in ("ward", "--group-by", "--population"))
+        assert all(word in said for word in ("ward", "--group-by", "dpfc population"))
         if code:
             # For a program it is one object, with the warning in it.
             refused = json.loads(dpfc(*line, "--json").stderr)

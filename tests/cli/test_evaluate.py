@@ -17,7 +17,7 @@ from dpfc_cli.cli.app import app
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.metrics import wilson
 from dpfc_cli.rounding import cost
-from tests.cli.conftest import Dpfc, charges, heads, one_line, refusal
+from tests.cli.conftest import Dpfc, charges, each_is_refused, heads, one_line
 from tests.support import blobs, feature_set
 
 PLAIN = ("--non-private", "--method", "dp-ls")
@@ -59,14 +59,6 @@ def test_of_a_named_set_the_newest_head_is_one_that_takes_it(dpfc: Dpfc, trained
     assert dpfc("train", "--epsilon", "8", "--features", "narrow").exit_code == 0
     assert json.loads(dpfc("evaluate", "--features", "blobs", "--json").stdout)["head"] == str(trained)
     assert str(trained) in dpfc("predict", "blobs", ends=0).stderr
-
-
-def test_warnings_are_shown_or_are_in_the_json(dpfc: Dpfc, trained: Path) -> None:
-    line = ("evaluate", "--split", "train")
-    (warning,) = json.loads(dpfc(*line, "--json").stdout)["warnings"]
-    assert "Warning" not in dpfc(*line, "--json").stderr
-    for form in ((), ("--csv",)):
-        assert warning in one_line(dpfc(*line, *form).stderr)
 
 
 # What goes wrong, and how often
@@ -117,18 +109,19 @@ def test_of_many_classes_the_largest_confusions_are_named_and_missing_classes_to
     assert re.search(r"^top-5 +[\d.]+ % \(95 % interval [\d.]+–[\d.]+ %\)$", shown, re.M)
 
 
-def test_nothing_but_the_accuracy_is_shown_of_the_split_of_the_training(dpfc: Dpfc, three: list[str]) -> None:
-    shown = dpfc("evaluate", "--split", "train", "--full").stdout
-    assert "taken" not in shown
+def test_of_the_split_of_the_training_there_is_only_an_accuracy_and_a_warning(dpfc: Dpfc, three: list[str]) -> None:
+    line = ("evaluate", "--split", "train")
+    shown, told = dpfc(*line, "--full").stdout, dpfc(*line, "--json")
     assert re.findall("^# .*$", shown, re.M)[1:] == ["# Top-1 per class, the worst first"]
-    assert "probabilities" not in shown
-    found = json.loads(dpfc("evaluate", "--split", "train", "--json").stdout)
+    assert ("taken" in shown, "probabilities" in shown, told.stderr) == (False, False, "")
+    found = json.loads(told.stdout)
     assert (found["confusions"], found["calibration"]) == (None, None)
-    (row,) = rows_of(dpfc("evaluate", "--split", "train", "--csv").stdout)
-    assert row["calibration_error"] == ""
-    refused = dpfc("evaluate", "--split", "train", "--plot", "a.svg", "--json", ends=2)
-    assert refusal(refused) == "conflict plot"
-    assert not Path("a.svg").exists()
+    (warning,) = found["warnings"]
+    plain, as_csv, text = (dpfc(*line, *form) for form in ((), ("--csv",), ("--markdown",)))
+    assert all(warning in one_line(each.stderr) for each in (plain, as_csv))
+    assert rows_of(as_csv.stdout)[0]["calibration_error"] == ""
+    assert f"\n**{warning}**\n" in text.stdout
+    assert re.search(r"^\| top-1 \| \d+.* % \(95 % interval .*\) \|$", text.stdout, re.M)
 
 
 # Several heads
@@ -193,13 +186,13 @@ def test_json_and_csv_say_the_same_of_several_heads(dpfc: Dpfc, three: list[str]
 
 
 def test_heads_of_seeds_stand_at_their_nominal_epsilon_and_say_that_they_claim_nothing(
-    dpfc: Dpfc, three: list[str]
+    dpfc: Dpfc, three: list[str], slides: None
 ) -> None:
     seeded = []
     for epsilon, seed in (("0.5", "3"), ("2", "3"), ("2", "4")):
         assert dpfc("train", "--method", "dp-ls", "--epsilon", epsilon, "--seed", seed).exit_code == 0
         seeded.append(f"blobs-dp-ls-eps{epsilon}-seed{seed}.research")
-    shown = " ".join(dpfc("evaluate", three[0], *seeded, "--plot", "figure.svg").stdout.split())
+    shown = " ".join(dpfc("evaluate", three[0], *seeded, "--plot", "figure.txt").stdout.split())
     for epsilon, seed in (("0.5", "3"), ("2", "3"), ("2", "4")):
         assert f"dp-ls 1e-05 {epsilon} (seed {seed})" in shown
     assert "guarantee" in shown
@@ -213,7 +206,7 @@ def test_heads_of_seeds_stand_at_their_nominal_epsilon_and_say_that_they_claim_n
     many = ("evaluate", three[0], *seeded, "same.research", "small")
     assert json.loads(dpfc(*many, "--json").stdout)["seeds"] == told["seeds"]
     assert ["paired" in dpfc(*many, *more).stdout for more in ((), ("--full",))] == [False, True]
-    drawn = Path("figure.svg").read_text()
+    drawn = Path("figure.txt").read_text()
     # Heads that differ in their seed alone are one curve.
     assert drawn.count("no guarantee)") == 1
     rows = rows_of(dpfc("evaluate", three[0], *seeded, "--csv").stdout)
@@ -226,44 +219,33 @@ def test_heads_of_seeds_stand_at_their_nominal_epsilon_and_say_that_they_claim_n
     assert float(rows[2]["seeds_top1"]) == group["top1"]
 
 
-def test_each_release_is_of_one_head_and_has_no_figure(dpfc: Dpfc, three: list[str]) -> None:
-    for words in (three, [three[0], "--plot", "a.svg"]):
-        assert refusal(dpfc("evaluate", *words, "--epsilon", "1", "--json", ends=2)) == "conflict epsilon"
-    assert {each.split for each in charges()} == {"train"}
-    assert not Path("a.svg").exists()
-
-
-# Other forms
-
-
-def test_markdown_has_the_same_tables_and_the_warnings(dpfc: Dpfc, three: list[str]) -> None:
-    text = dpfc("evaluate", "--split", "train", "--markdown").stdout
-    assert re.search(r"^\| top-1 \| \d+.* % \(95 % interval .*\) \|$", text, re.M)
-    assert re.search(
-        r"^\| class \| records \| top-1 \| 95 % interval \|\n\| --- \| ---: \| ---: \| ---: \|$", text, re.M
-    )
-    assert re.search(r"^\*\*the head was trained on .*Do not publish them\.\*\*$", text, re.M)
-
-
-def test_two_forms_at_once_are_refused(dpfc: Dpfc) -> None:
-    refused = dpfc("evaluate", "--json", "--csv", ends=2)
-    assert (refusal(refused), refused.stdout) == ("conflict as_json", "")
+def test_what_does_not_go_together_is_refused_and_nothing_is_charged_or_drawn(
+    dpfc: Dpfc, three: list[str], slides: None
+) -> None:
+    lines = {
+        "--csv --markdown": "conflict as_json",
+        "--by me": "conflict by",
+        "--plot a.jpg": "bad-value plot a.jpg",
+        "--plot a.txt --split train": "conflict plot",
+        "--plot a.txt --epsilon 1": "conflict epsilon",
+        f"{' '.join(three)} --epsilon 1": "conflict epsilon",
+    }
+    each_is_refused(dpfc, lines, "evaluate")
+    # Epsilon is spent on no set that nobody named.
+    Path("features/blobs").rename("features/other")
+    each_is_refused(dpfc, {"--epsilon 2": "missing features"}, "evaluate")
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_figure_is_drawn_beside_what_is_printed(dpfc: Dpfc, three: list[str], count: int) -> None:
+def test_a_figure_is_drawn_beside_what_is_printed(dpfc: Dpfc, three: list[str], count: int, slides: None) -> None:
     words = ("evaluate", *three[:count])
-    drawn = dpfc(*words, "--plot", "figure.svg")
+    drawn = dpfc(*words, "--plot", "figure.txt")
     assert drawn.stdout == dpfc(*words).stdout
-    assert "figure.svg" in drawn.stderr
-    assert Path("figure.svg").stat().st_mode & 0o777 == 0o600, "it is exact"
-    text = Path("figure.svg").read_text()
-    for said in (
-        ["Reliability", "best class"] if count == 1 else ["top-1 accuracy, %", "plain.nonprivate: no guarantee"]
-    ):
-        assert said in text
-    refused = dpfc(*words, "--plot", "figure.jpg", "--json")
-    assert (refusal(refused), refused.stdout) == ("bad-value plot figure.jpg", "")
+    assert "figure.txt" in drawn.stderr
+    assert Path("figure.txt").stat().st_mode & 0o777 == 0o600, "it is exact"
+    text = Path("figure.txt").read_text()
+    said = ("Evaluation: split test",) if count == 1 else ("Series(label='dp-whitened'", "plain.nonprivate: no")
+    assert all(each in text for each in said), text
 
 
 # With noise
@@ -316,10 +298,3 @@ def test_an_evaluation_is_charged_on_a_terminal_and_once_more_elsewhere_only_if_
     for more in (("--again",), ("--delta", "1e-6"), ("--split", "train")):
         assert dpfc(*line, *more).exit_code == 0
     assert len(charges()) == 6
-
-
-def test_epsilon_is_spent_on_no_set_that_nobody_named(dpfc: Dpfc, trained: Path) -> None:
-    Path("features/blobs").rename("features/other")
-    assert refusal(dpfc("evaluate", "--epsilon", "2", "--json", ends=2)) == "missing features"
-    assert refusal(dpfc("evaluate", "--features", "other", "--by", "me", "--json", ends=2)) == "conflict by"
-    assert len(charges()) == 1

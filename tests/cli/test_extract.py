@@ -19,7 +19,7 @@ from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Set
 from dpfc_cli.ledger.file import read
 from tests.cli.conftest import SCATTER, Dpfc, each_is_refused, error_of, labels_of, one_line, refusal
-from tests.support import shards_of
+from tests.support import feature_set, shards_of
 
 STATED = ("--classes", "c0,c1,c2")
 SMALL = (*SCATTER, *STATED)
@@ -32,8 +32,8 @@ def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, pictures: Path) -> No
         "digits --precision float8": "unknown-name float8", "digits --on-error skip": "unknown-name on_error",
         "imagefolder:pictures --classes c0,c1,c2": "conflict image_size",
         "imagefolder:pictures --window 4095": "bad-value window", "digits --window 0,255": "conflict window",
-        "digits --most-null 0.1": "conflict most_null", "imagenet": "missing data_dir",
-        "imagefolder:pictures --classes c0,c1": "conflict classes", "imagnet": "unknown-name imagnet",
+        "digits --most-null 0.1": "conflict most_null",
+        "imagefolder:pictures --classes c0,c1": "conflict classes", "digit": "unknown-name digit",
         "imagefolder:pictures --classes c0;c1;c2": "missing classes", "digits --out a.partial": "bad-value out",
         "imagefolder:pictures --classes c0,c1,c2 --image-size 8 --hold-out 0.1": "conflict hold_out",
         "imagefolder:pictures --hold-out 0": "bad-value hold_out", "digits --dataset digits": "conflict source",
@@ -141,7 +141,7 @@ def test_whoever_makes_or_uses_a_set_beside_another_ledger_is_told_before_the_ch
     train = ("train", "--epsilon", "8", "--dry-run", "--features")
     begun = [line for line in dpfc(*digits, "--out", "other/digits", ends=0).stderr.splitlines() if LEDGER in line]
     assert [line.startswith("Warning") for line in begun] == [False]
-    assert not told("import", str(arrays), "--classes", "3", "--out", "blobs")
+    feature_set(arrays, "blobs", classes=3)
     assert told(*digits, "--out", "other/again")
     assert told("import", str(arrays), "--classes", "3", "--out", "other/blobs")
     assert told(*train, "other/blobs")
@@ -205,7 +205,7 @@ def test_the_precision_of_the_machine_is_one_that_the_model_has(
     dpfc("extract", "imagefolder:pictures", *STATED, "--model", "vit-b16", "--precision", "auto", ends=0)
     chosen = asked["precision"]
     assert chosen in ("float32", "bfloat16")
-    assert chosen == backbones.fast_precision("convnext-t")
+    assert chosen == backbones.fast_precision("dinov2-b14")
     assert backbones.fast_precision("scattering") == "float32"
 
 

@@ -9,7 +9,6 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from dpfc_cli.ledger.facts import Charge, Set
 from dpfc_cli.ledger.file import append, read
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from tests.cli import conftest
-from tests.support import blobs, feature_set
+from tests.support import blobs, feature_set, replace
 
 COMMANDING = (
     "[/b]]\x1b[2J\x1b]0;title\x07\x1b]8;;http://x\x1b\\y\x1b]52;c;eA==\x07\x9b31m\x90\r\b\x7f\x0b\x0c\n\x85Error: none"
@@ -97,7 +96,7 @@ def _made(text: str, file: str) -> None:
     named = text.replace("\ud800", "").replace("\udcff\udc80", "")
     signed = ("--by", named, "--purpose", named)
     assert ran("train", "--epsilon", "1", "--method", "dp-ls", "--features", file, *signed).exit_code == 0
-    assert ran("budget", "--features", file, "--cap", "100", "--by", named, "--note", named).exit_code == 0
+    assert ran("cap", "100", "--features", file, "--by", named, "--note", named).exit_code == 0
     [head] = Path("heads").iterdir()
     head.rename(Path("heads", f"{file}.safetensors"))
     head = Path("heads", f"{file}.safetensors")
@@ -169,10 +168,10 @@ def lines(text: str, file: str) -> list[list[str]]:
         *(["report", head, "--out", "head.html", "--internal", *more] for more in ([], ["--features", argument])),
         ["report", head, "--out", "more.md", "--evaluation", argument],
         *(["budget", "--features", file], ["budget", "--features", argument]),
-        *(["budget", "--features", file, "--cap", each] for each in (argument, "1e-3")),
-        *(["budget", "--features", file, "--cap", each, "--by", words, "--note", words] for each in ("90", "none")),
-        *(["budget", "--merge", "features", option, argument] for option in ("--apart", "--same")),
-        *(["budget", "--merge", argument], ["budget", "--features", file, "--population", argument]),
+        *(["cap", each, "--features", file] for each in (argument, "1e-3")),
+        *(["cap", each, "--features", file, "--by", words, "--note", words] for each in ("90", "none")),
+        *(["merge", "features", option, argument] for option in ("--apart", "--same")),
+        *(["merge", argument], ["population", argument, "--features", file]),
         *([*train, option, words] for option in ("--by", "--purpose")),
         *(["evaluate", head, "--split", argument], ["evaluate", head, "--features", f"no{file}"]),
         *([*train, "--method", method, "--dry-run"] for method in ("dp-ls", argument)),
@@ -262,7 +261,6 @@ def test_no_defect_warning_or_stage_commands_a_terminal(
 
     monkeypatch.setattr(budget, "_converted", broken)
     monkeypatch.setattr(progress, "DELAY", 0)
-    monkeypatch.setattr(progress, "EVERY", 0)
     for error in (RuntimeError(text), UserError(text, text), KeyboardInterrupt()):
         error.add_note(Note(text))
         ended = ran("-v", "budget", "--sigma", "1")

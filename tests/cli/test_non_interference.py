@@ -91,11 +91,11 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "--pool mean --out found",
     ),
     "a cap": (
-        "budget --features private --cap 3 --delta 1e-5 --by officer --note plan",
+        "cap 3 --features private --delta 1e-5 --by officer --note plan",
         f"{PRIVATE} --method dp-ls --by me --purpose figures --json",
         f"{PRIVATE} --method dp-ls --dry-run",
-        "budget --features private --cap 2 --json",
-        "budget --features private --cap none --note end",
+        "cap 2 --features private --json",
+        "cap none --features private --note end",
         "budget",
     ),
     "sets with records in common": (
@@ -110,31 +110,31 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "budget --json",
         "budget --features later --json",
         "list --json",
-        "budget --features ward --population a",
-        "budget --features later --population b",
+        "population a --features ward",
+        "population b --features later",
     ),
     "a cap refuses what is for sets with records in common": (
-        "budget --features ward --population ward7",
-        "budget --features ward --cap 1.2 --delta 1e-5",
+        "population ward7 --features ward",
+        "cap 1.2 --features ward --delta 1e-5",
         "train --features ward --epsilon 1 --method dp-ls --out heads/w.safetensors",
         "train --features later --epsilon 1 --method dp-ls",
         "train --features copy --epsilon 1 --method dp-ls --dry-run",
         "evaluate w --features later --split test --epsilon 1 --json",
-        "budget --features copy --cap 1",
+        "cap 1 --features copy",
         "budget --features copy --json",
     ),
     "two ledgers": (
         "import arrays --out elsewhere/fresh --classes 3 --labels-per-record 1 --population ward7",
         "train --features elsewhere/fresh --epsilon 1 --method dp-ls --json",
-        "budget --merge elsewhere --apart ward7 --by me",
+        "merge elsewhere --apart ward7 --by me",
         f"{PRIVATE} --method dp-ls --json",
         "budget --json",
     ),
     "refusals under a cap": (
         f"{PRIVATE} --method dp-ls --by {'x' * 101}",
-        "budget --features private --cap 3 --delta 0.5",
-        "budget --features private --cap none",
-        "budget --cap 3 --sigma 1",
+        "cap 3 --features private --delta 0.5",
+        "cap none --features private",
+        "budget --features private --sigma 1",
     ),
     "an import": (
         "import arrays --out fresh --classes 3 --labels-per-record 1 --json",
@@ -170,8 +170,7 @@ def test_what_can_be_seen_depends_on_what_was_released_alone(
 def test_all_methods_and_all_flags_of_a_training_with_noise_take_part() -> None:
     words = {word for lines in SCENARIOS.values() for line in lines for word in line.split()}
     flags = {each.flag for each in typed(command.train, Request).values()}
-    # Other processes see the records as this one does, and write nothing (`test_distributed`).
-    assert {*flags, "-q", "-v"} - words == {"--non-private", "--distributed"}
+    assert {*flags, "-q", "-v"} - words == {"--non-private"}
     assert set(METHODS) - words == {"dp-whitened"}, "which is the default"
 
 

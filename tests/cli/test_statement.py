@@ -33,7 +33,7 @@ def test_programs_get_card_digest_and_meaning(dpfc: Dpfc, features: Path) -> Non
         assert dpfc("train", *privacy, "--method", "dp-ls", "--out", out).exit_code == 0
         told = json.loads(dpfc("statement", out, "--json").stdout)
         assert told["sha256"] == hashlib.sha256(Path(out).read_bytes()).hexdigest()
-        assert told["card"] == Head.load(Path(out)).card
+        assert told["card"] == json.loads(Head.load(Path(out)).card.json)
         assert (told["means"] is not None) == private
 
 
@@ -60,3 +60,13 @@ def test_a_head_is_used_without_dpfc_as_the_readme_says(dpfc: Dpfc, features: Pa
             scores = taken @ file.get_tensor("weight") + file.get_tensor("bias")
         assert np.abs(scores - head.scores(x)).max() < 1e-4 * np.abs(scores).max()
         assert np.mean([int(name) == label for name, label in zip(head.predict(x), y, strict=True)]) > 0.9
+
+
+def test_every_command_takes_the_newest_private_head_if_none_is_named(dpfc: Dpfc, features: Path) -> None:
+    for out in ("older", "newer"):
+        made = ("train", "--again", "--epsilon", "2", "--method", "dp-ls", "--out", f"heads/{out}.safetensors")
+        assert dpfc(*made).exit_code == 0
+    for line in ("evaluate", "statement", "verify", "predict blobs --out p.csv"):
+        assert "heads/newer.safetensors" in dpfc(*line.split(), ends=0).stderr
+    assert dpfc("predict", "heads/older.safetensors", "blobs", "--out", "q.csv").exit_code == 0
+    assert dpfc("predict").exit_code == 2

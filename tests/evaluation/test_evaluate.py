@@ -1,7 +1,7 @@
 """How good a head is: figures, their intervals, and what is refused or said about them."""
 
 import itertools
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import Interval, wilson
-from tests.support import feature_set, refuses
+from tests.hostile import a_card
+from tests.support import feature_set, refuses, replace
 
 
 def a_set(folder: Path, m: int, test_y: np.ndarray, wrong: int = 0) -> FeatureSet:
@@ -41,9 +42,13 @@ def a_set(folder: Path, m: int, test_y: np.ndarray, wrong: int = 0) -> FeatureSe
 def head_of(features: FeatureSet, **own: Any) -> Head:
     """A head that scores class j by coordinate j, and says that it was trained on these features."""
     manifest, m = features.manifest, len(features.manifest.classes)
-    trained_on = {"name": features.name, "split": "train", "fingerprint": manifest.fingerprint, "hold_out": 0.0}
-    facts = {"n": manifest.splits["train"].n}
-    card = {"classes": list(manifest.classes), "features": trained_on | own, "facts": facts}
+    trained_on: dict[str, Any] = {
+        "name": features.name,
+        "split": "train",
+        "fingerprint": manifest.fingerprint,
+        "hold_out": 0.0,
+    }
+    card = a_card(manifest.classes, facts={"n": manifest.splits["train"].n}, **(trained_on | own))
     return Head(chain=(), weight=np.eye(m), bias=np.zeros(m), card=card)
 
 
@@ -71,34 +76,28 @@ def test_every_accuracy_comes_with_the_number_of_records_and_an_interval(seven: 
         found.top1 = 1.0  # type: ignore[misc]
 
 
-def test_top_5_is_no_figure_of_five_classes_or_fewer(tmp_path: Path) -> None:
-    for m in (5, 6):
-        found = a_set(tmp_path / f"{m}", m, np.arange(12) % m, wrong=3)
-        result = evaluate(head_of(found), found)
-        assert (result.top5 is not None) == (result.top5_interval is not None) == (m == 6)
-
-
-def test_sets_of_labels_have_a_mean_average_precision_and_single_labels_none(seven: FeatureSet, tmp_path: Path) -> None:
-    assert evaluate(head_of(seven), seven).mean_average_precision is None
-    assert {each.average_precision for each in evaluate(head_of(seven), seven).per_class} == {None}
+def test_sets_of_labels_have_a_mean_average_precision_and_single_labels_confusions(
+    seven: FeatureSet, tmp_path: Path
+) -> None:
+    single, told = evaluate(head_of(seven), seven), list[tuple[str, int, int | None]]()
+    assert {single.mean_average_precision, *(each.average_precision for each in single.per_class)} == {None}
     y = np.stack([np.arange(12) % 3, np.full(12, -1)], axis=1)
     several = a_set(tmp_path / "several", 4, y)
-    result = evaluate(head_of(several), several)
-    assert result.mean_average_precision == 1
-    assert [(each.n, each.average_precision) for each in result.per_class] == [(4, 1), (4, 1), (4, 1), (0, None)]
-
-
-def test_a_class_without_a_record_has_no_figures(tmp_path: Path) -> None:
-    found = a_set(tmp_path / "rare", 3, np.arange(10) % 2)
-    rare = evaluate(head_of(found), found).per_class[2]
-    assert (rare.n, rare.top1, rare.interval) == (0, None, None)
-
-
-def test_progress_is_told_by_stage_and_reaches_the_number_of_records(tmp_path: Path) -> None:
-    several = a_set(tmp_path / "several", 3, np.stack([np.arange(12) % 3, np.full(12, -1)], axis=1))
-    told: list[tuple[str, int, int | None]] = []
-    evaluate(head_of(several), several, progress=lambda *each: told.append(each))
+    result = evaluate(head_of(several), several, progress=lambda *each: told.append(each))
     assert told == [("Evaluating", 12, 12), ("Ranking the records", 12, 12)]
+    assert (result.mean_average_precision, result.confusions, result.calibration) == (1, None, None)
+    assert [(each.n, each.average_precision) for each in result.per_class] == [(4, 1), (4, 1), (4, 1), (0, None)]
+    # Of five classes or fewer one of the best five would always be right.
+    assert (single.top5 is None, result.top5, result.top5_interval) == (False, None, None)
+    assert (result.per_class[3].top1, result.per_class[3].interval) == (None, None)
+
+
+def test_of_the_split_of_the_training_there_is_no_more_than_an_accuracy_and_it_is_not_for_publication(
+    seven: FeatureSet,
+) -> None:
+    found = evaluate(head_of(seven), seven, "train")
+    assert (found.private_split, found.confusions, found.calibration) == (True, None, None)
+    assert [("Do not publish them" in warning) for warning in found.warnings] == [True]
 
 
 def test_features_that_do_not_fit_the_head_are_refused(seven: FeatureSet) -> None:
@@ -137,12 +136,6 @@ def test_a_split_that_is_missing_or_damaged_or_has_no_label_is_refused(seven: Fe
     with refuses("missing", parameter="split") as caught:
         evaluate(head_of(null), null, "train")
     assert GUARDED in str(caught.value)
-
-
-def test_figures_of_the_split_of_the_training_are_not_for_publication(seven: FeatureSet) -> None:
-    found = evaluate(head_of(seven), seven, "train")
-    assert found.private_split
-    assert [("Do not publish them" in warning) for warning in found.warnings] == [True]
 
 
 def test_features_made_in_another_way_are_warned_of(seven: FeatureSet) -> None:
@@ -202,20 +195,13 @@ def test_calibration_is_that_of_the_softmax_of_the_scores(seven: FeatureSet) -> 
     assert [(each.n, each.right) for each in found.bins] == [(each.n, each.right) for each in expected.bins]
 
 
-def test_of_a_split_of_the_training_and_of_several_labels_no_confusions_are_known(
-    seven: FeatureSet, tmp_path: Path
-) -> None:
-    several = a_set(tmp_path / "several", 4, np.stack([np.arange(12) % 3, np.full(12, -1)], axis=1))
-    for found in (evaluate(head_of(seven), seven, "train"), evaluate(head_of(several), several)):
-        assert (found.confusions, found.calibration) == (None, None)
-
-
 # Several heads
 
 
 def test_heads_are_compared_with_the_first_on_the_same_records(seven: FeatureSet) -> None:
-    heads = [turned(head_of(seven), seed) for seed in range(3)]
-    found = compare(heads, seven)
+    heads, told = [turned(head_of(seven), seed) for seed in range(3)], list[tuple[str, int, int | None]]()
+    found = compare(heads, seven, progress=lambda *each: told.append(each))
+    assert told == [("Evaluating", 70, 70)], "they are read once"
     assert found.evaluations == tuple(evaluate(head, seven) for head in heads)
     x, y = records_of(seven)
     right = [head.scores(x).argmax(axis=1) == y[:, 0] for head in heads]
@@ -261,12 +247,6 @@ def test_more_pictures_of_the_same_persons_make_no_interval_narrower(
     assert found.differences[0].interval == pytest.approx(alone.differences[0].interval)
 
 
-def test_the_records_are_read_once_for_all_heads(seven: FeatureSet) -> None:
-    told: list[tuple[str, int, int | None]] = []
-    compare([head_of(seven)] * 4, seven, progress=lambda *each: told.append(each))
-    assert told == [("Evaluating", 70, 70)]
-
-
 def test_label_sets_are_compared_by_whether_the_best_class_is_a_label(tmp_path: Path) -> None:
     y = np.stack([np.arange(12) % 3, np.full(12, -1)], axis=1)
     several = a_set(tmp_path / "several", 4, y)
@@ -279,7 +259,7 @@ def test_label_sets_are_compared_by_whether_the_best_class_is_a_label(tmp_path: 
 def test_heads_that_do_not_fit_are_counted_and_the_first_is_named(seven: FeatureSet) -> None:
     good = head_of(seven)
     narrow = replace(good, weight=np.eye(5, 7))
-    other = replace(good, card={**good.card, "classes": [f"c{j}" for j in range(7)]})
+    other = replace(good, card=replace(good.card, classes=tuple(f"c{j}" for j in range(7))))
     with refuses("conflict", parameter="features") as caught:
         compare([good, narrow, other], seven)
     assert "head 2: the head takes 5 dimensions" in str(caught.value)
@@ -287,17 +267,15 @@ def test_heads_that_do_not_fit_are_counted_and_the_first_is_named(seven: Feature
     assert caught.value.fields["heads"] == ["head 2", "head 3"]
 
 
-def test_one_head_is_no_comparison_and_a_split_of_a_training_is_refused(seven: FeatureSet) -> None:
+def test_one_head_is_no_comparison_a_split_of_a_training_is_refused_and_a_warning_is_said_once(
+    seven: FeatureSet,
+) -> None:
     head = head_of(seven)
     with refuses("bad-value", parameter="heads"):
         compare([head], seven)
-    elsewhere = head_of(seven, split="other")
+    elsewhere, odd = head_of(seven, split="other"), head_of(seven, fingerprint="another")
     with refuses("private-records", parameter="split"):
         compare([elsewhere, head], seven, "train")
-
-
-def test_a_warning_of_several_heads_is_said_once(seven: FeatureSet) -> None:
-    odd = head_of(seven, fingerprint="another")
-    found = compare([odd, head_of(seven), odd], seven)
+    found = compare([odd, head, odd], seven)
     (warning,) = found.warnings
     assert [warning in each.warnings for each in found.evaluations] == [True, False, True]

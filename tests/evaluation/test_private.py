@@ -6,7 +6,6 @@ Tests that draw noise take it from a seed, or hold it against exact distribution
 import math
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
@@ -39,14 +38,16 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.structs import encoded, fields_of
 from dpfc_cli.training import charge as charge_module
 from dpfc_cli.training.charge import pay
 from dpfc_cli.training.machine import working_bytes
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.train import train
 from dpfc_cli.verification import verify
+from tests.hostile import a_card
 from tests.noise import FALSE_ALARM
-from tests.support import blobs, drawn_sigmas, feature_set, refuses
+from tests.support import blobs, drawn_sigmas, feature_set, refuses, replace
 from tests.training.requests import account, charges, ledger, states
 
 N, D, M = 300, 4, 7
@@ -100,7 +101,7 @@ def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
 def planned(n: int, m: int, epsilon: float, k: int = 1) -> tuple[bool, bool]:
     """Whether the best five are released, and the figures per class."""
     facts, privacy = Facts(n=n, m=m, d=2, k=k), Privacy(epsilon=epsilon, delta=1e-6)
-    head = Head(chain=(), weight=np.ones((2, m)), bias=np.zeros(m), card={})
+    head = Head(chain=(), weight=np.ones((2, m)), bias=np.zeros(m), card=a_card())
     asked, plan = private_evaluation._planned(head, facts, privacy)
     assert plan.noise.sigmas == pytest.approx([math.sqrt(len(asked)) / mu_for(epsilon, 1e-6)] * len(asked))
     assert [query.by_class for query in asked] == [False, True][: len(asked)]
@@ -194,8 +195,10 @@ def test_a_head_leaks_if_its_card_says_that_it_saw_the_records() -> None:
     known_set: dict[str, Any] = {"name": "set", "manifest": SimpleNamespace(id="0" * 32)}
     features: Any = SimpleNamespace(**known_set, split=lambda name: SimpleNamespace(n=200))
 
+    PRIVACY = {"private": Privacy(epsilon=1.0), "research": Privacy(epsilon=1.0, seed=3), "non-private": Privacy()}
+
     def leaks(claim: str, name: str = "set", split: str = "test", **facts: int) -> bool:
-        card = {"claim": claim, "features": {"name": name, "split": split}, "facts": {"n": 200, **facts}}
+        card = a_card(privacy=PRIVACY[claim], facts={"n": 200, **facts}, name=name, split=split)
         head = Head(chain=(), weight=np.eye(2), bias=np.zeros(2), card=card)
         try:
             private_evaluation._refuse_leaking(head, "d", features, "test", Ledger(path=Path("ledger.sqlite")))
@@ -234,14 +237,14 @@ def test_the_noise_that_is_drawn_is_what_is_charged_and_told(
     found = evaluate_privately(head, features, epsilon=epsilon, **given, progress=lambda *far: heard.append(far))
     row = charges(features)[-1]
     sigmas = [s / 4**MOST_BITS for s in drawn]
-    assert sigmas == pytest.approx([r["sigma"] for r in row.releases for _ in range(r["times"])], rel=1e-9)
+    assert sigmas == pytest.approx([r.sigma for r in row.releases for _ in range(r.times)], rel=1e-9)
     assert math.fsum(1 / s**2 for s in sigmas) == pytest.approx(row.mu**2, rel=1e-9)  # type: ignore[operator]
     assert (row.epsilon, row.delta, row.claim, row.n) == (epsilon, 1e-6, "private", N)
     assert epsilon_for(row.mu or 0, 1e-6) == pytest.approx(epsilon, rel=1e-6)
     assert (row.id, row.method, row.set, row.split) == (found.charge, "evaluation", features.manifest.id, "test")
     assert (row.head, row.digest, row.by, row.purpose) == (found.head, found.head_sha256, "me", "paper")
     assert (states(features)[-1], ledger(features).written(found.sha256)) == ("written", [row])
-    assert [r["shape"][1] for r in row.releases] == ([3] if epsilon == 1 else [3, 2 * M])
+    assert [r.shape[1] for r in row.releases] == ([3] if epsilon == 1 else [3, 2 * M])
     assert (found.per_class is None) == (epsilon == 1)
     # Two cells make the wrong records of the first figure, and the right ones of the second.
     pairs = [(sigmas[0], sigmas[0] * math.sqrt(2)), (sigmas[0] * math.sqrt(2), sigmas[0]), *[(sigmas[-1],) * 2] * M]
@@ -256,7 +259,7 @@ def test_the_noise_that_is_drawn_is_what_is_charged_and_told(
 def test_a_record_of_several_labels_moves_several_counts_and_the_noise_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    head = Head(chain=(), weight=np.ones((2, 6)), bias=np.zeros(6), card={})
+    head = Head(chain=(), weight=np.ones((2, 6)), bias=np.zeros(6), card=a_card("abcdef"))
     facts, privacy = Facts(n=10**6, m=6, d=2, k=4), Privacy(epsilon=50.0, delta=1e-6)
     asked, plan = private_evaluation._planned(head, facts, privacy)
     silent = SimpleNamespace(release=lambda query: np.zeros((1, 2)))
@@ -308,9 +311,11 @@ def test_the_records_are_read_after_the_row_is_written(
 def test_one_charge_pays_for_the_records_of_its_split_once(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paid: list[Any] = []
+    paid, seen, real = list[Any](), list[list[str]](), sums.exact_sum
     monkeypatch.setattr(private_evaluation, "pay", lambda *given: paid.append(pay(*given)) or paid[-1])
+    monkeypatch.setattr(sums, "exact_sum", lambda *given: (seen.append(states(features)), real(*given))[1])
     evaluate_privately(head, features, epsilon=1.0)
+    assert seen == [["written", "charged"]], "the records are read after the row is written"
     mechanism = paid[0].planned.mechanism
     assert isinstance(mechanism, Mechanism)
     with pytest.raises(RuntimeError, match="was used already"):
@@ -400,8 +405,8 @@ def test_figures_are_fractions_of_the_counts(features: FeatureSet, head: Head) -
         assert (each.name, each.n) == (name, h + w)
         assert (each.top1, each.interval, each.noise) == fraction(h, w, 4.0, 4.0, N)
     # The digest is of everything that was released and of nothing else.
-    assert set(found.figures) == {*vars(found)} - {"warnings", "spent"}
-    assert set(found.figures["per_class"][0]) == {"class", "n", "top1", "interval", "noise"}
+    assert set(fields_of(found.figures)) == {*vars(found)} - {"warnings", "spent"}
+    assert set(encoded(found.figures)["per_class"][0]) == {"class", "n", "top1", "interval", "noise"}
     assert replace(found, warnings=("more",)).sha256 == found.sha256 != replace(found, n=1).sha256
 
 
@@ -455,9 +460,7 @@ def test_without_noise_it_is_the_interval_of_an_exact_evaluation() -> None:
         value, interval, noise = fraction(hits, n - hits, 0.0, 0.0, n)
         assert (value, noise) == (hits / n, 0)
         assert interval == pytest.approx(wilson(hits, n), abs=1e-12)
-
-
-def test_where_there_is_nothing_but_noise_no_figure_is_told() -> None:
+    # Where there is nothing but noise there is no figure.
     assert fraction(-3.0, -0.5, 5.0, 5.0, 40) == (None, (0.0, 1.0), None)
     assert fraction(3.0, 4.0, 50.0, 50.0, 40)[1] == (0.0, 1.0)
     low, high = fraction(60.0, -3.0, 5.0, 5.0, 57)[1]
@@ -471,13 +474,15 @@ def test_a_card_counts_evaluations(features: FeatureSet, head: Head) -> None:
     """Those of the training split with the trainings, and those of another split where they cost more."""
     evaluate_privately(head, features, "train", epsilon=8.0)
     later = train(features, epsilon=1.0, method="dp-ls")
-    standing = later.head.card["ledger"]
-    assert (standing["private"], standing["unprotected"]) == (3, 0)
+    standing = later.head.card.ledger
+    assert standing is not None
+    assert (standing.private, standing.unprotected) == (3, 0)
     together = math.hypot(*(mu_for(each, 1e-5) for each in (8.0, 8.0, 1.0)))
-    assert standing["epsilon"] == pytest.approx(epsilon_for(together, 1e-5), rel=1e-6)
+    assert standing.epsilon == pytest.approx(epsilon_for(together, 1e-5), rel=1e-6)
     evaluate_privately(head, features, epsilon=20.0)
     later = train(features, epsilon=1.0, method="dp-ls", again=True)
-    assert later.head.card["ledger"]["epsilon"] == pytest.approx(20.0, rel=1e-6)
+    assert later.head.card.ledger is not None
+    assert later.head.card.ledger.epsilon == pytest.approx(20.0, rel=1e-6)
     for path in (later.path, head.path or ""):
         assert verify(path, ledger=ledger_path(features.folder)).contradictions == []
 

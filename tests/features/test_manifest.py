@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,12 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.inventory import inventory
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
+from dpfc_cli.records.findings import check
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.card import card_of
 from dpfc_cli.training.request import Privacy, facts_of
-from dpfc_cli.trust.card import check
 from tests.hostile import DATE, altered, places, standing
-from tests.support import refuses
+from tests.support import refuses, replace
 
 NULL = "0" * 64
 WHOLE = Manifest(
@@ -54,7 +53,7 @@ def test_what_is_written_is_read_and_a_set_without_groups_says_nothing_of_them(f
     for manifest in (WHOLE, GROUPED):
         (folder / MANIFEST).write_bytes(manifest.to_json())
         assert load(folder) == manifest
-    assert set(json.loads(WHOLE.to_json())) == set(Manifest.__dataclass_fields__) - {"grouped_by"}
+    assert set(json.loads(WHOLE.to_json())) == set(Manifest.__struct_fields__) - {"grouped_by"}
 
 
 def test_the_fingerprint_names_the_recipe_and_the_classes_and_nothing_of_the_records() -> None:
@@ -101,7 +100,7 @@ def _refused(folder: Path) -> bool:
         solution = Solution(chain=(), weight=np.zeros((1, 1)), bias=np.zeros(1))
         assert made.guarantee is not None
         said = standing(epsilon=made.guarantee.epsilon)
-        check(json.loads(json.dumps(card_of(made, found, DATE, solution, said))))
+        check(card_of(made, found, DATE, solution, said))
     return False
 
 

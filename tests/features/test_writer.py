@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from dpfc_cli.features.writer import SETTINGS, FeatureWriter, complete
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.file import read
 from tests.hostile import altered
-from tests.support import bare_manifest, blobs, feature_set, nulls, refuses, shards_of, stored
+from tests.support import bare_manifest, blobs, feature_set, nulls, refuses, replace, shards_of, stored
 
 IDENTITY = {"listing": {"train": "", "test": ""}}
 WANTED = bare_manifest({"identity": IDENTITY})

@@ -4,7 +4,6 @@ import os
 import stat
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,10 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.files import replace as replace_file
 from dpfc_cli.heads.head import Head, encoded, newest, save, try_place
 from dpfc_cli.privacy.chain import Centre, Clip, Linear
+from dpfc_cli.records.card import card_of
 from dpfc_cli.training.request import Privacy
 from tests.hostile import calibrated, card_as_written
-from tests.support import refuses
+from tests.support import refuses, replace
 
 CARD = card_as_written(calibrated("dp-whitened", Privacy(epsilon=1.0)))
 
@@ -27,7 +27,7 @@ def saved(path: Path) -> Path:
 
 def head(m: int = 3, d: int = 2) -> Head:
     rng = np.random.default_rng(0)
-    card = {**CARD, "classes": [str(j) for j in range(m)]}
+    card = replace(card_of(CARD), classes=tuple(map(str, range(m))))
     return Head(chain=(Clip(0.5),), weight=rng.normal(size=(d, m)), bias=rng.normal(size=m), card=card)
 
 
@@ -124,10 +124,9 @@ def test_the_private_head_with_the_newest_card_is_chosen_and_what_is_no_head_is_
     private = Privacy(epsilon=1.0)
     claims = [private, private, Privacy(), Privacy(epsilon=1.0, seed=7)]
     for day, (name, claim) in enumerate(zip(["old", "new", "exact", "seeded"], claims, strict=True), 1):
-        card = {**card_as_written(calibrated("dp-whitened", claim)), "date": f"2026-01-0{day}T00:00:00+00:00"}
-        path = save(
-            encoded(replace(head(), card={**card, "classes": ["0", "1", "2"]})), tmp_path / f"{name}.safetensors"
-        )
+        made = {"date": f"2026-01-0{day}T00:00:00+00:00", "classes": ["0", "1", "2"]}
+        card = card_of(card_as_written(calibrated("dp-whitened", claim)) | made)
+        path = save(encoded(replace(head(), card=card)), tmp_path / f"{name}.safetensors")
         os.utime(path, ns=(0, (9 - day) * 10**9))
     (tmp_path / "gone.safetensors").symlink_to("nowhere")
     (tmp_path / "junk.safetensors").write_bytes(b"none")

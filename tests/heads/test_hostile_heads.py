@@ -15,14 +15,15 @@ from dpfc_cli import memory
 from dpfc_cli.cli import list_, statement  # noqa: F401 (they register their commands)
 from dpfc_cli.cli.app import app
 from dpfc_cli.errors import UserError
-from dpfc_cli.files import json_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head, check_card
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.facts import Adjacency
+from dpfc_cli.records.card import card_of
+from dpfc_cli.records.claims import Release, epsilon_of, mu_of
+from dpfc_cli.records.findings import check
+from dpfc_cli.structs import decoded
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.trust.card import check
-from dpfc_cli.trust.claims import epsilon_of, mu_of
 from tests.hostile import altered, calibrated, card_as_written, places
 from tests.support import refuses
 
@@ -101,14 +102,14 @@ def test_a_card_has_no_key_that_no_training_writes() -> None:
             part = part[name]
         part["approved_by"] = "the board"
         with pytest.raises(ValueError, match="approved_by"):
-            check(card)
+            card_of(card)
 
 
 def test_a_whole_number_is_a_number() -> None:
     card = {**SAMPLED, "options": {**SAMPLED["options"], "learning_rate": 5}}
-    check(card)
+    check(card_of(card))
     with pytest.raises(ValueError, match="positive"):
-        check({**card, "options": {**card["options"], "learning_rate": -5}})
+        check(card_of({**card, "options": {**card["options"], "learning_rate": -5}}))
 
 
 def test_a_head_that_the_system_has_no_memory_to_open_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +153,7 @@ def test_every_card_that_a_training_writes_is_taken(method: str, adjacency: Adja
         Privacy(),
     ]
     for privacy in wanted:
-        check(json_of(json.dumps(card_as_written(calibrated(method, privacy, adjacency, k)))))
+        check(card_of(card_as_written(calibrated(method, privacy, adjacency, k))))
 
 
 def with_epsilon(card: dict[str, Any], epsilon: float) -> dict[str, Any]:
@@ -165,8 +166,9 @@ def of_more_kinds_than_are_accounted_for() -> dict[str, Any]:
     (release,) = card["plan"]
     card["versions"]["dpfc"] = "99"
     card["plan"] = [{**release, "times": 1, "share": 1 / 33, "sigma": 30 + i / 1000} for i in range(33)]
-    card["mu"] = mu_of(card["plan"])
-    card["epsilon"] = card["ledger"]["epsilon"] = epsilon_of(card["plan"], card["delta"], card["eta"])
+    made = tuple(decoded(each, Release) for each in card["plan"])
+    card["mu"] = mu_of(made)
+    card["epsilon"] = card["ledger"]["epsilon"] = epsilon_of(made, card["delta"], card["eta"])
     return card
 
 
@@ -270,8 +272,8 @@ def test_what_is_no_plain_file_is_refused_at_once(folder: Path) -> None:
 
 def test_a_card_that_could_not_be_read_again_is_refused_before_the_charge(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library that reads heads takes 100 MB of names, and the one that writes them takes more."""
-    check_card(EXACT)
+    check_card(card_of(EXACT))
     assert heads.LARGEST_HEADER == 100_000_000
     monkeypatch.setattr(heads, "LARGEST_HEADER", 200_000)
     with refuses("unsupported", parameter="classes"):
-        check_card({**EXACT, "classes": [f"{i}{'x' * 40_000}" for i in range(3)]})
+        check_card(card_of({**EXACT, "classes": [f"{i}{'x' * 40_000}" for i in range(3)]}))

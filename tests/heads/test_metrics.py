@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from dpfc_cli.heads import metrics
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.head import Scorer
 from dpfc_cli.heads.metrics import score, wilson
 from tests.support import stream_of
 
 
 def test_top_1_top_5_and_per_class_are_counted() -> None:
     """A head that scores class j by coordinate j."""
-    plain = Head(chain=(), weight=np.eye(7), bias=np.zeros(7), card={"classes": list("abcdefg")})
+    plain = Scorer(chain=(), weight=np.eye(7), bias=np.zeros(7))
     x = np.array([[6, 5, 4, 3, 2, 1, 0]] * 4 + [[0, 9, 0, 0, 0, 0, 0]], np.float32)
     y = np.array([0, 4, 5, 1, 1])
     scores = score(plain, stream_of(x, y)(2))
@@ -21,7 +21,7 @@ def test_top_1_top_5_and_per_class_are_counted() -> None:
 
 
 def test_label_sets_count_any_of_their_labels_and_unlabelled_rows_not_at_all() -> None:
-    plain = Head(chain=(), weight=np.eye(3), bias=np.zeros(3), card={"classes": list("abc")})
+    plain = Scorer(chain=(), weight=np.eye(3), bias=np.zeros(3))
     x = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32)
     y = np.array([[2, 0, 2], [-1, -1, -1], [0, 1, 1]])
     scores = score(plain, stream_of(x, y)(8))
@@ -48,7 +48,7 @@ def test_average_precision_is_scikit_learns_also_with_ties_and_in_chunks(
 
     monkeypatch.setattr(metrics, "CHUNK_NUMBERS", numbers)
     rng = np.random.default_rng(0)
-    plain = Head(chain=(), weight=np.eye(4), bias=np.zeros(4), card={})
+    plain = Scorer(chain=(), weight=np.eye(4), bias=np.zeros(4))
     x = rng.integers(0, 6, size=(60, 4)).astype(np.float32)
     y = np.where(rng.random((60, 2)) < 0.8, rng.integers(0, 3, (60, 2)), -1)
     labelled = (y >= 0).any(axis=1)

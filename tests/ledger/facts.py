@@ -17,6 +17,7 @@ from dpfc_cli.ledger.facts import Cap, Charge, Fact, Outcome, Set, new_id
 from dpfc_cli.ledger.file import append
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
+from dpfc_cli.records.claims import Release
 from tests.support import feature_set
 
 DIGEST = "0123456789abcdef" * 4
@@ -38,7 +39,7 @@ def a_charge(of: Set | str, epsilon: float = 1.0, *, times: int = 1, rate: float
     claim, delta, eta = (changed.pop(name, due) for name, due in (("claim", "private"), ("delta", DELTA), ("eta", ETA)))
     mu = mu_for(epsilon, delta, eta)
     sigma = 0.0 if claim == "non-private" else math.sqrt(times) / mu
-    release = {"kind": "gram", "shape": [3, 3], "share": 1 / times, "sigma": sigma, "rate": rate, "times": times}
+    release = Release(kind="gram", shape=(3, 3), share=1 / times, sigma=sigma, rate=rate, times=times)
     figures = {"epsilon": epsilon, "delta": delta, "mu": mu, "eta": eta}
     figures = figures if claim == "private" else dict.fromkeys(figures)
     said: dict[str, Any] = {"split": "train", "method": "dp-fc", "adjacency": "zero-out", "unit": "record", "n": 100}
@@ -136,10 +137,10 @@ def by_hand(facts: Iterable[Fact], population: str | None, unit: str) -> float:
             continue
         ends = [each for each in facts if isinstance(each, Outcome) and each.charge == charge.id]
         ends = [each for each in ends if not any(isinstance(o, Outcome) and o.after == each.id for o in facts)]
-        squares = sum(r["times"] * (weight(charge, unit) / r["sigma"]) ** 2 for r in charge.releases)
+        squares = sum(r.times * (weight(charge, unit) / r.sigma) ** 2 for r in charge.releases)
         splits = spent.setdefault(charge.set, {})
         splits[charge.split] = splits.get(charge.split, 0.0) + max(1, len(ends)) * squares
-        sampled = sampled or charge.releases[0]["rate"] < 1
+        sampled = sampled or charge.releases[0].rate < 1
     if sampled:
         return sum(sum(splits.values()) for splits in spent.values())
     return max(sum(each) for each in itertools.product(*(splits.values() for splits in spent.values())))

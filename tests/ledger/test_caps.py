@@ -2,7 +2,6 @@
 
 import math
 import random
-from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from tests.ledger.facts import (
     next_fact,
     written,
 )  # fmt: skip
-from tests.support import refuses
+from tests.support import refuses, replace
 
 EPSILONS, DELTAS = st.floats(1e-4, 100), st.sampled_from([1e-9, 1e-6, 1e-5, 1e-3])
 DRAWS = st.randoms(use_true_random=False)

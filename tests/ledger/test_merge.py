@@ -3,7 +3,6 @@
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -14,10 +13,11 @@ from hypothesis import strategies as st
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger import caps
-from dpfc_cli.ledger.facts import Cap, Fact, Merge, Outcome, Set, Unit, new_id
+from dpfc_cli.ledger.facts import Cap, Fact, Merge, Outcome, Set, new_id
 from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.merge import merge_ledgers
 from dpfc_cli.ledger.totals import Ledger
+from dpfc_cli.privacy.facts import Unit
 from tests.ledger.facts import (
     DELTA,
     POPULATIONS,
@@ -31,7 +31,7 @@ from tests.ledger.facts import (
     spent_by,
     written,
 )  # fmt: skip
-from tests.support import refuses
+from tests.support import refuses, replace
 
 UNITS: tuple[Unit, ...] = ("record", "person")
 A, B, UNSAID = a_set("a"), a_set("b"), a_set()

@@ -2,7 +2,6 @@
 
 import math
 import random
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -25,6 +24,7 @@ from tests.ledger.facts import (
     some_facts,
     spent_by,
 )  # fmt: skip
+from tests.support import replace
 
 DRAWS = st.randoms(use_true_random=False)
 NAMES = (None, *POPULATIONS)

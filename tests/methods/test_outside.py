@@ -14,7 +14,7 @@ import dpfc_cli
 from dpfc_cli import points, version
 from dpfc_cli.cli.app import app, register
 from dpfc_cli.methods import _added, known
-from dpfc_cli.trust import card
+from dpfc_cli.records.findings import findings
 from tests.support import refuses
 
 PAGE = (Path(__file__).parents[2] / "docs/method.md").read_text("utf-8")
@@ -77,11 +77,11 @@ def test_a_head_is_checked_where_the_same_source_is_installed_and_nothing_is_sai
     (path,) = Path("heads").iterdir()
 
     def releases() -> str:
-        (found,) = [each for each in card.findings(dpfc_cli.Head.load(path).card) if each.what == "releases"]
+        (found,) = [each for each in findings(dpfc_cli.Head.load(path).card) if each.what == "releases"]
         return found.result
 
     assert releases() == "ok"
-    held = json.loads(json.dumps(dict(dpfc_cli.Head.load(path).card)))
+    held = json.loads(dpfc_cli.Head.load(path).card.json)
     assert held["method_source"] == {"package": "dpfc-prototypes 0.1", "sha256": version.code_digest("prototypes")}
     installed(site, FILE.replace("(0.1, 0.9)", "(0.2, 0.8)"))
     assert releases() == "unknown"

@@ -13,7 +13,9 @@ from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.heads.head import Head
+from dpfc_cli.training.request import Privacy
 from tests.backbones.tiny import random_weights, references, write
+from tests.hostile import a_card
 
 COUNT = 24
 """Pictures of each kind."""
@@ -38,13 +40,12 @@ def head_of(features: FeatureSet, **changed: Any) -> Head:
         "split": "train",
         "fingerprint": manifest.fingerprint,
         "backbone": manifest.backbone,
-        "preparation": manifest.source["identity"].get("preparation"),
+        "preparation": manifest.identity.preparation,
         "dtype": manifest.dtype,
         "hold_out": manifest.hold_out,
     }
-    known = own | changed
-    card = {"classes": list(manifest.classes), "claim": "private", "features": known}
-    card["facts"] = {"k": 1, "n": features.splits.get("train")}
+    facts = {"d": manifest.dim, "n": features.splits.get("train", 1)}
+    card = a_card(manifest.classes, Privacy(epsilon=1.0), facts, **(own | changed))
     weight = np.random.default_rng(5).normal(size=(manifest.dim, len(manifest.classes)))
     return Head(chain=(), weight=weight, bias=np.zeros(len(manifest.classes)), card=card)
 

@@ -1,6 +1,5 @@
 """The temperature is the one that was planted, and it is fitted on public records alone."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from dpfc_cli import FeatureSet, Head, predict, train
 from dpfc_cli.prediction.calibration import fit, temperature_of
 from tests.prediction.conftest import head_of
-from tests.support import feature_set, refuses
+from tests.support import feature_set, refuses, replace
 
 N, M = 20_000, 4
 PLANTED = 2.5
@@ -68,7 +67,7 @@ def test_the_set_of_the_training_is_refused(tmp_path: Path) -> None:
     with refuses("private-records", parameter="calibrate_on"):
         predict(of(private), np.zeros((1, M)), calibrate_on=private)
     # A head without a claim protects nobody.
-    open_head = replace(of(private), card={**of(private).card, "claim": "non-private"})
+    open_head = replace(of(private), card=replace(of(private).card, claim="non-private"))
     assert fit(open_head, private).n == N // 2
 
 
@@ -93,10 +92,13 @@ def test_records_that_a_training_protects_are_refused_under_any_name(
 
 def test_a_set_that_does_not_fit_is_refused_or_warned_of(tmp_path: Path) -> None:
     head, public = of(made(tmp_path, "private")), made(tmp_path, "public", seed=1)
-    for other in (replace(head, card={**head.card, "classes": list("abcd")}), replace(head, weight=np.eye(M + 1, M))):
+    for other in (
+        replace(head, card=replace(head.card, classes=tuple("abcd"))),
+        replace(head, weight=np.eye(M + 1, M)),
+    ):
         with refuses("conflict", parameter="calibrate_on"):
             fit(other, public)
-    elsewhere = replace(head, card={**head.card, "features": {**head.card["features"], "fingerprint": "other"}})
+    elsewhere = replace(head, card=replace(head.card, features=replace(head.card.features, fingerprint="other")))
     assert [len(fit(each, public).warnings) for each in (head, elsewhere)] == [1, 1]
 
 

@@ -103,16 +103,3 @@ def test_what_earlier_answers_decide_is_no_part_of_the_form() -> None:
     other = replace(GRADIENT, theta=np.ones((5, 3)), clip=0.5, chain=(Clip(2.0),))
     assert PLAN.due(2, other, FACTS) == PLAN.releases[2]
     hash(PLAN)
-
-
-def test_equal_releases_that_follow_one_another_are_one_row() -> None:
-    plan = Plan((PLAN.releases[0], *[planned(GRADIENT, FACTS, 2.0, 0.5)] * 3, PLAN.releases[0]))
-    sigmas = plan.sigmas(1.0)
-    assert plan.described(sigmas) == [
-        {"kind": "mean", "shape": (1, 4), "share": 1 / 8, "sigma": sigmas[0], "rate": 1.0, "times": 1},
-        {"kind": "gradient", "shape": (5, 3), "share": 2 / 8, "sigma": sigmas[1], "rate": 0.5, "times": 3},
-        {"kind": "mean", "shape": (1, 4), "share": 1 / 8, "sigma": sigmas[4], "rate": 1.0, "times": 1},
-    ]
-    assert [row["sigma"] for row in plan.described(None)] == [0.0] * 3
-    with pytest.raises(ValueError, match="zip"):
-        plan.described(sigmas[:-1])

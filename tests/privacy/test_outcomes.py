@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.head import Scorer
 from dpfc_cli.heads.metrics import score
 from dpfc_cli.privacy import curator as curators
 from dpfc_cli.privacy.chain import Clip, Linear
@@ -23,7 +23,7 @@ LATTICE = Lattice(18)
 D, M = 4, 7
 
 
-def counts_of(head: Head, x: np.ndarray, y: np.ndarray, **how: Any) -> np.ndarray:
+def counts_of(head: Scorer, x: np.ndarray, y: np.ndarray, **how: Any) -> np.ndarray:
     """What the query counts, in records, by its definition."""
     facts = Facts(n=len(x), m=head.weight.shape[1], d=x.shape[1], k=y.shape[1])
     query = Outcomes(head.chain, head.weight, head.bias, **how)
@@ -37,7 +37,7 @@ def counts_of(head: Head, x: np.ndarray, y: np.ndarray, **how: Any) -> np.ndarra
 def test_outcomes_are_what_an_evaluation_counts(k: int, even: bool) -> None:
     rng = np.random.default_rng(k)
     weight = rng.integers(-1, 2, (D, M)).astype(float) if even else rng.normal(size=(D, M))
-    head = Head(chain=(Clip(1.0),), weight=weight, bias=rng.integers(0, 2, M).astype(float), card={})
+    head = Scorer(chain=(Clip(1.0),), weight=weight, bias=rng.integers(0, 2, M).astype(float))
     x = rng.integers(-1, 2, (500, D)).astype(np.float32) if even else rng.normal(size=(500, D)).astype(np.float32)
     y = rng.integers(-1, M, (500, k)).astype(np.int32)
     exact = score(head, stream_of(x, y)(64))

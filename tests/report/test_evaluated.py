@@ -7,9 +7,7 @@ from typing import Any
 from dpfc_cli.evaluation.exact import ClassFigures, Evaluation
 from dpfc_cli.heads.metrics import wilson
 from dpfc_cli.report.evaluated import heads_named, one
-
-NONE = ("epsilon", "delta", "adjacency", "unit")
-CARD = {"method": "dp-ls", "claim": "non-private", **dict.fromkeys(NONE)}
+from tests.hostile import a_card
 
 
 def facts_of(n: int, grouped: bool) -> dict[str, str]:
@@ -33,7 +31,7 @@ def facts_of(n: int, grouped: bool) -> dict[str, str]:
         private_split=False,
         warnings=(),
     )
-    return one(Path("h"), CARD, features, found).facts
+    return one(Path("h"), a_card(), features, found).facts
 
 
 def test_records_without_a_label_and_persons_are_said_beside_the_number_of_records() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from dpfc_cli import reading
 from dpfc_cli.sources.classes import class_names, coded, labelled, numbers_of, stated
-from tests.images.pictures import SQUARE, files, open_images, png, tar
+from tests.images.pictures import SQUARE, files, open_images, png, tar, there
 from tests.support import refuses
 
 
@@ -105,7 +105,7 @@ def in_parquet(folder: Path, label: Any) -> Source:
     return "parquet", folder
 
 
-FORMATS = (in_table, in_lines, in_cls, in_json, in_parquet)
+FORMATS = (in_table, in_lines, in_parquet, *((in_cls, in_json) if there("webdataset") else ()))
 
 
 @pytest.mark.parametrize(("classes", "label", "meant"), EVERYWHERE + MORE)

@@ -88,7 +88,7 @@ JOBS = {
         ),
         needs=("tiny", "starts"),
     ),
-    "cap": Job(line=("budget", *OWN, "--cap", "9", "--by", "an officer", "--note", "a plan")),
+    "cap": Job(line=("cap", "9", *OWN, "--by", "an officer", "--note", "a plan")),
     "evaluate": Job(line=("evaluate", "first", *OWN, "--json"), reads=True),
     "budget": Job(line=("budget", *OWN, "--json"), reads=True),
     "statement": Job(line=("statement", "first", "--json"), reads=True),

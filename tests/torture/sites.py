@@ -117,7 +117,7 @@ def prepared(method: str, colluding: int | None) -> None:
     for i, name in enumerate(NAMES):
         np.savez(f"{name}.npz", train_x=x[i::3], train_y=y[i::3])
         features = import_features(f"{name}.npz", Path(name, "set"), classes=("a", "b", "c")).features
-        Path(f"{name}.json").write_bytes(plan.invitation(features, name, 2.0))
+        Path(f"{name}.json").write_bytes(plan.invitation(features, name, 2.0).data)
     Path("plan.json").write_bytes(plan.agreed([Path(f"{n}.json") for n in NAMES], method, colluding=colluding).data)
 
 

@@ -1,6 +1,5 @@
 """A small training, asked for and checked, and the charges of its ledger."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
 from dpfc_cli.training.train import plan
-from tests.support import CHAIN, feature_set, plan_of
+from tests.support import CHAIN, feature_set, plan_of, replace
 
 FACTS = Facts(n=100, m=2, d=2)
 GRADIENT = Gradient(CHAIN, np.zeros((3, 2)), clip=1.0)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,7 +44,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.train import plan
 from tests.closed import closed
-from tests.support import blobs, feature_set, other_source, refuses, shards_of
+from tests.support import blobs, feature_set, other_source, refuses, replace, shards_of
 from tests.training.requests import charges, ledger, states
 from tests.training.stopped import STEPS, Killed, Listener, assert_one_answer_each, failing, kept, killed_at, train
 
@@ -93,7 +92,7 @@ def test_a_stopped_training_goes_on_and_is_never_charged_twice(
         assert_one_answer_each(before, after)
         assert (kept(), len(heads())) == ([], number + 2)
         made = charges(features)[-1]
-        assert (made.head, made.at) == (trained.path.name, trained.head.card["date"])
+        assert (made.head, made.at) == (trained.path.name, trained.head.card.date)
         assert ledger(features).written(trained.sha256) == [made]
         assert agrees(trained.path)
         assert (trained.head.weight.tobytes(), trained.head.bias.tobytes()) == (
@@ -101,7 +100,7 @@ def test_a_stopped_training_goes_on_and_is_never_charged_twice(
             whole.bias.tobytes(),
         )
         for card in (whole.card, trained.head.card):
-            assert {**card, "date": "", "ledger": ""} == {**whole.card, "date": "", "ledger": ""}
+            assert replace(card, date="", ledger=None) == replace(whole.card, date="", ledger=None)
 
 
 def test_each_time_that_it_goes_on_the_ledger_says_how_many_answers_there_were(

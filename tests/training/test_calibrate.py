@@ -1,7 +1,6 @@
 """Calibration: from what was asked for to a plan, its noise and its guarantee. No record is needed for it."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gram
 from dpfc_cli.training.calibrate import Calibrated, calibrate, noised, warnings_of, warnings_of_width, with_options
 from dpfc_cli.training.request import Privacy, facts_of
-from tests.support import CHAIN, calibrated_at, plan_of, refuses
+from tests.support import CHAIN, calibrated_at, plan_of, refuses, replace
 
 FACTS = Facts(n=1000, m=3, d=4)
 
@@ -125,7 +124,7 @@ def test_options_that_are_chosen_afterwards_leave_plan_and_guarantee_as_they_are
     made = calibrate(METHODS["dp-sgd"], FACTS, {"steps": 2}, Privacy(epsilon=1.0))
     chosen = with_options(made, {"steps": 2, "learning_rate": 0.7}, {"name": "known"})
     assert (chosen.plan, chosen.guarantee, chosen.mechanism) == (made.plan, made.guarantee, made.mechanism)
-    assert (chosen.options.learning_rate, chosen.tuning) == (0.7, {"name": "known"})
+    assert (chosen.options.learning_rate, chosen.parts) == (0.7, {"tuning": {"name": "known"}})
     with pytest.raises(ValueError, match="shapes the plan"):
         with_options(made, {"steps": 3}, {})
 

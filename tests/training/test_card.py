@@ -1,6 +1,6 @@
 """What is written down of a training: its charge, the card of its head, and the name of the file."""
 
-from dataclasses import replace
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,26 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.methods.whitened import Public
 from dpfc_cli.privacy.accounting import Claim, epsilon_for
+from dpfc_cli.records.card import Card
+from dpfc_cli.records.claims import Seeded, figures_fault, mu_of
 from dpfc_cli.training.calibrate import Calibrated, Planned
 from dpfc_cli.training.card import card_of, charge_of, path_of, with_ending
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.trust.claims import figures_fault, mu_of
 from tests.hostile import DATE, calibrated, set_of, standing
-from tests.support import calibrated_at, refuses
+from tests.support import calibrated_at, refuses, replace
 from tests.training.requests import FACTS, PLAN
 
 SOLUTION = Solution(chain=(), weight=np.zeros((2, 3)), bias=np.zeros(3))
-START = PublicHead(vectors=np.array([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), origin={"name": "v.npz"})
+ORIGIN = {"name": "v.npz", "sha256": "ab", "classes": 2, "without": ["c"]}
+START = PublicHead(vectors=np.array([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), origin=ORIGIN)
+PUBLIC = {"name": "p", "rows": 3, "fingerprint": "f", "backbone": {}}
+TUNED = {
+    **{"name": "known", "fingerprint": "f", "facts": {"n": 3, "m": 2}, "runs": 1},
+    **{"tried": [], "finalists": [], "chosen": {}},
+}
 
 
-def card(made: Calibrated, solution: Solution = SOLUTION) -> dict[str, Any]:
+def card(made: Calibrated, solution: Solution = SOLUTION) -> Card:
     return card_of(made, set_of(made.facts), DATE, solution, standing())
 
 
@@ -68,21 +75,21 @@ def test_a_charge_says_what_is_protected() -> None:
 @pytest.mark.parametrize("claim", ["research", "non-private"])
 def test_where_nothing_is_claimed_charge_and_card_have_no_figures(claim: Claim) -> None:
     made = made_for(claim)
-    said = charged(made).__dict__, card(made)
-    assert [[each[name] for name in ("epsilon", "delta", "mu", "eta")] for each in said] == [[None] * 4] * 2
+    said = charged(made), card(made)
+    assert [[getattr(each, name) for name in ("epsilon", "delta", "mu", "eta")] for each in said] == [[None] * 4] * 2
 
 
 def test_a_card_has_the_number_of_records_if_persons_are_protected() -> None:
     made = calibrated_at(replace(FACTS, rows=200, unit="person"), PLAN, 0.3)
-    assert (card(made)["facts"]["n"], card(made)["facts"]["records"]) == (FACTS.n, 200)
+    assert (card(made).facts.n, card(made).facts.records) == (FACTS.n, 200)
 
 
 @pytest.mark.parametrize(
     ("told", "made", "solution"),
     [
-        ({"public_features": {"name": "p"}}, whitened(public=Public(mean=np.zeros(2), origin={"name": "p"})), SOLUTION),
-        ({"public_head": {"name": "v.npz"}}, whitened(public_head=START), SOLUTION),
-        ({"tuning": {"name": "known"}}, replace(whitened(), tuning={"name": "known"}), SOLUTION),
+        ({"public_features": PUBLIC}, whitened(public=Public(mean=np.zeros(2), origin=PUBLIC)), SOLUTION),
+        ({"public_head": ORIGIN}, whitened(public_head=START), SOLUTION),
+        ({"tuning": TUNED}, replace(whitened(), parts={"tuning": TUNED}), SOLUTION),
         ({"converged": False}, whitened(), replace(SOLUTION, converged=False)),
         ({}, whitened(), SOLUTION),
     ],
@@ -90,7 +97,7 @@ def test_a_card_has_the_number_of_records_if_persons_are_protected() -> None:
 def test_a_card_says_what_is_public_and_whether_the_optimum_was_reached(
     told: dict[str, Any], made: Calibrated, solution: Solution
 ) -> None:
-    said = card(made, solution)
+    said = json.loads(card(made, solution).json)
     optional = ("public_features", "public_head", "tuning", "converged")
     assert {name: said[name] for name in optional if name in said} == told
 
@@ -101,23 +108,19 @@ def test_a_card_says_what_is_public_and_whether_the_optimum_was_reached(
 )
 def test_trust_is_said_of_the_classes_that_have_a_vector(trusted: list[float], mean: float, doubted: list[str]) -> None:
     """The third class has none."""
-    said = card(whitened(public_head=START), replace(SOLUTION, trusted=np.array(trusted)))["public_head"]
-    assert said == {"name": "v.npz", "trusted": pytest.approx(mean), "doubted": doubted}
+    said = card(whitened(public_head=START), replace(SOLUTION, trusted=np.array(trusted))).public_head
+    assert said is not None
+    assert said.trusted == pytest.approx(mean)
+    assert said.doubted == tuple(doubted)
 
 
 @pytest.mark.parametrize("claim", ["private", "non-private", "research"])
 def test_a_nominal_epsilon_is_that_of_the_noise_and_only_a_head_of_a_seed_has_one(claim: Claim) -> None:
     made = card(made_for(claim))
-    fits = {
-        "plan": made["plan"],
-        "adjacency": "zero-out",
-        **{n: made[n] for n in ("claim", "epsilon", "delta", "mu", "eta")},
-    }
-    epsilon = epsilon_for(mu_of(made["plan"]), 1e-5) if claim != "non-private" else 1.0
+    epsilon = epsilon_for(mu_of(made.plan), 1e-5) if claim != "non-private" else 1.0
     for nominal, right in ((epsilon, claim == "research"), (1.1 * epsilon, False)):
-        seeded = {"seed": 7, "epsilon": nominal, "delta": 1e-5}
-        assert (figures_fault({**fits, "seeded": seeded}) is None) is right
-    assert ("seeded" in made) is (claim == "research")
+        assert (figures_fault(made, Seeded(seed=7, epsilon=nominal, delta=1e-5)) is None) is right
+    assert (made.seeded is not None) is (claim == "research")
 
 
 # The name of the file

@@ -1,7 +1,6 @@
 """Whatever can be refused is refused before the charge, and nothing is left of the try."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,7 +28,7 @@ from dpfc_cli.training.observer import CHECKING, Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import run
 from tests.hostile import standing
-from tests.support import feature_set, refuses, set_with
+from tests.support import feature_set, refuses, replace, set_with
 from tests.training.requests import charges, checked, ready, request
 from tests.training.stopped import Listener
 

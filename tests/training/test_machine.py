@@ -6,7 +6,6 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from dpfc_cli.training.machine import (
 )
 from dpfc_cli.training.request import Privacy
 from tests.closed import closed, failing
-from tests.support import exact_sum, refuses, stream_of
+from tests.support import exact_sum, refuses, replace, stream_of
 from tests.training.requests import states
 from tests.training.stopped import Listener
 

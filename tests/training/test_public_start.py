@@ -5,7 +5,6 @@ import os
 import pickle
 import shutil
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,29 @@ from safetensors.numpy import save_file
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.heads.head import encoded
+from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.populations import set_population
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.records.card import Start, card_of
 from dpfc_cli.training import public_start as start
 from dpfc_cli.training.calibrate import HIDES, calibrate, warnings_of
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
-from dpfc_cli.trust.card import check
-from tests.support import blobs, feature_set, refuses
+from tests.support import blobs, feature_set, refuses, replace
 from tests.training.requests import charges, ledger
 from tests.training.starts import CLASSES, NAMES, VECTORS, calibrated, head_of, made, npz, read, safetensors
 from tests.training.stopped import Listener
 
 pytestmark = pytest.mark.usefixtures("heads")
+
+
+def start_of(head: Head) -> Start:
+    assert head.card.public_head is not None
+    return head.card.public_head
 
 
 def test_vectors_are_matched_to_classes_by_name(tmp_path: Path, private: FeatureSet) -> None:
@@ -79,12 +83,12 @@ def test_the_statement_says_how_the_file_says_it_was_made(tmp_path: Path, privat
         save_file({"vectors": VECTORS}, path, {"classes": json.dumps(NAMES), "origin": json.dumps(origin)})
         trained = head_of(private, epsilon=50.0, public_head=path)
         assert f"), {words}; the operator asserts" in trained.head.statement()["public start"]
-        card = json.loads(json.dumps(trained.head.card))
-        check(card)
+        card = json.loads(trained.head.card.json)
+        made = card["public_head"]["made"]
         for fault in ({"source": "x"}, {"count": 0}, {"model": 3}):
-            card["public_head"]["made"] = {**trained.head.card["public_head"]["made"], **fault}
+            card["public_head"]["made"] = {**made, **fault}
             with pytest.raises(ValueError, match=r"public_head\.made"):
-                check(card)
+                card_of(card)
 
 
 def test_an_array_has_the_classes_of_the_set_in_their_order(tmp_path: Path, private: FeatureSet) -> None:
@@ -218,20 +222,20 @@ def test_card_and_statement_name_the_classes_whose_vectors_were_found_wrong(
     path = npz(tmp_path / "v.npz", -right.astype(np.float32), CLASSES)
     with pytest.warns(TrainingWarning, match="trusted to 0 %"):
         trained = head_of(private, epsilon=50.0, public_head=path, observer=Observer())
-    assert trained.head.card["public_head"]["doubted"] == list(CLASSES)
+    assert start_of(trained.head).doubted == CLASSES
     assert trained.head.statement()["public start"].endswith("found wrong or of little use for red fox, Wolf, otter")
 
 
 def test_card_and_statement_say_where_the_start_came_from(tmp_path: Path, private: FeatureSet) -> None:
     path = npz(tmp_path / "v.npz")
     trained = head_of(private, epsilon=50.0, public_head=path)
-    told = trained.head.card["public_head"]
-    assert (told["name"], told["classes"], told["without"]) == ("v.npz", 2, ["Wolf"])
-    assert 0 <= told["trusted"] <= 1
+    told = start_of(trained.head)
+    assert (told.name, told.classes, told.without) == ("v.npz", 2, ("Wolf",))
+    assert 0 <= (told.trusted or 0) <= 1
     shown = trained.head.statement()["public start"]
     assert "class vectors for 2 of 3 classes from v.npz" in shown
     assert "the operator asserts that they are public" in shown
-    assert f"trusted to {told['trusted']:.0%} by what was released" in shown
+    assert f"trusted to {told.trusted:.0%} by what was released" in shown
     assert "found wrong" not in shown
     assert "public start" not in head_of(private, epsilon=50.0).head.statement()
 

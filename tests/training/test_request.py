@@ -1,6 +1,5 @@
 """What a user asks for: the request says the same, and what contradicts itself is refused."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.facts import account_name
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training.request import Privacy, Request, facts_of
-from tests.support import refuses
+from tests.support import refuses, replace
 from tests.training.requests import small
 
 HEADS = Path("heads")

@@ -1,8 +1,6 @@
 """A charged training: its noise is what charge, card and claim say, and what is left when it stops."""
 
-import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,10 @@ from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.privacy.lattice import MOST_BITS
 from dpfc_cli.privacy.noise import bernoulli
-from dpfc_cli.privacy.oracle import Mechanism, Plan
+from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import QUERIES
+from dpfc_cli.records.claims import described
+from dpfc_cli.training import calibrate as calibrate_module
 from dpfc_cli.training import charge as charge_module
 from dpfc_cli.training import run as runs
 from dpfc_cli.training.calibrate import Calibrated, calibrate
@@ -30,7 +30,7 @@ from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import run, stands
 from dpfc_cli.training.train import finish
-from tests.support import drawn_sigmas, trained
+from tests.support import drawn_sigmas, replace, trained
 from tests.training.requests import charges, checked, ready, states
 from tests.training.stopped import Listener
 
@@ -73,11 +73,12 @@ def test_the_card_says_what_is_spent_at_the_delta_that_the_head_claims(
     noise: dict[str, Any], features: FeatureSet
 ) -> None:
     ready = charge(checked(features, epsilon=1.0, **noise))
-    said = run(ready, Observer()).head.card["ledger"]
+    said = run(ready, Observer()).head.card.ledger
+    assert said is not None
     private = "seed" not in noise
-    assert said["charge"] == ready.receipt.charge.id
-    assert (said["private"], said["unprotected"]) == (int(private), int(not private))
-    assert said["epsilon"] == (pytest.approx(1.0) if private else None)
+    assert said.charge == ready.receipt.charge.id
+    assert (said.private, said.unprotected) == (int(private), int(not private))
+    assert said.epsilon == (pytest.approx(1.0) if private else None)
 
 
 def test_what_stops_a_training_before_its_first_sum_is_in_the_ledger(
@@ -129,17 +130,17 @@ def check_door(features: FeatureSet, calibrated: Calibrated, drawn: list[int], f
     head = trained(features, calibrated, folder).head
     row, claim, facts = charges(features)[-1], calibrated.guarantee, calibrated.facts
     assert claim is not None
-    releases = [r for group in row.releases for r in [group] * group["times"]]
-    factors = [FACTOR[r["kind"]] if facts.adjacency == "replace-one" else 1.0 for r in releases]
+    releases = [r for group in row.releases for r in [group] * group.times]
+    factors = [FACTOR[r.kind] if facts.adjacency == "replace-one" else 1.0 for r in releases]
     sigmas = [s / 4**MOST_BITS / factor for s, factor in zip(drawn, factors, strict=True)]
-    assert sigmas == pytest.approx([r["sigma"] for r in releases], rel=1e-9)
+    assert sigmas == pytest.approx([r.sigma for r in releases], rel=1e-9)
     assert math.fsum(1 / s**2 for s in sigmas) == pytest.approx(claim.mu**2, rel=1e-9)
     assert (row.epsilon, row.mu, row.adjacency) == (claim.epsilon, claim.mu, facts.adjacency)
     card = head.card
-    assert (card["epsilon"], card["mu"], card["adjacency"]) == (row.epsilon, row.mu, row.adjacency)
-    assert json.loads(json.dumps(card["plan"])) == list(row.releases)
+    assert (card.epsilon, card.mu, card.adjacency) == (row.epsilon, row.mu, row.adjacency)
+    assert card.plan == row.releases
     if calibrated.plan.sampled:
-        mechanisms = [poisson.Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in row.releases]
+        mechanisms = [poisson.Sampled(sigma=r.sigma, rate=r.rate, times=r.times) for r in row.releases]
         worth = poisson.epsilon_for(mechanisms, 0, claim.delta)
     else:
         worth = epsilon_for(math.sqrt(math.fsum(1 / s**2 for s in sigmas)), claim.delta)
@@ -190,8 +191,7 @@ def test_planted_faults_at_the_door_are_caught(
 
     monkeypatch.setattr(curator_module, "Curator", Careless)
     if fault == "a release that is not charged":
-        real = Plan.described
-        monkeypatch.setattr(Plan, "described", lambda plan, sigmas: real(plan, sigmas)[1:])
+        monkeypatch.setattr(calibrate_module, "described", lambda plan, sigmas: described(plan, sigmas)[1:])
     with pytest.raises((AssertionError, ValueError)):
         check_door(
             features, calibrated_for(features, METHODS["dp-fc"], "replace-one"), drawn_sigmas(monkeypatch), tmp_path

@@ -3,7 +3,6 @@
 import functools
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,7 @@ from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
 from dpfc_cli.training.train import finish, plan, train
-from tests.support import blobs, refuses
+from tests.support import blobs, refuses, replace
 from tests.training.requests import account, charges, checked, ready, states
 from tests.training.stopped import Listener
 
@@ -59,7 +58,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tune], None]:
         monkeypatch.setattr(tuning, "warnings_of", lambda trials: ["a poor stand-in"])
         said = {"name": "b", "fingerprint": "f", "facts": {"n": 20, "m": 2}, "runs": 1}
         said |= {"tried": [], "finalists": [], "chosen": {}}
-        monkeypatch.setattr(tuning, "tune", lambda made, *rest: replace(tune(made) or made, tuning=said))  # type: ignore[type-var]
+        monkeypatch.setattr(tuning, "tune", lambda made, *rest: replace(tune(made) or made, parts={"tuning": said}))
 
     monkeypatch.setattr(public, "warnings_of", lambda features: [f"{features.name} was imported"])
     return replaced
@@ -190,5 +189,5 @@ def test_numbers_of_numpy_are_numbers_in_ledger_and_card(features: FeatureSet, t
     (row,) = charges(features)
     assert (row.epsilon, row.delta) == (8.0, float(np.float32(1e-5)))
     assert {type(row.epsilon), type(row.delta)} == {float}
-    assert made.head.card["options"]["budget_split"] == (0.2, 0.2, 0.6)
-    assert json.loads(json.dumps(dict(made.head.card)))["options"]["negative_weight"] == 0.5
+    assert made.head.card.options["budget_split"] == (0.2, 0.2, 0.6)
+    assert json.loads(made.head.card.json)["options"]["negative_weight"] == 0.5

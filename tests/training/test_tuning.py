@@ -4,7 +4,6 @@ import itertools
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,20 @@ import pytest
 
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.head import Scorer
 from dpfc_cli.methods import METHODS, dp_fc
 from dpfc_cli.methods.method import Given, Method, factors, scaled
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.passes import BlockStream
+from dpfc_cli.records import statement
 from dpfc_cli.training import tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.tuning import Draw, Trials, drawn, prepare, quality
-from dpfc_cli.trust import statement
 from tests.hostile import altered, places
-from tests.support import blobs, feature_set, refuses, stream_of, trained
+from tests.support import blobs, feature_set, refuses, replace, stream_of, trained
 from tests.training.requests import charges
 
 
@@ -312,7 +311,7 @@ def test_the_three_best_of_the_first_run_are_tried_again(sets: PAIR, monkeypatch
     assert told == [(done, 29) for done in range(1, 30)]
     chosen = trials.points[5]
     assert tuned.given == scaled(calibration.method, trials.facts, trials.mu(trials.facts), {"steps": 2}, chosen)
-    assert tuned.tuning == {
+    assert tuned.parts["tuning"] == {
         **{"name": "public", "fingerprint": sets[1].manifest.fingerprint, "facts": {"n": 90, "m": 3}, "runs": 5},
         "tried": [{"factors": point, "score": score} for point, score in zip(trials.points, first, strict=True)],
         "finalists": [
@@ -439,8 +438,7 @@ def test_records_are_read_in_order_with_labels_of_the_draw(
 
 def test_hits_are_counted_of_one_label_and_ranks_of_several() -> None:
     x = np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1]]
-    card = {"facts": {"m": 3, "k": 1}, "classes": ["a", "b", "c"]}
-    head = Head(chain=(), weight=np.eye(3), bias=np.zeros(3), card=card)
+    head = Scorer(chain=(), weight=np.eye(3), bias=np.zeros(3))
     labels = np.array([0, 1, 2, 0, 2])
     assert quality(head, stream_of(x, labels), 1, 5) == 4
     both = np.stack([labels, np.full(5, -1)], axis=1)

@@ -34,6 +34,7 @@ standardisation loses the mean brightness: with one channel the pooled S0 is zer
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -97,6 +98,9 @@ class Scattering(Backbone):
             "dim": self.dim,
         }
 
+    def traced(self, pixels: jax.Array) -> jax.Array:
+        return _features(pixels, self._pool)
+
     def _compute(self, whole: np.ndarray) -> jax.Array:
         return self._program(whole)
 
@@ -112,17 +116,18 @@ def _sizes(image_shape: tuple[int, int, int], dim: int) -> tuple[int, int]:
 def _program(image_shape: tuple[int, int, int], pool: str, step: int, steps: int) -> Callable[[np.ndarray], jax.Array]:
     """The compiled program, from uint8 (step·steps, H, W, C) to float32 (step·steps, dim)."""
 
-    def features(pixels: jax.Array) -> jax.Array:
-        maps = _standardise(coefficients(pixels.astype(jnp.float32) / 255))
-        if pool == "mean":
-            maps = maps.mean((0, 1), keepdims=True)
-        return maps.transpose(3, 4, 2, 0, 1).reshape(len(pixels), -1)
-
     def program(pixels: jax.Array) -> jax.Array:
-        rows: jax.Array = jax.lax.map(features, pixels.reshape(steps, step, *image_shape))
+        rows: jax.Array = jax.lax.map(partial(_features, pool=pool), pixels.reshape(steps, step, *image_shape))
         return rows.reshape(steps * step, -1)
 
     return jax.jit(program)
+
+
+def _features(pixels: jax.Array, pool: str) -> jax.Array:
+    maps = _standardise(coefficients(pixels.astype(jnp.float32) / 255))
+    if pool == "mean":
+        maps = maps.mean((0, 1), keepdims=True)
+    return maps.transpose(3, 4, 2, 0, 1).reshape(len(pixels), -1)
 
 
 def coefficients(images: jax.Array) -> jax.Array:

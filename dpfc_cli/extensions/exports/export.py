@@ -11,24 +11,19 @@ import numpy as np
 
 from dpfc_cli import outputs
 from dpfc_cli.errors import check_installed, conflict, parameter, printable, quoted
-from dpfc_cli.extensions.exports import onnx
 from dpfc_cli.extensions.exports.beside import source
-from dpfc_cli.extensions.exports.graph import Files
-from dpfc_cli.extensions.exports.request import Exporting, Format
+from dpfc_cli.extensions.exports.request import Exporting, Files, Format, format_named
 from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import heads_folder
-from dpfc_cli.heads.head import Head, check_heads, encoded, ordered
+from dpfc_cli.heads.head import PRIVATE, Head, check_heads, encoded, ordered
 from dpfc_cli.options import takes
 from dpfc_cli.privacy.chain import arrays, to_json, values
+from dpfc_cli.records.statement import brief
 from dpfc_cli.show.document import Told
-from dpfc_cli.trust.statement import brief
 from dpfc_cli.version import __version__
 
 if TYPE_CHECKING:
     from dpfc_cli.extensions.exports.beside.dpfc_head_sklearn import HeadClassifier
-
-TARGETS: dict[Format, str] = {"onnx": ".onnx", "torch": ".safetensors", "sklearn": ".npz", "npz": ".npz"}
-"""The formats by name, and how the names of their files end."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -65,10 +60,10 @@ def export(wanted: Exporting) -> Exported:
         >>> export(Head.load("heads/eps1.safetensors"), "onnx", "eps1.onnx")
 
     """
-    head, to, path = wanted.head, wanted.to, Path(wanted.out)
+    head, path, format = wanted.head, Path(wanted.out), format_named(wanted.to)
     check_heads(head)
-    outputs.check(path, (TARGETS[to],))
-    if to == "torch" and path.parent.resolve() == heads_folder().resolve():
+    outputs.check(path, (format.ending,))
+    if format.ending == PRIVATE and path.parent.resolve() == heads_folder().resolve():
         raise conflict(
             f"{quoted(path)} would lie among the heads, and it would look like one.",
             f"Choose another folder: {parameter('out')}.",
@@ -78,19 +73,10 @@ def export(wanted: Exporting) -> Exported:
             f"{parameter('weights')} has no meaning without {parameter('with_backbone')}: a head has no other weights.",
             "Leave it out.",
         )
-    if wanted.with_backbone and to != "onnx":
-        raise conflict(
-            f"The format {to} holds a head alone.", f"Leave out {parameter('with_backbone')}, or choose onnx."
-        )
-    texts = notes(head, to)
-    if to == "onnx":
-        check_installed("onnx", "export", "To write onnx")
-        network = onnx.rebuilt(head, wanted.weights, wanted.progress) if wanted.with_backbone else None
-        made = onnx.files(head, texts, network, path.name)
-    else:
-        made = _ARRAYS[to](head, texts)
-    written = []
-    for name, parts in made.items():
+    if wanted.with_backbone and not format.backbone:
+        raise conflict(f"The format {wanted.to} holds a head alone.", f"Leave out {parameter('with_backbone')}.")
+    texts, written = notes(head, wanted.to.lower()), []
+    for name, parts in format.files(wanted, texts).items():
         written.append(_named(path, name))
         outputs.write(written[-1], parts)
     return Exported(path=path, files=tuple(written), notes=texts)
@@ -118,32 +104,33 @@ def notes(head: Head, target: str) -> dict[str, str]:
         "chain": json.dumps(to_json(head.chain)),
         "scores": "chain(x)·weight + bias; the largest score names the class",
         "probabilities": _EACH if head.several_labels else _TOGETHER,
-        "card": json.dumps(head.card),
+        "card": head.card.json,
     }
 
 
 # Heads as arrays. No pickle is needed to read them, and torch is not imported.
 
 
-def npz(head: Head, notes: dict[str, str]) -> Files:
+def npz(wanted: Exporting, notes: dict[str, str]) -> Files:
     """One archive: `weight`, `bias`, an array for each step of the chain that has one, and the texts."""
+    head = wanted.head
     held = {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, weight=head.weight, bias=head.bias, **held, **notes)
     return {"": [file.getvalue()]}
 
 
-def sklearn(head: Head, notes: dict[str, str]) -> Files:
+def sklearn(wanted: Exporting, notes: dict[str, str]) -> Files:
     """The same archive, and before it the module that makes a classifier of it."""
     module = "dpfc_head_sklearn"
-    return {f"{module}.py": [source(module)], **npz(head, notes)}
+    return {f"{module}.py": [source(module)], **npz(wanted, notes)}
 
 
-def torch(head: Head, notes: dict[str, str]) -> Files:
+def torch(wanted: Exporting, notes: dict[str, str]) -> Files:
     """The module, and a state dict in safetensors: `weight` (m × d, as torch.nn.Linear has it), `bias` (m), and a
     tensor for each step of the chain, such as `step0_clip`.
     """
-    module = "dpfc_head_torch"
+    module, head = "dpfc_head_torch", wanted.head
     kinds = [step["step"] for step in to_json(head.chain)]
     digits = len(str(len(kinds)))
     steps = {
@@ -154,6 +141,11 @@ def torch(head: Head, notes: dict[str, str]) -> Files:
     # torch's linear layers take one type of numbers.
     state = {each: np.ascontiguousarray(value, np.float64) for each, value in tensors.items()}
     return {f"{module}.py": [source(module)], "": [ordered(state, dict(notes))]}
+
+
+NPZ = Format(ending=".npz", files=npz)
+SKLEARN = Format(ending=".npz", files=sklearn)
+TORCH = Format(ending=PRIVATE, files=torch)
 
 
 def to_sklearn(head: Head) -> "HeadClassifier":
@@ -183,9 +175,6 @@ def to_sklearn(head: Head) -> "HeadClassifier":
     kinds = [str(step["step"]) for step in to_json(head.chain)]
     chain = list(zip(kinds, values(head.chain), strict=True))
     made: HeadClassifier = HeadClassifier(  # type: ignore[no-untyped-call]
-        chain, head.weight, head.bias, list(head.classes), head.several_labels, dict(head.card)
+        chain, head.weight, head.bias, list(head.classes), head.several_labels, head.card.values()
     )
     return made
-
-
-_ARRAYS = {"torch": torch, "sklearn": sklearn, "npz": npz}

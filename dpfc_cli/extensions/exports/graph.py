@@ -10,9 +10,6 @@ import numpy as np
 
 Values = dict[str, tuple[Any, tuple[str | int, ...]]]
 """The dtype and the shape of inputs or outputs, by name. A text in a shape stands for any number."""
-Files = Mapping[str, Iterable[bytes]]
-"""The bytes of each file, in parts. "" stands for the file that the user named. Another text stands for one beside it:
-an ending that is added to the user's name (".data"), or a whole name. The user's file is the last one."""
 OPSET = 17
 """The first version with layer normalisation. Runtimes since 2022 have it."""
 IR_VERSION = 8
@@ -73,7 +70,7 @@ class Graph:
         """The bytes of the model, and of the file beside it if there must be one, as `Files`. texts: the
         metadata. name: of the file.
         """
-        from onnx import helper
+        from onnx import external_data_helper, helper, numpy_helper
 
         from dpfc_cli.version import __version__
 
@@ -81,12 +78,12 @@ class Graph:
         beside = ".data"
         constants, outside, at = [], [], 0
         for each, array in self._arrays.items():
-            if not apart or array.nbytes <= _SMALL:
-                constants.append(_inside(each, array))
-                continue
-            constants.append(_outside(each, array, at, name + beside))
-            outside.append(array)
-            at += _padded(array.nbytes)
+            constants.append(numpy_helper.from_array(np.asarray(array, order="C"), each))
+            if apart and array.nbytes > _SMALL:
+                external_data_helper.set_external_data(constants[-1], name + beside, at, array.nbytes)
+                constants[-1].ClearField("raw_data")
+                outside.append(array)
+                at += array.nbytes + -array.nbytes % _ALIGNED
         inner = helper.make_graph(self._nodes, "dpfc", _declared(inputs), _declared(outputs), constants)
         model = helper.make_model(
             inner,
@@ -109,27 +106,7 @@ def _declared(values: Values) -> list[Any]:
     ]
 
 
-def _inside(name: str, array: np.ndarray) -> Any:
-    from onnx import numpy_helper
-
-    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-
-
-def _outside(name: str, array: np.ndarray, offset: int, location: str) -> Any:
-    from onnx import TensorProto, helper
-
-    tensor = TensorProto(name=name, dims=array.shape, data_type=helper.np_dtype_to_tensor_dtype(array.dtype))
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", offset), ("length", array.nbytes)):
-        tensor.external_data.add(key=key, value=str(value))
-    return tensor
-
-
-def _padded(size: int) -> int:
-    return -(-size // _ALIGNED) * _ALIGNED
-
-
 def _bytes(arrays: Iterable[np.ndarray]) -> Iterator[bytes]:
     for array in arrays:
         yield array.tobytes()
-        yield b"\0" * (_padded(array.nbytes) - array.nbytes)
+        yield bytes(-array.nbytes % _ALIGNED)

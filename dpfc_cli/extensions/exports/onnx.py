@@ -1,19 +1,21 @@
 """ONNX: the head as a graph, alone or behind its backbone.
 
-The head computes in float64 inside, as `Head.scores` does, because its clipping norms may be tiny.
+The head computes in float64 inside, because its clipping norms may be tiny. It is `Head.scores`, as JAX traces it.
 """
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from dpfc_cli.backbones import Backbone
-from dpfc_cli.errors import unsupported
-from dpfc_cli.extensions.exports.graph import OPSET, Files, Graph, Values
+from dpfc_cli.errors import check_installed, unsupported
+from dpfc_cli.extensions.exports.graph import OPSET, Graph, Values
+from dpfc_cli.extensions.exports.request import Exporting, Files, Format
 from dpfc_cli.heads.backbone import Recipe, recipe_of
 from dpfc_cli.heads.head import Head
-from dpfc_cli.privacy.chain import NORM_BITS, Centre, Clip
+from dpfc_cli.privacy.chain import run
 from dpfc_cli.progress import Progress
 
 _LARGEST = 4096
@@ -67,13 +69,18 @@ def _said(recipe: Recipe) -> str:
     )
 
 
-_FLOAT, _DOUBLE = 1, 11
-_LEAST = 1e-290
-"""The largest coordinate of a row of zeros counts as this, so that nothing is divided by zero."""
+def files(wanted: Exporting, notes: dict[str, str]) -> Files:
+    check_installed("onnx", "export", "To write onnx")
+    network = rebuilt(wanted.head, wanted.weights, wanted.progress) if wanted.with_backbone else None
+    return model(wanted.head, notes, network, Path(wanted.out).name)
 
 
-def files(head: Head, notes: dict[str, str], network: Network | None, name: str) -> Files:
-    """The model. Inputs and outputs are said in its metadata."""
+def model(head: Head, notes: dict[str, str], network: Network | None, name: str) -> Files:
+    """The file of a head, and one for its large constants. Inputs and outputs are said in the metadata."""
+    import jax.numpy as jnp
+
+    from dpfc_cli.extensions.exports.traced import nodes
+
     graph = Graph()
     d, m = head.weight.shape
     taken, results = Values(), Values()
@@ -84,14 +91,16 @@ def files(head: Head, notes: dict[str, str], network: Network | None, name: str)
     else:
         entry = "pixels"
         taken[entry] = (np.uint8, ("n", *network.input))
-        features = _features(graph, entry, network)
+        features = nodes(graph, entry, np.zeros(network.input, np.uint8), network.backbone.traced)
         graph.name(features, "features")
         results["features"] = (np.float32, ("n", d))
         said = f"uint8, n × {' × '.join(map(str, network.input))}: pictures, rows from above, {network.said}"
-    scores = scored(graph, features, head)
+    scores = nodes(
+        graph, features, np.zeros(d, np.float32), lambda x: run(head.chain, x, jnp) @ head.weight + head.bias
+    )
     likely = graph("Sigmoid", scores) if head.several_labels else graph("Softmax", scores, axis=-1)
     for each, value in (("scores", scores), ("probabilities", likely)):
-        graph.name(graph("Cast", value, to=_FLOAT), each)
+        graph.name(graph("Cast", value, to=1), each)
         results[each] = (np.float32, ("n", m))
     notes |= {
         "classes": json.dumps(list(head.classes)),
@@ -102,39 +111,4 @@ def files(head: Head, notes: dict[str, str], network: Network | None, name: str)
     return graph.files(taken, results, notes, name)
 
 
-def scored(graph: Graph, features: str, head: Head) -> str:
-    """The scores of feature vectors, float64, as `Head.scores` computes them."""
-    z = graph("Cast", features, to=_DOUBLE)
-    for step in head.chain:
-        if isinstance(step, Clip):
-            z = graph("Div", z, np.float64(step.norm))
-            z = graph("Div", z, graph("Max", _norms(graph, z), np.float64(1)))
-        elif isinstance(step, Centre):
-            z = graph("Sub", z, step.mean)
-        else:
-            matrix = step.matrix.astype(np.float32).astype(np.float64)
-            z = graph("MatMul", graph("Cast", graph("Cast", z, to=_FLOAT), to=_DOUBLE), matrix)
-    return graph("Add", graph("MatMul", z, head.weight.astype(np.float64)), head.bias.astype(np.float64))
-
-
-def _norms(graph: Graph, z: str) -> str:
-    """`privacy.chain.norms`, with the same rounding."""
-    largest = graph("ReduceMax", graph("Abs", z), axes=[1], keepdims=1)
-    step = graph("Mul", graph("Max", largest, np.float64(_LEAST)), np.float64(2.0**-NORM_BITS))
-    grid = graph("Round", graph("Div", z, step))
-    total = graph("ReduceSum", graph("Mul", grid, grid), np.array([1]), keepdims=1)
-    return graph("Mul", step, graph("Sqrt", total))
-
-
-def _features(graph: Graph, pixels: str, network: Network) -> str:
-    from dpfc_cli.backbones.convnext.network import Network as ConvNeXt
-    from dpfc_cli.backbones.scattering.transform import Scattering
-    from dpfc_cli.backbones.vision_transformer.transformer import Transformer
-    from dpfc_cli.extensions.exports import onnx_networks
-
-    if isinstance(network.backbone, Scattering):
-        return onnx_networks.scattering(graph, pixels, network.input, network.backbone.describe()["pooling"])
-    if isinstance(network.backbone, Transformer):
-        return onnx_networks.transformer(graph, pixels, network.backbone)
-    assert isinstance(network.backbone, ConvNeXt)
-    return onnx_networks.convnext(graph, pixels, network.backbone)
+ONNX = Format(ending=".onnx", files=files, backbone=True)

@@ -1,7 +1,6 @@
 """`dpfc site-…` and `dpfc federation-…`: several sites train one head."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,13 +9,13 @@ from dpfc_cli import outputs, rounding
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.train import Shown
-from dpfc_cli.cli.typed import JSON, feature_set
+from dpfc_cli.cli.typed import feature_set
 from dpfc_cli.errors import conflict, parameter, quoted
 from dpfc_cli.options import MethodOptions, Option
-from dpfc_cli.show.document import Document, Rows, Section, Table
+from dpfc_cli.show.document import Rows, Table, page
 
 if TYPE_CHECKING:
-    from dpfc_cli.extensions.federation.plan import Federation
+    from dpfc_cli.extensions.federation.plan import Federation, Recipe
     from dpfc_cli.extensions.federation.site import Site
 
 Plan = Annotated[Path, Option("The plan: a JSON file that all sites have.", argument=True)]
@@ -39,7 +38,6 @@ def invite(
     name: Annotated[str, Option("What this site is to be called: small letters, digits, dashes.", metavar="NAME")],
     epsilon: Annotated[float, Option("The ε that this site would spend: it holds even if all others collude.")],
     out: Out,
-    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write what this site would bring to a federation, for whoever makes its plan.
 
@@ -52,22 +50,18 @@ def invite(
     if out.exists():
         raise outputs.exists(out)
     found = feature_set(features)
-    data = plans.invitation(found, name, epsilon)
-    outputs.write(out, data)
-    said = json.loads(data)
-    if as_json:
-        display.as_json({"file": str(out), "invitation": said})
-        return
+    made = plans.invitation(found, name, epsilon)
+    outputs.write(out, made.data)
     rows = [
         ("site", name),
-        ("records", f"{said['n']:,}" if said["records"] is None else f"{said['records']:,} of {said['n']:,} persons"),
-        ("classes", f"{len(said['classes']):,}, with their names"),
+        ("records", f"{made.n:,}" if made.records is None else f"{made.records:,} of {made.n:,} persons"),
+        ("classes", f"{len(made.classes):,}, with their names"),
         ("would spend", f"epsilon = {epsilon:g}"),
-        *_features(said["features"]),
-        ("public key", said["key"]),
+        *_features(made.features),
+        ("public key", made.key),
         ("next", "Send it to the coordinator. 'dpfc federation-new' takes it."),
     ]
-    display.facts(f"Invitation {out}", rows)
+    display.facts(f"Invitation {out}", rows, {"file": str(out), "invitation": json.loads(made.data)})
 
 
 @command("federation-new", MethodOptions, panel="Federation")
@@ -91,7 +85,6 @@ def new(
         ),
     ] = None,
     public_head: Start = None,
-    as_json: Annotated[bool, JSON] = False,
     **asked: Any,
 ) -> None:
     """Make the plan of a federation of all who are invited.
@@ -104,16 +97,12 @@ def new(
     made = plans.agreed(invitations, method, MethodOptions(**asked).options, delta, adjacency, colluding, public_head)
     outputs.write(out, made.data)
     _warn(made, Shown())
-    if as_json:
-        display.as_json({"file": str(out), "digest": made.digest, "plan": json.loads(made.data)})
-        return
-    display.show(Document(title=f"Plan {out}", sections=[Section("", [Rows(_agreed(made)), _sites(made)])]))
+    values = {"file": str(out), "digest": made.digest, "plan": json.loads(made.data)}
+    display.show(page(f"Plan {out}", Rows(_agreed(made)), _sites(made), values=values))
 
 
 @command("site-check", panel="Federation")
-def check(
-    plan: Plan, features: Features, name: Name, policy: Policy = None, as_json: Annotated[bool, JSON] = False
-) -> None:
+def check(plan: Plan, features: Features, name: Name, policy: Policy = None) -> None:
     """Say what this site would agree to, and check that nothing stands against it. Nothing is charged."""
     from dpfc_cli.extensions.federation.site import ready
     from dpfc_cli.report import account as shown
@@ -131,10 +120,8 @@ def check(
         ("leaves it", "sums with the whole noise of this claim; the head, which is made of them"),
         *_agreed(site.plan),
     ]
-    if as_json:
-        display.as_json({**dict(rows), "digest": site.plan.digest, "site": site.name})
-        return
-    display.show(Document(title=f"Plan {plan}", sections=[Section("", [Rows(rows), _sites(site.plan)])]))
+    values = {**dict(rows), "digest": site.plan.digest, "site": site.name}
+    display.show(page(f"Plan {plan}", Rows(rows), _sites(site.plan), values=values))
 
 
 @command("site-serve", panel="Federation", when_stopped="This run charged nothing.")
@@ -155,7 +142,6 @@ def serve(
             high=1e6,
         ),
     ] = 0.0,
-    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Answer the queries of a plan, until this site has the head. It charges the ledger when all sites are ready."""
     from dpfc_cli.extensions.federation.site import serve as answer
@@ -168,17 +154,15 @@ def serve(
             f"{quoted(plan)} is not the plan of {parameter('digest')}.",
             "Compare the digest with the other operators again. If they have another one, ask for their plan.",
         )
-    stop.stands = "'dpfc budget' says whether the plan is charged. The same command goes on."
+    stop.stands = "'dpfc budget' says whether the plan is charged. The same command resumes."
     made = answer(site, socket, observer, answer_every)
     # Of one that was written before, the ledger has the name.
     head = str(made.path if isinstance(made, Trained) else made.head)
-    if as_json:
-        display.as_json({"site": name, "head": head, "sha256": made.sha256})
-        return
-    display.facts(f"Site {name} is done", [("head", head), ("SHA-256", str(made.sha256))])
+    values = {"site": name, "head": head, "sha256": made.sha256}
+    display.facts(f"Site {name} is done", [("head", head), ("SHA-256", str(made.sha256))], values)
 
 
-@command("federation-run", panel="Federation", when_stopped="The sites wait. The same command goes on.")
+@command("federation-run", panel="Federation", when_stopped="The sites wait. The same command resumes.")
 def run(
     plan: Plan,
     sockets: Annotated[Path, Option("The folder in which site NAME answers at NAME.sock.", metavar="FOLDER")],
@@ -188,19 +172,16 @@ def run(
         Option("Seconds for which a site may be away. A reply may take as long, and 600 at least.", low=0.0, high=1e7),
     ] = 600.0,
     public_head: Start = None,
-    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Train the head of a plan with all its sites, and give it to them."""
     from dpfc_cli.extensions.federation.coordinator import run as train
     from dpfc_cli.extensions.federation.plan import load
-    from dpfc_cli.trust import statement
+    from dpfc_cli.records import statement
 
     head = train(load(plan), sockets, out, Shown(), patience, public_head)
     digest = head.statement()["SHA-256 of the file"]
-    if as_json:
-        display.as_json({"head": str(head.file), "sha256": digest, "card": head.card})
-        return
-    display.facts(f"Head {head.file}", [*statement.brief(head.card), ("SHA-256", digest)])
+    values = {"head": str(head.file), "sha256": digest, "card": head.card.values()}
+    display.facts(f"Head {head.file}", [*statement.brief(head.card), ("SHA-256", digest)], values)
 
 
 def _site(plan: Path, features: str, name: str, policy: Path | None, observer: Shown) -> "Site":
@@ -224,7 +205,6 @@ def _warn(plan: "Federation", observer: Shown) -> None:
 
 
 def _agreed(plan: "Federation") -> list[tuple[str, str]]:
-    from dpfc_cli.trust import statement
 
     options = ", ".join(f"{name.replace('_', ' ')} = {value}" for name, value in plan.options.items()) or "the defaults"
     facts = plan.solver.facts
@@ -233,17 +213,17 @@ def _agreed(plan: "Federation") -> list[tuple[str, str]]:
         ("protects", f"one {facts.unit}, {plan.adjacency} adjacency, delta = {plan.delta:g}"),
         ("classes", f"{len(plan.classes):,}: {', '.join(plan.classes[:5])}{' …' if len(plan.classes) > 5 else ''}"),
         *_features(plan.features),
-        *([("public start", f"{plan.start['name']} (SHA-256 {plan.start['sha256']})")] if plan.start else []),
-        *statement.trusted({**vars(plan.solver.guarantee), "unit": facts.unit, "federation": plan.described()}),
+        *([("public start", f"{plan.start.name} (SHA-256 {plan.start.sha256})")] if plan.start else []),
+        *plan.described().trusted(plan.solver.worth, facts.unit),
     ]
 
 
-def _features(known: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _features(known: "Recipe") -> list[tuple[str, str]]:
     """What made the features of all sites, as far as it is known."""
-    if known["backbone"].get("name") == "imported":
+    if known.backbone.get("name") == "imported":
         unsure = "imported: dpfc cannot check that all sites have used the same model. Ask them which one"
-        return [("backbone", unsure), ("dimension", f"{known['dim']:,}")]
-    return [("backbone", f"{known['backbone'].get('name')}, dimension {known['dim']:,}")]
+        return [("backbone", unsure), ("dimension", f"{known.dim:,}")]
+    return [("backbone", f"{known.backbone.get('name')}, dimension {known.dim:,}")]
 
 
 def _sites(plan: "Federation") -> Table:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import Note, UserError, conflict, damaged, missing, parameter, quoted
+from dpfc_cli.extensions.federation.card import Federated
 from dpfc_cli.extensions.federation.messages import PATIENCE, SHORT, Refusal, ask
 from dpfc_cli.extensions.federation.plan import Federation
 from dpfc_cli.heads import head as heads
@@ -30,10 +31,13 @@ from dpfc_cli.privacy.forms import unpacked
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Release
 from dpfc_cli.privacy.parts import bytes_of, encoded, framed, taken
 from dpfc_cli.privacy.queries import Gradient, Query, sensitivity
+from dpfc_cli.records.card import Card, Features, Prepared
+from dpfc_cli.structs import optional
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_with, check_name, with_ending
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.public_start import vectors_for
+from dpfc_cli.training.request import SPLIT
 
 GIVING = 30.0
 """Seconds for which a site that is away is asked again when there is a new head for it."""
@@ -55,7 +59,7 @@ class RefusedError(UserError):
 
     def __init__(self, name: str, said: str) -> None:
         why = _WORDS.get(said, "it gives no reason that is known")  # type: ignore[call-overload]
-        goes_on = "Speak to its operator. Then the same command goes on: what was charged is not charged again."
+        goes_on = "Speak to its operator. Then the same command resumes: what was charged is not charged again."
         ends = "Was one put back from an older backup? Put back what it had last, or make a new plan."
         super().__init__(
             f"Site '{name}' refuses: {why}.",
@@ -158,7 +162,7 @@ class Remote:
         except (OSError, ValueError) as error:
             raise UserError(
                 f"Site '{self.name}' does not answer at '{self.socket}'.",
-                "See that it was started there, and works: then the same command goes on. One that has its head, or "
+                "See that it was started there, and works: then the same command resumes. One that has its head, or "
                 "refuses the plan when it starts, has ended: its log says so. If a pass over its records takes long, "
                 f"give it more time: {parameter('patience')}.",
                 code="lost",
@@ -243,10 +247,10 @@ def run(
             f"{parameter('sockets')}: there is no folder {quoted(sockets)}.",
             "Name the folder in which the sockets of the sites are.",
         )
-    public = None if start is None else vectors_for(plan.classes, plan.features["dim"], start)
-    if (public and public.origin["sha256"]) != (plan.start and plan.start["sha256"]):
+    public = None if start is None else vectors_for(plan.classes, plan.features.dim, start)
+    if (public and public.origin["sha256"]) != (plan.start and plan.start.sha256):
         raise conflict(
-            f"The plan starts from {plan.start['name'] if plan.start else 'nothing'}: {parameter('public_head')}.",
+            f"The plan starts from {plan.start.name if plan.start else 'nothing'}: {parameter('public_head')}.",
             "Name the file that the plan was made with, or none if it has none.",
         )
     sites = [
@@ -258,10 +262,11 @@ def run(
     again = 0.0 if out.exists() else min(patience, GIVING)
     if not out.exists():
         check_name(out, "private")
-        heads.try_place(out, plan.features["dim"], len(plan.classes))
+        heads.try_place(out, plan.features.dim, len(plan.classes))
         path = heads.save(heads.encoded(_trained(plan, sites, observer, public)), out)
     head = Head.load(path)
-    if head.card.get("federation", {}).get("plan") != plan.digest:
+    made = head.card.known.get("federation")
+    if not isinstance(made, Federated) or made.plan != plan.digest:
         raise UserError(f"'{out}' exists.", "A head is never overwritten. Choose another name.", code="exists")
 
     def given(site: Remote) -> None:
@@ -323,12 +328,19 @@ def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer, star
     return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
 
 
-def _card(plan: Federation, solver: Calibrated, solution: Solution) -> dict[str, Any]:
+def _card(plan: Federation, solver: Calibrated, solution: Solution) -> Card:
     """The card of the coordinator's head: of the records of all sites, with the largest claim of them."""
     counts = [each.records for each in plan.sites if each.records is not None]
     facts = plan.facts(sum(each.n for each in plan.sites), sum(counts) or None)
     noise = replace(solver.noise, facts=facts, mu=solver.worth.mu)
-    whole = replace(solver, facts=facts, mechanism=noise, federation=plan.described())
-    known = {name: plan.features[name] for name in ("backbone", "preparation", "dtype")}
-    known |= {"name": "federation", "fingerprint": plan.fingerprint, "hold_out": 0.0}
+    whole = replace(solver, facts=facts, mechanism=noise, parts={"federation": plan.described()})
+    known = Features(
+        name="federation",
+        fingerprint=plan.fingerprint,
+        backbone=plan.features.backbone,
+        preparation=optional(plan.features.preparation, Prepared),
+        dtype=plan.features.dtype,
+        hold_out=0.0,
+        split=SPLIT,
+    )
     return card_with(whole, known, plan.classes, "asserted", now(), solution, None)

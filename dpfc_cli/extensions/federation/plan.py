@@ -15,16 +15,17 @@ site. Without masks all H − 1 other sites may collude.
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
+from msgspec import Meta, field, structs
 
 from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter, quoted, unsupported
+from dpfc_cli.extensions.federation.card import Federated, Site
 from dpfc_cli.extensions.federation.masks import keep, new_key, point
 from dpfc_cli.features.manifest import fingerprint_of
 from dpfc_cli.features.reader import FeatureSet
@@ -35,71 +36,25 @@ from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.methods import FEDERATED, METHODS
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, default_delta
-from dpfc_cli.privacy.facts import Adjacency, Facts
+from dpfc_cli.privacy.facts import Adjacency, Facts, Unit
 from dpfc_cli.privacy.lattice import lattice_for
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.reading import readable
-from dpfc_cli.schema import (
-    Check,
-    among,
-    anything,
-    closed,
-    each,
-    either,
-    fault,
-    mapping,
-    null,
-    number,
-    scalar,
-    test,
-    text,
-    whole,
-)
+from dpfc_cli.records.card import Start
+from dpfc_cli.records.claims import Epsilon
+from dpfc_cli.structs import Count, Fault, Id, Record, Scalar, Values, decoded, encoded, fields_of
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.public_start import check as check_start
 from dpfc_cli.training.public_start import vectors_for
 from dpfc_cli.training.request import Privacy, facts_of
-from dpfc_cli.trust.card import START
-from dpfc_cli.trust.claims import EPSILON
 from dpfc_cli.version import TRAINING, code_digest
 
-FORMAT, INVITATION = "dpfc-federation-1", "dpfc-invitation-1"
 PLAN, AGAIN = "a plan", "Name the file, or ask whoever made it for it again."
-_NAME = test(lambda value: type(value) is str and bool(re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", value)))
-_HEX = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{32}", value)))
-_KEY = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{64}", value)) and bool(point(value)))
-_PART: dict[str, Check] = {
-    "name": _NAME,
-    "n": whole(1),
-    "records": either(null, whole(1)),
-    "epsilon": EPSILON,
-    "key": _KEY,
-}
-_COMMON: dict[str, Check] = {
-    "k": whole(1),
-    "classes": each(text, least=1),
-    "features": closed(
-        {"backbone": mapping(anything), "dim": whole(1), "dtype": text, "preparation": either(null, mapping(anything))}
-    ),
-}
-_PLAN = closed(
-    {
-        **{"format": among([FORMAT]), "code": text, "id": _HEX, "colluding": whole(1), "method": among(FEDERATED)},
-        **{"options": mapping(either(scalar, each(scalar))), "adjacency": among(get_args(Adjacency))},
-        **{"delta": number(LEAST_DELTA, 1), "sites": each(closed(_PART), least=2), **_COMMON},
-        "start": either(null, START),
-    }
-)
-_POLICY = closed(
-    {},
-    epsilon=EPSILON,
-    delta=number(LEAST_DELTA, 1),
-    adjacency=each(among(get_args(Adjacency))),
-    colluding=each(either(whole(1), among(["all"]))),
-    methods=each(among(FEDERATED)),
-    sites=each(_NAME),
-)
-_INVITATION = closed({"format": among([INVITATION]), **_PART, **_COMMON})
+Method = Annotated[str, Meta(pattern=rf"\A({'|'.join(FEDERATED)})\Z")]
+Name = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9-]{0,39}\Z")]
+Key = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+Delta = Annotated[float, Meta(ge=LEAST_DELTA, le=1)]
+Classes = Annotated[tuple[str, ...], Meta(min_length=1)]
 
 
 def _code() -> str:
@@ -107,21 +62,55 @@ def _code() -> str:
     return code_digest(*TRAINING, "dpfc_cli.extensions.federation", "dpfc_cli.training.calibrate")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Part:
+class Part(Record):
     """What one site brings: its name, its number of units, of records if units are persons, its ε whoever colludes, and
     its public key for masks.
     """
 
-    name: str
-    n: int
-    epsilon: float
-    key: str
-    records: int | None = None
+    name: Name
+    n: Count
+    epsilon: Epsilon
+    key: Key
+    records: Count | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Federation:
+class Recipe(Record):
+    """What makes the features of all sites."""
+
+    backbone: Values
+    dim: Count
+    dtype: str
+    preparation: Values | None
+
+    def fingerprint(self, classes: Sequence[str]) -> str:
+        return fingerprint_of(self.backbone, classes, self.dim, self.dtype, self.preparation)
+
+
+class Invitation(Part):
+    """What one site says of itself to whoever makes the plan."""
+
+    k: Count
+    classes: Classes
+    features: Recipe
+    format: Literal["dpfc-invitation-1"] = "dpfc-invitation-1"
+
+    @property
+    def data(self) -> bytes:
+        return _bytes(self)
+
+
+class Policy(Record, omit_defaults=True):
+    """What a site agrees to at most. sites: the others. colluding: "all" is without masks."""
+
+    epsilon: Epsilon | None = None
+    delta: Delta | None = None
+    adjacency: tuple[Adjacency, ...] | None = None
+    colluding: tuple[Count | Literal["all"], ...] | None = None
+    methods: tuple[Method, ...] | None = None
+    sites: tuple[Name, ...] | None = None
+
+
+class Federation(Record, dict=True):
     """A plan. Its fields are those of the file.
 
     Attributes:
@@ -131,8 +120,9 @@ class Federation:
         options: those that were given.
         classes: their names, in the order of the head.
         k: the labels of a record at most.
-        features: what makes the features: backbone, dim, dtype, preparation.
-        adjacency, delta: of all claims.
+        features: what makes the features.
+        adjacency: of all claims.
+        delta: of all claims.
         colluding: how many of the other sites may tell what they know, or add no noise. All of them: without masks.
         start: public class vectors from which the coordinator starts, as a card names them; None: there are none. No
             site needs them: its claim holds for every query.
@@ -140,23 +130,23 @@ class Federation:
 
     """
 
-    id: str
-    sites: tuple[Part, ...]
-    method: str
-    options: Mapping[str, Any]
-    classes: tuple[str, ...]
-    k: int
-    features: Mapping[str, Any]
+    id: Id
+    sites: Annotated[tuple[Part, ...], Meta(min_length=2)]
+    method: Method
+    options: Mapping[str, Scalar | tuple[Scalar, ...]]
+    classes: Classes
+    k: Count
+    features: Recipe
     adjacency: Adjacency
-    delta: float
-    colluding: int
-    start: Mapping[str, Any] | None = None
-    format: str = FORMAT
+    delta: Delta
+    colluding: Count
+    start: Start | None = None
+    format: Literal["dpfc-federation-1"] = "dpfc-federation-1"
     code: str = field(default_factory=_code)
 
     @property
     def data(self) -> bytes:
-        return _bytes(asdict(self))
+        return _bytes(self)
 
     @cached_property
     def digest(self) -> str:
@@ -164,8 +154,7 @@ class Federation:
 
     @property
     def fingerprint(self) -> str:
-        known = self.features
-        return fingerprint_of(known["backbone"], self.classes, known["dim"], known["dtype"], known["preparation"])
+        return self.features.fingerprint(self.classes)
 
     def part(self, name: str) -> Part:
         """What a site brings. UserError if it is none of the sites."""
@@ -176,9 +165,9 @@ class Federation:
         return found
 
     def facts(self, n: int, records: int | None) -> Facts:
-        unit = "record" if self.sites[0].records is None else "person"
-        counts = {"n": n, "rows": records, "m": len(self.classes), "d": self.features["dim"], "k": self.k}
-        return Facts(**counts, adjacency=self.adjacency, unit=unit)
+        counts = {"n": n, "m": len(self.classes), "d": self.features.dim, "k": self.k}
+        unit: Unit = "record" if self.sites[0].records is None else "person"
+        return Facts(**counts, rows=records, adjacency=self.adjacency, unit=unit)
 
     @property
     def masked(self) -> bool:
@@ -236,40 +225,35 @@ class Federation:
         own, options = self.claims[self.sites.index(self.part(name))], self.solver.options
         if self.start is not None:
             # What the card says of it is all that a site has.
-            options = replace(options, public_head=PublicHead(vectors=np.zeros((0, 0)), origin=self.start))
-        return replace(own, options=options, federation=self.described(name))
+            options = replace(options, public_head=PublicHead(vectors=np.zeros((0, 0)), origin=encoded(self.start)))
+        return replace(own, options=options, parts={"federation": self.described(name)})
 
-    def described(self, name: str | None = None) -> dict[str, Any]:
+    def described(self, name: str | None = None) -> Federated:
         """What a card says of the plan. name: of the site whose card it is; None: the coordinator's."""
-        sites = [
-            {key: value for key, value in asdict(each).items() if value is not None and key != "key"}
-            for each in self.sites
-        ]
-        said = {"plan": self.digest, "colluding": self.colluding, "sites": sites}
-        return {**said, **({} if name is None else {"site": name})}
+        sites = tuple(Site(name=each.name, n=each.n, epsilon=each.epsilon, records=each.records) for each in self.sites)
+        return Federated(plan=self.digest, colluding=self.colluding, sites=sites, site=name)
 
 
-def _bytes(values: Mapping[str, Any]) -> bytes:
-    return (json.dumps(values, indent=1, sort_keys=True) + "\n").encode()
+def _bytes(values: Record) -> bytes:
+    return (json.dumps(encoded(values), indent=1, sort_keys=True) + "\n").encode()
 
 
 def load(path: Path) -> Federation:
     """The plan in a file. UserError: it is none, another dpfc made it, or its noise or δ is out of range."""
-    raw = _read(path, _PLAN, PLAN)
-    if raw["code"] != _code():
+    plan = _read(path, Federation, PLAN)
+    if plan.code != _code():
         raise conflict(
             f"{quoted(path)} was made by another version of dpfc.",
             "All sites and the coordinator need the version that made the plan.",
         )
-    sites = tuple(Part(**each) for each in raw["sites"])
-    plan = Federation(**{**raw, "sites": sites, "classes": tuple(raw["classes"])})
+    sites, start = plan.sites, plan.start
     named, keys = {each.name for each in sites}, {point(each.key) for each in sites}
     counted, units = all(each.n <= (each.records or each.n) for each in sites), {each.records is None for each in sites}
-    started, without = (plan.start[what] for what in ("classes", "without")) if plan.start else (len(plan.classes), [])
+    started, without = (len(plan.classes), ()) if start is None else (start.classes, start.without)
     with readable(path, PLAN, AGAIN):
         if bytes_in(path) != plan.data:
             raise ValueError("it is not as dpfc writes it, so equal plans may have other digests")
-        if min(len(named), len(keys)) < len(sites) or len(set(plan.classes)) < len(plan.classes):
+        if None in keys or min(len(named), len(keys)) < len(sites) or len(set(plan.classes)) < len(plan.classes):
             raise ValueError("two of its sites have one name or key, or two of its classes one name")
         if len(units) > 1 or not counted:
             raise ValueError("its sites do not protect the same unit")
@@ -277,6 +261,8 @@ def load(path: Path) -> Federation:
             raise ValueError("more sites collude than there are others, or masks are for several epsilon")
         if not len(plan.classes) - started == len(without) == len({*without} & {*plan.classes}):
             raise ValueError("its start has other classes")
+        if start is not None and (start.trusted, start.doubted) != (None, None):
+            raise ValueError("nothing is known of its start before the training")
         solver = plan.solver
     if plan.start is not None:
         check_start(solver)
@@ -290,8 +276,9 @@ def check_policy(plan: Federation, name: str, path: Path) -> None:
     ("all": without masks).
     UserError: it cannot be read or has no limit, or the plan has something that it does not allow.
     """
-    allowed, others = _read(path, _POLICY, "a policy"), {each.name for each in plan.sites} - {name}
-    if not allowed:
+    allowed, others = _read(path, Policy, "a policy"), {each.name for each in plan.sites} - {name}
+    limits = {key: limit for key, limit in fields_of(allowed).items() if limit is not None}
+    if not limits:
         raise damaged(f"The policy {quoted(path)} has no limit, so it would allow every plan.", "Write one into it.")
     has: dict[str, Any] = {
         **{"epsilon": plan.part(name).epsilon, "delta": plan.delta},
@@ -299,10 +286,10 @@ def check_policy(plan: Federation, name: str, path: Path) -> None:
         "colluding": {plan.colluding if plan.masked else "all"},
     }
     broken = []
-    for key, limit in allowed.items():
-        if type(limit) is not list and has[key] > limit:
+    for key, limit in limits.items():
+        if not isinstance(limit, tuple) and has[key] > limit:
             broken.append(f"{key} {has[key]} for this site, more than {limit}")
-        elif type(limit) is list and (strange := has[key] - set(limit)):
+        elif isinstance(limit, tuple) and (strange := has[key] - set(limit)):
             broken.append(f"{key} {', '.join(sorted(map(str, strange)))}")
     if broken:
         raise conflict(
@@ -311,39 +298,51 @@ def check_policy(plan: Federation, name: str, path: Path) -> None:
         )
 
 
-def invitation(features: FeatureSet, name: str, epsilon: float) -> bytes:
+def invitation(features: FeatureSet, name: str, epsilon: float) -> Invitation:
     """What a site brings, for whoever makes the plan. Its private key and a copy stay beside the ledger: the site takes
     no plan that says something else of it (`offered`).
 
     UserError for a name or an ε that no plan can have, or where no key can be made.
     """
     facts, manifest = facts_of(features), features.manifest
-    part = {"name": name, "n": facts.n, "records": facts.rows, "epsilon": epsilon, "key": f"09{'00' * 31}"}
-    known = {"backbone": manifest.backbone, "dim": manifest.dim, "dtype": manifest.dtype}
-    known["preparation"] = manifest.source["identity"].get("preparation")
-    values = {"format": INVITATION, **part, "k": facts.k, "classes": list(manifest.classes), "features": known}
-    wrong = fault(json.loads(json.dumps(values)), _INVITATION)
-    if wrong is not None:
+    made = Invitation(
+        name=name,
+        n=facts.n,
+        records=facts.rows,
+        epsilon=epsilon,
+        key=f"09{'00' * 31}",
+        k=facts.k,
+        classes=manifest.classes,
+        features=Recipe(
+            backbone=manifest.backbone,
+            dim=manifest.dim,
+            dtype=manifest.dtype,
+            preparation=manifest.identity.preparation,
+        ),
+    )
+    try:
+        decoded(json.loads(made.data), Invitation)
+    except Fault as fault:
         raise UserError(
-            f"'{wrong}' of this invitation makes no sense.",
+            f"'{fault.place}' of this invitation makes no sense.",
             f"{parameter('name')} has small letters, digits and dashes; {parameter('epsilon')} lies in "
             f"{LEAST_EPSILON:g} to {LARGEST_EPSILON:g}.",
-        )
+        ) from None
     # What is refused leaves no key.
     key = new_key(keys_of(features))
-    data = _bytes(values | {"key": key})
-    keep(keys_of(features) / f"{key}.json", data)
-    return data
+    made = structs.replace(made, key=key)
+    keep(keys_of(features) / f"{key}.json", made.data)
+    return made
 
 
 def offered(features: FeatureSet, key: str) -> Part | None:
     """What a site has said of itself in its invitation with that key; None if it has made none."""
     path = keys_of(features) / f"{key}.json"
-    return _part(_read(path, _INVITATION, "an invitation")) if path.exists() else None
+    return _part(_read(path, Invitation, "an invitation")) if path.exists() else None
 
 
-def _part(invited: Mapping[str, Any]) -> Part:
-    return Part(**{name: invited[name] for name in _PART})
+def _part(invited: Invitation) -> Part:
+    return Part(**{name: getattr(invited, name) for name in Part.__struct_fields__})
 
 
 def keys_of(features: FeatureSet) -> Path:
@@ -367,9 +366,10 @@ def agreed(
     public class vectors, see `training.public_start`. UserError: the sites do not fit together, or the method is none
     of `FEDERATED`.
     """
-    found = [_read(path, _INVITATION, "an invitation") for path in invitations]
-    names = [each["name"] for each in found]
-    if len(found) < 2 or min(len(set(names)), len({point(each["key"]) for each in found})) < len(names):
+    found = [_read(path, Invitation, "an invitation") for path in invitations]
+    names = [each.name for each in found]
+    keys = {point(each.key) for each in found}
+    if len(found) < 2 or None in keys or min(len(set(names)), len(keys)) < len(names):
         raise UserError(
             "A federation needs two sites, each with a name and a key of its own.",
             "Give an invitation of each. Each invitation makes a key.",
@@ -383,19 +383,19 @@ def agreed(
         )
     colluding = others if colluding is None else colluding
     for what, of in (
-        ("epsilon", lambda one: one["epsilon"] if colluding < others else None),
-        ("labels per record", lambda one: one["k"]),
-        ("unit", lambda one: one["records"] is None),
-        ("backbone", lambda one: fingerprint_of(classes=(), **one["features"])),
+        ("epsilon", lambda one: one.epsilon if colluding < others else None),
+        ("labels per record", lambda one: one.k),
+        ("unit", lambda one: one.records is None),
+        ("backbone", lambda one: one.features.fingerprint(())),
     ):
-        other = next((each["name"] for each in found if of(each) != of(first)), None)
+        other = next((each.name for each in found if of(each) != of(first)), None)
         if other is not None:
             raise conflict(
-                f"'{other}' has another {what} than '{first['name']}'.",
+                f"'{other}' has another {what} than '{first.name}'.",
                 "All sites make their features in the same way, with the same backbone, and protect the same unit. "
                 "With masks, all spend the same epsilon.",
             )
-    method = (FEDERATED[0] if first["k"] == 1 else FEDERATED[1]) if method == "auto" else method
+    method = (FEDERATED[0] if first.k == 1 else FEDERATED[1]) if method == "auto" else method
     if method not in FEDERATED:
         raise unsupported(f"A federation cannot train {method}.", f"Choose {', '.join(FEDERATED)}.")
     given = METHODS[method].taken(options or {})
@@ -403,13 +403,13 @@ def agreed(
         id=new_id(),
         sites=tuple(_part(each) for each in found),
         method=method,
-        options={name: list(value) if isinstance(value, tuple) else value for name, value in given.items()},
-        classes=tuple(dict.fromkeys(name for each in found for name in each["classes"])),
-        k=first["k"],
-        features=first["features"],
+        options=given,
+        classes=tuple(dict.fromkeys(name for each in found for name in each.classes)),
+        k=first.k,
+        features=first.features,
         adjacency=adjacency,
         colluding=colluding,
-        delta=min(default_delta(each["n"]) for each in found) if delta is None else delta,
+        delta=min(default_delta(each.n) for each in found) if delta is None else delta,
     )
     try:
         solver = made.solver
@@ -417,15 +417,14 @@ def agreed(
         raise UserError(f"There is no such plan: {error}.", "Ask for other invitations.", code="bad-value") from error
     if start is not None:
         check_start(solver)
-        made = replace(made, start=vectors_for(made.classes, made.features["dim"], start).origin)
+        origin = vectors_for(made.classes, made.features.dim, start).origin
+        made = structs.replace(made, start=decoded(origin, Start))
     return made
 
 
-def _read(path: Path, check: Check, what: str) -> dict[str, Any]:
+Kind = TypeVar("Kind", bound=Record)
+
+
+def _read(path: Path, kind: type[Kind], what: str) -> Kind:
     with readable(path, what, AGAIN):
-        raw = json_in(path)
-        wrong = fault(raw, check)
-        if wrong is not None:
-            known = raw["format"] if isinstance(raw, dict) and "format" in raw else what
-            raise ValueError(f"'{wrong[:80]}' in it makes no sense for '{str(known)[:80]}'")
-        return dict(raw)
+        return decoded(json_in(path), kind)

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from dpfc_cli import rounding
+from dpfc_cli import outputs, rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON, feature_set, with_sets
+from dpfc_cli.cli.typed import feature_set, with_sets
 from dpfc_cli.errors import conflict, counted, parameter
 from dpfc_cli.extensions.planning.request import Forecasting
 from dpfc_cli.folders import features_folder
@@ -15,6 +15,7 @@ from dpfc_cli.show.document import Rows, Table, page
 
 if TYPE_CHECKING:
     from dpfc_cli.extensions.planning.forecast import Forecast, Outlook
+    from dpfc_cli.report.picture import Picture
 
 
 @command(
@@ -27,14 +28,13 @@ def forecast(
     plot: Annotated[
         Path | None, Option("Draw accuracy against ε: .svg, .png or .pdf. It needs ‹on›.", metavar="FILE")
     ] = None,
-    as_json: Annotated[bool, JSON] = False,
     **asked: Any,
 ) -> None:
     """Say which accuracy to expect at which ε, and what each ε means. Nothing is charged.
 
     No private record is read: facts are stated, or stand in the manifest of --features. With --on, whole private
     trainings run on public records with the noise that the private training will have. They are kept beside that set,
-    so the same command goes on where it was stopped.
+    so the same command resumes where it was stopped.
     """
     from dpfc_cli.extensions.planning import forecast as forecasts
     from dpfc_cli.features.lookup import finished
@@ -43,25 +43,19 @@ def forecast(
     stated = ("features", "records", "persons", "classes", "model", "dimensions")
     if all(asked[name] is None for name in stated) and finished(features_folder()):
         asked["features"] = feature_set(None)
-    if plot is not None:
-        from dpfc_cli.figures import canvas
-
-        if asked["on"] is None:
-            raise conflict(
-                f"{parameter('plot')} needs {parameter('on')}: without public records no accuracy is expected.",
-                "Name a public feature set of the same backbone.",
-            )
-        canvas.check(plot)
+    if plot is not None and asked["on"] is None:
+        raise conflict(
+            f"{parameter('plot')} needs {parameter('on')}: without public records no accuracy is expected.",
+            "Name a public feature set of the same backbone.",
+        )
+    draw = None if plot is None else outputs.writer("picture", plot, "plot")
     found = forecasts.forecast(**asked)
     for text in found.warnings:
         display.warn(text)
-    if as_json:
-        display.as_json(found.to_json())
-    else:
-        _show(found)
-    if plot is not None:
+    _show(found)
+    if plot is not None and draw is not None:
         # Last: the figures took long, and a place for the plot can fail.
-        _draw(found, plot)
+        outputs.replace(plot, draw(_picture(found)), named="plot")
         display.say(f"Figure: {plot}")
 
 
@@ -75,7 +69,7 @@ def _show(found: "Forecast") -> None:
     columns += [] if found.cap is None else [f"fit under {found.cap:g}"]
     columns += [] if found.records_per_person is None else [f"of {counted(found.records_per_person, 'record')}"]
     table = Table(columns, [_row(found, each) for each in found.outlooks], left=0)
-    display.show(page(found.about, table, Rows(_said(found), title="What the figures say")))
+    display.show(page(found.about, table, Rows(_said(found), title="What the figures say"), values=found.to_json()))
 
 
 def _row(found: "Forecast", each: "Outlook") -> list[str]:
@@ -136,13 +130,13 @@ def _noiseless(found: "Forecast") -> str:
     return "without noise" if stand_in.noiseless >= best else "without noise (it fits so few records too closely)"
 
 
-def _draw(found: "Forecast", path: Path) -> None:
-    from dpfc_cli.figures import accuracy, canvas
+def _picture(found: "Forecast") -> "Picture":
+    from dpfc_cli.report.picture import Curves, Level, Picture, Series
 
     stand_in = found.stand_in
     assert stand_in is not None
     points: Any = [each for each in found.outlooks if each.interval is not None]
-    series = accuracy.Series(
+    series = Series(
         f"expected, by trainings on {stand_in.name}",
         [each.epsilon for each in points],
         [each.accuracy for each in points],
@@ -152,8 +146,8 @@ def _draw(found: "Forecast", path: Path) -> None:
         dashed=True,
     )
     noiseless = stand_in.noiseless
-    levels = [] if noiseless is None else [accuracy.Level(f"{_noiseless(found)}, on {stand_in.name}", noiseless)]
+    levels = [] if noiseless is None else [Level(f"{_noiseless(found)}, on {stand_in.name}", noiseless)]
     facts = found.facts
     title = f"Forecast for {counted(facts.n, facts.unit)} of {counted(facts.m, 'class')}, {found.method}"
     measure = "top-1 accuracy" if facts.k == 1 else "mean average precision"
-    canvas.draw(accuracy.panel([series], levels, measure=measure), title=title).save(path)
+    return Picture(title, Curves([series], levels, measure))

@@ -26,16 +26,16 @@ from dpfc_cli.errors import UserError, conflict, counted, parameter, quoted
 from dpfc_cli.extensions.planning.request import MOST, Forecasting
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.caps import allowed
-from dpfc_cli.ledger.facts import Cap, Unit
+from dpfc_cli.ledger.facts import Cap
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.methods import FEDERATED, method_named
 from dpfc_cli.options import Option, takes
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.records.statement import meaning
 from dpfc_cli.show.document import Told
 from dpfc_cli.sources.classes import class_names
 from dpfc_cli.training.calibrate import FITTED, HIDES, POOR, Calibrated, calibrate, kept, warnings_of_width
 from dpfc_cli.training.request import SPLIT, Privacy, facts_of
-from dpfc_cli.trust.statement import meaning
 
 if TYPE_CHECKING:
     from dpfc_cli.extensions.planning.stand_in import StandIn
@@ -156,8 +156,7 @@ def forecast(wanted: Forecasting) -> Forecast:
     first = claims[0].worth
     room = None
     if cap is not None:
-        unit: Unit = "person" if facts.unit == "person" else "record"
-        limit = Cap(by="-", population=None, unit=unit, epsilon=cap, delta=first.delta)
+        limit = Cap(by="-", population=None, unit=facts.unit, epsilon=cap, delta=first.delta)
         room = min([allowed(limit), *_left(features, limit)])
     said = warnings_of_width(facts.d)
     standing: StandIn | None = None
@@ -226,7 +225,7 @@ def _outlook(
     guarantee = calibrated.worth
     groups = () if records_per_person is None else (records_per_person,)
     # As a statement would say it of the head.
-    means = meaning({"claim": "private", **asdict(guarantee), "plan": calibrated.releases}, groups)
+    means = meaning(calibrated.stated, groups)
     assert means is not None
     fitting = None if room is None else 0 if calibrated.plan.sampled else math.floor(room / guarantee.mu**2)
     return Outlook(

@@ -1,22 +1,24 @@
 """What a report on a head says, in which order, and to whom."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import conflict, counted, parameter, printable
 from dpfc_cli.extensions.publish import holder
+from dpfc_cli.extensions.publish.figures import released_in
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.signature import Signed
 from dpfc_cli.privacy.chain import Centre, Clip, Step
 from dpfc_cli.progress import Progress
-from dpfc_cli.report.evaluated import released, released_in
+from dpfc_cli.records import findings as cards
+from dpfc_cli.records import statement
+from dpfc_cli.records.card import Card, Grouped
+from dpfc_cli.records.figures import Figures
+from dpfc_cli.records.findings import Finding
+from dpfc_cli.report.evaluated import released
 from dpfc_cli.show.document import Block, Code, Document, Points, Rows, Section, Table, Words
-from dpfc_cli.sources.groups import By
-from dpfc_cli.trust import card as cards
-from dpfc_cli.trust import statement
-from dpfc_cli.trust.card import Finding
 from dpfc_cli.verification import of_signature
 from dpfc_cli.version import __version__
 
@@ -73,7 +75,7 @@ def document(
     evaluated = Section("How good it is", [Words(_NOT_EVALUATED)]) if own is None else own.evaluated
     if figures is not None:
         findings.append(_COMPARED if own is not None else _NOT_COMPARED)
-        evaluated = Section("How good it is", _evaluated(figures, card["features"]["split"], own is not None))
+        evaluated = Section("How good it is", _evaluated(figures, card.features.split, own is not None))
     claim, *more, limits = said.sections
     sections = [
         Section("In short", [*claim.blocks, Rows(_short(head, own, signed))], internal=own is not None),
@@ -102,34 +104,34 @@ _NOT_EVALUATED = (
 )
 
 
-def _notice(card: Mapping[str, Any]) -> str:
+def _notice(card: Card) -> str:
     said = (
         "For whoever gets the head. This report was made from the head's file. It says nothing about the training "
         "records that the head itself does not say."
     )
-    if card["claim"] == "private":
+    if card.private:
         return said
     return f"{said} But this head has no guarantee: keep it as you keep the records that it was trained on."
 
 
 def _short(head: Head, own: "holder.Holder | None", signed: Signed | None) -> list[tuple[str, str]]:
     card = head.card
-    unit = "persons" if card["unit"] == "person" else "records"
+    unit = "persons" if card.unit == "person" else "records"
     made_of = f"a linear classifier of {counted(len(head.classes), 'class')} on features of {_backbone(card)}"
     return [
         *_strength(card),
         ("signed by", signed.by if signed else "not checked"),
         *([("ledger", "not compared with a ledger: 'dpfc verify' does")] if own is None else own.short),
-        ("trained on", f"{card['facts']['n']:,} {unit} of '{card['features']['name']}'"),
+        ("trained on", f"{card.facts.n:,} {unit} of '{card.features.name}'"),
         ("what it is", made_of),
     ]
 
 
-def _strength(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _strength(card: Card) -> list[tuple[str, str]]:
     """What published practice says of ε; nothing where there is no guarantee."""
-    if card["claim"] != "private":
+    if not card.private:
         return []
-    epsilon = card["epsilon"]
+    epsilon = card.guarantee.epsilon
     called = "strong" if epsilon <= STRONG else "reasonable" if epsilon <= REASONABLE else "weak"
     return [
         (
@@ -143,15 +145,15 @@ def _strength(card: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _trained_on(head: Head) -> list[tuple[str, str]]:
     card = head.card
-    features = card["features"]
+    features = card.features
     named = ", ".join(f"'{name}'" for name in head.classes[:MOST_NAMED])
     more = len(head.classes) - MOST_NAMED
-    rows = [("feature set", f"'{features['name']}', its {features['split']} split; dimensions: {head.dim:,}")]
-    if features.get("hold_out"):
-        held = "persons" if card["unit"] == "person" else "training pictures"
-        rows.append(("test split", f"{features['hold_out']:g} of the {held} were held out"))
-    if "grouped_by" in features:
-        rows.append(("persons", f"the person of each record was found by {_found_by(**features['grouped_by'])}"))
+    rows = [("feature set", f"'{features.name}', its {features.split} split; dimensions: {head.dim:,}")]
+    if features.hold_out:
+        held = "persons" if card.unit == "person" else "training pictures"
+        rows.append(("test split", f"{features.hold_out:g} of the {held} were held out"))
+    if features.grouped_by is not None:
+        rows.append(("persons", f"the person of each record was found by {_found_by(features.grouped_by)}"))
     return [
         *rows,
         ("what is done to a feature vector first", ", then ".join(map(_step, head.chain)) or "nothing"),
@@ -159,13 +161,13 @@ def _trained_on(head: Head) -> list[tuple[str, str]]:
     ]
 
 
-def _found_by(by: By, level: int = 0, column: str | None = None) -> str:
+def _found_by(rule: Grouped) -> str:
     """How persons were found, as the manifest of a set says it."""
-    if by == "folder":
-        return "the folder in that of its class" if level == 1 else f"the first {level} folders in that of its class"
-    if by == "name":
+    if rule.by == "folder":
+        return f"{'the folder' if rule.level == 1 else f'the first {rule.level or 0} folders'} in that of its class"
+    if rule.by == "name":
         return "a part of its name"
-    return ("a column" if column is None else f"the column '{column}'") + (" of a table" if by == "table" else "")
+    return ("a column" if rule.column is None else f"the column '{rule.column}'") + " of a table" * (rule.by == "table")
 
 
 def _step(step: Step) -> str:
@@ -174,8 +176,8 @@ def _step(step: Step) -> str:
     return "a mean is subtracted (centre)" if isinstance(step, Centre) else "it is multiplied by a matrix (linear)"
 
 
-def _backbone(card: Mapping[str, Any]) -> str:
-    name = card["features"]["backbone"].get("name")
+def _backbone(card: Card) -> str:
+    name = card.features.backbone.get("name")
     return f"'{name}'" if isinstance(name, str) else "an unknown backbone"
 
 
@@ -189,15 +191,15 @@ def _flat(value: Any, name: str = "") -> list[str]:
     return [] if value is None else [f"{name.replace('_', ' ')}: {value}"]
 
 
-def _evaluated(figures: Mapping[str, Any], trained_on: str, compared: bool) -> list[Block]:
+def _evaluated(figures: Figures, trained_on: str, compared: bool) -> list[Block]:
     """What is said of released figures. trained_on: the split of the training. compared: with the ledger."""
     words = "These figures were released with noise, as the ledger has them."
     if not compared:
         words = "The file of these figures says that they were released with noise. Not compared with a ledger."
     words += " The intervals are for the choice of the records and the noise."
-    on = f"the {figures['split']} split of '{figures['features']}'"
+    on = f"the {figures.split} split of '{figures.features}'"
     found: list[Block] = [Words(words), *released(figures, [("scored on", on)])]
-    if figures["split"] == trained_on:
+    if figures.split == trained_on:
         said = "The head was trained on a split of this name. These figures say how well it fits."
         found.insert(1, Words(said, strong=True))
     return found
@@ -220,33 +222,31 @@ def _checked(findings: Sequence[Finding], unproved: Sequence[str]) -> list[Block
     return [table, Words("Nothing contradicts. What the files cannot prove:"), Points(unproved)]
 
 
-def _digests(card: Mapping[str, Any], own: "holder.Holder | None") -> list[tuple[str, str]]:
-    features = card["features"]
-    rows = [("backbone", "; ".join(_flat(features["backbone"])) or "unknown")]
-    rows += [("recipe of the features", features["fingerprint"]), ("report written by", f"dpfc {__version__}")]
-    weights = features["backbone"].get("weights")
+def _digests(card: Card, own: "holder.Holder | None") -> list[tuple[str, str]]:
+    features = card.features
+    rows = [("backbone", "; ".join(_flat(features.backbone)) or "unknown")]
+    rows += [("recipe of the features", features.fingerprint), ("report written by", f"dpfc {__version__}")]
+    weights = features.backbone.get("weights")
     if isinstance(weights, dict) and isinstance(weights.get("sha256"), str):
         rows.append(("weights of the backbone", weights["sha256"]))
-    if "public_head" in card:
-        rows.append(("start", card["public_head"]["sha256"]))
+    if card.public_head is not None:
+        rows.append(("start", card.public_head.sha256))
     return rows if own is None else [*rows, *own.digests]
 
 
-def _header(
-    card: Mapping[str, Any], name: str, license: str | None, figures: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    weights = card["features"]["backbone"].get("weights")
-    tags = ["dpfc", "differential-privacy" if card["claim"] == "private" else "no-privacy-guarantee"]
+def _header(card: Card, name: str, license: str | None, figures: Figures | None) -> dict[str, Any]:
+    weights = card.features.backbone.get("weights")
+    tags = ["dpfc", "differential-privacy" if card.private else "no-privacy-guarantee"]
     found: dict[str, Any] = {"library_name": "dpfc", "tags": tags} | ({} if license is None else {"license": license})
     if _backbone(card) != "'imported'":
         # Imported features may be of texts.
         found["pipeline_tag"] = "image-classification"
     if isinstance(weights, dict) and (base := _repository(weights.get("id"))):
         found["base_model"] = base
-    if figures is not None and figures["top1"] is not None:
+    if figures is not None and figures.top1 is not None:
         task = {"type": "image-classification"}
-        metric = {"type": "accuracy", "value": figures["top1"], "name": "top-1 accuracy, released with noise"}
-        data = {"type": figures["features"], "name": figures["features"], "split": figures["split"]}
+        metric = {"type": "accuracy", "value": figures.top1, "name": "top-1 accuracy, released with noise"}
+        data = {"type": figures.features, "name": figures.features, "split": figures.split}
         found["model-index"] = [{"name": name, "results": [{"task": task, "dataset": data, "metrics": [metric]}]}]
     return found
 

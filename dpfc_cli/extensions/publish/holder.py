@@ -1,13 +1,12 @@
 """What only the holder of the records may read: the ledger, the caps, and exact figures on the test split."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from dpfc_cli.errors import missing, parameter
 from dpfc_cli.evaluation.evaluate import evaluate
 from dpfc_cli.evaluation.exact import Evaluation
+from dpfc_cli.extensions.publish.figures import check_charged
 from dpfc_cli.features.lookup import open_features, set_at
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -17,12 +16,13 @@ from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.progress import Progress
+from dpfc_cli.records.figures import Figures
+from dpfc_cli.records.findings import Finding, refused
 from dpfc_cli.report import account as accounts
 from dpfc_cli.report import evaluated
 from dpfc_cli.rounding import with_interval
 from dpfc_cli.show.document import Block, Section, Words
 from dpfc_cli.training.card import without_charge
-from dpfc_cli.trust.card import Finding, refused
 from dpfc_cli.verification import verify
 
 NOTICE = (
@@ -49,14 +49,14 @@ def of(
     head: Head,
     given: str | Path | None,
     ledger: str | Path | None,
-    figures: Mapping[str, Any] | None,
+    figures: Figures | None,
     progress: Progress | None = None,
 ) -> Holder:
     """What the files of the holder say about a head. given, ledger: its feature set and its ledger, if named. figures:
     released ones; the set is not evaluated then. UserError: there is no ledger, or it contradicts the head or the
     figures.
     """
-    features = set_at(head.card["features"]["name"]) if given is None else open_features(given)
+    features = set_at(head.card.features.name) if given is None else open_features(given)
     if ledger is None and given is not None and features is not None:
         ledger = ledger_path(features.folder)
     checked = verify(head.file, ledger=ledger)
@@ -70,10 +70,11 @@ def of(
         )
     book = read(account.ledger)
     if figures is not None:
-        evaluated.check_charged(figures, book)
-    charge = book.known.get(head.card["ledger"]["charge"])
+        check_charged(figures, book)
+    assert head.card.ledger is not None
+    charge = book.known.get(head.card.ledger.charge)
     assert isinstance(charge, Charge)
-    delta = head.card["delta"] or default_delta(head.card["facts"]["n"])
+    delta = head.card.delta or default_delta(head.card.facts.n)
     found = None
     if figures is None and features is not None and SPLIT in features.splits:
         found = evaluate(head, features, SPLIT, progress=progress)

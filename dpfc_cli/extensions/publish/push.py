@@ -73,7 +73,7 @@ def push(wanted: Pushing) -> Pushed:
         )
     path = located(wanted.head)
     loaded = vouched(path)
-    name = STEM + SUFFIXES[loaded.card["claim"]]
+    name = STEM + SUFFIXES[loaded.card.claim]
     place = f"{PREFIX}{found[1]}/{name}"
     figures = None if wanted.evaluation is None else Path(wanted.evaluation)
     with copied(path) as copy:

@@ -39,6 +39,7 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account
 from dpfc_cli.options import Option, refuse_unknown
 from dpfc_cli.privacy.accounting import default_delta
+from dpfc_cli.records.statement import SEEDED
 from dpfc_cli.show.document import Values
 from dpfc_cli.sources.classes import MOST_ASSERTED, class_names, composed, stated
 from dpfc_cli.sources.groups import GROUPS, NO_PERSON, Keys, keys_in, keys_of
@@ -47,7 +48,6 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request, Training
 from dpfc_cli.training.run import Trained
 from dpfc_cli.training.train import finish, plan
-from dpfc_cli.trust.statement import SEEDED
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -385,14 +385,14 @@ def _persons(groups: np.ndarray, n: int) -> Keys:
 def _privacy(trained: Trained) -> Values:
     card, spent = trained.head.card, trained.spent
     claimed = trained.charged.checked.calibrated.claimed
-    found = Values(claim=card["claim"], unit=card["unit"], adjacency=card["adjacency"])
+    found = Values(claim=card.claim, unit=card.unit, adjacency=card.adjacency)
     found |= {name: getattr(claimed, name, None) for name in ("epsilon", "delta", "mu")}
     found |= {
         "spent": None if claimed is None else spent.epsilon(claimed.delta),
         "spent_unit": spent.unit,
         "charges": len(spent.charges),
         "unprotected": spent.unprotected,
-        "classes": card["facts"]["origin"],
+        "classes": card.facts.origin,
         "ledger": str(spent.ledger),
     }
     return found

@@ -32,7 +32,7 @@ from dpfc_cli.extensions.starts.request import ClassVectors
 from dpfc_cli.extensions.starts.wordnet import DATA, INDEX, WordNet
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
-from dpfc_cli.heads.head import Head, ordered
+from dpfc_cli.heads.head import Scorer, ordered
 from dpfc_cli.methods.whitened import unit_chain
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress
@@ -307,8 +307,17 @@ def _scored(
     on.verify(split)
     mean = mean_of(on, split, (lambda *far: progress("Reading the records", *far)) if progress else None)
     chain = unit_chain(mean, float(mean @ mean))
-    head = Head(chain=chain, weight=weight, bias=np.zeros(len(on.classes)), card={"classes": list(on.classes)})
+    head = _Named(chain=chain, weight=weight, bias=np.zeros(len(on.classes)), names=on.classes)
     return figures((head,), on, split, split == SPLIT, progress)[0][0]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class _Named(Scorer):
+    names: tuple[str, ...]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.names
 
 
 def _refuse(on: FeatureSet, differ: list[str]) -> None:

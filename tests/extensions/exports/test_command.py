@@ -73,7 +73,7 @@ def test_the_page_on_exports_says_what_happens(
     assert "dpfc_head_torch" in torch
     exec(numpy, values)
     assert (values["card"], [each["step"] for each in values["steps"]]) == (  # type: ignore[attr-defined]
-        found.card,
+        json.loads(found.card.json),
         ["clip", "centre", "clip"],
     )
 

@@ -42,7 +42,7 @@ def agreed(
 ) -> Federation:
     """The plan of these sets, written and read. others: the ε of sites that have another one."""
     for name, each in sets.items():
-        Path(f"{name}.json").write_bytes(plans.invitation(each, name, (others or {}).get(name, epsilon)))
+        Path(f"{name}.json").write_bytes(plans.invitation(each, name, (others or {}).get(name, epsilon)).data)
     made = plans.agreed([Path(f"{name}.json") for name in sets], **given)
     Path("plan.json").write_bytes(made.data)
     return plans.load(Path("plan.json"))

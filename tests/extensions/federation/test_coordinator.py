@@ -3,7 +3,6 @@
 import itertools
 import socket
 import threading
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ from bench.federation import local, plan_of
 from dpfc_cli.errors import UserError
 from dpfc_cli.extensions.federation import coordinator, messages
 from dpfc_cli.extensions.federation import plan as plans
+from dpfc_cli.extensions.federation.card import COMPUTED
 from dpfc_cli.extensions.federation.coordinator import Remote, Sums
 from dpfc_cli.extensions.federation.messages import SHORT
 from dpfc_cli.heads.head import Head
@@ -27,10 +27,9 @@ from dpfc_cli.privacy.curator import NonPrivate, Unprotected
 from dpfc_cli.privacy.parts import framed, unframed
 from dpfc_cli.privacy.queries import Gram, Mean
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.trust.claims import COMPUTED
 from dpfc_cli.verification import verify
 from tests.extensions.federation.sites import CLASSES, JOINT, NAMES, Serving, X, Y, agreed, made_set, trained
-from tests.support import LOST, curator, refuses, stream_of
+from tests.support import LOST, curator, refuses, replace, stream_of
 from tests.training.requests import charges, states
 from tests.training.stopped import Listener
 
@@ -101,18 +100,18 @@ def test_sites_train_one_head_over_sockets(method: str, persons: bool, monkeypat
         own = Head.load(ended[name].path)
         assert np.array_equal(own.weight, joint.weight)
         assert np.array_equal(own.bias, joint.bias)
-        assert own.card["federation"] == joint.card["federation"] | {"site": name}
-        assert own.card["options"] == joint.card["options"]
+        assert own.card.parts["federation"] == replace(joint.card.parts["federation"], site=name)
+        assert own.card.options == joint.card.options
         # The set is beside the ledger.
         found = verify(ended[name].path, ledger=Path(name, "ledger.sqlite"))
         assert [each.what for each in found.findings if each.result != "ok"] == ["signature"]
         assert COMPUTED in found.unproved
-        assert [each.mu for each in charges(sets[name])] == [own.card["mu"]]
+        assert [each.mu for each in charges(sets[name])] == [own.card.mu]
         assert not list(Path(name, "ledger.answers").iterdir())
     assert not verify(JOINT).contradictions
-    assert joint.card["epsilon"] == pytest.approx(20.0, rel=1e-6)
+    assert joint.card.epsilon == pytest.approx(20.0, rel=1e-6)
     # No ledger has it, and none is made up.
-    assert "ledger" not in joint.card
+    assert joint.card.ledger is None
     assert np.mean([found == CLASSES[y] for found, y in zip(joint.predict(X), Y, strict=True)]) > 0.9
 
 
@@ -124,12 +123,15 @@ def test_a_plan_may_have_a_public_start_that_the_coordinator_alone_reads() -> No
         agreed(sets, method="dp-fc", start="start.npz")
     plain, plan = agreed(sets, epsilon=0.5), agreed(sets, epsilon=0.5, start="start.npz")
     assert plan.start is not None
-    assert plan.start["without"] == ["c"]
+    assert plan.start.without == ("c",)
     for wrong, start in ((plan, None), (plan, "other.npy"), (plain, "start.npz")):
         with refuses("conflict", parameter="public_head"):
             coordinator.run(wrong, Path(), JOINT, Observer(), 0.0, start)
-    others: list[dict[str, Any]] = [{"classes": 30}, {"without": ["d"]}, {"without": ["c", "c"], "classes": 1}]
-    for changed in (replace(plan, method="dp-fc"), *(replace(plan, start={**plan.start, **each}) for each in others)):
+    others: list[dict[str, Any]] = [{"classes": 30}, {"without": ("d",)}, {"without": ("c", "c"), "classes": 1}]
+    for changed in (
+        replace(plan, method="dp-fc"),
+        *(replace(plan, start=replace(plan.start, **each)) for each in others),
+    ):
         Path("changed.json").write_bytes(changed.data)
         with pytest.raises(UserError):
             plans.load(Path("changed.json"))
@@ -137,7 +139,7 @@ def test_a_plan_may_have_a_public_start_that_the_coordinator_alone_reads() -> No
     joint = trained(plan, "start.npz")
     ended = serving.heads()
     for head in (joint, Head.load(ended["north"].path)):
-        assert head.card["public_head"].items() >= plan.start.items()
+        assert replace(head.card.public_head, trusted=None, doubted=None) == plan.start
     assert not verify(ended["north"].path, ledger=Path("north", "ledger.sqlite")).contradictions
     with refuses("conflict", match="is a head", parameter="public_head"):
         agreed(sets, start=JOINT)

@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,10 @@ from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.parts import encoded
 from dpfc_cli.privacy.queries import Gram, Mean, Query
-from dpfc_cli.trust.claims import masked_epsilon
 from dpfc_cli.verification import verify
 from tests.extensions.federation.sites import CLASSES, JOINT, PARTS, Serving, X, Y, agreed, made_set, said, say, trained
 from tests.support import plan_of as releases
-from tests.support import refuses, stream_of
+from tests.support import refuses, replace, stream_of
 from tests.training.requests import charges
 
 IDS = [bytes([i]) * 16 for i in range(5)]
@@ -246,7 +244,7 @@ def test_sites_with_masks_train_one_head_over_sockets(method: str, monkeypatch: 
         assert not verify(ended[name].path, ledger=Path(name, "ledger.sqlite")).contradictions
         assert [each.epsilon for each in charges(sets[name])] == [20.0]
         assert "1 of the 2 other sites" in own.statement()["trust some"]
-        assert masked_epsilon(own.card) < 16
+        assert own.card.parts["federation"].masked(own.card.guarantee) < 16
         assert [each.suffix for each in Path(name, "ledger.federation").iterdir()] == [".json"]
     # One that was killed before its key was gone.
     key = Path("north", "ledger.federation", f"{plan.part('north').key}.key")

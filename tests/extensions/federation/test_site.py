@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +30,7 @@ from dpfc_cli.privacy.queries import ClassSums, Gradient, Gram, Mean
 from dpfc_cli.training import calibrate, run
 from dpfc_cli.training.observer import Observer
 from tests.extensions.federation.sites import JOINT, NAMES, PARTS, Serving, agreed, made_set, said, say, trained, word
-from tests.support import LOST, drawn_sigmas, other_source, refuses
+from tests.support import LOST, drawn_sigmas, other_source, refuses, replace
 from tests.training.requests import charges, states
 from tests.training.stopped import Killed, Listener, train
 
@@ -283,7 +282,7 @@ def test_other_features_or_another_name_are_refused(sets: dict[str, FeatureSet])
         site_of(replace(plan, k=2), "north", sets["north"])
     with refuses("missing"):
         site_of(plan, "west", sets["north"])
-    strange = replace(plan, features={**plan.features, "backbone": {"name": "another"}})
+    strange = replace(plan, features=replace(plan.features, backbone={"name": "another"}))
     with refuses("conflict", match="recipe"):
         site_of(strange, "north", sets["north"])
     few = replace(plan, classes=("a", "b", "d"))

@@ -63,11 +63,11 @@ def test_without_a_word_about_the_records_it_is_of_the_newest_set(dpfc: Dpfc, ar
 
 
 def test_a_stand_in_gives_an_accuracy_its_interval_and_what_it_is_worth(
-    dpfc: Dpfc, features: Path, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dpfc: Dpfc, features: Path, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slides: None
 ) -> None:
     before = trace(tmp_path)
     line = ("forecast", "--features", "blobs", "--on", known, "--epsilon", "0.1,8", "--records-per-person", "5")
-    shown = dpfc(*line, "--plot", "plot.svg", ends=0)
+    shown = dpfc(*line, "--plot", "plot.txt", ends=0)
     _, header, _, high = shown.stdout.splitlines()[:4]
     assert header.split()[:3] == ["epsilon", "accuracy", "95"]
     assert high.split()[-1] == "69.417"
@@ -81,20 +81,20 @@ def test_a_stand_in_gives_an_accuracy_its_interval_and_what_it_is_worth(
     poor = dpfc("forecast", "--records", "30", "--classes", "3", "--on", known, "--epsilon", "0.1")
     assert HIDES not in poor.output
     assert " 300 records" in shown.stdout
-    assert "<svg" in Path("plot.svg").read_text("utf-8")
+    assert "expected, by trainings on known" in Path("plot.txt").read_text("utf-8")
     # A plot that cannot be written takes nothing else away.
     with monkeypatch.context() as patch:
         patch.setattr(files, "replace", full)
-        failed = dpfc(*line, "--plot", "plot.svg")
+        failed = dpfc(*line, "--plot", "plot.txt")
     assert (failed.exit_code, failed.stdout) == (7, shown.stdout)
-    assert "plot.svg" in failed.stderr
+    assert "plot.txt" in failed.stderr
     monkeypatch.setattr(display, "out", Console(width=80, force_terminal=True, highlight=False, color_system=None))
     lines = dpfc(*line, "--cap", "3").stdout.splitlines()
     assert max(map(len, lines)) <= 80
     # It is a table: a line for each ε.
     assert [each.split()[0] for each in lines if each.endswith(("0.5787", "69.417"))] == ["0.1", "8"]
     # The scores of the trials are kept beside the public set. Nothing else is new, and nothing is changed.
-    new = {str(tmp_path / "plot.svg"), str(tmp_path / "features/known.tuning.jsonl")}
+    new = {str(tmp_path / "plot.txt"), str(tmp_path / "features/known.tuning.jsonl")}
     after = trace(tmp_path)
     assert set(after) - set(before) == new
     assert {path: after[path] for path in before} == before

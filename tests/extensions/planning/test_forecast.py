@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,14 @@ from dpfc_cli.options import MethodName
 from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.records import statement
 from dpfc_cli.training import check, public, tuning
 from dpfc_cli.training.calibrate import HIDES, POOR, calibrate, kept, warnings_of
 from dpfc_cli.training.card import charge_of_training
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
-from dpfc_cli.trust import statement
-from tests.support import blobs, feature_set, refuses
+from tests.support import blobs, feature_set, refuses, replace
+from tests.training import test_public as public_sets
 
 QUICK: dict[str, Any] = {"method": "dp-fc", "steps": 3}
 
@@ -42,7 +42,9 @@ FACTS: dict[str, Any] = {"records": 100, "classes": 3, "dimensions": 6}
 
 
 def test_a_forecast_for_sites_has_the_noise_of_their_plan() -> None:
-    (alone,) = forecast(records=250, classes=3, dimensions=6, epsilons=[2.0]).outlooks
+    shown = forecast(records=250, classes=3, dimensions=6, epsilons=[2.0])
+    assert shown._repr_html_().count("<tr>") == len(shown.told())
+    (alone,) = shown.outlooks
     (joint,) = forecast(records=1000, classes=3, dimensions=6, epsilons=[2.0], sites=4).outlooks
     plan = plan_of([250] * 4, 6, 3, [2.0] * 4)
     solver = plan.solver
@@ -336,3 +338,13 @@ def test_numbers_of_numpy_become_plain_ones() -> None:
     found = facts(records=np.int64(9), persons=np.int32(5), classes=np.int64(3), dimensions=np.uint8(4))
     assert found == Facts(n=5, m=3, d=4, rows=9, unit="person")
     assert {type(found.n), type(found.m), type(found.d), type(found.rows)} == {int}
+
+
+def test_a_forecast_says_nothing_of_private_records_in_a_public_set(tmp_path: Path) -> None:
+    """It is shown to anyone."""
+    private = public_sets.made(tmp_path, "private", *blobs(300, 6, 3))
+    clean, mixed = (
+        [said.replace(each.name, "") for said in forecast(private, on=each, epsilons=[1.0], method="dp-ls").warnings]
+        for each in public_sets.mixtures(tmp_path)
+    )
+    assert clean == mixed

@@ -1,7 +1,6 @@
 """A stand-in: how many records a training on it has, how it is scored, and what is refused before the first one."""
 
 import errno
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from dpfc_cli.privacy.queries import Gram
 from dpfc_cli.training import tuning
 from dpfc_cli.training.tuning import Trials
 from tests.closed import failing
-from tests.support import CHAIN, calibrated_at, plan_of, refuses
+from tests.support import CHAIN, calibrated_at, plan_of, refuses, replace
 from tests.training.requests import FACTS, small
 
 

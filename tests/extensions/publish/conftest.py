@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import dpfc_cli as dpfc
+from dpfc_cli.structs import encoded
 from tests.heads.test_hub import hub as hub
 from tests.support import blobs, feature_set
 
@@ -50,7 +51,7 @@ def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
         dpfc.set_cap(features, 6.0, delta=1e-5, by="the board", note="section 4")
         second = dpfc.train(features, epsilon=2.0, method="dp-ls", out="heads/second.safetensors", by=WHO)
         found = dpfc.evaluate_privately(second.head, features, epsilon=2.0, by=WHO)
-        Path("released.json").write_text(json.dumps({"figures": found.figures, "sha256": found.sha256}))
+        Path("released.json").write_text(json.dumps({"figures": encoded(found.figures), "sha256": found.sha256}))
         given: dict[str, Any] = {"method": "dp-adam", "steps": 4, "sampling_rate": 0.3}
         sampled = dpfc.train(other, noise_multiplier=8.0, out="heads/sampled.safetensors", **given)
         plain = dpfc.train(other, non_private=True, method="dp-ls", out="heads/plain.nonprivate.safetensors")

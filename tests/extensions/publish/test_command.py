@@ -4,7 +4,12 @@ import hashlib
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Dpfc, each_is_refused
+from tests.cli.test_signature import HEAD, refused
+from tests.cli.test_signature import signed as signed_head  # noqa: F401
+from tests.signing import key_pair
 
 
 def test_a_report_says_for_whom_it_is_and_which_bytes_it_has(dpfc: Dpfc, features: Path) -> None:
@@ -23,36 +28,30 @@ def test_a_report_says_for_whom_it_is_and_which_bytes_it_has(dpfc: Dpfc, feature
         assert Path(name).exists()
 
 
-def test_every_command_takes_the_newest_private_head_if_none_is_named(dpfc: Dpfc, features: Path) -> None:
-    for out in ("older", "newer"):
-        made = ("train", "--again", "--epsilon", "2", "--method", "dp-ls", "--out", f"heads/{out}.safetensors")
-        assert dpfc(*made).exit_code == 0
-    for line in (
-        "evaluate",
-        "statement",
-        "verify",
-        "report --out r.md",
-        "export --to npz --out e.npz",
-        "predict blobs --out p.csv",
-    ):
-        assert "heads/newer.safetensors" in dpfc(*line.split(), ends=0).stderr
-    assert dpfc("predict", "heads/older.safetensors", "blobs", "--out", "q.csv").exit_code == 0
-    assert dpfc("predict").exit_code == 2
-
-
 def test_what_is_wrong_is_said_in_flags_and_nothing_is_written(dpfc: Dpfc, features: Path) -> None:
     assert dpfc("train", "--epsilon", "2", "--method", "dp-ls", "--out", "a.safetensors").exit_code == 0
-    assert dpfc("evaluate", "a.safetensors", "--json").exit_code == 0
-    Path("exact.json").write_text(dpfc("evaluate", "a.safetensors", "--json").stdout)
-    Path("other.json").write_text("{}")
     lines = {
         "--out r.txt": "bad-value out r.txt",
         "--out r.md --features blobs": "conflict features",
         "--out r.md --ledger features/ledger.sqlite": "conflict ledger",
         "--out r.md --internal --features none": "missing none",
         "--out r.md --internal --ledger none.sqlite": "missing ledger none.sqlite",
-        "--out r.md --evaluation exact.json": "private-records evaluation exact.json",
         "--out r.md --evaluation none.json": "missing evaluation none.json",
-        "--out r.md --evaluation other.json": "damaged evaluation other.json",
     }
     each_is_refused(dpfc, lines, "report", "a.safetensors")
+
+
+@pytest.mark.usefixtures("signed_head")
+def test_a_report_says_who_signed_or_that_it_was_not_checked(dpfc: Dpfc) -> None:
+    def by(*more: str) -> str:
+        Path("a.md").unlink(missing_ok=True)
+        assert dpfc("report", str(HEAD), "--out", "a.md", *more).exit_code == 0
+        (line,) = [line for line in Path("a.md").read_text().splitlines() if "| signed by |" in line]
+        return line
+
+    assert "own.pub" in by("--public-key", "own.pub")
+    assert "not" in by()
+    Path("a.md").unlink()
+    other = key_pair(Path(), "other")[1]
+    assert refused(dpfc, "report", str(HEAD), "--out", "a.md", "--public-key", str(other))
+    assert not Path("a.md").exists()

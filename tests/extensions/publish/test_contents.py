@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,7 +18,7 @@ from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
 import dpfc_cli as dpfc
-from dpfc_cli import errors, rounding
+from dpfc_cli import rounding
 from dpfc_cli.errors import printable
 from dpfc_cli.extensions.publish.contents import document
 from dpfc_cli.extensions.publish.html import html_of
@@ -27,12 +26,13 @@ from dpfc_cli.folders import LEDGER
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.records import statement
 from dpfc_cli.show.document import Document, Table
 from dpfc_cli.show.markdown import escaped, markdown
-from dpfc_cli.trust import statement
 from tests.extensions.publish.conftest import CLASSES, WHO, WHY, Ward
+from tests.hostile import with_card
 from tests.signing import key_pair, sign
-from tests.support import blobs, feature_set, refuses
+from tests.support import blobs, feature_set, refuses, replace
 
 VOID = {"meta"}
 TAGS = {
@@ -83,10 +83,6 @@ def words(report: Document) -> str:
     return repr(report)
 
 
-def fact(report: Document, name: str) -> str:
-    return report.facts[name]
-
-
 def grid(report: Document, first: str) -> Table:
     """The table whose first column has this name."""
     grids = (block for part in report.sections for block in part.blocks if isinstance(block, Table))
@@ -96,9 +92,9 @@ def grid(report: Document, first: str) -> Table:
 def forged(head: Path, out: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     """A copy of a head with another card."""
     loaded = Head.load(head)
-    card = json.loads(json.dumps(loaded.card))
+    card = json.loads(loaded.card.json)
     change(card)
-    out.write_bytes(encoded(replace(loaded, card=card)))
+    out.write_bytes(with_card(loaded, card))
     return out
 
 
@@ -109,7 +105,7 @@ def test_a_report_says_all_that_the_statement_says(ward: Ward) -> None:
     head = Head.load(ward.second)
     said = statement.document(head.card, hashlib.sha256(ward.second.read_bytes()).hexdigest())
     assert document(head).facts.items() >= said.facts.items()
-    assert [row[0] for row in grid(document(head), "release").rows] == [each["kind"] for each in head.card["plan"]]
+    assert [row[0] for row in grid(document(head), "release").rows] == [each.kind for each in head.card.plan]
 
 
 def _grouped(card: dict[str, Any], rule: dict[str, Any]) -> None:
@@ -124,24 +120,15 @@ def test_it_says_how_persons_were_found_and_what_is_done_to_a_feature_vector(war
         ({"by": "column"}, "column"),
     ):
         shown = document(Head.load(forged(ward.first, tmp_path / "a.safetensors", partial(_grouped, rule=rule))))
-        assert said in fact(shown, "persons")
-    assert "length" in fact(shown, "what is done to a feature vector first")
+        assert said in shown.facts["persons"]
+    assert "length" in shown.facts["what is done to a feature vector first"]
 
 
 def test_a_report_says_what_published_practice_calls_its_epsilon(ward: Ward) -> None:
     head = Head.load(ward.second)
     for epsilon, said in ((1, "strong"), (1.01, "reasonable"), (10.01, "weak")):
-        told = fact(document(replace(head, card={**head.card, "epsilon": epsilon})), "beside others")
+        told = document(replace(head, card=replace(head.card, epsilon=epsilon))).facts["beside others"]
         assert re.findall("strong|reasonable|weak", told)[3:] == [said]
-
-
-def test_a_page_draws_the_curve_and_has_the_figures_beside_it(ward: Ward) -> None:
-    page = html_of(document(Head.load(ward.second)))
-    said = statement.meaning(Head.load(ward.second).card)
-    assert said is not None
-    texts = Read(page).texts
-    assert rounding.at_most(said["power"]) in texts
-    assert "figure" in Read(page).tags
 
 
 def test_a_head_of_samples_and_one_without_a_guarantee_have_their_reports(ward: Ward) -> None:
@@ -149,7 +136,7 @@ def test_a_head_of_samples_and_one_without_a_guarantee_have_their_reports(ward: 
     assert "Kairouz" in sampled
     assert "svg" in Read(sampled).tags
     plain = document(Head.load(ward.plain))
-    assert "∞" in fact(plain, "this head")
+    assert "∞" in plain.facts["this head"]
     assert plain.notice != document(Head.load(ward.first)).notice
     assert "svg" not in Read(html_of(plain)).tags
     assert plain.header["tags"] == ["dpfc", "no-privacy-guarantee"]
@@ -157,8 +144,14 @@ def test_a_head_of_samples_and_one_without_a_guarantee_have_their_reports(ward: 
     assert "the guarantee is for one record" not in words(plain)
 
 
-def test_a_page_runs_nothing_and_loads_nothing(ward: Ward) -> None:
-    page = Read(html_of(document(Head.load(ward.second), internal=True)))
+def test_a_page_draws_the_curve_with_its_figures_and_runs_and_loads_nothing(ward: Ward) -> None:
+    page, said = (
+        Read(html_of(document(Head.load(ward.second), internal=True))),
+        statement.meaning(Head.load(ward.second).card),
+    )
+    assert said is not None
+    assert rounding.at_most(said["power"]) in page.texts
+    assert "figure" in page.tags
     assert page.tags <= TAGS
     loading = {(name, value) for name, value in page.attributes if name.split(":")[-1] in LOADING}
     assert {value for name, value in loading if name != "http-equiv" and not value.startswith("#")} == set()
@@ -192,8 +185,8 @@ def test_intervals_of_a_set_that_knows_persons_are_said_to_be_for_persons(ward: 
     features = feature_set(Path("persons.npz"), place, classes=CLASSES, population="persons")
     head = dpfc.train(features, epsilon=8.0, method="dp-ls", out="heads/persons.safetensors").head
     assert "intervals" in document(head, internal=True).facts
-    head.card["features"]["hold_out"] = 0.2
-    assert all(said in fact(document(head), "test split") for said in ("0.2", "persons"))
+    head = replace(head, card=replace(head.card, features=replace(head.card.features, hold_out=0.2)))
+    assert all(said in document(head).facts["test split"] for said in ("0.2", "persons"))
     assert "intervals" not in document(Head.load(ward.first), internal=True).facts
 
 
@@ -209,7 +202,7 @@ def test_what_only_the_holder_may_know_is_in_an_internal_report_alone(
     for told in (WHO, WHY, "the board", "section 4", "second"):
         assert told in internal
         assert told not in shared
-    assert f"{top1:.0%}".replace("%", " %") in fact(report, "accuracy on the test split")
+    assert f"{top1:.0%}".replace("%", " %") in report.facts["accuracy on the test split"]
     # The digest of the source's listing is in neither.
     identity = dpfc.open_features("clinic").manifest.source["identity"]
     for listing in identity["listing"].values():
@@ -232,9 +225,9 @@ def test_the_ledger_of_an_internal_report_is_what_the_account_says(ward: Ward) -
     ]
     whys = [(row[0], row[1], *row[3:]) for row in grid(report, "purpose").rows[1:]]
     assert whys == [("–", "2", WHO, "second"), (WHY, "1", WHO, "first")]
-    assert fact(report, "cap").startswith(caps.said(account.caps[0]))
-    assert fact(report, "spent by all trainings of these people") == account.summed(1e-5)
-    assert fact(report, "left") == rounding.left((caps.left(account, 1e-5) or (0.0,))[0], 1e-5)
+    assert report.facts["cap"].startswith(caps.said(account.caps[0]))
+    assert report.facts["spent by all trainings of these people"] == account.summed(1e-5)
+    assert report.facts["left"] == rounding.left((caps.left(account, 1e-5) or (0.0,))[0], 1e-5)
 
 
 def test_a_ledger_that_contradicts_the_head_is_refused(ward: Ward, tmp_path: Path) -> None:
@@ -270,9 +263,9 @@ def test_who_signed_is_said_once_in_either_kind_of_report(ward: Ward, tmp_path: 
 def test_released_figures_are_in_either_kind_of_report(ward: Ward) -> None:
     head, figures = Head.load(ward.second), json.loads(ward.released.read_text())["figures"]
     shared = document(head, evaluation=ward.released)
-    assert f"{figures['top1']:.0%}".replace("%", " %") in fact(shared, "top-1")
-    assert fact(shared, "this cost").startswith("epsilon = 2 at")
-    assert "'clinic'" in fact(shared, "scored on")
+    assert f"{figures['top1']:.0%}".replace("%", " %") in shared.facts["top-1"]
+    assert shared.facts["this cost"].startswith("epsilon = 2 at")
+    assert "'clinic'" in shared.facts["scored on"]
     internal = document(head, internal=True, evaluation=ward.released)
     assert "accuracy on the test split" not in words(internal)
     [model] = header_of(markdown(shared))["model-index"]
@@ -283,7 +276,8 @@ def test_released_figures_are_in_either_kind_of_report(ward: Ward) -> None:
 def test_forged_figures_are_refused_by_the_ledger_and_elsewhere_not_compared(ward: Ward, tmp_path: Path) -> None:
     figures, path = json.loads(ward.released.read_text())["figures"], tmp_path / "figures.json"
     head = Head.load(ward.second)
-    of = {"charge": head.card["ledger"]["charge"]}
+    assert head.card.ledger is not None
+    of = {"charge": head.card.ledger.charge}
     for forged in ({"top1": 0.99}, {"features": "a"}, {"top1": 0.99, "charge": "0" * 32}, of):
         better = {**figures, **forged}
         sha256 = hashlib.sha256(json.dumps(better, sort_keys=True).encode()).hexdigest()
@@ -359,8 +353,8 @@ def test_a_line_of_markdown_is_a_paragraph_of_its_text() -> None:
 def test_without_packages_beyond_our_own_all_but_pdf_is_written(
     ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delitem(sys.modules, "dpfc_cli.extensions.publish.pdf", raising=False)
     monkeypatch.setitem(sys.modules, "weasyprint", None)
-    monkeypatch.setattr(errors, "find_spec", lambda name: None)
     with refuses("unsupported", parameter="out") as error:
         dpfc.write_report("first", tmp_path / "a.pdf")
     assert (error.value.fields["package"], error.value.fields["extra"]) == ("weasyprint", "pdf")
@@ -375,6 +369,7 @@ def test_pdf_is_the_page_as_the_package_prints_it(ward: Ward, tmp_path: Path, mo
         printed.append(string)
         return SimpleNamespace(write_pdf=lambda: b"%PDF")
 
+    monkeypatch.delitem(sys.modules, "dpfc_cli.extensions.publish.pdf", raising=False)
     monkeypatch.setitem(sys.modules, "weasyprint", SimpleNamespace(HTML=page))
     assert dpfc.write_report("first", tmp_path / "a.pdf").read_bytes() == b"%PDF"
     assert printed == [html_of(document(Head.load(ward.first)))]

@@ -47,7 +47,7 @@ def test_what_belonged_to_an_earlier_head_goes(hub: type[Repositories], tmp_path
     again = push(head(tmp_path, 1, "non-private"), f"hf:{PLACE}")
     assert again.replaced == ("head.safetensors", "head.safetensors.sig")
     assert set(held(hub)) == {"head.nonprivate.safetensors", "README.md", "theirs.txt"}
-    assert Head.load(f"hf:{PLACE}").card["claim"] == "non-private"
+    assert Head.load(f"hf:{PLACE}").card.claim == "non-private"
     assert len(hub.created) == 1
     # What others sent in between is not overwritten: the hub refuses a commit that does not follow the newest.
     assert hub.parents == [None, first.commit]
@@ -114,21 +114,18 @@ def test_the_model_card_is_the_shared_report_under_the_name_of_the_repository(
     assert f"Head.load('hf:{PLACE}')" in card
 
 
-def test_the_model_card_of_a_head_without_a_guarantee_says_so(hub: type[Repositories], tmp_path: Path) -> None:
-    card = ModelCard(push(head(tmp_path, 1, "non-private"), f"hf:{PLACE}", dry_run=True).files["README.md"].decode())
-    assert vars(card.data)["tags"] == ["dpfc", "no-privacy-guarantee"]
-
-
 def test_figures_that_may_not_be_handed_out_are_in_neither_a_model_card_nor_a_report(
     hub: type[Repositories], ward: Ward, tmp_path: Path
 ) -> None:
-    changed, exact = tmp_path / "changed.json", tmp_path / "exact.json"
+    changed, exact, other = (tmp_path / f"{name}.json" for name in ("changed", "exact", "other"))
+    other.write_text("{}")
     exact.write_text(json.dumps({"top1": 0.9, "interval": [0.8, 0.95], "private_split": False}))
     released = json.loads(ward.released.read_text())
     changed.write_text(json.dumps({**released, "figures": {**released["figures"], "features": "elsewhere"}}))
     for path, figures, code in (
         (ward.second, exact, "private-records"),
         (ward.second, changed, "damaged"),
+        (ward.second, other, "damaged"),
         (ward.first, ward.released, "conflict"),
         (ward.second, tmp_path / "none.json", "missing"),
     ):

@@ -351,7 +351,7 @@ def test_persons_are_protected_where_groups_say_whose_records_are_whose() -> Non
     """Keys that look alike are one person."""
     groups = np.array([str(i // 3) if i % 3 else i // 3 for i in range(240)], dtype=object)
     model = PrivateClassifier(**QUICK).fit(X, LABELS, groups=groups)
-    assert model.head_.card["facts"]["n"] == 80
+    assert model.head_.card.facts.n == 80
     assert (model.privacy_["unit"], model.privacy_["spent_unit"]) == ("person", "person")
     assert "one person of 80" in model.statement_["protects"]
     with sklearn.config_context(enable_metadata_routing=True):
@@ -409,7 +409,7 @@ def test_rows_of_a_public_head_have_the_order_of_the_classes_as_they_were_stated
     given: dict[str, Any] = {"epsilon": 0.5, "classes": NAMES[order].tolist()}
     for start in ("V.npy", vectors):
         model = PrivateClassifier(public_head=start, **given).fit(X, LABELS)
-        assert model.head_.card["public_head"]["trusted"] > 0.5
+        assert model.head_.card.public_head.trusted > 0.5
         assert model.classes_.tolist() == NAMES.tolist()
         assert model.score(X, LABELS) > 0.9
         assert (model.predict(X) == model.head_.predict(X)).all()

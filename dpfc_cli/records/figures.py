@@ -1,0 +1,81 @@
+"""What a private evaluation released of a head: figures with noise, as a file and a ledger's digest have them."""
+
+import hashlib
+import json
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from dpfc_cli.privacy.facts import Unit
+from dpfc_cli.records.claims import Epsilon
+from dpfc_cli.structs import Fraction, Open, Record, Values, Whole, encoded
+
+Interval = tuple[Fraction, Fraction]
+Deviation = Annotated[float, Meta(ge=0, le=1e308)]
+
+
+class ReleasedClass(Record):
+    """How good a head is on the records of one class, with noise. As the figures of a `Figures`."""
+
+    name: str = field(name="class")
+    n: Whole
+    top1: Fraction | None
+    interval: Interval
+    noise: Deviation | None
+
+
+class Figures(Record):
+    """How good a head is on a private split. Everything here was released with noise, or is public.
+
+    Attributes:
+        head: the name of its file.
+        head_sha256: of its file.
+        features: the name of the feature set.
+        split: the records.
+        unit: a record or a person.
+        epsilon: what the figures cost for one unit, at `delta`.
+        delta: δ.
+        n: the number of units with a label.
+        top1: the fraction of them that is right; None if the noise leaves no record to count.
+        interval: its 95 % interval, for the choice of the records and the noise together; 0 to 1 if nothing is to be
+            seen beside the noise.
+        noise: the standard deviation of its noise alone.
+        top5: as top1, for the best five classes; None where that does not pay.
+        top5_interval: of that.
+        top5_noise: of that.
+        charge: its id in the ledger.
+        per_class: in the order of the classes; None where that does not pay.
+
+    """
+
+    head: str
+    head_sha256: str
+    features: str
+    split: str
+    unit: Unit
+    epsilon: Epsilon
+    delta: Fraction
+    n: Whole
+    top1: Fraction | None
+    interval: Interval
+    noise: Deviation | None
+    top5: Fraction | None
+    top5_interval: Interval | None
+    top5_noise: Deviation | None
+    charge: str
+    per_class: tuple[ReleasedClass, ...] | None
+
+    @property
+    def sha256(self) -> str:
+        return digest_of(encoded(self))
+
+
+class Output(Open):
+    """What 'dpfc evaluate --epsilon --json' wrote."""
+
+    figures: Figures
+    sha256: str
+
+
+def digest_of(figures: Values) -> str:
+    return hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()

@@ -1,1 +1,0 @@
-"""What helps others to trust a head: the statement of what is claimed, and the audit that attacks the claims."""
