@@ -4,74 +4,71 @@ Functions take `progress`. `show` is what they call if it is not given.
 """
 
 import sys
-import warnings
 from collections.abc import Callable
-from typing import Any
+from time import monotonic
+from typing import TYPE_CHECKING
 
 from dpfc_cli.errors import printable
+
+if TYPE_CHECKING:
+    import rich.progress
 
 Progress = Callable[[str, int, int | None], None]
 """Called as progress(stage, done, total). The stage may be the name of a file, and what is done bytes of it."""
 
 DELAY = 0.5
 """Seconds. What ends earlier has no bar."""
-EVERY = 10.0
-"""Seconds between lines where nobody looks."""
-LARGE = 10_000
-"""Counts of more than this are shown as 12.3k."""
+EVERY = 0.1
+"""Seconds between two pictures of a bar."""
 wanted = True
-say: Callable[[str], None] | None = None
-"""Told a line now and then where nobody looks: the command line has it."""
 interrupt: Callable[[], None] | None = None
 """Called whenever there is progress: the command line has a Ctrl-C that must not be lost."""
 _stage: str | None = None
-_bar: Any = None
-
-
-class _Lines:
-    """A file that takes a bar as lines."""
-
-    def write(self, text: str) -> None:
-        if say is not None and text.strip():
-            say(text.strip())
-
-    def flush(self) -> None:
-        pass
+_bar: "rich.progress.Progress | None" = None
+_due = 0.0
+"""When the bar is drawn again."""
 
 
 def show(stage: str, done: int, total: int | None) -> None:
     """Show how much of a stage is done. The bar of the stage before goes."""
-    global _stage, _bar
+    global _stage, _bar, _due
     if interrupt is not None:
         interrupt()
-    looked = sys.stderr.isatty() or _in_notebook()
-    if not wanted or not (looked or say):
-        return
     if stage != _stage:
         close()
-        with warnings.catch_warnings():
-            # A notebook without ipywidgets gets a bar of text.
-            warnings.simplefilter("ignore")
-            from tqdm.auto import tqdm
-        look: dict[str, Any] = {"delay": DELAY}
-        if not looked:
-            shape = "{desc}: {n_fmt} of {total_fmt} ({rate_fmt}, {remaining} left)"
-            look = {"delay": EVERY, "mininterval": EVERY, "miniters": 1, "file": _Lines(), "bar_format": shape}
-        look |= {"unit": "", "unit_scale": total is None or total >= LARGE}
-        # What an earlier run has done is in no rate.
-        _bar = tqdm(desc=printable(stage), initial=done, leave=False, **look)
-        _stage = stage
-    _bar.total = total
-    _bar.update(done - _bar.n)
+        _stage, _bar, _due = stage, _bar_of(stage, done) if wanted else None, monotonic() + DELAY
+    if _bar is not None:
+        _bar.update(_bar.task_ids[0], completed=done, total=total)
+        if (now := monotonic()) >= _due:
+            _bar.start()
+            _bar.refresh()
+            _due = now + EVERY
     if total is not None and done >= total:
         close()
 
 
 def close() -> None:
     global _stage, _bar
-    if _bar is not None:
-        _bar.close()
+    if _bar is not None and _bar.live.is_started:
+        _bar.stop()
     _stage = _bar = None
+
+
+def _bar_of(stage: str, done: int) -> "rich.progress.Progress | None":
+    """A bar that is not drawn yet. What an earlier run has done is in no rate. None: nobody looks."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    # A notebook shows it as text: its own widgets are of a package that may be missing.
+    console = Console(stderr=True, force_terminal=_in_notebook() or None, force_jupyter=False)
+    if not console.is_terminal:
+        return None
+    name = TextColumn("{task.description}", markup=False)
+    columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    quiet = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
+    bar = Progress(*columns, console=console, transient=True, get_time=monotonic, **quiet)
+    bar.add_task(printable(stage), total=None, completed=done)
+    return bar
 
 
 def _in_notebook() -> bool:

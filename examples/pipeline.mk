@@ -5,9 +5,9 @@
 #     EXTRACT='--image-size 64 --classes flu,cold --population wards'
 #
 # Every step is a file, so a second run makes only what is missing. Kill it whenever you like: no file is ever half
-# written, and a training that was stopped goes on without a new charge. All heads are of the same people, so they cost
+# written, and a stopped training resumes without a new charge. All heads are of the same people, so they cost
 # more together than each: $(OUT)/budget.txt says how much, and CAP sets a limit before the first one.
-# How it works, and the same for Snakemake and DVC: docs/pipelines.md.
+# How it works: docs/pipelines.md. The same for Snakemake: examples/Snakefile.
 
 DPFC ?= dpfc
 OUT ?= pipeline

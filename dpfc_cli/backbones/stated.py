@@ -39,8 +39,7 @@ _NAMES = {
 # What else timm and open_clip may say of a network: tensors show it, or it is of training alone.
 _HARMLESS = re.compile(
     "in_chans|num_classes|mlp_ratio|qkv_bias|init_values|class_token|reg_tokens|no_embed_class|(pre|fc|final)_norm|"
-    "dynamic_img_size|.*drop.*|weight_init|fix_init|depths|dims|ls_init_value|conv_mlp|use_grn|kernel_sizes|"
-    "head_init_scale|output_tokens|timm_(model_name|model_pretrained|proj|proj_bias)|"
+    "dynamic_img_size|.*drop.*|weight_init|fix_init|output_tokens|timm_(model_name|model_pretrained|proj|proj_bias)|"
     + "|".join(filter(None, (name for names in _NAMES.values() for name in names)))
 )
 
@@ -123,7 +122,7 @@ def _statements(located: Located, own: bool, tower: str) -> Iterator[tuple[str, 
     # The size was a number before it had names: of these, the length of the shorter side.
     kind = str(processor.get("feature_extractor_type", processor.get("image_processor_type")))
     if not isinstance(size, dict):
-        size = {shorter: size} if kind.startswith(("CLIP", "Conv")) else {"height": size, "width": size}
+        size = {shorter: size} if kind.startswith("CLIP") else {"height": size, "width": size}
     mode, size = ("center", size[shorter]) if shorter in size else ("squash", size)
     crop = processor.get("crop_size") if processor.get("do_center_crop") else size
     yield from _square(crop, processor.get("crop_pct"), mode, size)

@@ -127,11 +127,13 @@ def command(
                     _show_traceback(error)
                 said = [] if found.code in ("stopped", "terminated") else notes(error)
                 raise typer.Exit(display.fail(found, said, spell, common["as_json"])) from None
+            finally:
+                display.begin()
 
         shown: Any = guarded
         parameters = [each.parameter(spell) for each in options.values()]
         own = {each.name for each in parameters}
-        parameters += [_hidden(each) for each in COMMON if each not in own]
+        parameters += [_common_option(each) for each in COMMON if each not in own]
         shown.__signature__ = inspect.Signature(parameters)
         shown.__annotations__ = {each.name: each.annotation for each in parameters}
         said = plain(inspect.getdoc(function) or "")
@@ -142,10 +144,10 @@ def command(
     return register
 
 
-def _hidden(name: str) -> inspect.Parameter:
-    """A common option as one of a command. The help of dpfc tells of it."""
+def _common_option(name: str) -> inspect.Parameter:
+    """A common option as one of a command. The help of dpfc tells of it; --json is in that of each command, too."""
     said = copy(COMMON[name])
-    said.hidden = True
+    said.hidden = name != "as_json"
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, said])
 
 

@@ -82,13 +82,6 @@ def budget(
             display.warn(document.values["spent"]["warning"])
         display.as_csv(columns, rows)
     else:
-        print_(document, full, as_json)
-
-
-def print_(document: Document, full: bool, as_json: bool) -> None:
-    if as_json:
-        display.as_json(document.values)
-    else:
         display.show(document, full)
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.budget import ledger_of, print_, spent
+from dpfc_cli.cli.budget import ledger_of, spent
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import JSON, feature_set
+from dpfc_cli.cli.typed import feature_set
 from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.options import Option
 
@@ -34,7 +34,6 @@ def cap(
     by: Annotated[str | None, _BY] = None,
     note: Annotated[str | None, Option("Why. A cap that is raised or removed needs it.")] = None,
     full: Full = False,
-    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Set a cap: all trainings on a population together never spend more, however they are chosen.
 
@@ -49,7 +48,7 @@ def cap(
     found = feature_set(features)
     with _changing(ledger_of(found)):
         set_cap(found, most, delta=delta, by=by, note=note)
-    print_(spent(found, (delta or 1e-5,)), full, as_json)
+    display.show(spent(found, (delta or 1e-5,)), full)
 
 
 @command("population", panel="Train a classifier")
@@ -57,15 +56,14 @@ def population(
     features: Annotated[str, Option("The feature set, by path or name.", metavar="SET")],
     population: Annotated[str | None, Option("The name.", argument=True, metavar="NAME")] = None,
     adopt: Annotated[
-        bool, Option("Write down a set of which the ledger knows nothing. Totals then say 'at least'.")
+        bool, Option("Import a set without its history: the ledger knows nothing of it. Totals then say 'at least'.")
     ] = False,
     by: Annotated[str | None, _BY] = None,
     full: Full = False,
-    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Say whose records a feature set has. This stays.
 
-    Nobody may be in two populations. A set of which nothing is said counts in all of them.
+    Nobody may be in two populations. A set without a name counts in all of them.
     """
     from dpfc_cli.ledger.populations import set_population
     from dpfc_cli.report.account import whose
@@ -78,7 +76,7 @@ def population(
         said = "" if population is None else f": {found.name} is of {whose(made)}. This stays"
         both = ": what is charged on it counts in each of them" if said and made.also else ""
         display.say(f"Written to the ledger{said}{both}.")
-    print_(spent(found), full, as_json)
+    display.show(spent(found), full)
 
 
 @command("merge", panel="Train a classifier")
@@ -93,7 +91,6 @@ def merge(
     ] = None,
     by: Annotated[str | None, _BY] = None,
     full: Full = False,
-    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Unite the ledger of ./features with the one of another folder, which stays as it is."""
     from dpfc_cli.ledger.file import read
@@ -105,7 +102,7 @@ def merge(
         new = len(merge_ledgers(place, merge, apart=apart or (), same=pairs, by=by).facts) - before
         said = f"{counted(new, 'fact')} added to '{place}'" if new else f"Nothing new: '{place}' has all of it"
         display.say(f"{said}. '{merge}' stays as it is.")
-    print_(spent(None), full, as_json)
+    display.show(spent(None), full)
 
 
 def _pairs(same: Sequence[str]) -> dict[str, str]:

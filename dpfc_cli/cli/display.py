@@ -26,28 +26,33 @@ out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
 quiet = False
 """Whether remarks and progress are left out (`dpfc --quiet`)."""
+program = False
+"""Whether a program reads what a command shows (`--json`)."""
 held: list[str] | None = None
 """Warnings that the JSON object of a command will have; None: they are shown at once."""
 
 
 def show(document: Document, full: bool = True) -> None:
-    """A document on stdout, or its short form. Its warnings go to stderr."""
+    """A document on stdout, or its short form; its values, if a program reads them. Its warnings go to stderr."""
     progress.close()
+    if program:
+        as_json(document.values)
+        return
     shown = document if full else document.short
     terminal.write(shown, out, warn)
     if shown != document:
         say("All of it: --full")
 
 
-def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    show(page(title, Rows(rows)))
+def facts(title: str, rows: Sequence[tuple[str, str]], values: Mapping[str, Any] | None = None) -> None:
+    show(page(title, Rows(rows), values=values))
 
 
-def begin(as_json: bool, silent: bool) -> None:
-    """A command begins. Ctrl-C that Python dropped is seen where there is progress."""
-    global quiet, held
-    quiet, held = silent or as_json, [] if as_json else None
-    progress.wanted, progress.say, progress.interrupt = not quiet, line, stop.check
+def begin(as_json: bool = False, silent: bool = False) -> None:
+    """A command begins or ends. Ctrl-C that Python dropped is seen where there is progress."""
+    global quiet, program, held
+    quiet, program, held = silent or as_json, as_json, [] if as_json else None
+    progress.wanted, progress.interrupt = not quiet, stop.check
 
 
 def line(said: str) -> None:

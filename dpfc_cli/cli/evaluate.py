@@ -106,8 +106,6 @@ def evaluate(
         for warning in document.values["warnings"]:
             display.warn(warning)
         display.as_csv(evaluated.COLUMNS, evaluated.rows(document.values))
-    elif as_json:
-        display.as_json(document.values)
     elif as_markdown:
         sys.stdout.write(markdown(document))
     else:

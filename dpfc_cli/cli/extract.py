@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON, flag_named, set_named, source_named, tell_ledger
+from dpfc_cli.cli.typed import flag_named, set_named, source_named, tell_ledger
 from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, spelled
 from dpfc_cli.extraction.request import SOURCES, WHAT, WORK, Extraction, Import
 from dpfc_cli.options import Option, declared
@@ -42,7 +42,6 @@ def extract(
             metavar="FILE",
         ),
     ] = None,
-    as_json: Annotated[bool, JSON] = False,
     **asked: Any,
 ) -> None:
     """Compute features of a data set's pictures and store them as a feature set.
@@ -67,7 +66,7 @@ def extract(
 
         looked = look_through(Extraction(wanted, **asked, warn=warn), usable)
         counts = {"records": looked.records, "persons": looked.persons}
-        show_needed(looked.needs, as_json, {name: count for name, count in counts.items() if count is not None})
+        show_needed(looked.needs, {name: count for name, count in counts.items() if count is not None})
         return
 
     def make(**more: bool) -> extraction.Extracted:
@@ -75,7 +74,7 @@ def extract(
 
     made = _unless_persons(make)
     _remark(made)
-    _report(made.folder, made.features, made=not made.was_complete, as_json=as_json)
+    _report(made.folder, made.features, made=not made.was_complete)
 
 
 @command(
@@ -84,7 +83,7 @@ def extract(
     panel="Pictures and heads",
     when_stopped="This run made nothing. What earlier runs finished is kept.",
 )
-def import_(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
+def import_(**asked: Any) -> None:
     """Make a feature set of features that another program computed, of pictures, of texts or of anything."""
     from dpfc_cli.extraction.importing import Imported, import_features
 
@@ -92,7 +91,7 @@ def import_(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
         return import_features(**asked | more, warn=display.warn)
 
     features, made = _unless_persons(make)
-    _report(features.folder, features, made=made, as_json=as_json)
+    _report(features.folder, features, made=made)
 
 
 def _remark(made: "Extracted") -> None:
@@ -121,17 +120,17 @@ def _unless_persons(make: Callable[..., Made]) -> Made:
     return make(each_record_is_a_person=True)
 
 
-def _report(folder: Path, features: "FeatureSet | None", *, made: bool, as_json: bool) -> None:
+def _report(folder: Path, features: "FeatureSet | None", *, made: bool) -> None:
     """What a feature set is. features: None if other processes still make it. made: whether it was made now."""
     if features is not None:
         if not made:
             display.say(f"'{folder}' is there already. Its shards were not read. Delete it to make it anew.")
         else:
             _tell_ledger(features)
-        if not as_json:
+        if not display.program:
             _show(features)
         _advise(features)
-    if as_json:
+    if display.program:
         display.as_json(_json(folder, features, made))
 
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON, source_named
+from dpfc_cli.cli.typed import source_named
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.request import SOURCES, Extraction
 from dpfc_cli.options import Option, declared
 from dpfc_cli.progress import show
-from dpfc_cli.show.document import Block, Document, Rows, Section
+from dpfc_cli.show.document import Block, Rows, page
 
 if TYPE_CHECKING:
     from dpfc_cli.extraction.fetching import Needed
@@ -20,14 +20,13 @@ WHERE = SOURCES[1:5]
 """The data sets that come from the network."""
 
 
-@command("fetch", panel="Pictures and heads", when_stopped="The same command goes on where it was stopped.")
+@command("fetch", panel="Pictures and heads", when_stopped="The same command resumes where it was stopped.")
 def fetch(
     source: Annotated[str | None, Option("A data set that can be downloaded.", argument=True, choices=WHERE)] = None,
     dataset: Annotated[str | None, Option("The same as SOURCE.", metavar="SOURCE", choices=WHERE)] = None,
     model: Annotated[str | None, declared(Extraction)["model"]] = None,
     weights: Annotated[str | None, declared(Extraction)["weights"]] = None,
     dry_run: Annotated[bool, Option("List the files and where to put them. Fetch nothing.")] = False,
-    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Fetch all that a data set and a model take from the network, or list it: addresses, bytes, SHA-256, places.
 
@@ -45,23 +44,18 @@ def fetch(
     needs = fetching.needed(wanted, None, model, weights, text=True)
     if not dry_run:
         fetching.fetch(needs, show)
-    show_needed(needs, as_json)
+    show_needed(needs)
 
 
-def show_needed(
-    needs: "Sequence[Needed]", as_json: bool, counts: Mapping[str, Mapping[str, int]] | None = None
-) -> None:
+def show_needed(needs: "Sequence[Needed]", counts: Mapping[str, Mapping[str, int]] | None = None) -> None:
     """What is on this machine, and what is not and where it would have to be. counts: of records and of persons in each
     split, if the pictures were looked through.
     """
     counts = counts or {}
     state = {each.of: each.here() for each in needs}
     files = [(each.of, remote) for each in needs for remote in each.remotes()]
-    if as_json:
-        missing = [of for of, here in state.items() if not here]
-        listed = [{"of": of, **each._asdict(), "path": str(each.place), "here": state[of]} for of, each in files]
-        display.as_json({"missing": missing, "files": listed, **counts})
-        return
+    missing = [of for of, here in state.items() if not here]
+    listed = [{"of": of, **each._asdict(), "path": str(each.place), "here": state[of]} for of, each in files]
     rows = [(of, "here" if here else "missing") for of, here in state.items()]
     found = [(what, ", ".join(f"{split} {n:,}" for split, n in splits.items())) for what, splits in counts.items()]
     blocks: list[Block] = [Rows(found, title="Nothing is wrong with the pictures")] if found else []
@@ -73,4 +67,4 @@ def show_needed(
             facts += [] if each.sha256 is None else [("SHA-256", each.sha256)]
             facts.append(("put it at", str(each.place)))
             blocks.append(Rows(facts, title=f"{each.place.name}, of {of}"))
-    display.show(Document(title="", sections=[Section("", blocks)]))
+    display.show(page("", *blocks, values={"missing": missing, "files": listed, **counts}))

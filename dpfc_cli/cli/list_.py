@@ -1,13 +1,12 @@
 """`dpfc list`: the feature sets, the heads, and what they cost."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import JSON
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.show.document import Document, Section, Table, Words
 from dpfc_cli.structs import encoded
@@ -18,10 +17,7 @@ if TYPE_CHECKING:
 
 
 @command("list", panel="Pictures and heads")
-def list_(
-    full: Full = False,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+def list_(full: Full = False) -> None:
     """Show the feature sets with what was spent on them, and the heads with what they claim.
 
     They are looked for in ./features and ./heads, or where DPFC_FEATURES and DPFC_HEADS say.
@@ -29,11 +25,7 @@ def list_(
     from dpfc_cli.inventory import inventory
 
     found = inventory(features_folder(), heads_folder())
-    document = _document(found)
-    if as_json:
-        display.as_json(document.values)
-    else:
-        display.show(document, full)
+    display.show(_document(found), full)
     if found.failed is not None:
         raise found.failed
 
@@ -69,7 +61,7 @@ def _document(found: "Inventory") -> Document:
     # Of a ledger that cannot be read nobody knows.
     if any(each.charges != 0 for each in found.sets):
         none = "There is none here. 'dpfc budget' shows the states of charges: what was written lies elsewhere, and a "
-        none += "private training that was stopped goes on with its command."
+        none += "private training that was stopped resumes with its command."
     no_heads = Words(none)
     seeded = [Words(SEEDED)] if any(card.seeded for card in found.heads.values()) else []
     last = None if found.failed is None else found.failed.what

@@ -26,7 +26,7 @@ def predict(
         Path | None,
         Option(
             "The file to be made: .csv, .jsonl or .parquet. It gets its name when it is whole. The same command "
-            "goes on with a .csv or .jsonl that was stopped. Default: CSV to standard output.",
+            "resumes a .csv or .jsonl that was stopped. Default: CSV to standard output.",
             metavar="FILE",
         ),
     ] = None,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
+from dpfc_cli.cli.typed import NEWEST, head_or_newest
 from dpfc_cli.options import Option
 
 
@@ -15,7 +15,6 @@ def statement(
     records_per_person: Annotated[
         int | None, Option("Say which ε the head has for a person with so many records.", low=1, high=10_000)
     ] = None,
-    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show what is claimed of a head, from its card, with the SHA-256 of its file."""
     from dpfc_cli.errors import conflict, parameter
@@ -32,9 +31,5 @@ def statement(
             "Leave it out.",
         )
     groups = statements.GROUPS if records_per_person is None else (records_per_person,)
-    document = statements.document(found.card, sha256_of(path), groups, shown(path))
-    if as_json:
-        display.as_json(document.values)
-    else:
-        display.show(document)
-        display.say("This is what the card of the head says. 'dpfc verify' checks it.")
+    display.show(statements.document(found.card, sha256_of(path), groups, shown(path)))
+    display.say("This is what the card of the head says. 'dpfc verify' checks it.")

@@ -7,19 +7,14 @@ from typing import Annotated, Any
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
-from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
+from dpfc_cli.cli.typed import NEWEST, head_or_newest
 from dpfc_cli.errors import counted, missing, parameter
 from dpfc_cli.heads.signature import Checking
 from dpfc_cli.show.document import Rows, page
 
 
 @command("verify", Checking, panel="Pictures and heads")
-def verify(
-    head: Annotated[Path | None, NEWEST] = None,
-    full: Full = False,
-    as_json: Annotated[bool, JSON] = False,
-    **asked: Any,
-) -> None:
+def verify(head: Annotated[Path | None, NEWEST] = None, full: Full = False, **asked: Any) -> None:
     """Check whether a head can be what its card says.
 
     It computes epsilon again, and compares the releases with those of the method, and the file with the ledger. It ends
@@ -39,32 +34,28 @@ def verify(
     unknown = [each.what for each in found.findings if each.result == "unknown"]
     account, delta = found.account, found.card.delta or 1e-5
     book = None if account is None else read(account.ledger)
-    if as_json:
-        display.as_json(
-            {
-                **{"head": shown(found.path), "sha256": found.sha256, "ledger": found.ledger and str(found.ledger)},
-                **cost_of(found.card),
-                "signature": found.signature and {**asdict(found.signature), "path": str(found.signature.path)},
-                **{"contradictions": wrong, "not checked": unknown, "unproved": found.unproved},
-                "checks": [asdict(finding) for finding in found.findings],
-                "spent": account and book and accounts.values(account, book, (delta,)),
-            }
-        )
-    else:
-        rows = [(each.what, f"{each.shown}: {each.why}") for each in found.findings]
-        # Who signed is what a signature is asked for. The title has what was not checked, the error what contradicts.
-        plain = [(each.result != "unknown") != (each.what == "signature") for each in found.findings]
-        short = [row for row, left_out in zip(rows, plain, strict=True) if not left_out]
-        good = sum(each.result == "ok" for each in found.findings)
-        short.append(("ok", f"{good} of {counted(len(rows), 'check')}: --full shows them"))
-        outcome = "Something contradicts" if wrong else "Nothing contradicts"
-        claimed = ("claimed", "; ".join(said for _, said in brief(found.card)))
-        digest, limits = ("SHA-256 of the file", found.sha256), ("cannot be proved", "; ".join(found.unproved))
-        left = f" (not checked: {', '.join(unknown)})" if unknown else ""
-        age = [("newest row", book.newest)] if book else []
-        told = Rows([claimed, *(rows if full else short), digest, *age, limits])
-        now = accounts.brief(account, book, delta) if account and book else []
-        display.show(page(f"{outcome}{left}: head {shown(found.path)}", told, *now))
+    values = {
+        **{"head": shown(found.path), "sha256": found.sha256, "ledger": found.ledger and str(found.ledger)},
+        **cost_of(found.card),
+        "signature": found.signature and {**asdict(found.signature), "path": str(found.signature.path)},
+        **{"contradictions": wrong, "not checked": unknown, "unproved": found.unproved},
+        "checks": [asdict(finding) for finding in found.findings],
+        "spent": account and book and accounts.values(account, book, (delta,)),
+    }
+    rows = [(each.what, f"{each.shown}: {each.why}") for each in found.findings]
+    # Who signed is what a signature is asked for. The title has what was not checked, the error what contradicts.
+    plain = [(each.result != "unknown") != (each.what == "signature") for each in found.findings]
+    short = [row for row, left_out in zip(rows, plain, strict=True) if not left_out]
+    good = sum(each.result == "ok" for each in found.findings)
+    short.append(("ok", f"{good} of {counted(len(rows), 'check')}: --full shows them"))
+    outcome = "Something contradicts" if wrong else "Nothing contradicts"
+    claimed = ("claimed", "; ".join(said for _, said in brief(found.card)))
+    digest, limits = ("SHA-256 of the file", found.sha256), ("cannot be proved", "; ".join(found.unproved))
+    left = f" (not checked: {', '.join(unknown)})" if unknown else ""
+    age = [("newest row", book.newest)] if book else []
+    told = Rows([claimed, *(rows if full else short), digest, *age, limits])
+    now = accounts.brief(account, book, delta) if account and book else []
+    display.show(page(f"{outcome}{left}: head {shown(found.path)}", told, *now, values=values))
     if wrong:
         raise refused(found.path, wrong, "Do not rely on it: ask whoever made it for the head and its ledger again.")
     if found.account is None and found.signature is None:

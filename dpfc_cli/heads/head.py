@@ -462,7 +462,7 @@ def newest(
         raise missing(
             f"No private head found in {quoted(folder)}.",
             f"Name one that lies elsewhere ('dpfc budget' says what was trained), or train one with 'dpfc train' and "
-            f"{parameter('epsilon')} 1. A private training that was stopped goes on with its own command.",
+            f"{parameter('epsilon')} 1. A private training that was stopped resumes with its own command.",
         )
     if features is None:
         return max(found, key=lambda path: (found[path].date, written_at(path)))

@@ -41,8 +41,8 @@ What counts how:
   cap.
 - **Units.** For another unit than its own a charge has a ≤ weight/σ (`Charge.weight`), or no a: what protects records
   has none for persons. None of these is made under a cap for persons, and no such cap is set after one.
-- **Charges without a guarantee** have no a, and **an adopted set** has a past that nobody knows. No cap holds where one
-  of them counts, and none is set there.
+- **Charges without a guarantee** have no a, and **a set without its history** has a past that nobody knows.
+  No cap holds where one of them counts, and none is set there.
 
 **A cap that is changed** is no longer fixed in advance. The theorem then holds for the largest cap that could have been
 set, whatever had been released. The ledger keeps all of them, with who and why.
@@ -146,8 +146,8 @@ def _check_new(accounts: list[Account], cap: Cap) -> None:
     assert cap.delta is not None
     spent, least = max(account.used(cap.unit) for account in accounts), None
     if any(account.adopted for account in accounts):
-        what = "A set was adopted here, and what was spent on it before is not known. So no cap can hold."
-        remedy = "Unite this ledger with the one of that set (merge), before the set is adopted."
+        what = "A set was imported without its history, so what was spent on it before is not known. No cap can hold."
+        remedy = "Merge the ledger of that set, before you import the set without it."
     elif math.isinf(spent) or any(account.unprotected for account in accounts):
         what = f"Something charged here has epsilon = ∞ for one {cap.unit}. So no cap for {cap.unit}s can hold."
         remedy = "'dpfc budget' shows it. If its set has records of others, say whose: 'dpfc population'."

@@ -1,11 +1,11 @@
 """Uniting two ledgers: all facts of both.
 
 It can be done again, and in both directions. **No total becomes smaller, and no cap looser.** For facts are only added,
-and a fact of the other ledger replaces nothing that this one had before (`Merge.ignored`). So a set that is unsaid in
-one of them stays unsaid, and caps of both hold. A charge that went on in two copies counts twice (`Ledger.charges`).
+and a fact of the other ledger replaces nothing that this one had before (`Merge.ignored`). So a set that is undeclared
+in one of them stays so, and caps of both hold. A charge that was resumed in two copies counts twice (`Ledger.charges`).
 
 Whether a population that only one of the two has heard of has people in common with others, neither can know. So it is
-asked for: a population is apart from the others, or it is the same as one that has another name.
+asked for: a population is disjoint from the others, or it is the same as one that has another name.
 """
 
 from collections.abc import Mapping, Sequence

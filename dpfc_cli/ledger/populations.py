@@ -1,12 +1,12 @@
 """Who is in which set: writing sets down, and saying whose records they are.
 
 A set is written down before it gets its name. `population` names whose records it has. This is an assertion: nobody is
-in two named populations. A set of which nothing is said counts in all of them, so a name that is forgotten makes totals
-larger, and never smaller. Public data sets whose bytes were verified have names of their own (`RESERVED`).
+in two named populations. An undeclared set counts in all of them, so a name that is forgotten makes totals larger, and
+never smaller. Public data sets whose bytes were verified have names of their own (`RESERVED`).
 
 **What contradicts an assertion is refused**, where a listing shows it: a set of the same source as one of another named
-population cannot be made, said to be of a population, adopted or merged. Records are not compared, so the same people
-under another listing of files are not noticed.
+population cannot be made, declared to be of a population, imported without history or merged. Records are not compared,
+so the same people under another listing of files are not noticed.
 """
 
 import hashlib
@@ -84,7 +84,7 @@ def check_source(after: Ledger, fact: Set) -> None:
 def register(folder: Path, manifest: Manifest, population: str | None) -> None:
     """Write down a set that is made. Its files are in place, and it has no name yet.
 
-    folder: where it will lie. population: whose records it has; None: nothing is said. UserError where it is of the
+    folder: where it will lie. population: whose records it has; None: undeclared. UserError where it is of the
     same source as a set of another named population, or the ledger is gone or cannot be written.
     """
     fact = _fact(folder, manifest, account_name(), population)
@@ -119,7 +119,7 @@ def _said(ledger: Ledger, fact: Set) -> list[Set]:
 
 
 def check_same(features: FeatureSet, population: str | None) -> None:
-    """UserError where a finished set is said to be of another population than before. None: nothing is said."""
+    """UserError where a finished set is said to be of another population than before. None: undeclared."""
     known = read(ledger_path(features.folder))
     said = known.names(known_set(known, features))
     if population is not None and population not in said:
@@ -138,7 +138,7 @@ def set_population(
 
     Args:
         features: the set; see `dpfc_cli.open_features`.
-        population: the name. With `adopt` it may be None: nothing is said.
+        population: the name. With `adopt` it may be None: undeclared.
         adopt: write down a set that the ledger lacks, although what was spent on it is not known. Totals then say "at
             least", and no cap holds where it counts. If its ledger is at hand, unite it instead (`merge_ledgers`).
         by: who says so. Default: the name of the account that runs the program.

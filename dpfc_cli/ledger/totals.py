@@ -1,8 +1,7 @@
 """What all facts of a ledger say together: which sets are whose, what was spent, and which caps hold.
 
-A population is the people (or the things) whose records some sets hold (`populations`). A set of which nothing is said
-may hold anybody, so its charges count in every population. **The total of a population** is for one record, or for one
-person:
+A population is the people (or the things) whose records some sets hold (`populations`). An undeclared set may hold
+anybody, so its charges count in every population. **The total of a population** is for one record, or for one person:
 
 - A record lies in one split of a set, and a person does so with all records. So of each set the split counts on which
   most was spent. (A picture that lies in a set twice is two records.)
@@ -44,9 +43,9 @@ Kind = TypeVar("Kind", bound=Fact)
 class Account(Told):
     """What counts for one population.
 
-    ledger: the file. population: its name; None: the sets of which nothing is said. charges: the oldest first. caps:
-    those that hold, the strictest first. adopted: whether one of its sets was adopted, with nothing known of what was
-    spent before. also: the accounts of the other populations that may be meant.
+    ledger: the file. population: its name; None: the undeclared sets. charges: the oldest first. caps: those that hold,
+    the strictest first. adopted: whether one of its sets was imported without its history. also: the alternatives,
+    accounts of other populations that may be meant.
     """
 
     ledger: Path
@@ -119,7 +118,7 @@ class Account(Told):
         return f"{least}{cost(self.epsilon(delta), delta)}{bound} for one {self.unit}{why}{none}"
 
     def told(self) -> dict[str, str]:
-        named = " or ".join(printable(each.population or "unsaid") for each in self.meant)
+        named = " or ".join(printable(each.population or "undeclared") for each in self.meant)
         return {"population": named, "spent": self.summed(1e-5)}
 
     @property
@@ -265,7 +264,7 @@ class Ledger:
         return [charge for charge in self.all(Charge) if charge.id in found]
 
     def account(self, population: str | None) -> Account:
-        """What counts for a population. None: what counts for those of which nothing is said, and for nobody else."""
+        """What counts for a population. None: what counts for the people of undeclared sets alone."""
 
         def counts(of: str) -> bool:
             where = self.populations_of(of)
@@ -282,7 +281,7 @@ class Ledger:
         )
 
     def accounts(self, populations: Iterable[str] | None) -> list[Account]:
-        """Those of some populations. None: of all of them, or of the sets of which nothing is said if none is named."""
+        """Those of some populations. None: of all of them, or of the undeclared sets if none is named."""
         names: Sequence[str | None] = sorted(populations) if populations is not None else self.populations or (None,)
         return [self.account(name) for name in names]
 

@@ -10,11 +10,11 @@ are the same with every start, for each bound holds for every θ, biases include
 the plan, the proofs and the accounting do not know of a start.
 
 **How far it is trusted is read off the first gradients,** which are released in any case. They are taken at weights
-that do not hold the start, so nothing need be known of what the start itself would change. There the negative gradient
-of the softmax loss is (nearly) the sum over the classes of their mean records. Its inner product with the vector of a
-class, in units of the largest length that the gradient of one of m equal classes can have, is the *agreement* of the
-class. The standard deviation of its noise is known from public facts (and from the released Gram matrix, if the unit is
-a person). A good vector agrees, a wrong one has an agreement near 0.
+without the start, so what the start itself changes plays no part. There the negative gradient of the softmax loss is
+(nearly) the sum over the classes of their mean records. Its inner product with the vector of a class, in units of the
+largest length that the gradient of one of m equal classes can have, is the *agreement* of the class. The standard
+deviation of its noise is known from public facts (and from the released Gram matrix, if the unit is a person). A good
+vector agrees, a wrong one has an agreement near 0.
 
 Three things are not known: whether the start is good for anything, which part of its classes is right, and how well
 these agree. `judged` weighs all combinations by Bayes' rule, and both errors by what they cost (docs/whitening.md).

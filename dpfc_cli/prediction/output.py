@@ -8,8 +8,8 @@ CSV, characters that a terminal obeys or that cannot be seen are escaped (`print
 that a spreadsheet would take for a formula begins with an apostrophe. Parquet keeps names, but for bytes that are no
 UTF-8.
 
-**A file that goes on.** CSV and JSON lines are written to `NAME.DIGEST.partial`. The digest is one of head, source and
-options, so only the same call finds the file. It has as many rows as it has whole lines, and goes on after them.
+**A file that is resumed.** CSV and JSON lines are written to `NAME.DIGEST.partial`. The digest is one of head, source
+and options, so only the same call finds the file. It has as many rows as it has whole lines, and goes on after them.
 Predictions say something about pictures that may be private: the file is for its owner alone.
 """
 
@@ -155,7 +155,7 @@ def _lines(blocks: Blocks, top: int, path: Path, form: str, identity: list[objec
                     file.flush()
                     saved.count(rows)
         except KeyboardInterrupt as stopped:
-            kept = f"{saved.rows:,} rows are kept in '{printable(str(partial))}'. The same command goes on."
+            kept = f"{saved.rows:,} rows are kept in '{printable(str(partial))}'. The same command resumes."
             stopped.add_note(Note(kept))
             raise
         os.fsync(file.fileno())

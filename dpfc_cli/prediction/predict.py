@@ -78,7 +78,7 @@ class Predictions:
     def save(self, path: str | Path, form: str | None = None) -> Saved:
         """Write all rows to a file. The file gets its name when it is whole.
 
-        A call that was interrupted leaves a file NAME.….partial (csv and jsonl). The same call goes on with it.
+        A call that was interrupted leaves a file NAME.….partial (csv and jsonl). The same call resumes it.
 
         Args:
             path: the file. It must not exist.

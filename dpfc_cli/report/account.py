@@ -54,7 +54,7 @@ def spent(features: FeatureSet) -> Account:
 
 def whose(account: Account) -> str:
     names = [each.population for each in account.meant]
-    return " or ".join("sets of which nothing is said" if name is None else f"population {name}" for name in names)
+    return " or ".join("sets without --population" if name is None else f"population {name}" for name in names)
 
 
 def left(account: Account, delta: float, of: Charge | None = None) -> str | None:
@@ -71,7 +71,7 @@ def not_in(account: Account) -> list[str]:
     if any(each.passed and not each.adopted for each in account.meant):
         said.append("more is spent than the cap allows: something was charged where it was not known")
     if account.at_least:
-        said.append("not in the total: what was spent before on a set that was adopted")
+        said.append("not in the total: what was spent before on a set that was imported without its history")
     return said
 
 
@@ -170,7 +170,7 @@ def _minute(fact: Fact) -> str:
 
 def _sets(account: Account, ledger: Ledger) -> Table:
     rows = [
-        (each.name, each.population or "nothing is said", each.by, _minute(each))
+        (each.name, each.population or "undeclared", each.by, _minute(each))
         for of, facts in ledger.sets.items()
         for each in facts
         if (where := ledger.populations_of(of)) is None or account.population in where

@@ -30,11 +30,11 @@ SQUARES = 7
 """Square matrices that are held meanwhile by the default method: four of ours, and three of LAPACK, as measured."""
 STEEP = 1.3
 """How fast noise takes away what can be learned. It was fitted to made-up sets and judged on others
-(docs/choosing.md)."""
+(docs/extensions/planning.md)."""
 FITTED = ("dp-whitened", "dp-fc")
 """Methods that keep what is expected. Others keep less, some much less."""
 POOR = 0.5
-"""Who keeps less than this part of what can be learned is warned."""
+"""A training that will keep less than this part of what can be learned gets a warning."""
 
 HIDES = "the noise hides the classes"
 """How the warning begins."""

@@ -1,6 +1,6 @@
 """What is written down of a training: the head's card, the charge and the head's file name.
 
-All of them are functions of the training's own values, so none can say something else than another.
+All of them are functions of the training's own values, so they agree.
 """
 
 import math
@@ -127,7 +127,7 @@ def without_charge(cards: Iterable[tuple[Path, Card]], book: Ledger) -> str | No
 def loses(account: Account, charge: Charge) -> str | None:
     """What to tell before a charge after which there is no total for one person any more; None if one stays."""
     of_persons = [each for each in account.meant if replace(each, also=()).unit == "person"]
-    lost = [printable(each.population or "unsaid") for each in of_persons]
+    lost = [printable(each.population or "undeclared") for each in of_persons]
     if not (lost and charge.private and charge.unit == "record"):
         return None
     return (

@@ -73,7 +73,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
         raise ValueError("the training was calibrated for other records than these")
     book = read(ledger_path(features.folder))
     known_set(book, features)
-    # Which training it is, and whether it was charged, is only clear when it was tuned.
+    # Tuning decides the options, and so which training it is, and whether it was charged before.
     final = request.tune_on is None or bool(calibrated.parts)
     path, charge, found = _place(request, calibrated, book, observer, final)
     account = book.account_of(features.manifest.id)

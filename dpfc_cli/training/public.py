@@ -189,15 +189,15 @@ def _alike(book: Ledger, of: str, its: str, said: Collection[str | None], on: Fe
     """
     same = of == on.manifest.id
     if same and (its == split or on.manifest.hold_out):
-        # Splits that were held out of one source have one listing, and no record in common.
+        # Splits held out of one source have the same listing, but no record in common.
         return its == split
     mine, theirs = (book.populations_of(each) or frozenset() for each in (of, on.manifest.id))
     return _listing(on, split) in said or (not same and bool(mine & theirs))
 
 
 def _listing(features: FeatureSet, split: str) -> str:
-    """The digest of the listing of a split's source. Splits that were held out of one source have one listing, and so
-    have sets of other backbones.
+    """The digest of the listing of a split's source. It is the same for all splits held out of one source, and for all
+    sets of one source with other backbones.
     """
     return features.manifest.identity.listing[split]
 

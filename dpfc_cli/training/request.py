@@ -107,7 +107,7 @@ class Training(Noisy):
         metavar="FILE",
     )
     tune_on: "FeatureSet | None" = option(
-        "Such a feature set with labels. Options are chosen by private trainings on it, at no cost in privacy.",
+        "A public feature set with labels. Options are chosen by private trainings on it, at no cost in privacy.",
         METHOD,
         metavar="SET",
     )

@@ -20,7 +20,6 @@ from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.family import Wanted
 from dpfc_cli.backbones.vision_transformer import transformer
 from dpfc_cli.backbones.vision_transformer.models import MODELS
-from dpfc_cli.extensions.starts.text import class_vectors
 from dpfc_cli.geometry import Geometry
 from tests.backbones.tiny import random_weights, references, write
 from tests.support import refuses
@@ -294,22 +293,3 @@ def test_what_says_how_weights_are_used_is_fetched_with_them_unless_the_table_sa
     assert [each.name for each in hub.remotes("hf:own/vit", None, hub.STATEMENTS)] == [
         f"hub/own/vit/{each}" for each in ("model.safetensors", "config.json", name)
     ]
-
-
-def test_without_a_tokenizer_no_weights_are_fetched(home: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weights are large."""
-    from huggingface_hub import constants
-
-    home.files["some/clip"] = {"model.safetensors": b"any", "config.json": b"{}"}
-    with refuses("missing", parameter="weights"):
-        class_vectors(Wanted(name="clip-b16", weights="hf:some/clip"), ["dog"])
-    assert not any(path.endswith("model.safetensors") for _, path, _ in home.asked)
-    home.files["some/other"] = {"tokenizer.json": b"{}"}
-    found = hub.beside("hf:some/other", "tokenizer.json")
-    assert found is not None
-    found.file.write_bytes(b"[]")
-    with refuses("damaged"):
-        class_vectors(Wanted(name="clip-b16", weights="hf:some/other"), ["dog"])
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with refuses("unreachable", parameter="weights"):
-        class_vectors(Wanted(name="clip-b16", weights="hf:some/third"), ["dog"])

@@ -252,8 +252,7 @@ def test_the_default_batch_keeps_intermediates_bounded(file: Path) -> None:
 
 def test_the_names_cost_no_import_of_jax() -> None:
     code = (
-        "import sys, dpfc_cli.backbones as b, dpfc_cli.extensions.starts.text as t;"
-        "b.check(b.Wanted(name='vit-b16')); t.has_text('clip-b16');"
-        "assert not {'jax', 'numpy', 'huggingface_hub', 'safetensors', 'tokenizers'} & set(sys.modules)"
+        "import sys, dpfc_cli.backbones as b; b.check(b.Wanted(name='vit-b16'));"
+        "assert not {'jax', 'numpy', 'huggingface_hub', 'safetensors'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

@@ -224,7 +224,7 @@ def test_what_does_not_go_together_is_refused_and_nothing_is_charged_or_drawn(
     dpfc: Dpfc, three: list[str], slides: None
 ) -> None:
     lines = {
-        "--json --csv": "conflict as_json",
+        "--csv --markdown": "conflict as_json",
         "--by me": "conflict by",
         "--plot a.jpg": "bad-value plot a.jpg",
         "--plot a.txt --split train": "conflict plot",
@@ -245,7 +245,7 @@ def test_a_figure_is_drawn_beside_what_is_printed(dpfc: Dpfc, three: list[str], 
     assert "figure.txt" in drawn.stderr
     assert Path("figure.txt").stat().st_mode & 0o777 == 0o600, "it is exact"
     text = Path("figure.txt").read_text()
-    said = ("Evaluation(", "calibration") if count == 1 else ("Series(label='dp-whitened'", "plain.nonprivate: no")
+    said = ("Evaluation: split test",) if count == 1 else ("Series(label='dp-whitened'", "plain.nonprivate: no")
     assert all(each in text for each in said), text
 
 

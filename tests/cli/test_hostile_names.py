@@ -261,7 +261,6 @@ def test_no_defect_warning_or_stage_commands_a_terminal(
 
     monkeypatch.setattr(budget, "_converted", broken)
     monkeypatch.setattr(progress, "DELAY", 0)
-    monkeypatch.setattr(progress, "EVERY", 0)
     for error in (RuntimeError(text), UserError(text, text), KeyboardInterrupt()):
         error.add_note(Note(text))
         ended = ran("-v", "budget", "--sigma", "1")

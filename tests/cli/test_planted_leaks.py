@@ -15,7 +15,6 @@ from dpfc_cli.cli import train as command
 from dpfc_cli.errors import UserError
 from dpfc_cli.evaluation import evaluate as evaluation
 from dpfc_cli.evaluation import private as private_evaluation
-from dpfc_cli.extensions.publish import contents
 from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
@@ -206,7 +205,6 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         "evaluate --json: stdout",
         before(evaluation, "_fitted", lambda: display.warn(f"{nulls()} records were empty")),
     ),
-    "a count in a report": (".md", after(contents, "_trained_on", lambda rows: [*rows, ("null", str(nulls()))])),
     "a list of the labelled records": (
         "list --json: stdout",
         computed(FeatureSet, "splits", lambda self, rows: {name: n - nulls() for name, n in rows.items()}),

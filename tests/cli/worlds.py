@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfc_cli import files
+from dpfc_cli import files, points, progress
 from dpfc_cli.evaluation import private as private_evaluation
 from dpfc_cli.extraction import extract
 from dpfc_cli.extraction.importing import import_features
@@ -243,8 +243,9 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         patch.setattr(place, "SystemBits", lambda: SeededBits(0))
     asked = count()
     counted_up(patch, 10**6)
-    # So long a time between two calls that each step of the progress is a line.
-    patch.setattr("tqdm.std.time", lambda: 60.0 * next(asked))
+    # A terminal, and so long a time between two calls that each step of the progress is drawn.
+    patch.setenv("TTY_COMPATIBLE", "1")
+    patch.setattr(progress, "monotonic", lambda: 60.0 * next(asked))
     patch.setattr(extract, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
     # The number of a file, which tells it from a copy, is of any length.
     patch.setattr(answers, "_header", lambda of, said, _: json.dumps({"charge": of, "training": said}).encode() + b"\n")
@@ -266,7 +267,8 @@ def seen_in(world: Path, here: Path, lines: tuple[str, ...], patch: pytest.Monke
             follow(line, seen)
         for head in sorted(Path("heads").glob("*")):
             follow(f"statement {head}", seen)
-            follow(f"report {head} --out {head.name}.md", seen)
+            if "report" in points.added("dpfc.commands"):
+                follow(f"report {head} --out {head.name}.md", seen)
     seen["meanwhile"] = moments
     digests = {found for path in here.rglob(MANIFEST) for found in DIGEST.findall(path.read_bytes())}
     digests |= {found for path in here.rglob(LEDGER) for found in digests_in(path)}

@@ -12,7 +12,6 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from dpfc_cli.extensions.publish.push import push
 from dpfc_cli.heads.head import Head, encoded, located, shown
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.records.card import card_of
@@ -118,15 +117,22 @@ def held(hub: type[Repositories]) -> dict[str, bytes]:
     return hub.commits[PLACE][-1][1]
 
 
+def published(hub: type[Repositories], path: Path) -> str:
+    """Put a head into the repository. Returns the commit."""
+    history = hub.commits.setdefault(PLACE, [])
+    history.append((f"{len(history) + 1:040x}", {"head.safetensors": path.read_bytes(), "README.md": b"# A head"}))
+    return history[-1][0]
+
+
 def test_a_head_is_fetched_by_commit_and_says_which(hub: type[Repositories], tmp_path: Path) -> None:
-    first = push(head(tmp_path, 0), f"hf:{PLACE}")
+    first = published(hub, head(tmp_path, 0))
     assert np.array_equal(Head.load(f"hf:{PLACE}").weight, Head.load(head(tmp_path, 0)).weight)
-    second = push(head(tmp_path, 1), f"hf:{PLACE}")
+    second = published(hub, head(tmp_path, 1))
     for name, seed, commit in (
-        (f"hf:{PLACE}", 1, second.commit),
-        (f"hf:{PLACE}/head.safetensors", 1, second.commit),
-        (f"hf:{PLACE}@{first.commit}", 0, first.commit),
-        (first.name, 0, first.commit),
+        (f"hf:{PLACE}", 1, second),
+        (f"hf:{PLACE}/head.safetensors", 1, second),
+        (f"hf:{PLACE}@{first}", 0, first),
+        (f"hf:{PLACE}/head.safetensors@{first}", 0, first),
     ):
         found = Head.load(name)
         assert np.array_equal(found.weight, Head.load(head(tmp_path, seed)).weight)
@@ -135,7 +141,7 @@ def test_a_head_is_fetched_by_commit_and_says_which(hub: type[Repositories], tmp
 
 
 def test_what_is_not_there_is_said(hub: type[Repositories], tmp_path: Path) -> None:
-    push(head(tmp_path), f"hf:{PLACE}")
+    published(hub, head(tmp_path))
     hub.commits["some/empty"] = [("1" * 40, {})]
     for name, code, named in (
         ("hf:some", "bad-value", "hf:some"),
@@ -150,7 +156,7 @@ def test_what_is_not_there_is_said(hub: type[Repositories], tmp_path: Path) -> N
 
 
 def test_a_file_that_was_changed_in_the_cache_is_refused(hub: type[Repositories], tmp_path: Path) -> None:
-    push(head(tmp_path), f"hf:{PLACE}")
+    published(hub, head(tmp_path))
     path = located(f"hf:{PLACE}")
     with path.open("r+b") as file:
         file.seek(-8, 2)

@@ -64,7 +64,7 @@ def test_a_file_that_was_stopped_again_and_again_ends_with_the_same_bytes(
         except KeyboardInterrupt as stopped:
             said = stopped.__notes__
         assert not path.exists()
-        assert "The same command goes on" in said[0]
+        assert "The same command resumes" in said[0]
         [partial] = tmp_path.glob(f"found.{form}.*.partial")
         # A kill may leave half a line.
         lines = partial.read_bytes()

@@ -1,16 +1,15 @@
 """`dpfc audit`: attack every method, and print what the attacks reach beside what is claimed."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON
 from dpfc_cli.errors import UserError
 from dpfc_cli.extensions.audit.request import MOST_RUNS, Auditing
-from dpfc_cli.show.document import Table, page
+from dpfc_cli.show.document import Document, Table, page
 
 if TYPE_CHECKING:
     from dpfc_cli.extensions.audit.audit import Audit
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     panel="Check the proofs",
     when_stopped="A method has no bound before all its runs are made. Nothing was changed.",
 )
-def audit(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
+def audit(**asked: Any) -> None:
     """Attack the trainings and bound their ε from below: an empirical check of the proofs and of the program.
 
     The records are made up, since what an audit prints is not private; your feature sets and ledgers are not touched.
@@ -34,17 +33,15 @@ def audit(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
         for each in audits(Auditing(**asked)):
             found.append(each)
     except KeyboardInterrupt:
-        if found and not as_json:
-            _show(found, asked["confidence"])
+        if found and not display.program:
+            display.show(_document(found, asked["confidence"]))
         raise
     violated = [a.method for a in found if a.violated]
     _warn_of_few(found)
-    if as_json:
-        told = ("confidence", "adjacency", "labels_per_record", "records_per_person")
-        attacked = {name: asked[name] for name in told} | {"sampling_rate": asked["sampling_rate"] or 1.0}
-        display.as_json({**attacked, "violated": violated, "audits": [asdict(a) for a in found]})
-    else:
-        _show(found, asked["confidence"])
+    told = ("confidence", "adjacency", "labels_per_record", "records_per_person")
+    attacked = {name: asked[name] for name in told} | {"sampling_rate": asked["sampling_rate"] or 1.0}
+    values = {**attacked, "violated": violated, "audits": [asdict(a) for a in found]}
+    display.show(replace(_document(found, asked["confidence"]), values=values))
     if violated:
         raise UserError(
             f"{', '.join(violated)}: more is released than is claimed.",
@@ -76,7 +73,7 @@ def _verdict(audit: "Audit") -> str:
     return f"consistent ({shown} of {audit.attainable:.2f} shown)"
 
 
-def _show(found: Sequence["Audit"], confidence: float) -> None:
+def _document(found: Sequence["Audit"], confidence: float) -> Document:
     columns = ("method", "verdict", "best attack", "claimed", "runs", "trainings")
     rows = [
         (
@@ -113,4 +110,4 @@ def _show(found: Sequence["Audit"], confidence: float) -> None:
             "Each kind of releases by itself: what its noise claims, what the attack on it can reach, and what it loses"
         )
         tables.append(Table(("method", "releases", "runs", "claimed", "attainable", "lost"), parts, left=3, title=each))
-    display.show(page(title, *tables))
+    return page(title, *tables)

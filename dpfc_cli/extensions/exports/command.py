@@ -5,16 +5,12 @@ from typing import Annotated, Any
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON, NEWEST, head_or_newest
+from dpfc_cli.cli.typed import NEWEST, head_or_newest
 from dpfc_cli.extensions.exports.request import Exporting
 
 
 @command("export", Exporting, panel="For others")
-def export(
-    head: Annotated[Path | None, NEWEST] = None,
-    as_json: Annotated[bool, JSON] = False,
-    **asked: Any,
-) -> None:
+def export(head: Annotated[Path | None, NEWEST] = None, **asked: Any) -> None:
     """Write a head in the format of another program.
 
     onnx is a graph from features to scores and probabilities. torch is a state dict. sklearn is a classifier with
@@ -28,11 +24,7 @@ def export(
     loaded = vouched(head_or_newest(head))
     made = write(loaded, **asked)
     name = shown(loaded.file)
-    if as_json:
-        display.as_json(
-            {"head": name, "format": asked["to"], "files": [str(path) for path in made.files], "notes": made.notes}
-        )
-        return
+    values = {"head": name, "format": asked["to"], "files": [str(path) for path in made.files], "notes": made.notes}
     rows = [("head", name), *(("written", f"{path} ({path.stat().st_size:,} bytes)") for path in made.files)]
     rows += [(each, made.notes[each]) for each in ("claim", "input", "outputs", "probabilities") if each in made.notes]
-    display.facts(f"Export {made.path}", rows)
+    display.facts(f"Export {made.path}", rows, values)

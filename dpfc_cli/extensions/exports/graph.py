@@ -70,7 +70,7 @@ class Graph:
         """The bytes of the model, and of the file beside it if there must be one, as `Files`. texts: the
         metadata. name: of the file.
         """
-        from onnx import helper
+        from onnx import external_data_helper, helper, numpy_helper
 
         from dpfc_cli.version import __version__
 
@@ -78,12 +78,12 @@ class Graph:
         beside = ".data"
         constants, outside, at = [], [], 0
         for each, array in self._arrays.items():
-            if not apart or array.nbytes <= _SMALL:
-                constants.append(_inside(each, array))
-                continue
-            constants.append(_outside(each, array, at, name + beside))
-            outside.append(array)
-            at += _padded(array.nbytes)
+            constants.append(numpy_helper.from_array(np.asarray(array, order="C"), each))
+            if apart and array.nbytes > _SMALL:
+                external_data_helper.set_external_data(constants[-1], name + beside, at, array.nbytes)
+                constants[-1].ClearField("raw_data")
+                outside.append(array)
+                at += array.nbytes + -array.nbytes % _ALIGNED
         inner = helper.make_graph(self._nodes, "dpfc", _declared(inputs), _declared(outputs), constants)
         model = helper.make_model(
             inner,
@@ -106,27 +106,7 @@ def _declared(values: Values) -> list[Any]:
     ]
 
 
-def _inside(name: str, array: np.ndarray) -> Any:
-    from onnx import numpy_helper
-
-    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-
-
-def _outside(name: str, array: np.ndarray, offset: int, location: str) -> Any:
-    from onnx import TensorProto, helper
-
-    tensor = TensorProto(name=name, dims=array.shape, data_type=helper.np_dtype_to_tensor_dtype(array.dtype))
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", offset), ("length", array.nbytes)):
-        tensor.external_data.add(key=key, value=str(value))
-    return tensor
-
-
-def _padded(size: int) -> int:
-    return -(-size // _ALIGNED) * _ALIGNED
-
-
 def _bytes(arrays: Iterable[np.ndarray]) -> Iterator[bytes]:
     for array in arrays:
         yield array.tobytes()
-        yield b"\0" * (_padded(array.nbytes) - array.nbytes)
+        yield bytes(-array.nbytes % _ALIGNED)

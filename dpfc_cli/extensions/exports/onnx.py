@@ -1,6 +1,6 @@
 """ONNX: the head as a graph, alone or behind its backbone.
 
-The head computes in float64 inside, as `Head.scores` does, because its clipping norms may be tiny.
+The head computes in float64 inside, because its clipping norms may be tiny. It is `Head.scores`, as JAX traces it.
 """
 
 import json
@@ -15,7 +15,7 @@ from dpfc_cli.extensions.exports.graph import OPSET, Graph, Values
 from dpfc_cli.extensions.exports.request import Exporting, Files, Format
 from dpfc_cli.heads.backbone import Recipe, recipe_of
 from dpfc_cli.heads.head import Head
-from dpfc_cli.privacy.chain import NORM_BITS, Centre, Clip
+from dpfc_cli.privacy.chain import run
 from dpfc_cli.progress import Progress
 
 _LARGEST = 4096
@@ -69,11 +69,6 @@ def _said(recipe: Recipe) -> str:
     )
 
 
-_FLOAT, _DOUBLE = 1, 11
-_LEAST = 1e-290
-"""The largest coordinate of a row of zeros counts as this, so that nothing is divided by zero."""
-
-
 def files(wanted: Exporting, notes: dict[str, str]) -> Files:
     check_installed("onnx", "export", "To write onnx")
     network = rebuilt(wanted.head, wanted.weights, wanted.progress) if wanted.with_backbone else None
@@ -82,6 +77,8 @@ def files(wanted: Exporting, notes: dict[str, str]) -> Files:
 
 def model(head: Head, notes: dict[str, str], network: Network | None, name: str) -> Files:
     """The file of a head, and one for its large constants. Inputs and outputs are said in the metadata."""
+    import jax.numpy as jnp
+
     from dpfc_cli.extensions.exports.traced import nodes
 
     graph = Graph()
@@ -94,14 +91,16 @@ def model(head: Head, notes: dict[str, str], network: Network | None, name: str)
     else:
         entry = "pixels"
         taken[entry] = (np.uint8, ("n", *network.input))
-        features = nodes(graph, entry, network.input, lambda picture: network.backbone.traced(picture[None])[0])
+        features = nodes(graph, entry, np.zeros(network.input, np.uint8), network.backbone.traced)
         graph.name(features, "features")
         results["features"] = (np.float32, ("n", d))
         said = f"uint8, n × {' × '.join(map(str, network.input))}: pictures, rows from above, {network.said}"
-    scores = scored(graph, features, head)
+    scores = nodes(
+        graph, features, np.zeros(d, np.float32), lambda x: run(head.chain, x, jnp) @ head.weight + head.bias
+    )
     likely = graph("Sigmoid", scores) if head.several_labels else graph("Softmax", scores, axis=-1)
     for each, value in (("scores", scores), ("probabilities", likely)):
-        graph.name(graph("Cast", value, to=_FLOAT), each)
+        graph.name(graph("Cast", value, to=1), each)
         results[each] = (np.float32, ("n", m))
     notes |= {
         "classes": json.dumps(list(head.classes)),
@@ -110,30 +109,6 @@ def model(head: Head, notes: dict[str, str], network: Network | None, name: str)
         "opset": str(OPSET),
     }
     return graph.files(taken, results, notes, name)
-
-
-def scored(graph: Graph, features: str, head: Head) -> str:
-    """The scores of feature vectors, float64, as `Head.scores` computes them."""
-    z = graph("Cast", features, to=_DOUBLE)
-    for step in head.chain:
-        if isinstance(step, Clip):
-            z = graph("Div", z, np.float64(step.norm))
-            z = graph("Div", z, graph("Max", _norms(graph, z), np.float64(1)))
-        elif isinstance(step, Centre):
-            z = graph("Sub", z, step.mean)
-        else:
-            matrix = step.matrix.astype(np.float32).astype(np.float64)
-            z = graph("MatMul", graph("Cast", graph("Cast", z, to=_FLOAT), to=_DOUBLE), matrix)
-    return graph("Add", graph("MatMul", z, head.weight.astype(np.float64)), head.bias.astype(np.float64))
-
-
-def _norms(graph: Graph, z: str) -> str:
-    """`privacy.chain.norms`, with the same rounding."""
-    largest = graph("ReduceMax", graph("Abs", z), axes=[1], keepdims=1)
-    step = graph("Mul", graph("Max", largest, np.float64(_LEAST)), np.float64(2.0**-NORM_BITS))
-    grid = graph("Round", graph("Div", z, step))
-    total = graph("ReduceSum", graph("Mul", grid, grid), np.array([1]), keepdims=1)
-    return graph("Mul", step, graph("Sqrt", total))
 
 
 ONNX = Format(ending=".onnx", files=files, backbone=True)

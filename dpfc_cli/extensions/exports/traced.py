@@ -1,8 +1,8 @@
 """Functions of JAX as nodes of an ONNX graph.
 
-A function is traced for one picture. What depends on the picture has one axis more in the graph, the first one, for
-pictures. So all other sizes are numbers, and a graph takes any number of pictures. What does not depend on the picture
-is computed here, and becomes a constant.
+A function is traced for one row, such as a picture. What depends on the row has one axis more in the graph, the first
+one, for rows. So all other sizes are numbers, and a graph takes any number of rows. What does not depend on the row is
+computed here, and becomes a constant.
 """
 
 import string
@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Seen:
-    """What depends on the picture: its name in the graph, and its shape for one picture."""
+    """What depends on the row: its name in the graph, and its shape for one row."""
 
     name: str
     shape: Shape
@@ -32,31 +32,31 @@ _Value = _Seen | np.ndarray
 """Where it is the same along an axis, the axis may have the length 1 instead of its own."""
 
 
-def nodes(graph: Graph, pixels: str, shape: Shape, function: Callable[[jax.Array], jax.Array]) -> str:
+def nodes(graph: Graph, given: str, like: np.ndarray, function: Callable[[jax.Array], jax.Array]) -> str:
     """Add what a function computes, and return the name of its result, (n, …).
 
     Args:
         graph: the graph.
-        pixels: the name of its input, uint8 (n, *shape).
-        shape: of one picture.
-        function: from one picture to an array.
+        given: the name of the function's input in the graph, (n, …).
+        like: one row of it. Its type and shape count.
+        function: what it computes of a row depends on that row alone.
 
     Raises:
         UserError: the function has an operation that is not in the tables below.
 
     """
-    traced = jax.make_jaxpr(function)(np.zeros(shape, np.uint8))
-    work = _Work(graph, pixels)
-    (result,) = work.run(traced, [_Seen(pixels, shape)])
+    traced = jax.make_jaxpr(lambda row: function(row[None])[0])(like)
+    work = _Work(graph, given)
+    (result,) = work.run(traced, [_Seen(given, like.shape)])
     return work.batched(work.whole(result, traced.out_avals[0].shape))
 
 
 class _Work:
     """The translation of one function."""
 
-    def __init__(self, graph: Graph, pixels: str) -> None:
+    def __init__(self, graph: Graph, given: str) -> None:
         self.graph = graph
-        self._count = graph("Slice", graph("Shape", pixels), _ints(0), _ints(1))
+        self._count = graph("Slice", graph("Shape", given), _ints(0), _ints(1))
 
     def run(self, closed: Any, inputs: Sequence[_Value]) -> list[_Value]:
         jaxpr = closed.jaxpr
@@ -117,7 +117,7 @@ class _Work:
         return value if value.shape == shape else _Seen(self.graph("Expand", value.name, _ints(1, *shape)), shape)
 
     def batched(self, value: _Value) -> str:
-        """The name of a value with the axis for pictures."""
+        """The name of a value with the axis for rows."""
         if isinstance(value, _Seen):
             return value.name
         return self.graph("Expand", value, self.graph("Concat", self._count, _ints(*value.shape), axis=0))
@@ -132,7 +132,7 @@ def _node(value: _Value) -> str | np.ndarray:
 
 
 def _moved(axes: Sequence[int]) -> list[int]:
-    """Axes of a picture's value as those of the graph's."""
+    """Axes of a row's value as those of the graph's."""
     return [int(axis) + 1 for axis in axes]
 
 
@@ -183,6 +183,9 @@ _ELEMENTWISE: dict[str, Callable[..., str]] = {
     **{name.lower(): partial(_same, name) for name in _SAME},
     "stop_gradient": partial(_same, "Identity"),
     "logistic": partial(_same, "Sigmoid"),
+    "round": partial(_same, "Round"),
+    "gt": partial(_same, "Greater"),
+    "select_n": lambda graph, which, no, yes: graph("Where", which, yes, no),
     "rsqrt": lambda graph, x, **_: graph("Div", np.float32(1), graph("Sqrt", x)),
     "integer_pow": lambda graph, x, y: graph("Pow", x, np.float32(y)),
     "convert_element_type": _cast,

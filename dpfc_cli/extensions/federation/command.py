@@ -9,10 +9,10 @@ from dpfc_cli import outputs, rounding
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.train import Shown
-from dpfc_cli.cli.typed import JSON, feature_set
+from dpfc_cli.cli.typed import feature_set
 from dpfc_cli.errors import conflict, parameter, quoted
 from dpfc_cli.options import MethodOptions, Option
-from dpfc_cli.show.document import Document, Rows, Section, Table
+from dpfc_cli.show.document import Rows, Table, page
 
 if TYPE_CHECKING:
     from dpfc_cli.extensions.federation.plan import Federation, Recipe
@@ -38,7 +38,6 @@ def invite(
     name: Annotated[str, Option("What this site is to be called: small letters, digits, dashes.", metavar="NAME")],
     epsilon: Annotated[float, Option("The ε that this site would spend: it holds even if all others collude.")],
     out: Out,
-    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write what this site would bring to a federation, for whoever makes its plan.
 
@@ -53,9 +52,6 @@ def invite(
     found = feature_set(features)
     made = plans.invitation(found, name, epsilon)
     outputs.write(out, made.data)
-    if as_json:
-        display.as_json({"file": str(out), "invitation": json.loads(made.data)})
-        return
     rows = [
         ("site", name),
         ("records", f"{made.n:,}" if made.records is None else f"{made.records:,} of {made.n:,} persons"),
@@ -65,7 +61,7 @@ def invite(
         ("public key", made.key),
         ("next", "Send it to the coordinator. 'dpfc federation-new' takes it."),
     ]
-    display.facts(f"Invitation {out}", rows)
+    display.facts(f"Invitation {out}", rows, {"file": str(out), "invitation": json.loads(made.data)})
 
 
 @command("federation-new", MethodOptions, panel="Federation")
@@ -89,7 +85,6 @@ def new(
         ),
     ] = None,
     public_head: Start = None,
-    as_json: Annotated[bool, JSON] = False,
     **asked: Any,
 ) -> None:
     """Make the plan of a federation of all who are invited.
@@ -102,16 +97,12 @@ def new(
     made = plans.agreed(invitations, method, MethodOptions(**asked).options, delta, adjacency, colluding, public_head)
     outputs.write(out, made.data)
     _warn(made, Shown())
-    if as_json:
-        display.as_json({"file": str(out), "digest": made.digest, "plan": json.loads(made.data)})
-        return
-    display.show(Document(title=f"Plan {out}", sections=[Section("", [Rows(_agreed(made)), _sites(made)])]))
+    values = {"file": str(out), "digest": made.digest, "plan": json.loads(made.data)}
+    display.show(page(f"Plan {out}", Rows(_agreed(made)), _sites(made), values=values))
 
 
 @command("site-check", panel="Federation")
-def check(
-    plan: Plan, features: Features, name: Name, policy: Policy = None, as_json: Annotated[bool, JSON] = False
-) -> None:
+def check(plan: Plan, features: Features, name: Name, policy: Policy = None) -> None:
     """Say what this site would agree to, and check that nothing stands against it. Nothing is charged."""
     from dpfc_cli.extensions.federation.site import ready
     from dpfc_cli.report import account as shown
@@ -129,10 +120,8 @@ def check(
         ("leaves it", "sums with the whole noise of this claim; the head, which is made of them"),
         *_agreed(site.plan),
     ]
-    if as_json:
-        display.as_json({**dict(rows), "digest": site.plan.digest, "site": site.name})
-        return
-    display.show(Document(title=f"Plan {plan}", sections=[Section("", [Rows(rows), _sites(site.plan)])]))
+    values = {**dict(rows), "digest": site.plan.digest, "site": site.name}
+    display.show(page(f"Plan {plan}", Rows(rows), _sites(site.plan), values=values))
 
 
 @command("site-serve", panel="Federation", when_stopped="This run charged nothing.")
@@ -153,7 +142,6 @@ def serve(
             high=1e6,
         ),
     ] = 0.0,
-    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Answer the queries of a plan, until this site has the head. It charges the ledger when all sites are ready."""
     from dpfc_cli.extensions.federation.site import serve as answer
@@ -166,17 +154,15 @@ def serve(
             f"{quoted(plan)} is not the plan of {parameter('digest')}.",
             "Compare the digest with the other operators again. If they have another one, ask for their plan.",
         )
-    stop.stands = "'dpfc budget' says whether the plan is charged. The same command goes on."
+    stop.stands = "'dpfc budget' says whether the plan is charged. The same command resumes."
     made = answer(site, socket, observer, answer_every)
     # Of one that was written before, the ledger has the name.
     head = str(made.path if isinstance(made, Trained) else made.head)
-    if as_json:
-        display.as_json({"site": name, "head": head, "sha256": made.sha256})
-        return
-    display.facts(f"Site {name} is done", [("head", head), ("SHA-256", str(made.sha256))])
+    values = {"site": name, "head": head, "sha256": made.sha256}
+    display.facts(f"Site {name} is done", [("head", head), ("SHA-256", str(made.sha256))], values)
 
 
-@command("federation-run", panel="Federation", when_stopped="The sites wait. The same command goes on.")
+@command("federation-run", panel="Federation", when_stopped="The sites wait. The same command resumes.")
 def run(
     plan: Plan,
     sockets: Annotated[Path, Option("The folder in which site NAME answers at NAME.sock.", metavar="FOLDER")],
@@ -186,7 +172,6 @@ def run(
         Option("Seconds for which a site may be away. A reply may take as long, and 600 at least.", low=0.0, high=1e7),
     ] = 600.0,
     public_head: Start = None,
-    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Train the head of a plan with all its sites, and give it to them."""
     from dpfc_cli.extensions.federation.coordinator import run as train
@@ -195,10 +180,8 @@ def run(
 
     head = train(load(plan), sockets, out, Shown(), patience, public_head)
     digest = head.statement()["SHA-256 of the file"]
-    if as_json:
-        display.as_json({"head": str(head.file), "sha256": digest, "card": head.card.values()})
-        return
-    display.facts(f"Head {head.file}", [*statement.brief(head.card), ("SHA-256", digest)])
+    values = {"head": str(head.file), "sha256": digest, "card": head.card.values()}
+    display.facts(f"Head {head.file}", [*statement.brief(head.card), ("SHA-256", digest)], values)
 
 
 def _site(plan: Path, features: str, name: str, policy: Path | None, observer: Shown) -> "Site":

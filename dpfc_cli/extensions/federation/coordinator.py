@@ -59,7 +59,7 @@ class RefusedError(UserError):
 
     def __init__(self, name: str, said: str) -> None:
         why = _WORDS.get(said, "it gives no reason that is known")  # type: ignore[call-overload]
-        goes_on = "Speak to its operator. Then the same command goes on: what was charged is not charged again."
+        goes_on = "Speak to its operator. Then the same command resumes: what was charged is not charged again."
         ends = "Was one put back from an older backup? Put back what it had last, or make a new plan."
         super().__init__(
             f"Site '{name}' refuses: {why}.",
@@ -162,7 +162,7 @@ class Remote:
         except (OSError, ValueError) as error:
             raise UserError(
                 f"Site '{self.name}' does not answer at '{self.socket}'.",
-                "See that it was started there, and works: then the same command goes on. One that has its head, or "
+                "See that it was started there, and works: then the same command resumes. One that has its head, or "
                 "refuses the plan when it starts, has ended: its log says so. If a pass over its records takes long, "
                 f"give it more time: {parameter('patience')}.",
                 code="lost",

@@ -150,7 +150,7 @@ def serve(site: Site, socket: Path, observer: Observer, every: float = 0.0) -> T
     every: seconds between the times at which replies leave (`messages.left`).
 
     Raises:
-        UserError: it is not ready; or it stopped. Then the same command goes on.
+        UserError: it is not ready; or it stopped. Then the same command resumes.
 
     """
     if (before := site.ended) is not None:
@@ -159,7 +159,7 @@ def serve(site: Site, socket: Path, observer: Observer, every: float = 0.0) -> T
     checked = ready(site, observer)
     quiet = partial(_log, observer, "Nobody has asked for ten minutes. If the coordinator has stopped, it can go on.")
     with Door(socket, query_bytes(site.features.dim, len(site.plan.classes)), every, quiet) as door:
-        stands = "nothing is charged yet" if checked.unfinished is None else "it was charged before, and goes on"
+        stands = "nothing is charged yet" if checked.unfinished is None else "it was charged before, and resumes"
         _log(observer, f"Waits at {socket} for the coordinator of the plan {site.plan.digest}: {stands}.")
         charged = _charged(site, checked, door, observer)
         answering = Answering(site, charged, door, observer)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dpfc_cli import outputs, rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON, feature_set, with_sets
+from dpfc_cli.cli.typed import feature_set, with_sets
 from dpfc_cli.errors import conflict, counted, parameter
 from dpfc_cli.extensions.planning.request import Forecasting
 from dpfc_cli.folders import features_folder
@@ -28,14 +28,13 @@ def forecast(
     plot: Annotated[
         Path | None, Option("Draw accuracy against ε: .svg, .png or .pdf. It needs ‹on›.", metavar="FILE")
     ] = None,
-    as_json: Annotated[bool, JSON] = False,
     **asked: Any,
 ) -> None:
     """Say which accuracy to expect at which ε, and what each ε means. Nothing is charged.
 
     No private record is read: facts are stated, or stand in the manifest of --features. With --on, whole private
     trainings run on public records with the noise that the private training will have. They are kept beside that set,
-    so the same command goes on where it was stopped.
+    so the same command resumes where it was stopped.
     """
     from dpfc_cli.extensions.planning import forecast as forecasts
     from dpfc_cli.features.lookup import finished
@@ -53,10 +52,7 @@ def forecast(
     found = forecasts.forecast(**asked)
     for text in found.warnings:
         display.warn(text)
-    if as_json:
-        display.as_json(found.to_json())
-    else:
-        _show(found)
+    _show(found)
     if plot is not None and draw is not None:
         # Last: the figures took long, and a place for the plot can fail.
         outputs.replace(plot, draw(_picture(found)), named="plot")
@@ -73,7 +69,7 @@ def _show(found: "Forecast") -> None:
     columns += [] if found.cap is None else [f"fit under {found.cap:g}"]
     columns += [] if found.records_per_person is None else [f"of {counted(found.records_per_person, 'record')}"]
     table = Table(columns, [_row(found, each) for each in found.outlooks], left=0)
-    display.show(page(found.about, table, Rows(_said(found), title="What the figures say")))
+    display.show(page(found.about, table, Rows(_said(found), title="What the figures say"), values=found.to_json()))
 
 
 def _row(found: "Forecast", each: "Outlook") -> list[str]:

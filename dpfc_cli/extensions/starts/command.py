@@ -1,11 +1,11 @@
 """`dpfc zero-shot`: what is public about the classes, as a start for trainings."""
 
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import JSON, feature_set, set_named, with_sets
+from dpfc_cli.cli.typed import feature_set, set_named, with_sets
 from dpfc_cli.extensions.starts.request import ClassVectors
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ NAMED = 100
 
 
 @command("zero-shot", ClassVectors, panel="Before a training", when_stopped="If the file is there, it is whole.")
-def zero_shot(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
+def zero_shot(**asked: Any) -> None:
     """Make class vectors of what is public about the classes, for dpfc train --public-head.
 
     A class of which nothing is known is named. No private record is read, unless --on names one. Without --features and
@@ -32,10 +32,7 @@ def zero_shot(as_json: Annotated[bool, JSON] = False, **asked: Any) -> None:
     made = make(**asked)
     for warning in made.warnings:
         display.warn(warning)
-    if as_json:
-        display.as_json(_json(made, scored))
-    else:
-        _show(made, scored)
+    _show(made, scored)
     if scored is not None:
         display.say(
             "These figures are of raw records, without noise: they cost nothing only if the records are public."
@@ -84,7 +81,8 @@ def _show(made: "ZeroShot", on: "FeatureSet | None") -> None:
     if on is not None and found is not None:
         rows.append(("scored on", f"the {found.split} split of {on.folder}"))
         rows += [*evaluated.figures_rows(found), ("records", f"{found.n:,}")]
-    display.show(page("Class vectors", Rows(rows), *([] if found is None else [evaluated.classes(found)])))
+    blocks = [Rows(rows), *([] if found is None else [evaluated.classes(found)])]
+    display.show(page("Class vectors", *blocks, values=_json(made, on)))
 
 
 def _source(origin: Any) -> str:

@@ -43,7 +43,7 @@ def test_a_function_of_jax_gives_the_same_as_onnx(name: str) -> None:
     shown = np.random.default_rng(1).integers(0, 256, (7, *SHAPE)).astype(np.uint8)
     expected = np.asarray(jax.vmap(function)(jnp.asarray(shown)))
     graph = Graph()
-    graph.name(nodes(graph, "pixels", SHAPE, function), "found")
+    graph.name(nodes(graph, "pixels", shown[0], jax.vmap(function)), "found")
     inputs: Values = {"pixels": (np.uint8, ("n", *SHAPE))}
     outputs: Values = {"found": (np.float32, ("n", *expected.shape[1:]))}
     session = onnxruntime.InferenceSession(b"".join(graph.files(inputs, outputs, {}, "a.onnx")[""]))
@@ -57,4 +57,4 @@ def test_an_operation_without_a_translation_is_refused() -> None:
         return jnp.sort(pixels)
 
     with refuses("unsupported", match="sort"):
-        nodes(Graph(), "pixels", SHAPE, sorted_by_jax)
+        nodes(Graph(), "pixels", np.zeros(SHAPE, np.uint8), sorted_by_jax)

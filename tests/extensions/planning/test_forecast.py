@@ -34,6 +34,7 @@ from dpfc_cli.training.card import charge_of_training
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
 from tests.support import blobs, refuses, replace
+from tests.training import test_public as public_sets
 
 QUICK: dict[str, Any] = {"method": "dp-fc", "steps": 3}
 
@@ -42,7 +43,9 @@ FACTS: dict[str, Any] = {"records": 100, "classes": 3, "dimensions": 6}
 
 
 def test_a_forecast_for_sites_has_the_noise_of_their_plan() -> None:
-    (alone,) = forecast(records=250, classes=3, dimensions=6, epsilons=[2.0]).outlooks
+    shown = forecast(records=250, classes=3, dimensions=6, epsilons=[2.0])
+    assert shown._repr_html_().count("<tr>") == len(shown.told())
+    (alone,) = shown.outlooks
     (joint,) = forecast(records=1000, classes=3, dimensions=6, epsilons=[2.0], sites=4).outlooks
     plan = plan_of([250] * 4, 6, 3, [2.0] * 4)
     solver = plan.solver
@@ -336,3 +339,13 @@ def test_numbers_of_numpy_become_plain_ones() -> None:
     found = facts(records=np.int64(9), persons=np.int32(5), classes=np.int64(3), dimensions=np.uint8(4))
     assert found == Facts(n=5, m=3, d=4, rows=9, unit="person")
     assert {type(found.n), type(found.m), type(found.d), type(found.rows)} == {int}
+
+
+def test_a_forecast_says_nothing_of_private_records_in_a_public_set(tmp_path: Path) -> None:
+    """It is shown to anyone."""
+    private = public_sets.made(tmp_path, "private", *blobs(300, 6, 3))
+    clean, mixed = (
+        [said.replace(each.name, "") for said in forecast(private, on=each, epsilons=[1.0], method="dp-ls").warnings]
+        for each in public_sets.mixtures(tmp_path)
+    )
+    assert clean == mixed

@@ -5,6 +5,8 @@ features. `bench/text_references.py` ran the libraries.
 import hashlib
 import json
 import re
+import subprocess
+import sys
 import zlib
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +24,7 @@ from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.errors import UserError
 from dpfc_cli.extensions.starts.text import PROMPTS, TextVectors, class_vectors, has_text, texts_of, tokenizer, tower
 from tests.backbones.lines import lines, tokens_of
+from tests.backbones.test_hub import Hub
 from tests.backbones.tiny import build, pictures, random_weights, write
 from tests.hostile import altered, places
 from tests.support import refuses
@@ -291,3 +294,30 @@ def test_whatever_stands_in_a_tokenizer_it_is_read_or_refused(name: str, tmp_pat
     file.mkdir()
     with refuses("missing", parameter="weights"):
         tokenizer.load(MODELS[MODEL[name]], str(tmp_path))
+
+
+def test_without_a_tokenizer_no_weights_are_fetched(home: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights are large."""
+    from huggingface_hub import constants
+
+    home.files["some/clip"] = {"model.safetensors": b"any", "config.json": b"{}"}
+    with refuses("missing", parameter="weights"):
+        class_vectors(Wanted(name="clip-b16", weights="hf:some/clip"), ["dog"])
+    assert not any(path.endswith("model.safetensors") for _, path, _ in home.asked)
+    home.files["some/other"] = {"tokenizer.json": b"{}"}
+    found = hub.beside("hf:some/other", "tokenizer.json")
+    assert found is not None
+    found.file.write_bytes(b"[]")
+    with refuses("damaged"):
+        class_vectors(Wanted(name="clip-b16", weights="hf:some/other"), ["dog"])
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with refuses("unreachable", parameter="weights"):
+        class_vectors(Wanted(name="clip-b16", weights="hf:some/third"), ["dog"])
+
+
+def test_the_names_of_towers_cost_no_import_of_jax() -> None:
+    code = (
+        "import sys, dpfc_cli.extensions.starts.text as t; t.has_text('clip-b16');"
+        "assert not {'jax', 'numpy', 'huggingface_hub', 'safetensors', 'tokenizers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -88,6 +88,32 @@ def test_what_timm_lacks_or_cannot_read_is_refused(tmp_path: Path) -> None:
         backbones.check(Wanted(name="timm:resnet18", pool="cls"))
 
 
+def test_a_model_in_which_pictures_meet_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mixed(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, **_: Any) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(1))
+
+        def reset_classifier(self, classes: int) -> None:
+            pass
+
+        def forward(self, x: Any) -> Any:
+            return self.scale * (x - x.mean(0)).mean((2, 3))
+
+    def mixed(pretrained: bool = False, **options: Any) -> Any:
+        return timm.models.build_model_with_cfg(Mixed, "mixed", pretrained, **options)
+
+    config = {"num_classes": 3, "input_size": (3, 32, 32), "interpolation": "bicubic", "crop_pct": 1.0}
+    config |= {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "classifier": (), "first_conv": ()}
+    cfgs = timm.models.generate_default_cfgs({"mixed.own": config})
+    monkeypatch.setitem(globals(), "default_cfgs", cfgs)
+    monkeypatch.setitem(globals(), "__all__", [])
+    timm.models.register_model(mixed)
+    weights_of("mixed", tmp_path / "w.safetensors")
+    with refuses("unsupported", match="each picture by itself"):
+        backbones.load(Wanted(name="timm:mixed", weights=str(tmp_path / "w.safetensors"), image_shape=(32, 32, 3)))
+
+
 def test_a_head_predicts_from_pictures(dpfc: Dpfc, tmp_path: Path) -> None:
     weights_of("mobilenetv3_small_050", tmp_path / "w.safetensors")
     given = ("--weights", str(tmp_path / "w.safetensors"))
