@@ -45,8 +45,10 @@ class ListedSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """All feature sets of one folder, and the cards of all heads of another by their files. unreadable: what lies among
-    them and is neither, and why. failed: why a ledger cannot be read (then nobody knows what was spent); None if all can.
+    """All feature sets of one folder, and the cards of all heads of another by their files.
+
+    unreadable: what lies among them and is neither, and why. failed: why a ledger cannot be read (then nobody knows
+    what was spent); None if all can.
     """
 
     sets: tuple[ListedSet, ...]
