@@ -333,8 +333,7 @@ def test_the_digest_of_a_training_is_of_its_command_and_of_its_set(features: Fea
     manifest = features.manifest
     sets = [replace(manifest, id=new_id()), replace(manifest, backbone={"name": "vit"})]
     others: list[dict[str, Any]] = [
-        *({"steps": 3}, {"epsilon": 2.0}, {"tuning": {"chosen": 1}}),
-        {"before": {"mu": 0.1, "eta": 0.0, "plan": []}},
+        *({"steps": 3}, {"epsilon": 2.0}, {"parts": {"tuning": {"chosen": 1}}}),
         *({"on": SimpleNamespace(manifest=each, split=features.split)} for each in sets),
     ]
     assert made(head="another", purpose="a", by="you") == made()
