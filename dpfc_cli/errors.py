@@ -15,12 +15,10 @@ Everywhere else names are kept as they are. They are not refused when they are r
 a mark of direction.
 """
 
-import mimetypes
 import re
 import sys
 import unicodedata
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -76,25 +74,6 @@ MOST_MARKS = 6
 """Marks in a row (accents, vowel signs) that are shown. More of them would cover the lines above and below."""
 _QUOTED = re.compile("\0'(.*?)'\0", re.DOTALL)
 _SECRET = re.compile("\0\"(['\n].*?['\n])\"\0", re.DOTALL)
-_FORMATS = frozenset(
-    (
-        ".arrow",
-        ".cls",
-        ".h5",
-        ".hdf5",
-        ".heic",
-        ".json",
-        ".jsonl",
-        ".mrxs",
-        ".ndpi",
-        ".nii",
-        ".npy",
-        ".npz",
-        ".parquet",
-        ".svs",
-    )
-)
-"""Endings that `mimetypes` may not know."""
 _EMPTY = "\u115f\u1160\u3164\uffa0"
 """Letters that look like nothing."""
 
@@ -303,18 +282,6 @@ def counted(n: int, noun: str) -> str:
     """'1 image', '2 images', '1,000 classes'."""
     plural = "es" if noun.endswith("s") else "s"
     return f"{n:,} {noun}{'' if n == 1 else plural}"
-
-
-def files_by_ending(endings: Counter[str]) -> str:
-    """'3 files (2 .txt, 1 without an ending)'. endings: how many files have each. One that no format has is not named:
-    what stands behind the last dot of a name may be a part of a person's, or of a number.
-    """
-    kinds = Counter[str]()
-    for ending, count in endings.items():
-        known = ending.lower() in mimetypes.types_map or ending.lower() in _FORMATS
-        kinds[ending if known else "of other endings" if ending else "without an ending"] += count
-    listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(10))
-    return f"{counted(endings.total(), 'file')} ({listed})"
 
 
 def sentence(error: Exception) -> str:

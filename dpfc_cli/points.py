@@ -3,12 +3,15 @@
 | group | name | value |
 | --- | --- | --- |
 | `dpfc.backbones` | a family; its models are NAME:MODEL | a `backbones.Family` |
+| `dpfc.cards` | the key in the card of a head | a `records.card.Part`: what the extension writes there |
 | `dpfc.commands` | the command | a function that `cli.app.command` registers |
+| `dpfc.decoders` | any | an `images.kinds.Kind` of picture files |
 | `dpfc.exports` | the format | an `extensions.exports.request.Format` |
 | `dpfc.documents` | `document.ENDING` or `picture.ENDING` | what makes the contents of such a file, see below |
 | `dpfc.methods` | the method | a `methods.method.Method` |
 | `dpfc.options` | any | an `Options` class for `dpfc train`; `around(features)`: a context with more of the `Request` |
 | `dpfc.names` | a name of `import dpfc_cli` | what it stands for |
+| `dpfc.sources` | a data set, or with a colon a format before a path | an `images.sets.DataSet` |
 
 What writes a document is a function of a `show.document.Document`; what draws a picture, of a `report.picture.Picture`.
 Both return bytes or text. A module that lacks something says so with a `UserError` while it is imported.

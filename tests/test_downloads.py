@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 
 from dpfc_cli import downloads
 from dpfc_cli.downloads import Remote
-from dpfc_cli.images import catalogue
 from dpfc_cli.images.catalogue import open_images
-from tests.images.pictures import cifar10, pack
+from dpfc_cli.images.digits import DIGITS
+from dpfc_cli.images.sets import ImageSet, Request
+from tests.images.pictures import added
 from tests.support import refuses
 
 CONTENT = np.random.default_rng(3).bytes(3 * downloads.CHUNK + 17)
@@ -164,26 +164,12 @@ def test_a_link_at_the_name_of_a_partial_download_is_removed(site: Site, tmp_pat
     assert precious.read_bytes() == b"kept"
 
 
-def test_a_data_set_without_a_folder_is_downloaded_and_opened(
-    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    archive = pack(cifar10(tmp_path / "there"), tmp_path / "cifar-10-python.tar.gz")
-    site.content, site.ways = archive.read_bytes(), {"/a": ["good"]}
-    remote = Remote(
-        f"cifar10/{archive.name}", len(site.content), hashlib.sha256(site.content).hexdigest(), (f"{site.url}/a",)
-    )
-    offered = replace(catalogue.CATALOGUE["cifar10"], remotes=(remote,))
-    monkeypatch.setitem(catalogue.CATALOGUE, "cifar10", offered)
-    assert open_images("cifar10").splits["train"].n == 6
+def test_a_data_set_without_a_folder_is_downloaded_and_opened(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(request: Request) -> ImageSet:
+        assert (request.place / NAME).read_bytes() == CONTENT
+        return DIGITS.open(request)
 
-
-def test_the_table_holds_complete_checksums_and_https_addresses() -> None:
-    remotes = [remote for entry in catalogue.CATALOGUE.values() for remote in entry.remotes]
-    for remote in remotes:
-        assert len(bytes.fromhex(str(remote.sha256))) == hashlib.sha256().digest_size
-        assert remote.size
-        assert len(remote.urls) > 1
-        for url in remote.urls:
-            assert urlsplit(url).scheme == "https"
-            assert url.endswith(f"/{remote.place.name}")
-    assert len({remote.sha256 for remote in remotes}) == len(remotes) == 10
+    site.ways = {"/a": ["good"]}
+    remote = Remote(f"small/{NAME}", len(CONTENT), hashlib.sha256(CONTENT).hexdigest(), (f"{site.url}/a",))
+    added(monkeypatch, replace(DIGITS, name="small", open=opened, location="data_dir", remotes=(remote,)))
+    assert open_images("small").splits["train"].n == 1400

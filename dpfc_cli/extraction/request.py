@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from dpfc_cli import points
 from dpfc_cli.backbones import BACKBONES, MODELS, POOLINGS, PRECISIONS, PREPROCESS
 from dpfc_cli.errors import conflict, missing, parameter, quoted, spelled, warned
 from dpfc_cli.options import Classes, Options, listed, option, progress_option, said
@@ -17,11 +18,8 @@ WHAT, HOW, WORK = "Records", "Features", "Work"
 AUTO = "auto"
 PATTERN = "*?[{"
 """Characters of a source that names several files."""
-SOURCES = (
-    *("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "imagenet"),
-    *("imagefolder:", "parquet:", "arrow:", "webdataset:"),
-)
-"""The data sets, and the formats before a path. (`catalogue.DATASETS` takes long to import.)"""
+SOURCES = tuple(points.added("dpfc.sources"))
+"""The data sets, and the formats before a path."""
 MOST_HELD_OUT, SMALLEST_SIDE = 0.9, 8
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.arrays import Array, Rows
-from dpfc_cli.errors import counted, damaged, files_by_ending, quoted
+from dpfc_cli.errors import counted, damaged, quoted
 from dpfc_cli.memory import check_fits, free_memory
 from dpfc_cli.sources.classes import text_of
 from dpfc_cli.sources.groups import Keys, keys_in
-from dpfc_cli.sources.split_files import is_clutter
+from dpfc_cli.sources.split_files import files_by_ending, is_clutter
 
 ROWS = 4_096
 """Of a column: the most rows that are read at once."""

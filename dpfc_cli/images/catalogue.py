@@ -1,34 +1,34 @@
-"""The table of data sets, and the functions that open one by its name."""
+"""The table of data sets, and the functions that open one by its name.
+
+Each is an entry point of the group `dpfc.sources`, those of dpfc itself too. Its name is what a user types: `digits`,
+or before a path `imagefolder:`. Nothing is imported before it is asked for.
+"""
 
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from dpfc_cli import points
 from dpfc_cli.downloads import Remote, fetch
 from dpfc_cli.errors import Faults, UserError, conflict, missing, parameter, unknown
 from dpfc_cli.folders import cache_folder
-from dpfc_cli.images import cifar, folder, hugging_face, idx, imagenet, webdataset
 from dpfc_cli.images.sets import DataSet, ImageSet, Request
 from dpfc_cli.sources.classes import stated
 from dpfc_cli.sources.groups import RULES
 
-_ALL: tuple[DataSet, ...] = (
-    idx.DIGITS,
-    *idx.DATA_SETS,
-    *cifar.DATA_SETS,
-    imagenet.IMAGENET,
-    folder.IMAGEFOLDER,
-    hugging_face.PARQUET,
-    hugging_face.ARROW,
-    webdataset.WEBDATASET,
-)
-CATALOGUE: dict[str, DataSet] = {entry.name: entry for entry in _ALL}
-"""Every data set by its name."""
-DATASETS = tuple(entry.usage for entry in _ALL)
-"""What a user may type as a data set. PATH stands for a path."""
-FORMATS = tuple(entry.name for entry in _ALL if entry.location == "path")
-"""Those before a path."""
+GROUP = "dpfc.sources"
+
+
+def usages() -> list[str]:
+    """What a user may type as a data set. PATH stands for a path."""
+    return [f"{name}PATH" if name.endswith(":") else name for name in points.added(GROUP)]
+
+
+def formats() -> Iterator[DataSet]:
+    """Those before a path."""
+    return (points.load(GROUP, name, DataSet) for name in points.added(GROUP) if name.endswith(":"))
 
 
 def check(dataset: str, data_dir: Path | None = None, asked: Request | None = None) -> None:
@@ -40,7 +40,7 @@ def check(dataset: str, data_dir: Path | None = None, asked: Request | None = No
     window, rule = asked.preparation.window, asked.group_by
     entry, path = _entry(dataset)
     if entry.location == "path" and not path:
-        raise missing(f"'{entry.name}' needs the path of its files.", f"Write {entry.usage}.", parameter="source")
+        raise missing(f"'{entry.name}' needs the path of its files.", f"Write {entry.name}:PATH.", parameter="source")
     if entry.location == "data_dir" and data_dir is None and not entry.remotes:
         raise missing(
             f"dpfc cannot download '{entry.name}'.",
@@ -97,7 +97,7 @@ def open_images(
 ) -> ImageSet:
     """Open a data set. Pictures are decoded later, when they are asked for: `splits["train"].pixels(0, 10)`.
 
-    dataset: one of `DATASETS`, with a path in the place of PATH. data_dir: the folder that holds the data set's files,
+    dataset: one of `usages`, with a path in the place of PATH. data_dir: the folder that holds the data set's files,
     or that folder's parent. None: they are in the cache, and are downloaded into it first. asked: how it is read. Its
     place is found here. faults: what is wrong with records is added to them, and the rest can be looked through; None:
     it is raised. UserError: as `check`; or the files are missing, damaged, or not those of this data set.
@@ -118,9 +118,11 @@ def open_images(
 def _entry(dataset: str) -> tuple[DataSet, str]:
     """The entry of a data set, and the path in its name ('' if there is none)."""
     name, colon, path = dataset.partition(":")
-    entry = CATALOGUE.get(name)
-    if entry is None or (colon and entry.location != "path"):
-        error = unknown("data set", dataset, DATASETS)
+    added = points.added(GROUP)
+    # Of a format without a path it is said later that the path is missing.
+    known = next((each for each in (name + colon, f"{name}:") if each in added), None)
+    if known is None:
+        error = unknown("data set", dataset, usages())
         error.remedy += " The format of the files at a path stands before it, as in imagefolder:photos."
         raise error
-    return entry, path
+    return points.load(GROUP, known, DataSet), path

@@ -39,7 +39,7 @@ from simplejpeg import decode_jpeg
 
 from dpfc_cli.errors import GUARDED, UserError, secret
 from dpfc_cli.geometry import Geometry
-from dpfc_cli.images.dicom import Stored, check_installed, is_dicom, pixels_of, stored
+from dpfc_cli.images.kinds import kind_in
 from dpfc_cli.images.sets import Pixels, Preparation, Window, check_size, unread, unreadable
 from dpfc_cli.memory import proved
 
@@ -246,8 +246,9 @@ def decode(data: bytes, name: str, preparation: Preparation) -> Pixels:
     own bytes alone. UserError: the system did not give what decoding takes (code "memory" or "unreadable"), or a
     library is missing (code "unsupported").
     """
-    if is_dicom(data):
-        check_installed()
+    kind = kind_in(data)
+    if kind is not None:
+        kind.check_installed()
 
     # Decoders raise whatever a damaged file leads them into: not only OSError, but SyntaxError, struct.error and more.
     # At first it is not known whether the picture or a lack of memory is the reason.
@@ -262,8 +263,14 @@ def decode(data: bytes, name: str, preparation: Preparation) -> Pixels:
 
 def _decoded(data: bytes, preparation: Preparation, within: Within) -> Pixels:
     check_size(len(data))
-    if is_dicom(data):
-        return _decoded_dicom(data, preparation, within)
+    kind = kind_in(data)
+    if kind is not None:
+        # Reading what is beside the pixels takes the memory of a few copies of the file.
+        with within(bound(len(data), 0)):
+            whole = _bounded(kind.size(data))
+        # Converting colours of 8 bits takes 30 bytes for each pixel.
+        with within(bound(len(data), 2 * whole)):
+            return _fitted(Image.fromarray(kind.read(data, preparation)).convert("RGB"), preparation)
     turned = TURNED if preparation.exif else 0
     pixels = _bounded(declared(data))
     with within(bound(len(data), pixels) + turned * pixels):
@@ -273,36 +280,6 @@ def _decoded(data: bytes, preparation: Preparation, within: Within) -> Pixels:
             return _finished(opened, data, preparation)
     with within(bound(len(data), whole) + turned * whole):
         return _finished(opened, data, preparation)
-
-
-def _decoded_dicom(data: bytes, preparation: Preparation, within: Within) -> Pixels:
-    # Reading the elements takes the memory of a few copies of the file.
-    with within(bound(len(data), 0)):
-        whole = _bounded(pixels_of(data))
-    # Converting colours of 8 bits takes 30 bytes for each pixel.
-    with within(bound(len(data), 2 * whole)):
-        found = stored(data, check_jpeg)
-        values: Any = found.values if found.values.ndim == 3 else _levels_of(found, preparation)
-        return _fitted(Image.fromarray(values).convert("RGB"), preparation)
-
-
-def _levels_of(found: Stored, preparation: Preparation) -> Pixels:
-    count, values = 1 << found.bits, found.values
-    if preparation.window is not None and (found.bits > 8 or found.rescaled):
-        if found.unclear:
-            raise ValueError("it is DICOM that states two meanings of its values, so a window could be of either")
-        shown = levels(values, preparation.window, found.slope, found.intercept)
-    else:
-        if found.rescaled:
-            preparation.notices.add("rescaled")
-        if found.bits > 8 and narrow(values, count):
-            preparation.notices.add("dark")
-        shown = levels(values, (found.lowest, max(found.lowest + count - 1, 1)))
-        shown = 255 - shown if found.slope < 0 else shown
-    shown = 255 - shown if found.inverted else shown
-    if found.padding is not None:
-        shown[found.padding] = 0
-    return shown
 
 
 def _bounded(pixels: int) -> int:

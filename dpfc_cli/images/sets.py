@@ -11,7 +11,9 @@ Nothing else that depends on the pictures leaves this room, except in errors. Th
 published.
 """
 
-from collections.abc import Callable, Collection, Mapping
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -20,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.downloads import Remote
-from dpfc_cli.errors import GUARDED, Faults, UserError, parameter, quoted, secret
+from dpfc_cli.errors import GUARDED, Faults, UserError, parameter, secret
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import Origin
@@ -39,9 +41,6 @@ Notice = Literal["dark", "frames", "rescaled", "turned"]
 window. frames: it has more of them than the one that is taken. rescaled: its file says what grey values mean, and there
 is no window. turned: its EXIF orientation is not that of its pixels, and it is not turned."""
 
-LARGEST = 1 << 30
-"""Bytes of the largest file that is read into memory as a whole. The largest official one has 155 MB. This bounds what
-a damaged or hostile header can make dpfc allocate."""
 MOST_BYTES = 512 << 20
 """The most bytes of an encoded picture. One of `decoding.MOST_PIXELS` without compression has 270 MB (RGB)."""
 
@@ -71,6 +70,21 @@ class Named(Protocol):
     def title(self, i: int) -> str:
         """What messages call picture i: its name and where it lies."""
         ...
+
+
+class Encoded(Named, Protocol):
+    """Encoded pictures in their source. Several threads may read at once."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, i: int) -> bytes:
+        """The bytes of picture i.
+
+        Raises OSError or UserError if the source fails, and ValueError if these are more than `MOST_BYTES`.
+        """
+        ...
+
+    def only(self, records: Records) -> "Encoded": ...
 
 
 class Decode(Named, Protocol):
@@ -157,7 +171,7 @@ class Preparation:
         return said or None
 
 
-# What the table of data sets has
+# What a source of pictures is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,43 +190,75 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSet:
-    """A data set, or a format of data sets, that dpfc can read: an entry of the table in `catalogue`."""
+class Unlabelled:
+    """Pictures without labels, in a fixed order: what a head is applied to.
 
-    name: str  # what the user types
-    open: Callable[[Request], ImageSet]  # modules that take long to import are imported in here
+    Unlike in a data set to train on, each picture stands alone here: one that is missing, damaged or of another size is
+    broken, and the others are decoded.
+
+    Attributes:
+        pictures: they.
+        name: name(i) is what the source calls picture i.
+        entries: yields what tells these files from others of the same names, JSON-able: names, sizes, times.
+        remarks: what the user should know of how the source was read, in sentences.
+
+    """
+
+    pictures: Encoded
+    name: Callable[[int], str]
+    entries: Callable[[], Iterator[object]]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def n(self) -> int:
+        return len(self.pictures)
+
+    def listing(self) -> str:
+        """A digest of the source. Another one means other pictures."""
+        return listing_of((), self.entries())
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """A data set, or a format of data sets. A package adds one by an entry point of the group `dpfc.sources`, called as
+    a user types it: `digits`, or before a path `imagefolder:`.
+
+    Attributes:
+        name: the same without the colon.
+        open: opens it. UserError: it is not there, or cannot be read.
+        location: where its files are: in the package; in a folder that the user names apart from the data set (or in
+            the cache, if it can be downloaded); or at the path in its name, `imagefolder:PATH`.
+        pixels: whether its pictures are pixels of 8 bits already, of one size.
+        groups: the rules by which it finds the person of a picture.
+        remotes: the files to download if the user names no folder, if that is possible.
+        obtain: where the user gets files that cannot be downloaded, a sentence for messages.
+        holds: whether a path is of this format, where the user does not say so.
+        unlabelled: the pictures at a path, or of a pattern, without labels. UserError as `open`.
+
+    """
+
+    name: str
+    open: Callable[[Request], ImageSet]
     location: Literal["included", "data_dir", "path"]
-    """Where its files are: inside dpfc; in a folder that the user names apart from the data set (or in the cache, if
-    the data set can be downloaded); or at the path in the data set's name, `imagefolder:PATH`."""
-    pixels: bool = False  # its pictures are pixels of 8 bits already, of one size
-    groups: tuple[By, ...] = ()  # the rules by which it finds the person of a picture
-    remotes: tuple[Remote, ...] = ()  # the files to download if the user names no folder, if that is possible
-    obtain: str = ""  # where the user gets files that cannot be downloaded, a sentence for messages
+    pixels: bool = False
+    groups: tuple[By, ...] = ()
+    remotes: tuple[Remote, ...] = ()
+    obtain: str = ""
+    holds: Callable[[Path], bool] = lambda path: False
+    unlabelled: Callable[[str], Unlabelled] | None = None
 
     @property
     def asserted(self) -> bool:
         """Whether the operator states the classes. A data set whose own files dpfc knows defines them."""
         return self.location == "path" or not (self.remotes or self.location == "included")
 
-    @property
-    def usage(self) -> str:
-        """What the user types, with the place of its path."""
-        return f"{self.name}:PATH" if self.location == "path" else self.name
 
-
-def missing(dataset: str, what: str, folder: Path) -> UserError:
-    """The error for a folder without the files of a data set that can be downloaded."""
-    return UserError(
-        f"{quoted(folder)} does not hold {what}.",
-        f"Name the folder that holds the files of {dataset} with {parameter('data_dir')}, or leave it out to download "
-        "them.",
-        code="missing",
-    )
-
-
-def mirrored(dataset: str, folders: tuple[str, ...], *, name: str, size: int, sha256: str) -> Remote:
-    """The file of that name of a data set, which all these addresses of folders serve."""
-    return Remote(f"{dataset}/{name}", size, sha256, tuple(f"{folder}/{name}" for folder in folders))
+def listing_of(classes: tuple[str, ...], entries: Iterable[object]) -> str:
+    """The listing of a source: SHA-256 in hex of its classes and of its files in their order."""
+    digest = hashlib.sha256(json.dumps(classes).encode())
+    for entry in entries:
+        digest.update(b"\n" + json.dumps(entry).encode())
+    return digest.hexdigest()
 
 
 # Parts of a data set

@@ -4,14 +4,12 @@ decoded when they are asked for. The bytes of these may be in files of their own
 
 import errno
 import hashlib
-import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 
@@ -19,10 +17,10 @@ from dpfc_cli.errors import GUARDED, bad_record, conflict, counted, parameter, q
 from dpfc_cli.files import check_plain
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.sets import (
+    Encoded,
     Entry,
     ImageSet,
     LabelTable,
-    Named,
     Pixels,
     Preparation,
     Records,
@@ -30,6 +28,7 @@ from dpfc_cli.images.sets import (
     Split,
     UnreadableError,
     check_size,
+    listing_of,
     unread,
     unreadable,
 )
@@ -38,21 +37,6 @@ from dpfc_cli.sources.groups import NO_PERSON, keys_of
 from dpfc_cli.sources.split_files import splits_left_out
 
 UNLABELLED = "it has no label that means a class"
-
-
-class Encoded(Named, Protocol):
-    """Encoded pictures in their source. Several threads may read at once."""
-
-    def __len__(self) -> int: ...
-
-    def read(self, i: int) -> bytes:
-        """The bytes of picture i.
-
-        Raises OSError or UserError if the source fails, and ValueError if these are more than `MOST_BYTES`.
-        """
-        ...
-
-    def only(self, records: Records) -> "Encoded": ...
 
 
 def read_file(path: Path) -> bytes:
@@ -165,14 +149,6 @@ def _split(labels: np.ndarray, found: Listed, request: Request) -> Split:
     shape = _first_shape(pictures, preparation, unusable) if geometry is None else (geometry.crop, geometry.crop, 3)
     pixels = Decoder(pictures, shape, preparation, unusable=unusable)
     return Split(labels=labels, pixels=pixels, listing=listing, keys=keys)
-
-
-def listing_of(classes: tuple[str, ...], entries: Iterable[object]) -> str:
-    """The listing of a source: SHA-256 in hex of its classes and of its files in their order."""
-    digest = hashlib.sha256(json.dumps(classes).encode())
-    for entry in entries:
-        digest.update(b"\n" + json.dumps(entry).encode())
-    return digest.hexdigest()
 
 
 def entry_of(name: str, data: bytes) -> Entry:

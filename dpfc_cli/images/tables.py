@@ -1,4 +1,4 @@
-"""Sets of pictures in tables, parquet or Arrow, as the Hugging Face hub lays them out, read with PyArrow.
+"""Sets of pictures in tables, parquet and what is like it, as the Hugging Face hub lays them out, read with PyArrow.
 
 A column is a struct of `bytes` and perhaps `path`. Another one has the labels. What the integers mean says the
 `ClassLabel` in the schema's `huggingface` metadata, if there is one. It may be made of the names of folders, so it says
@@ -8,36 +8,36 @@ nothing of which classes there are: the operator asserts them.
 rows must be so. The file must lie in the folder of the parquet file, or below it. A table may come from somebody else,
 so it names no other files.
 
-Of parquet, the row groups in memory are those that the threads are reading: three, or more if they are small. (The hub
-writes row groups of 100 to 1,000 pictures.) A stream is mapped into memory, and its batches are slices of it.
+The row groups in memory are those that the threads are reading: three, or more if they are small. (The hub writes row
+groups of 100 to 1,000 pictures.)
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpfc_cli.errors import GUARDED, UserError, conflict, counted, missing, quoted, secret, unsupported
-from dpfc_cli.files import bytes_in
+from dpfc_cli.errors import GUARDED, UserError, conflict, counted, missing, quoted, secret
 from dpfc_cli.images.prefetch import PIECE
-from dpfc_cli.images.sets import Entry, ImageSet, Records, Request, check_size
+from dpfc_cli.images.sets import Entry, ImageSet, Records, Request, Unlabelled
 from dpfc_cli.images.splits import Listed, image_set, read_file
+from dpfc_cli.images.unlabelled import of_archives
 from dpfc_cli.memory import check_fits, free_memory
 from dpfc_cli.reading import readable
 from dpfc_cli.sources import columns
 from dpfc_cli.sources import person_hints as persons
 from dpfc_cli.sources.classes import Given, coded, hub_class_names
-from dpfc_cli.sources.columns import AGAIN, column_of, parquet, rows_of
+from dpfc_cli.sources.columns import column_of, parquet, rows_of
 from dpfc_cli.sources.split_files import inside, refuse_twice, rows_by_split, split_column
 from dpfc_cli.threads import cores
 
@@ -47,8 +47,6 @@ HELD = 512 << 20
 """The least bytes of pictures that are held at once, if they are wanted in another order than that of the file."""
 SPAN = 4 * PIECE * cores()
 """More pictures than all threads read at one moment. So many are kept in memory, in whole row groups."""
-_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""What ends a stream."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +58,8 @@ class Group:
     rows: int  # how many it says that it has
     size: int = 0  # the bytes of all its columns, as the file says
     read: Callable[[], Any] | None = None  # reads the bytes of all its pictures, null where there are none
-    mapped: Any = None  # the same of a batch, where nothing must be read
-    files: list[Path] | None = None  # the files that the rows name, in the place of both
+    one: Callable[[int], bytes] | None = None  # reads the picture of a row, where that needs no other one
+    files: Sequence[Path] = ()  # the files that its rows name, if they hold no pictures
 
 
 class Pictures:
@@ -106,19 +104,15 @@ class Pictures:
 
     def title(self, i: int) -> str:
         group, row = self._at(i)
-        return f"{group.path}: row {group.first + row}" if group.files is None else str(group.files[row])
+        return str(group.files[row]) if group.files else f"{group.path}: row {group.first + row}"
 
     def only(self, records: Records) -> "Pictures":
         return Pictures(self._groups, self._records[records])
 
     def read(self, i: int) -> bytes:
         group, row = self._at(i)
-        if group.files is not None:
-            return read_file(group.files[row])
-        if group.mapped is not None:
-            picture = group.mapped[row]
-            check_size(len(picture.as_buffer()) if picture.is_valid else 0)
-            return picture.as_py() or b""
+        if group.one is not None:
+            return group.one(row)
         window = self._window(i)
         if (held := self._kept.get(window)) is None:
             # One thread reads a window. The others that need it wait, and then find it.
@@ -165,6 +159,29 @@ class Pictures:
 # Files
 
 
+class TableFile(Protocol):
+    """A file of pictures and other columns, as long as it is open."""
+
+    @property
+    def schema(self) -> Any: ...
+
+    def column(self, name: str) -> Iterator[Any]:
+        """The values of a column, part by part; nothing if there is no such column."""
+        ...
+
+    def groups(self, image: str) -> list[Group]:
+        """Its pictures, which stand in this column."""
+        ...
+
+    def fingerprint(self, image: str) -> bytes:
+        """What tells it from others of its name."""
+        ...
+
+
+Opens = Callable[[Path], AbstractContextManager[TableFile]]
+"""Opens a file, for as long as a block lasts. UserError, also in the block, if it cannot be read."""
+
+
 @dataclass(frozen=True)
 class Parquet:
     """A parquet file, as long as it is open."""
@@ -182,9 +199,13 @@ class Parquet:
         for number, rows in enumerate(rows_of(self.file)):
             size = self.file.metadata.row_group(number).total_byte_size
             _refuse_giant(size, self.path)
-            read = partial(_bytes_in, self.path, number, rows, image)
-            files = self._files(number, rows, image) if named else None
-            found.append(Group(path=self.path, first=first, rows=rows, size=size, read=read, files=files))
+            if named:
+                files = self._files(number, rows, image)
+                one = partial(_file_of, files)
+                found.append(Group(path=self.path, first=first, rows=rows, one=one, files=files))
+            else:
+                read = partial(_bytes_in, self.path, number, rows, image)
+                found.append(Group(path=self.path, first=first, rows=rows, size=size, read=read))
             first += rows
         return found
 
@@ -221,33 +242,6 @@ class Parquet:
             return file.read(footer + 8)
 
 
-@dataclass(frozen=True)
-class Arrow:
-    """An Arrow stream."""
-
-    path: Path
-    batches: list[Any]
-    schema: Any
-
-    def column(self, name: str) -> Iterator[Any]:
-        return (batch.column(name) for batch in self.batches if name in self.schema.names)
-
-    def groups(self, image: str) -> list[Group]:
-        found, first = list[Group](), 0
-        for batch in self.batches:
-            for name in names_in(batch.column(image)):
-                raise elsewhere(self.path, name)
-            pictures = bytes_of(batch.column(image))
-            found.append(Group(path=self.path, first=first, rows=len(batch), mapped=pictures))
-            first += len(batch)
-        return found
-
-    def fingerprint(self, image: str) -> bytes:
-        """The sizes of the pictures."""
-        sizes = (pc.binary_length(bytes_of(batch.column(image))).fill_null(0) for batch in self.batches)
-        return b"".join(each.to_numpy(zero_copy_only=False).tobytes() for each in sizes)
-
-
 @contextmanager
 def parquet_file(path: Path) -> Iterator[Parquet]:
     """A parquet file, for as long as a block lasts. UserError, also in the block, if it cannot be read."""
@@ -259,35 +253,8 @@ def parquet_file(path: Path) -> Iterator[Parquet]:
         yield Parquet(path, file, file.schema_arrow)
 
 
-@contextmanager
-def arrow_file(path: Path) -> Iterator[Arrow]:
-    """An Arrow stream. UserError as `parquet_file`."""
-    with readable(path, "a stream of Arrow", AGAIN, pa.ArrowException):
-        source = pa.memory_map(str(path))
-        source.seek(max(0, source.size() - len(_END)))
-        if source.read() != _END:
-            # Without it a file that was cut off behind a batch would look complete.
-            raise ValueError("it has no mark at its end, so it was cut off or is no stream")
-        source.seek(0)
-        mapped = source.read_buffer()
-        reader = pa.ipc.open_stream(mapped)
-        # Names of columns that are no UTF-8 fail when they are first looked at.
-        _ = reader.schema.names
-        batches = list[Any]()
-        for batch in reader:
-            parts = (part for column in batch.columns for part in column.buffers() if part is not None and part.size)
-            if not all(0 <= part.address - mapped.address < mapped.size for part in parts):
-                raise unsupported(
-                    f"{quoted(path)} is compressed, and dpfc reads Arrow in place.",
-                    "Write it without compression, as save_to_disk does.",
-                )
-            # Offsets that lead out of the batch would be followed otherwise.
-            batch.validate(full=True)
-            batches.append(batch)
-        # Old versions of datasets write there alone what labels mean.
-        info = path.with_name("dataset_info.json")
-        said = {b"huggingface": b'{"info": %b}' % bytes_in(info)} if info.is_file() else {}
-        yield Arrow(path, batches, reader.schema.with_metadata(said | (reader.schema.metadata or {})))
+def _file_of(files: Sequence[Path], row: int) -> bytes:
+    return read_file(files[row])
 
 
 def _bytes_in(path: Path, number: int, rows: int, image: str) -> Any:
@@ -355,19 +322,24 @@ def elsewhere(path: Path, name: str | None) -> UserError:
 
 # Sets
 
-_KINDS: dict[str, Callable[[Path], AbstractContextManager[Parquet | Arrow]]] = {
-    "parquet": parquet_file,
-    "arrow": arrow_file,
-}
-
 
 def open_tables(
-    kind: str, found: Mapping[str, list[Path]], request: Request, remarks: tuple[str, ...] = ()
+    name: str, opened: Opens, found: Mapping[str, list[Path]], request: Request, remarks: tuple[str, ...] = ()
 ) -> ImageSet:
-    """The set of pictures in tables, "parquet" or "arrow". found: the files of each split. remarks: as in `ImageSet`.
-    UserError if a file is damaged, differs from the others, or has no such columns.
+    """The set of pictures in tables.
+
+    Args:
+        name: of the data set.
+        opened: opens a file of it.
+        found: the files of each split.
+        request: what the data set is opened with.
+        remarks: as in `ImageSet`.
+
+    Raises:
+        UserError: a file is damaged, differs from the others, or has no such columns.
+
     """
-    source, opened = str(request.place), _KINDS[kind]
+    source = str(request.place)
     person = None if request.group_by is None else request.group_by.column
     with opened(found.get("train", next(iter(found.values())))[0]) as file:
         schema = file.schema
@@ -376,17 +348,17 @@ def open_tables(
         columns.chosen(schema, person, columns.is_key, "integers or texts", "group_by", source)
     label = columns.label_column(schema, request.label_column, columns.is_label, "labels", source, person)
     names = hub_class_names(schema.metadata, label)
-    others = [name for name in schema.names if name not in (image, label, person)]
+    others = [each for each in schema.names if each not in (image, label, person)]
     if others:
         remarks += (f"Left out: {counted(len(others), 'column')} ({', '.join(others[:20])}).",)
 
-    def values(name: str, *splits: str) -> Iterator[object]:
+    def values(column: str, *splits: str) -> Iterator[object]:
         for split in splits:
             for path in found[split]:
                 with opened(path) as file:
-                    if name == person:
-                        columns.same(file.schema, name, columns.is_key, path)
-                    yield from columns.values_in(file.column(name))
+                    if column == person:
+                        columns.same(file.schema, column, columns.is_key, path)
+                    yield from columns.values_in(file.column(column))
 
     in_column = split_column(others)
     if in_column and "train" in found and set(rows_by_split(values(in_column, "train"), source)) != {"train"}:
@@ -396,8 +368,8 @@ def open_tables(
         )
 
     def noticed() -> str | None:
-        name = persons.column_of({name: values(name, *found) for name in columns.seeming(schema, image, label)})
-        return None if name is None else f"column:{name}"
+        seeming = persons.column_of({each: values(each, *found) for each in columns.seeming(schema, image, label)})
+        return None if seeming is None else f"column:{seeming}"
 
     listed = dict[str, Listed]()
     for split, paths in found.items():
@@ -413,7 +385,7 @@ def open_tables(
             entries.append(Entry(path.name, path.stat().st_size, digest.hexdigest()))
             if request.progress is not None:
                 request.progress("Listing", done, len(paths))
-        named = [place for group in groups for place in group.files or ()]
+        named = [place for group in groups for place in group.files]
         for place in named:
             with readable(place, "a picture", "Remove it, and its row."):
                 entries.append(Entry(os.path.relpath(place, paths[0].parent.absolute()), place.stat().st_size, ""))
@@ -428,23 +400,29 @@ def open_tables(
             classes=names or (),
             persons=None if person is None else values(person, split),
         )
-    return image_set(kind, listed, request, also=names or (), remarks=remarks, noticed=noticed)
+    return image_set(name, listed, request, also=names or (), remarks=remarks, noticed=noticed)
 
 
-def pictures_in(kind: str, paths: list[Path], source: str) -> Pictures:
-    """The pictures of some files, without their labels. source: what the user calls them. Raises UserError as
-    `open_tables`.
+def unlabelled_in(opened: Opens, paths: list[Path], source: str, called: Callable[[Path], str]) -> Unlabelled:
+    """The pictures of some files, without their labels, called FILE/ROW. source: what the user calls them. called: what
+    a file is called. Raises UserError as `open_tables`.
     """
     image, groups = None, list[Group]()
     for path in paths:
-        with _KINDS[kind](path) as file:
+        with opened(path) as file:
             image = image or image_column(file.schema, source)
             columns.same(file.schema, image, _holds_bytes, path)
             groups += file.groups(image)
-    return Pictures(groups)
+    pictures = Pictures(groups)
+
+    def name(i: int) -> str:
+        path, row = pictures.place(i)
+        return f"{called(path)}/{row}"
+
+    return of_archives(pictures, name, paths, source)
 
 
-def _labels(file: Parquet | Arrow, label: str, path: Path) -> Given:
+def _labels(file: TableFile, label: str, path: Path) -> Given:
     """The labels of a file, None where there is none; or integers, −1 where there is none."""
     if not columns.is_integer(columns.same(file.schema, label, columns.is_label, path)):
         return list(columns.values_in(file.column(label)))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpfc_cli import backbones
+from dpfc_cli import backbones, points
 from dpfc_cli.arrays import Array, arrays_in
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, quoted
@@ -29,12 +29,11 @@ from dpfc_cli.features.tables import ARRAYS
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.backbone import Recipe
 from dpfc_cli.heads.head import Head, made_otherwise
-from dpfc_cli.images.catalogue import FORMATS
-from dpfc_cli.images.folder import EXTENSIONS
-from dpfc_cli.images.hugging_face import is_saved
+from dpfc_cli.images import catalogue, kinds
 from dpfc_cli.images.prefetch import batches
+from dpfc_cli.images.sets import Unlabelled
 from dpfc_cli.images.splits import Decoder
-from dpfc_cli.images.unlabelled import PARQUET, TAR, Unlabelled, in_archives, in_folder, in_list, in_tables
+from dpfc_cli.images.unlabelled import in_folder, in_list
 from dpfc_cli.reading import readable
 
 STDIN = "-"
@@ -229,21 +228,19 @@ def pictures_at(given: str) -> Unlabelled:
     """
     if given == STDIN:
         return in_list(_names(sys.stdin.buffer.read(LARGEST_LIST + 1), "standard input"))
-    kind, colon, after = given.partition(":")
-    if colon and kind in FORMATS and not os.path.exists(given):
+    name, colon, after = given.partition(":")
+    if colon and name + colon in points.added(catalogue.GROUP) and not os.path.exists(given):
         # As `extract` names it. The files themselves say their format.
         given = after
     path = Path(given).expanduser()
-    ending = path.suffix.lower()
+    for each in catalogue.formats():
+        if each.unlabelled is not None and each.holds(path):
+            return each.unlabelled(given)
     if os.path.isdir(path):
-        return in_tables(str(path), saved=True) if is_saved(path) else in_folder(path)
-    if ending == TAR:
-        return in_archives(given)
-    if ending == PARQUET:
-        return in_tables(given, saved=False)
+        return in_folder(path)
     if not os.path.exists(path):
         raise missing(f"There is no {quoted(given)}.", f"Name {ACCEPTED}.", parameter="source")
-    if ending in EXTENSIONS:
+    if kinds.ending_of(path.name) in kinds.endings():
         return in_list([given])
     kind = f"a list of files ({parameter('source')})"
     with readable(path, kind, f"Name {ACCEPTED}."), path.open("rb") as file:

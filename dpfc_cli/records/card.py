@@ -306,7 +306,7 @@ def part_of(name: str, part: Part | Values) -> Part | Values:
     """The record that the part of an extension is; the part itself if none is installed that knows it."""
     if isinstance(part, Part) or name not in points.added(CARDS):
         return part
-    kind: type[Part] = points.load(CARDS, name)
+    kind: type[Part] = points.load(CARDS, name, type)
     try:
         return decoded(part, kind)
     except Fault as fault:

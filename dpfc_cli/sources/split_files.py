@@ -12,10 +12,12 @@ persons are known, the hash of the person decides. So all records of a person la
 
 import glob
 import hashlib
+import mimetypes
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import product
 from pathlib import Path
 
@@ -188,6 +190,56 @@ _CLUTTER = frozenset(("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "@e
 def is_clutter(name: str) -> bool:
     """Whether a part of a path is none of the user's: it is hidden, or systems write such files beside pictures."""
     return (name.startswith(".") and name not in (".", "..")) or name.casefold() in _CLUTTER
+
+
+def files_below(
+    folder: Path, unreadable: Callable[[OSError], None] | None = None
+) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+    """What lies in a folder and below it and is the user's: files, each with its name from the folder on, and links to
+    folders, which are not followed. unreadable: is told of a folder that cannot be read; None: OSError.
+    """
+    left = [""]
+    while left:
+        within = left.pop()
+        try:
+            with os.scandir(folder / within) as entries:
+                found = [entry for entry in entries if not is_clutter(entry.name)]
+        except OSError as error:
+            if unreadable is None:
+                raise
+            unreadable(error)
+            continue
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                left.append(f"{within}{entry.name}/")
+            else:
+                yield f"{within}{entry.name}", entry
+
+
+_FORMATS = frozenset(
+    (
+        *(".arrow", ".cls", ".h5", ".hdf5", ".heic", ".json", ".jsonl"),
+        *(".mrxs", ".ndpi", ".nii", ".npy", ".npz", ".parquet", ".svs"),
+    )
+)
+"""Endings that `mimetypes` may not know."""
+
+
+def files_by_ending(endings: Counter[str]) -> str:
+    """'3 files (2 .txt, 1 without an ending)'. endings: how many files have each. One that no format has is not named:
+    what stands behind the last dot of a name may be a part of a person's, or of a number.
+    """
+    kinds = Counter[str]()
+    for ending, count in endings.items():
+        known = ending.lower() in mimetypes.types_map or ending.lower() in _FORMATS
+        kinds[ending if known else "of other endings" if ending else "without an ending"] += count
+    listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(10))
+    return f"{counted(endings.total(), 'file')} ({listed})"
+
+
+def left_out(skipped: Counter[str], why: str = "their names do not end as those of pictures") -> tuple[str, ...]:
+    """What is said of files that are left out. skipped: how many there are of each ending."""
+    return (f"Left out, because {why}: {files_by_ending(skipped)}.",) if skipped else ()
 
 
 def inside(folder: Path, name: str) -> Path | None:

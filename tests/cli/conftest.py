@@ -2,16 +2,17 @@
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from dpfc_cli import points
 from dpfc_cli.cli import display
-from dpfc_cli.cli.app import app, register
+from dpfc_cli.cli.app import COMMANDS, app, register
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER
@@ -24,6 +25,7 @@ from tests.support import blobs
 register()
 
 Dpfc = Callable[..., Result]
+T = TypeVar("T")
 SCATTER = ("--model", "scattering", "--pool", "mean", "--image-size", "8")
 
 
@@ -88,6 +90,11 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the folder of a world lies while command lines run in it."""
     return tmp_path_factory.mktemp("place") / "here"
+
+
+def there(lines: Iterable[T], name: Callable[[T], str]) -> list[T]:
+    """Those whose command is there: an extension may be deleted. name: of the command."""
+    return [each for each in lines if name(each) in {*COMMANDS, *points.added("dpfc.commands")}]
 
 
 def charges(folder: str = "features") -> tuple[Charge, ...]:

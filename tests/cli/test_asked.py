@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from dpfc_cli.features.manifest import load
-from tests.cli.conftest import SCATTER, Dpfc
+from tests.cli.conftest import SCATTER, Dpfc, there
 
 CANARY = "MUELLER_P0003"
 PATIENTS = ("MUELLER, P0000", "OKAFOR, P0001", "SILVA, P0002")
@@ -42,14 +42,15 @@ def test_a_path_that_is_called_after_a_patient_is_in_nothing_that_is_handed_over
         ("imported", ("import", f"{CANARY}.arrays", "--classes", "3")),
     ):
         assert CANARY not in dpfc(*line, ends=0).stdout
-        for handed in (
+        lines = (
             ("train", "--epsilon", "1", "--method", "dp-ls", "--features", made),
             *(("statement", *more) for more in ((), ("--json",))),
             *(("report", "--out", f"{made}{ending}") for ending in (".html", ".md")),
             ("evaluate", "--json"),
             ("export", "--to", "onnx", "--out", f"{made}.onnx"),
             ("site-invite", "--features", made, "--name", "a", "--epsilon", "1", "--out", f"{made}.json"),
-        ):
+        )
+        for handed in there(lines, lambda line: line[0]):
             assert CANARY not in dpfc(*handed, ends=0).output, handed
         for path in (*Path("heads").iterdir(), *Path().glob(f"{made}*")):
             assert CANARY not in str(path) + path.read_bytes().decode("latin-1"), path

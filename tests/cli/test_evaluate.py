@@ -224,7 +224,7 @@ def test_what_does_not_go_together_is_refused_and_nothing_is_charged_or_drawn(
     dpfc: Dpfc, three: list[str], slides: None
 ) -> None:
     lines = {
-        "--csv --markdown": "conflict as_csv",
+        "--csv --markdown": "conflict as_json",
         "--by me": "conflict by",
         "--plot a.jpg": "bad-value plot a.jpg",
         "--plot a.txt --split train": "conflict plot",

@@ -16,7 +16,6 @@ from typer.testing import Result
 from dpfc_cli import backbones
 from dpfc_cli.sources.nulls import Broken, naming
 from tests.cli.conftest import SCATTER, Dpfc, error_of, labels_of, one_line, refusal
-from tests.images.dicoms import written
 from tests.support import shards_of, stored
 
 LINE = ("extract", "imagefolder:pictures", *SCATTER, "--classes", "c0,c1,c2", "--out", "set")
@@ -182,13 +181,11 @@ def test_the_names_are_for_the_owner_alone_and_command_no_terminal(dpfc: Dpfc, p
     for name in ("\x1b[31mred", "two\nlines"):
         Path("pictures/train/c0", f"{name}.png").write_bytes(b"no picture")
     # The reason repeats what the file says.
-    syntax = b"1.2.840.10008.1.2.1\0"
-    own = written(np.zeros((2, 2), np.uint8)).replace(syntax, b"\x1b[31m\n".ljust(len(syntax), b"x"))
-    Path("pictures/train/c0/a.dcm").write_bytes(own)
+    Path("pictures/train/c0/a.ppm").write_bytes(b"P6 \x1b[31m".ljust(40, b"x"))
     refused = dpfc(*LINE)
     listed = LIST.read_text()
     assert "\x1b" not in refused.stderr + listed
-    assert "\\x1b[31m\\nxx" in listed
+    assert "\\x1b[31mxx" in listed
     assert len(listed.splitlines()) == 5
     assert stat.S_IMODE(LIST.stat().st_mode) == 0o600
     assert not any(line.split(":")[0] in refused.output for line in listed.splitlines())

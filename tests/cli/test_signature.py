@@ -56,21 +56,6 @@ def test_without_a_ledger_a_head_is_good_if_somebody_who_was_named_has_signed_it
     assert refused(dpfc, *BY_KEY)
 
 
-def test_a_report_says_who_signed_or_that_it_was_not_checked(dpfc: Dpfc, signed: None) -> None:
-    def by(*more: str) -> str:
-        Path("a.md").unlink(missing_ok=True)
-        assert dpfc("report", str(HEAD), "--out", "a.md", *more).exit_code == 0
-        (line,) = [line for line in Path("a.md").read_text().splitlines() if "| signed by |" in line]
-        return line
-
-    assert "own.pub" in by("--public-key", "own.pub")
-    assert "not" in by()
-    Path("a.md").unlink()
-    other = key_pair(Path(), "other")[1]
-    assert refused(dpfc, "report", str(HEAD), "--out", "a.md", "--public-key", str(other))
-    assert not Path("a.md").exists()
-
-
 def test_head_and_signature_may_have_other_names_and_be_links(dpfc: Dpfc, signed: None) -> None:
     HEAD.rename("real")
     Path("b.safetensors").symlink_to("real")

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfc_cli import files, progress
+from dpfc_cli import files, points, progress
 from dpfc_cli.extraction import extract
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import writer as writers
@@ -263,7 +263,8 @@ def seen_in(world: Path, here: Path, lines: tuple[str, ...], patch: pytest.Monke
             follow(line, seen)
         for head in sorted(Path("heads").glob("*")):
             follow(f"statement {head}", seen)
-            follow(f"report {head} --out {head.name}.md", seen)
+            if "report" in points.added("dpfc.commands"):
+                follow(f"report {head} --out {head.name}.md", seen)
     seen["meanwhile"] = moments
     digests = {found for path in here.rglob(MANIFEST) for found in DIGEST.findall(path.read_bytes())}
     digests |= {found for path in here.rglob(LEDGER) for found in digests_in(path)}

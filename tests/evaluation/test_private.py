@@ -289,6 +289,21 @@ def test_with_little_noise_the_figures_are_those_of_an_exact_evaluation(
     assert found.interval == pytest.approx(exact.interval, abs=0.005)
 
 
+def test_the_records_are_read_after_the_row_is_written(
+    features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+    real = sums.exact_sum
+
+    def watched(*given: Any) -> np.ndarray:
+        seen.append(states(features))
+        return real(*given)
+
+    monkeypatch.setattr(sums, "exact_sum", watched)
+    evaluate_privately(head, features, epsilon=1.0)
+    assert seen == [["written", "charged"]]
+
+
 def test_one_charge_pays_for_the_records_of_its_split_once(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:

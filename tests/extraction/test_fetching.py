@@ -13,22 +13,22 @@ from dpfc_cli.extraction import fetching
 from dpfc_cli.extraction.extract import extract
 from dpfc_cli.extraction.fetching import Needed
 from dpfc_cli.geometry import Geometry
-from dpfc_cli.images.catalogue import CATALOGUE
+from dpfc_cli.images.digits import DIGITS
 from tests.backbones.test_hub import Hub, home, model  # noqa: F401
-from tests.images.pictures import cifar10, pack
+from tests.images.pictures import added
 from tests.support import refuses
 
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """A CIFAR-10 that nobody serves, an empty cache, and no mirror."""
+    """The file of a data set that nobody serves, an empty cache, and no mirror."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DPFC_CACHE", str(tmp_path / "own"))
     monkeypatch.delenv("DPFC_MIRROR", raising=False)
-    name = "cifar-10-python.tar.gz"
-    data = pack(cifar10(tmp_path / "there"), tmp_path / "mirror" / "cifar10" / name).read_bytes()
-    remote = Remote(f"cifar10/{name}", len(data), hashlib.sha256(data).hexdigest(), (f"http://127.0.0.1:1/{name}",))
-    monkeypatch.setitem(CATALOGUE, "cifar10", replace(CATALOGUE["cifar10"], remotes=(remote,)))
+    name, data = "pictures.bin", b"pictures"
+    (tmp_path / "mirror" / "small").mkdir(parents=True)
+    remote = Remote(f"small/{name}", len(data), hashlib.sha256(data).hexdigest(), (f"http://127.0.0.1:1/{name}",))
+    added(monkeypatch, replace(DIGITS, name="small", location="data_dir", remotes=(remote,)))
     small = Geometry(resize=16, crop=16)
     tiny = replace(MODELS["vit-ti16"], home="some/vit/model.safetensors", width=None, depth=None, patch=4, heads=2)
     monkeypatch.setitem(MODELS, "vit-ti16", replace(tiny, native=small, recipe="native"))
@@ -36,7 +36,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
 
 
 def needs() -> list[Needed]:
-    return fetching.needed("cifar10", None, "vit-ti16")
+    return fetching.needed("small", None, "vit-ti16")
 
 
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,9 +49,9 @@ def test_without_a_network_all_that_is_missing_is_named_at_once_with_the_line_th
     home: Hub,  # noqa: F811
 ) -> None:
     offline(monkeypatch)
-    with refuses("unreachable", missing=["cifar10", "vit-ti16"]) as refused:
-        extract("cifar10", model="vit-ti16")
-    assert "dpfc fetch --dataset cifar10 --model vit-ti16 --dry-run" in refused.value.remedy
+    with refuses("unreachable", missing=["small", "vit-ti16"]) as refused:
+        extract("small", model="vit-ti16")
+    assert "dpfc fetch --dataset small --model vit-ti16 --dry-run" in refused.value.remedy
     assert home.asked == []
 
 
@@ -66,14 +66,14 @@ def test_files_that_are_put_where_the_list_says_are_taken(
     assert listed["config.json"].size == len(home.files["some/vit"]["config.json"])
     offline(monkeypatch)
     assert [each.here() for each in needs()] == [False, False]
-    held = {"cifar-10-python.tar.gz": archive, **home.files["some/vit"]}
+    held = {"pictures.bin": archive, **home.files["some/vit"]}
     for name, remote in listed.items():
         remote.place.parent.mkdir(parents=True, exist_ok=True)
         remote.place.write_bytes(held[name])
     assert [each.here() for each in needs()] == [True, True]
     asked = len(home.asked)
     fetching.fetch(needs())
-    made = extract("cifar10", model="vit-ti16").features
+    made = extract("small", model="vit-ti16").features
     assert made is not None
     assert made.manifest.backbone["weights"]["id"] == "hf:some/vit/model.safetensors"
     assert len(home.asked) == asked
@@ -88,11 +88,11 @@ def test_what_was_fetched_is_here_and_a_mirror_is_asked_first_and_checked(
 ) -> None:
     mirror = tmp_path / "mirror"
     monkeypatch.setenv("DPFC_MIRROR", mirror.as_uri())
-    copy = mirror / "cifar10" / "cifar-10-python.tar.gz"
+    copy = mirror / "small" / "pictures.bin"
     copy.write_bytes(archive[:-1] + bytes([archive[-1] ^ 1]))
     with refuses("unreachable") as refused:
         fetching.fetch(needs())
-    assert refused.value.fields["missing"] == ["cifar10"]
+    assert refused.value.fields["missing"] == ["small"]
     copy.write_bytes(archive)
     fetching.fetch(needs())
     offline(monkeypatch)

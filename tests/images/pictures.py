@@ -1,21 +1,40 @@
-"""Small pictures, and tiny data sets in the official layouts, for the tests of `dpfc_cli.images`."""
+"""Small pictures for the tests of `dpfc_cli.images`."""
 
-import gzip
 import io
-import pickle
-import struct
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from dpfc_cli import points
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images import catalogue
-from dpfc_cli.images.sets import ImageSet, Preparation, Request, Split
+from dpfc_cli.images.sets import DataSet, ImageSet, Preparation, Request, Split, Unlabelled
 from dpfc_cli.sources.classes import composed
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, is_clutter
+
+
+def unlabelled(kind: str, place: Path) -> Unlabelled:
+    """The pictures of a format, without labels."""
+    found: DataSet = points.load(catalogue.GROUP, f"{kind}:", DataSet)
+    assert found.unlabelled is not None
+    return found.unlabelled(str(place))
+
+
+def added(monkeypatch: pytest.MonkeyPatch, dataset: DataSet) -> None:
+    """A package adds a data set."""
+    entry: Any = SimpleNamespace(name=dataset.name, value="", dist=None, load=lambda: dataset)
+    monkeypatch.setitem(points.added(catalogue.GROUP), dataset.name, entry)
+
+
+def there(*sources: str) -> tuple[str, ...]:
+    """Those of these formats before a path that some package adds."""
+    return tuple(name for name in sources if f"{name}:" in points.added(catalogue.GROUP))
+
 
 SQUARE = Geometry(resize=8, crop=8)
 CLASSES = ("flu", "cold", "rare")
@@ -83,56 +102,3 @@ def files(folder: Path, *names: str) -> str:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(png(i))
     return f"imagefolder:{folder}"
-
-
-def idx_bytes(values: np.ndarray) -> bytes:
-    return struct.pack(f">4B{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.tobytes()
-
-
-def idx(folder: Path, train: tuple[np.ndarray, ...], test: tuple[np.ndarray, ...] = (), packed: bool = False) -> Path:
-    """The four files of MNIST for images (n, H, W) and labels, plain or packed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for prefix, part in (("train", train), ("t10k", test)):
-        for kind, values in zip(("images-idx3", "labels-idx1"), part, strict=False):
-            data, name = idx_bytes(values), f"{prefix}-{kind}-ubyte"
-            (folder / f"{name}{'.gz' * packed}").write_bytes(gzip.compress(data, mtime=0) if packed else data)
-    return folder
-
-
-def digits(n: int, start: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """n images of 4 by 4 with the labels 0, 1 … 9, 0 …. Each start gives other images."""
-    images = (np.arange(n * 16, dtype=np.int64) + start).astype(np.uint8).reshape(n, 4, 4)
-    return images, (np.arange(n) % 10).astype(np.uint8)
-
-
-CIFAR10_NAMES = [b"airplane", b"automobile", b"bird", b"cat", b"deer", b"dog", b"frog", b"horse", b"ship", b"truck"]
-
-
-def planes(n: int, seed: int) -> np.ndarray:
-    """n images as CIFAR stores them, (n, 3072) bytes: three planes of 32 by 32."""
-    return np.random.default_rng(seed).integers(0, 256, (n, 3072), np.uint8)
-
-
-def cifar10(folder: Path, numbers: tuple[int, ...] = (1, 2), **changes: object) -> Path:
-    """`cifar-10-batches-py`: a file of three training images for each number, and a test file. changes: what other
-    files hold, or the same files hold instead.
-    """
-
-    def contents(data: np.ndarray, labels: list[int]) -> dict[bytes, object]:
-        return {b"data": data, b"labels": labels, b"batch_label": b"a batch", b"filenames": [b"a.png"] * len(labels)}
-
-    place = folder / "cifar-10-batches-py"
-    place.mkdir(parents=True, exist_ok=True)
-    held = {f"data_batch_{number}": contents(planes(3, number), [number % 10, 0, 9]) for number in numbers}
-    held |= {"test_batch": contents(planes(2, 99), [3, 4]), "batches.meta": {b"label_names": CIFAR10_NAMES}}
-    for name, value in (held | changes).items():
-        (place / name).write_bytes(pickle.dumps(value, protocol=3))
-    return place
-
-
-def pack(folder: Path, archive: Path) -> Path:
-    """A folder as a .tar.gz, under the folder's own name."""
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(folder, folder.name)
-    return archive

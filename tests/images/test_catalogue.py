@@ -1,16 +1,19 @@
-"""All data sets are opened by their names, from one table. Nothing says what the pictures show."""
+"""All data sets are opened by their names, which packages add. Nothing says what the pictures show."""
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images.catalogue import DATASETS, check
+from dpfc_cli.images.catalogue import check, usages
+from dpfc_cli.images.digits import DIGITS
 from dpfc_cli.sources.groups import rule_of
-from tests.images.pictures import files, open_images, request
+from tests.images.pictures import added, files, open_images, request
 from tests.support import refuses
 
 
@@ -24,11 +27,20 @@ def refused(dataset: str, data_dir: Path | None = None, **options: Any) -> UserE
 
 
 def test_an_unknown_data_set_is_an_error_with_the_nearest_name() -> None:
-    error = refused("cifar-10")
-    assert error.what == "Unknown data set 'cifar-10'."
-    assert "'cifar10'" in error.remedy
-    assert (error.code, error.fields["known"]) == ("unknown-name", list(DATASETS))
+    error = refused("digit")
+    assert error.what == "Unknown data set 'digit'."
+    assert "'digits'" in error.remedy
+    assert (error.code, error.fields["known"]) == ("unknown-name", usages())
     assert refused("digits:here").code == "unknown-name"
+
+
+def test_a_package_adds_a_data_set_by_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    added(monkeypatch, replace(DIGITS, name="small"))
+    assert open_images("small").splits["train"].n == 1400
+    assert "small" in refused("smal").remedy
+    added(monkeypatch, cast(Any, SimpleNamespace(name="odd")))
+    with refuses("unsupported"):
+        open_images("odd")
 
 
 def test_a_path_without_its_format_is_an_error_that_says_how_to_write_it() -> None:
@@ -39,9 +51,6 @@ def test_a_path_without_its_format_is_an_error_that_says_how_to_write_it() -> No
 
 
 def test_a_missing_folder_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for dataset in ("mnist", "fashion-mnist", "cifar10", "cifar100"):
-        with refuses("missing", parameter="data_dir"):
-            open_images(dataset, tmp_path / "nowhere")
     # A tilde after the colon is the home folder.
     monkeypatch.setenv("HOME", str(tmp_path))
     with refuses("missing", path=str(tmp_path / "pictures")):
@@ -58,10 +67,7 @@ def test_an_option_that_would_have_no_effect_is_an_error_before_any_file_is_open
         error = refused("digits", **{name: value})
         assert (error.code, error.fields["parameter"]) == ("conflict", name)
     cases: list[tuple[str, dict[str, Any], str, str]] = [
-        ("imagenet", {}, "missing", "data_dir"),
-        ("imagenet", {"data_dir": place, "label_column": "x"}, "conflict", "label_column"),
-        *((source, {"classes": None}, "conflict", "classes") for source in ("parquet:x", "arrow:x", "webdataset:x")),
-        ("imagenet", {"data_dir": place}, "conflict", "classes"),
+        ("parquet:x", {"classes": None}, "conflict", "classes"),
         ("imagefolder", {}, "missing", "source"),
         ("imagefolder:", {}, "missing", "source"),
         ("imagefolder:somewhere", {"data_dir": place}, "conflict", "data_dir"),
@@ -74,7 +80,6 @@ def test_an_option_that_would_have_no_effect_is_an_error_before_any_file_is_open
     for dataset, rule, says in (
         ("parquet:x", "name:(x)", "'parquet' does not find persons by 'name'"),
         ("parquet:x", "table:x.csv", "column:NAME"),
-        ("webdataset:x", "table:x.csv", "folder:LEVEL or name:REGEX or column:NAME"),
     ):
         error = refused(dataset, group_by=rule_of(rule))
         assert (says in str(error), error.fields["parameter"]) == (True, "group_by")

@@ -8,8 +8,10 @@ from PIL import Image
 
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.sets import ImageSet, held_out, spread
+from dpfc_cli.images.splits import Listed, image_set
+from dpfc_cli.sources.classes import coded
 from dpfc_cli.sources.split_files import _hashed
-from tests.images.pictures import SQUARE, files, idx, open_images, values
+from tests.images.pictures import SQUARE, files, open_images, request, values
 from tests.support import refuses
 
 N = 60
@@ -21,14 +23,20 @@ def in_folders(path: Path) -> ImageSet:
     return open_images(files(path, *NAMES), geometry=SQUARE)
 
 
-def in_idx(path: Path) -> ImageSet:
+def held(images: np.ndarray, labels: np.ndarray, geometry: Geometry | None = None) -> ImageSet:
+    """Pictures that are pixels already."""
+    found = {"train": Listed(labels=coded(labels), pictures=images[..., None], entries=())}
+    return image_set("held", found, request(geometry), classes=("a", "b", "c"))
+
+
+def in_memory() -> ImageSet:
     images = np.repeat(np.arange(N, dtype=np.uint8), 64).reshape(N, 8, 8)
-    return open_images("mnist", idx(path / "mnist", (images, (np.arange(N) // 20).astype(np.uint8))))
+    return held(images, np.arange(N) // 20)
 
 
 def test_a_trial_and_a_part_have_their_labels_their_names_and_the_listing_of_the_whole(tmp_path: Path) -> None:
     """Parts of archives and tables are those of persons, in `test_persons`."""
-    for whole in (in_folders(tmp_path), in_idx(tmp_path)):
+    for whole in (in_folders(tmp_path), in_memory()):
         train = whole.splits["train"]
         assert values(train).tolist() == list(range(N))
         names = {i: train.pixels.name(i) for i in range(N)}
@@ -61,10 +69,9 @@ def test_pixels_are_brought_to_a_geometry_as_the_same_picture_in_a_file_is(tmp_p
         path = tmp_path / f"images/train/{'ab'[i % 2]}/{i // 2}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(path)
-    held = idx(tmp_path / "mnist", (images, (np.arange(6) % 2).astype(np.uint8)))
     for wanted in (Geometry(resize=24, crop=16), Geometry(resize=(5, 5), crop=8, filter="bilinear")):
         in_file = open_images(f"imagefolder:{tmp_path / 'images'}", geometry=wanted).splits["train"]
-        found = open_images("mnist", held, geometry=wanted).splits["train"].pixels
+        found = held(images, np.arange(6) % 2, wanted).splits["train"].pixels
         assert found.shape == (wanted.crop, wanted.crop, 3)
         by_class = [0, 2, 4, 1, 3, 5]
         np.testing.assert_array_equal(found(0, 6)[by_class], in_file.pixels(0, 6))

@@ -20,14 +20,12 @@ import pytest
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images import prefetch, tables
 from dpfc_cli.images.sets import UnreadableError, by_person
-from dpfc_cli.images.tables import pictures_in
-from dpfc_cli.images.unlabelled import in_tables
 from dpfc_cli.sources.groups import rule_of
-from tests.images.pictures import CLASSES, SQUARE, files, open_images, png, values
+from tests.images.pictures import CLASSES, SQUARE, files, open_images, png, there, unlabelled, values
 from tests.support import refuses
 
 KIND = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-KINDS = ("parquet", "arrow")
+KINDS = there("parquet", "arrow")
 
 
 def table(pictures: Sequence[Any], labels: Any, named: bool = True, kind: Any = KIND, **more: Any) -> pa.Table:
@@ -203,7 +201,7 @@ def test_a_broken_picture_is_named_by_its_place(kind: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_pictures_without_labels_are_called_by_their_place(kind: str, tmp_path: Path) -> None:
     whole(kind, tmp_path / "x")
-    found = in_tables(str(tmp_path / "x"), saved=kind == "arrow")
+    found = unlabelled(kind, tmp_path / "x")
     read = {found.name(i): found.pictures.read(i) for i in range(found.n)}
     file = {"parquet": "train-00001-of-00002.parquet/1", "arrow": "train/data-00001-of-00002.arrow/1"}[kind]
     assert (len(read), read[file]) == (10, png(6))
@@ -373,7 +371,7 @@ def test_pictures_that_are_larger_than_their_file_says_are_held_a_few_at_a_time(
     windowed(monkeypatch, 5 * large)
     # All orders are asked for: a window that is halved on the way must leave no picture in the place of another one.
     for then in (0, 7, n - 1):
-        back = pictures_in("parquet", [tmp_path / "x.parquet"], "").only(np.arange(n)[::-1])
+        back = unlabelled("parquet", tmp_path / "x.parquet").pictures.only(np.arange(n)[::-1])
         tracemalloc.start()
         for i in (*range(31), then, *range(31, n)):
             assert back.read(i) == data[n - 1 - i]
@@ -421,25 +419,8 @@ def test_files_that_declare_other_rows_than_they_have_are_refused(
                 values(train)
 
 
-def cut(path: Path) -> None:
-    """The file ends behind its first batch, as if it had no other one."""
-    with pa.OSFile(str(path)) as source:
-        reader = pa.ipc.open_stream(source)
-        reader.read_next_batch()
-        stop = source.tell()
-    path.write_bytes(path.read_bytes()[:stop])
-
-
-def misplace(path: Path) -> None:
-    """The second picture begins far beyond the file."""
-    data = bytearray(path.read_bytes())
-    at = data.index(bytes(4) + len(png(0)).to_bytes(4, "little"))
-    data[at + 4 : at + 8] = (2**31 - 9).to_bytes(4, "little")
-    path.write_bytes(bytes(data))
-
-
 def test_a_damaged_file_is_refused_and_read_nowhere_else(tmp_path: Path) -> None:
-    harms: list[tuple[str, Any]] = [("arrow", cut), ("arrow", misplace)]
+    harms: list[tuple[str, Any]] = []
     for kind in KINDS:
         harms += [(kind, lambda path, part=part: path.write_bytes(path.read_bytes()[part])) for part in HALVES]
         harms.append((kind, Path.unlink))
@@ -452,61 +433,3 @@ def test_a_damaged_file_is_refused_and_read_nowhere_else(tmp_path: Path) -> None
 
 
 HALVES = (slice(0), slice(40), slice(0, -9), slice(9, None), slice(0, 400))
-
-
-@pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_compressed_batches_are_refused_when_the_first_is_read(tmp_path: Path, codec: str) -> None:
-    """A batch of a kilobyte may expand to gigabytes."""
-    folder = save(
-        tmp_path / "x", table([bytes(10**6)] * 9, [0] * 9), size=1, options=pa.ipc.IpcWriteOptions(compression=codec)
-    )
-    before = pa.total_allocated_bytes()
-    with refuses("unsupported"):
-        open_images(f"arrow:{folder}", geometry=SQUARE)
-    assert pa.total_allocated_bytes() - before < 2 * 10**6
-
-
-def test_arrow_that_names_files_is_refused(tmp_path: Path) -> None:
-    folder = save(tmp_path / "x", table([png(0), {"bytes": None, "path": "a.png"}], [0, 1]))
-    with refuses("missing", match="'…'") as refused:
-        open_images(f"arrow:{folder}", geometry=SQUARE)
-    assert GUARDED in str(refused.value)
-
-
-def test_what_says_where_the_files_of_a_folder_are_is_checked(tmp_path: Path) -> None:
-    name = "data-00000-of-00001.arrow"
-    for i, (file, text) in enumerate(
-        [
-            ("state.json", "none"),
-            ("state.json", "{}"),
-            ("state.json", f'{{"_data_files": [{{"filename": "../one/{name}"}}]}}'),
-            ("state.json", '{"_data_files": [{"filename": "/etc/passwd"}]}'),
-            ("state.json", f'{{"_data_files": [{{"filename": "{name}"}}, {{"filename": "link.arrow"}}]}}'),
-            ("state.json", f'{{"_data_files": [{{"filename": "{name}"}}], "_indices_files": [{{"filename": "i"}}]}}'),
-            ("state.json", f'{{"_data_files": [{{"filename": "{name}"}}], "_indices_data_files": [{{}}]}}'),
-            ("state.json", f'{{"_data_files": [{{"filename": "{name}", "skip": 0, "take": 1}}]}}'),
-            ("dataset_dict.json", '{"splits": ["."]}'),
-            ("dataset_dict.json", '{"splits": [".."]}'),
-            ("dataset_dict.json", '{"splits": []}'),
-        ]
-    ):
-        folder = save(tmp_path / f"{i}", table([png(0), png(1)], [0, 1]))
-        (folder / "link.arrow").symlink_to(folder / name)
-        (folder / file).write_text(text)
-        with refuses("conflict" if "link" in text else "damaged"):
-            open_images(f"arrow:{folder}", geometry=SQUARE)
-
-
-def test_old_versions_name_the_classes_beside_the_stream(tmp_path: Path) -> None:
-    bare = table([png(0), png(1)], [0, 1]).replace_schema_metadata(None)
-    folder = save(tmp_path / "x", bare)
-    # Cards of the hub have the names as an object.
-    for names in ('["flu", "cold"]', '{"1": "cold", "0": "flu"}'):
-        (folder / "dataset_info.json").write_text(f'{{"features": {{"label": {{"names": {names}}}}}}}')
-        found = open_images(f"arrow:{folder}", geometry=SQUARE, classes=("cold", "flu"))
-        assert found.splits["train"].labels.tolist() == [1, 0]
-
-
-def test_a_folder_that_was_not_saved_says_what_to_write(tmp_path: Path) -> None:
-    with refuses("damaged"):
-        open_images(f"arrow:{tmp_path}", geometry=SQUARE)

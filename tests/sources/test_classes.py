@@ -16,7 +16,7 @@ from dpfc_cli import reading
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.sources.classes import class_names, coded, labelled, numbers_of, stated
 from tests.features.formats import Write, hdf5, npy, npz, safetensors
-from tests.images.pictures import SQUARE, files, open_images, png, tar
+from tests.images.pictures import SQUARE, files, open_images, png, tar, there
 from tests.support import refuses
 
 
@@ -147,7 +147,8 @@ def of_slides(folder: Path, label: Any) -> Source:
 
 
 FORMATS = (
-    *(in_table, in_lines, in_cls, in_json, in_parquet, of_columns, of_lists, of_csv, of_slides),
+    *(in_table, in_lines, in_parquet, of_columns, of_lists, of_csv, of_slides),
+    *((in_cls, in_json) if there("webdataset") else ()),
     *map(of_features, (npz, npy, hdf5, safetensors)),
 )
 

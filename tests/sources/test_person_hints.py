@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
@@ -13,10 +11,7 @@ from dpfc_cli.extraction.extract import extract
 from dpfc_cli.sources.groups import USUAL_NAMES, names_persons
 from dpfc_cli.sources.person_hints import PersonsNoticedError, column_of, level_of, repeat
 from tests.images import test_persons as persons
-from tests.images.dicoms import written
-from tests.images.pictures import CLASSES as NAMED
-from tests.images.pictures import SQUARE, files, open_images, png, tar
-from tests.images.test_tables import save, table
+from tests.images.pictures import SQUARE, files, open_images
 
 CLASSES = ("a", "b")
 
@@ -70,7 +65,6 @@ def test_the_rule_that_would_protect_persons_is_found(tmp_path: Path) -> None:
     for made, rule in (
         (persons.folders, "folder:1"),
         (persons.beside, "column:patient"),
-        (persons.archives, "column:patient"),
         (persons.parquet, "column:patient"),
         (persons.parquet_of_integers, "column:patient"),
     ):
@@ -98,43 +92,6 @@ def test_persons_in_a_table_are_noticed_and_one_that_is_none_raises_no_alarm(tmp
     rows = [{"file_name": f"{i}.png", "label": "ab"[i % 2], "Patient ID": "xy"[i > 1]} for i in (1, 2, 3)]
     (tmp_path / "labels" / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert noticed(source) == "column:Patient ID"
-
-
-def test_patients_of_dicom_files_are_noticed(tmp_path: Path) -> None:
-    for ids, rule in (("xxy", "column:PatientID"), ("xyz", None), ("xxx", None), (("", "", "x"), None)):
-        place = tmp_path / "".join(ids)
-        for i, patient in enumerate(ids):
-            file = place / "ab"[i % 2] / f"series {i}" / f"{i}.dcm"
-            file.parent.mkdir(parents=True)
-            file.write_bytes(written(np.full((4, 4), i, np.uint16), PatientID=patient))
-        assert noticed(f"imagefolder:{place}") == rule
-
-
-def test_persons_in_arrow_are_noticed(tmp_path: Path) -> None:
-    pictures, labels = [png(i) for i in range(4)], [0, 1, 2, 0]
-    once = save(tmp_path / "once", table(pictures, labels, subject_id=list("abcd"), id=[0, 1, 2, 3]))
-    twice = save(tmp_path / "twice", table(pictures, labels, who=list("aabb"), subject_id=pa.array([7.0, 8, 7, None])))
-    assert noticed(f"arrow:{once}", NAMED) is None
-    assert noticed(f"arrow:{twice}", NAMED) == "column:subject_id"
-
-
-def test_folders_and_keys_in_archives_are_noticed(tmp_path: Path) -> None:
-    def archive(name: str, *folders: str, **facts: list[str]) -> str:
-        members: list[tuple[str, bytes]] = []
-        for i, each in enumerate(folders):
-            own = json.dumps({key: values[i] for key, values in facts.items()}).encode()
-            members += [(f"{each}{i}.png", png(i)), (f"{each}{i}.cls", b"%d" % (i % 2)), (f"{each}{i}.json", own)]
-        return f"webdataset:{tar(tmp_path / f'{name}.tar', members)}"
-
-    assert noticed(archive("plain", "", "", "", key=["1", "1", "2"], caption=["x", "x", "y"])) is None
-    assert noticed(archive("classes", "cat/", "dog/", "cat/")) is None
-    assert noticed(archive("folders", "p1/", "p1/", "p2/")) == "folder:1"
-    assert noticed(archive("keys", "", "", "", subject=["s", "s", "t"])) == "column:subject"
-    # What is no JSON is not needed here.
-    odd = tar(
-        tmp_path / "odd.tar", [("0.png", png(0)), ("0.cls", b"0"), ("0.json", b"{"), ("1.png", png(1)), ("1.cls", b"1")]
-    )
-    assert noticed(f"webdataset:{odd}") is None
 
 
 def test_an_extraction_that_would_protect_less_than_persons_is_refused(tmp_path: Path) -> None:

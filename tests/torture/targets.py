@@ -21,6 +21,7 @@ from pydicom.encaps import encapsulate
 from pydicom.uid import JPEGBaseline8Bit, RLELossless
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.extensions.archives.cifar import TEN
 from dpfc_cli.extensions.starts.classifier_rows import below, check_count, labels_in, stated
 from dpfc_cli.extensions.starts.wordnet import WordNet
 from dpfc_cli.extraction import slides
@@ -30,10 +31,8 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.tables import opened
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.heads.head import read as read_head
-from dpfc_cli.images.cifar import CIFAR10
 from dpfc_cli.images.decoding import decode
 from dpfc_cli.images.sets import Preparation, by_person
-from dpfc_cli.images.unlabelled import in_tables
 from dpfc_cli.ledger import caps, file
 from dpfc_cli.ledger.facts import Fact, new_id
 from dpfc_cli.ledger.file import append, read
@@ -49,11 +48,13 @@ from dpfc_cli.sources.split_files import files_by_split
 from dpfc_cli.training import tuning
 from dpfc_cli.training.card import card_of
 from dpfc_cli.training.request import Privacy
+from tests.extensions.archives import official
+from tests.extensions.medical import dicoms
 from tests.extensions.starts import nouns
 from tests.features import formats
 from tests.hostile import DATE, calibrated, set_of, standing
-from tests.images import dicoms, test_tables
-from tests.images.pictures import SQUARE, idx_bytes, open_images, png, tar
+from tests.images import test_tables
+from tests.images.pictures import SQUARE, open_images, png, tar, unlabelled
 from tests.ledger import facts as made_up
 from tests.support import CHAIN
 
@@ -234,7 +235,7 @@ def tables(kind: str) -> Target:
         source = f"{kind}:{folder / 'x'}"
         # One reader may refuse what another one takes.
         with contextlib.suppress(UserError):
-            plain = in_tables(str(folder / "x"), saved=kind == "arrow")
+            plain = unlabelled(kind, folder / "x")
             for i in range(min(plain.n, 4)):
                 plain.pictures.read(i)
                 plain.name(i)
@@ -256,14 +257,14 @@ def make_archive(folder: Path) -> None:
 def make_idx(folder: Path) -> None:
     pixels, labels = np.arange(48, dtype=np.uint8).reshape(3, 4, 4), np.arange(3, dtype=np.uint8)
     for name, values in (("images-idx3", pixels), ("labels-idx1", labels)):
-        (folder / f"train-{name}-ubyte").write_bytes(idx_bytes(values))
+        (folder / f"train-{name}-ubyte").write_bytes(official.idx_bytes(values))
 
 
 def make_cifar(folder: Path) -> None:
     (folder / "cifar-10-batches-py").mkdir()
     pixels = np.arange(2 * 3072, dtype=np.int64).astype(np.uint8).reshape(2, 3072)
     batch = {b"data": pixels, b"labels": [1, 2], b"batch_label": b"a", b"filenames": [b"a.png", b"b.png"]}
-    for name, value in (("batches.meta", {"label_names": [*CIFAR10.classes]}), ("data_batch_1", batch)):
+    for name, value in (("batches.meta", {"label_names": [*TEN.classes]}), ("data_batch_1", batch)):
         (folder / "cifar-10-batches-py" / name).write_bytes(pickle.dumps(value, protocol=3))
 
 

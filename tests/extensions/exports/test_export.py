@@ -310,6 +310,14 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_written(
     assert Path("there.onnx").read_bytes() == b"kept"
 
 
+def test_an_export_is_shown_in_a_notebook_and_what_is_no_head_is_refused(tmp_path: Path) -> None:
+    written = export(head_of(), "npz", tmp_path / "a.npz")
+    assert len(repr(written)) < 500
+    assert written._repr_html_().count("<tr>") == len(written.told())
+    with refuses("bad-value", parameter="head"):
+        export(object(), "npz", tmp_path / "b.npz")  # type: ignore[arg-type]
+
+
 def test_a_package_that_is_missing_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(UserError) as refused:

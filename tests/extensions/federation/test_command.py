@@ -1,6 +1,7 @@
 """Several sites train one head, as their operators type it."""
 
 import json
+import re
 import textwrap
 import threading
 from pathlib import Path
@@ -95,3 +96,8 @@ def test_a_new_plan_warns_of_noise_and_a_check_says_what_a_cap_does_not_allow(dp
     set_cap(sets["south"], 0.005, delta=1e-5)
     ended = dpfc("site-check", "plan.json", "--features", "south/set", "--name", "south", ends=3)
     assert "cap" in ended.stderr
+
+
+def test_all_options_that_are_missing_are_named_at_once(dpfc: Dpfc) -> None:
+    refused = dpfc("site-invite", "--name", "north", ends=2)
+    assert re.findall("'(--.*?)'", refused.stderr.splitlines()[0]) == ["--features", "--epsilon", "--out"]

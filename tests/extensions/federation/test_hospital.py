@@ -9,7 +9,6 @@ from PIL import Image
 from dpfc_cli.errors import GUARDED
 from dpfc_cli.rounding import cost
 from tests.cli.conftest import Dpfc, each_is_refused, heads, labels_of, one_line
-from tests.images.dicoms import written
 
 SIDE, PATIENTS = 24, 40
 CLASSES = ("flu", "cold", "rare")
@@ -47,7 +46,7 @@ def save(folder: Path, number: int, values: np.ndarray) -> None:
         case 4:
             Image.fromarray(eight).save(folder / f"{number}.gif")
         case 5:
-            (folder / f"{number}.dcm").write_bytes(written(values))
+            Image.fromarray(values).save(folder / f"{number}.pgm")
         case _:
             Image.fromarray(eight).convert("RGB").save(folder / f"ünï #{number}.webp", lossless=True)
 

@@ -43,7 +43,9 @@ FACTS: dict[str, Any] = {"records": 100, "classes": 3, "dimensions": 6}
 
 
 def test_a_forecast_for_sites_has_the_noise_of_their_plan() -> None:
-    (alone,) = forecast(records=250, classes=3, dimensions=6, epsilons=[2.0]).outlooks
+    shown = forecast(records=250, classes=3, dimensions=6, epsilons=[2.0])
+    assert shown._repr_html_().count("<tr>") == len(shown.told())
+    (alone,) = shown.outlooks
     (joint,) = forecast(records=1000, classes=3, dimensions=6, epsilons=[2.0], sites=4).outlooks
     plan = plan_of([250] * 4, 6, 3, [2.0] * 4)
     solver = plan.solver

@@ -4,7 +4,12 @@ import hashlib
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Dpfc, each_is_refused
+from tests.cli.test_signature import HEAD, refused
+from tests.cli.test_signature import signed as signed_head  # noqa: F401
+from tests.signing import key_pair
 
 
 def test_a_report_says_for_whom_it_is_and_which_bytes_it_has(dpfc: Dpfc, features: Path) -> None:
@@ -34,3 +39,19 @@ def test_what_is_wrong_is_said_in_flags_and_nothing_is_written(dpfc: Dpfc, featu
         "--out r.md --evaluation none.json": "missing evaluation none.json",
     }
     each_is_refused(dpfc, lines, "report", "a.safetensors")
+
+
+@pytest.mark.usefixtures("signed_head")
+def test_a_report_says_who_signed_or_that_it_was_not_checked(dpfc: Dpfc) -> None:
+    def by(*more: str) -> str:
+        Path("a.md").unlink(missing_ok=True)
+        assert dpfc("report", str(HEAD), "--out", "a.md", *more).exit_code == 0
+        (line,) = [line for line in Path("a.md").read_text().splitlines() if "| signed by |" in line]
+        return line
+
+    assert "own.pub" in by("--public-key", "own.pub")
+    assert "not" in by()
+    Path("a.md").unlink()
+    other = key_pair(Path(), "other")[1]
+    assert refused(dpfc, "report", str(HEAD), "--out", "a.md", "--public-key", str(other))
+    assert not Path("a.md").exists()

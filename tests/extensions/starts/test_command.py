@@ -13,7 +13,7 @@ from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.files import sha256_of
 from dpfc_cli.geometry import Geometry
 from tests.backbones.test_hub import Hub
-from tests.cli.conftest import Dpfc, refusal
+from tests.cli.conftest import Dpfc, each_is_refused, refusal
 from tests.extensions.starts.test_text import made as clip
 
 LINE = ("zero-shot", "--from", "classifier", "--model", "vit-g14", "--weights", "tower.safetensors")
@@ -110,3 +110,13 @@ def test_names_become_vectors_with_the_weights_that_made_the_features(
     refused = dpfc("zero-shot", "--from", "text", "--out", "other.safetensors", "--json", ends=2)
     assert refusal(refused) == "conflict weights"
     assert not Path("other.safetensors").exists()
+
+
+def test_what_is_asked_wrongly_is_named_and_changes_nothing(dpfc: Dpfc, features: Path) -> None:
+    lines = {
+        "--from text": "missing model",
+        "--from photos": "unknown-name source",
+        "--from text --features blobs --model vit-b16": "unsupported model",
+        "--from text --rows a": "conflict rows",
+    }
+    each_is_refused(dpfc, lines, "zero-shot")

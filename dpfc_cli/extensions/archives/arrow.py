@@ -1,5 +1,4 @@
-"""Where the pictures of Hugging Face datasets lie: in parquet files, as the hub lays them out, or in folders that
-`save_to_disk` wrote, with Arrow files. `tables` reads both.
+"""Folders that `save_to_disk` of Hugging Face datasets wrote, with Arrow files (`streams`).
 
 PATH/dataset_dict.json, PATH/train/…, PATH/test/…     (a DatasetDict; usual names of splits, see `split_files`)
 PATH/state.json, PATH/data-00000-of-00001.arrow       (a Dataset: training pictures only)
@@ -8,20 +7,17 @@ PATH/state.json, PATH/data-00000-of-00001.arrow       (a Dataset: training pictu
 import os
 from collections import Counter
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, field
 
 from dpfc_cli.files import json_in
-from dpfc_cli.images.folder import left_out
-from dpfc_cli.images.sets import DataSet, ImageSet, Request
+from dpfc_cli.images.sets import DataSet, ImageSet, Request, Unlabelled
 from dpfc_cli.reading import readable
-from dpfc_cli.sources.split_files import files_by_split, refuse_twice
+from dpfc_cli.sources.split_files import left_out, refuse_twice
 from dpfc_cli.structs import Json, Kind, Open, decoded
 
-SUFFIX = ".parquet"
 DICT, STATE = "dataset_dict.json", "state.json"
 
 
@@ -93,16 +89,27 @@ def _json(path: Path, kind: type[Kind]) -> Kind:
         return decoded(json_in(path), kind)
 
 
-def _opened(kind: str, request: Request) -> ImageSet:
+def _opened(request: Request) -> ImageSet:
     # PyArrow takes longer to import than everything else here.
+    from dpfc_cli.extensions.archives.streams import arrow_file
     from dpfc_cli.images.tables import open_tables
 
-    place = request.place
-    found = files_by_split(str(place), SUFFIX) if kind == "parquet" else files_of(place)
+    found = files_of(request.place)
     named = {path for paths in found.values() for path in paths}
-    others = Counter(path.suffix for path in (place.rglob("*.arrow") if kind == "arrow" else ()) if path not in named)
-    return open_tables(kind, found, request, left_out(others, f"no {STATE} names them"))
+    others = Counter(path.suffix for path in request.place.rglob("*.arrow") if path not in named)
+    remarks = left_out(others, f"no {STATE} names them")
+    return open_tables("arrow", arrow_file, found, request, remarks)
 
 
-PARQUET = DataSet(name="parquet", open=partial(_opened, "parquet"), location="path", groups=("column",))
-ARROW = DataSet(name="arrow", open=partial(_opened, "arrow"), location="path", groups=("column",))
+def _unlabelled(source: str) -> Unlabelled:
+    """Its pictures, split by split: SPLIT/FILE/ROW."""
+    from dpfc_cli.extensions.archives.streams import arrow_file
+    from dpfc_cli.images.tables import unlabelled_in
+
+    folder = Path(source).expanduser()
+    paths = [path for own in files_of(folder).values() for path in own]
+    return unlabelled_in(arrow_file, paths, str(folder), lambda path: str(path.relative_to(folder)))
+
+
+ARROW = DataSet(name="arrow", open=_opened, location="path", groups=("column",), holds=is_saved, unlabelled=_unlabelled)
+"""Folders that `save_to_disk` wrote."""

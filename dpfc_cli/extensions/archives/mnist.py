@@ -9,13 +9,12 @@ import io
 import math
 import struct
 import zlib
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.images.sets import LARGEST, DataSet, Entry, ImageSet, Pixels, Request, mirrored, missing
+from dpfc_cli.extensions.archives.official import LARGEST, mirrored, missing
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Pixels, Request
 from dpfc_cli.images.splits import Listed, entry_of, image_set
 from dpfc_cli.reading import readable
 from dpfc_cli.sources.classes import coded
@@ -75,13 +74,12 @@ def _find(folder: Path, name: str) -> Path | None:
 def _listed(dataset: str, folder: Path, split: str, classes: tuple[str, ...]) -> Listed:
     images, labels = NAMES[split]
     (pictures, first), (numbers, second) = _read(dataset, folder, images, 3), _read(dataset, folder, labels, 1)
-    return _of(pictures, numbers, [first, second], classes)
-
-
-def _of(pictures: Pixels, labels: Pixels, entries: list[Entry], classes: tuple[str, ...]) -> Listed:
-    """Grey pictures (n, H, W) with their labels, (n,)."""
-    own = coded(labels.astype(np.int64))
-    return Listed(labels=own, pictures=pictures[..., np.newaxis], entries=entries, classes=classes)
+    return Listed(
+        labels=coded(numbers.astype(np.int64)),
+        pictures=pictures[..., np.newaxis],
+        entries=[first, second],
+        classes=classes,
+    )
 
 
 def _read(dataset: str, folder: Path, name: str, dimensions: int) -> tuple[Pixels, Entry]:
@@ -118,59 +116,26 @@ def _data_set(
 
 
 # The publisher's own address comes first if it is served over https.
-DATA_SETS = (
-    _data_set(
-        "mnist",
-        TEN_DIGITS,
-        "MNIST/raw",
-        ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"),
-        (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
-        (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
-        (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
-        (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
-    ),
-    _data_set(
-        "fashion-mnist",
-        GARMENTS,
-        "FashionMNIST/raw",
-        (
-            "https://fashion-mnist.s3.eu-central-1.amazonaws.com",
-            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
-        ),
-        (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
-        (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
-        (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
-        (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
-    ),
+MNIST = _data_set(
+    "mnist",
+    TEN_DIGITS,
+    "MNIST/raw",
+    ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"),
+    (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+    (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+    (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+    (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
 )
-
-
-FILES = ("digits-images-idx3-ubyte", "digits-labels-idx1-ubyte")
-TRAIN = 1400
-DARKEST = 16
-
-
-def open_digits(request: Request) -> ImageSet:
-    """The UCI optical handwritten digits, grey values scaled from 0..16 to 0..255."""
-    (images, images_entry), (labels, labels_entry) = (
-        parse(io.BytesIO(_file(name).read_bytes()), name, dimensions)
-        for name, dimensions in zip(FILES, (3, 1), strict=True)
-    )
-    grey = np.rint(images * (255 / DARKEST)).astype(np.uint8)
-    entries = [images_entry, labels_entry]
-    # Both splits come from the same files. The ledger must tell their records apart.
-    more = Entry("test", len(labels) - TRAIN, labels_entry.sha256)
-    found = {
-        "train": _of(grey[:TRAIN], labels[:TRAIN], entries, TEN_DIGITS),
-        "test": _of(grey[TRAIN:], labels[TRAIN:], [*entries, more], TEN_DIGITS),
-    }
-    return image_set("digits", found, request, classes=TEN_DIGITS)
-
-
-def _file(name: str) -> Traversable:
-    """A file of the digits. A wheel puts it inside the package, a source checkout has it beside the package."""
-    installed = resources.files("dpfc_cli").joinpath("sample_data", name)
-    return installed if installed.is_file() else Path(__file__).parents[2] / "sample_data" / name
-
-
-DIGITS = DataSet(name="digits", open=open_digits, location="included", pixels=True)
+FASHION_MNIST = _data_set(
+    "fashion-mnist",
+    GARMENTS,
+    "FashionMNIST/raw",
+    (
+        "https://fashion-mnist.s3.eu-central-1.amazonaws.com",
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
+    ),
+    (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+    (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+    (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+    (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+)

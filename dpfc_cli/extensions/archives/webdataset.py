@@ -5,6 +5,7 @@ The label is a text. Or it stands in the record's `.json`, under a usual name or
 (`.txt`, `.seg.png`) are left out, and counted. What systems leave behind is not.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -15,15 +16,16 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 from dpfc_cli.errors import GUARDED, UserError, bad_record, parameter, quoted, secret
+from dpfc_cli.extensions.archives.tars import Member, members, ranges, reading
 from dpfc_cli.files import json_of
-from dpfc_cli.images.folder import ending_of, left_out
-from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
+from dpfc_cli.images.kinds import check_readable, ending_of, endings
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request, Unlabelled
 from dpfc_cli.images.splits import Listed, image_set
-from dpfc_cli.images.tars import Member, members, ranges, reading
+from dpfc_cli.images.unlabelled import of_archives
 from dpfc_cli.sources.classes import USUAL_NAMES, coded, text_of, usual_label
 from dpfc_cli.sources.groups import Rule
 from dpfc_cli.sources.person_hints import column_of, level_of
-from dpfc_cli.sources.split_files import files_by_split
+from dpfc_cli.sources.split_files import files_by_split, files_in, left_out
 
 PICTURES = ("jpg", "jpeg", "png", "webp")
 LABEL = "cls"
@@ -200,9 +202,29 @@ def _key(name: str) -> str:
     return str(path.with_name(path.name.partition(".")[0] or path.name))
 
 
+def unlabelled(pattern: str) -> Unlabelled:
+    """All pictures in tar archives: members with names that end as those of pictures. pattern: see `files_in`.
+    UserError if an archive is missing or damaged, or there are no pictures.
+    """
+    paths, skipped = sorted(files_in(pattern, SUFFIX)), Counter[str]()
+    found: list[tuple[int, Member]] = []
+    for which, path in enumerate(paths):
+        for member in members(path):
+            if (ending := ending_of(member.name)) in endings():
+                found.append((which, member))
+            else:
+                skipped[ending] += 1
+    check_readable(member.name for _, member in found)
+    pictures = ranges(found, tuple((path, f"{path.name}/" if len(paths) > 1 else "") for path in paths))
+    return of_archives(pictures, pictures.name, paths, pattern, left_out(skipped))
+
+
 WEBDATASET = DataSet(
     name="webdataset",
     open=open_webdataset,
     location="path",
     groups=("folder", "name", "column"),
+    holds=lambda path: path.suffix.lower() == SUFFIX and not os.path.isdir(path),
+    unlabelled=unlabelled,
 )
+"""Tar archives of records."""

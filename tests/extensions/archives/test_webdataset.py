@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.extensions.archives.tars import LONGEST_NAME
 from dpfc_cli.images.sets import MOST_BYTES, ImageSet
-from dpfc_cli.images.tars import LONGEST_NAME
+from dpfc_cli.sources.groups import rule_of
+from tests.images import test_persons as persons
 from tests.images.pictures import SQUARE, open_images, png, tar, values
 from tests.support import refuses
 
@@ -261,3 +263,46 @@ def test_a_picture_of_gigabytes_is_refused_unread(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 16 << 20
+
+
+# Persons
+
+
+def test_a_person_is_one_person_however_archives_write_the_folder(tmp_path: Path) -> None:
+    """'tar -cf 0.tar ./p1' and 'tar -cf 1.tar p1' write names that differ. A person must not become two."""
+    for i, folder in enumerate(("./p1", "p1", "p1/", "./p2")):
+        tar(tmp_path / f"{i}.tar", [(f"{folder}/{i}.png", png(i)), (f"{folder}/{i}.cls", b"%d" % (i % 2))])
+    for rule in ("folder:1", "name:^([^/]+)/", "name:^(.*)/"):
+        keys = opened(tmp_path, classes=persons.CLASSES, group_by=rule_of(rule)).splits["train"].keys
+        assert keys is not None
+        assert [keys.names[code] for code in keys.codes] == ["p1", "p1", "p1", "p2"]
+
+
+@pytest.mark.parametrize("facts", [[], [("x.json", b'{"patient": 1.5}')]])
+def test_a_picture_without_a_person_is_refused(tmp_path: Path, facts: list[tuple[str, bytes]]) -> None:
+    persons.archives(tmp_path)
+    tar(tmp_path / "train-9.tar", [("x.png", png(1)), ("x.cls", b"1"), *facts])
+    assert GUARDED in refused(tmp_path, "bad-record", "1 record .*'…'", group_by=rule_of("column:patient")).what
+
+
+def noticed(place: object) -> str | None:
+    return opened(place, classes=("a", "b")).noticed()
+
+
+def test_folders_and_keys_in_archives_are_noticed(tmp_path: Path) -> None:
+    def archive(name: str, *folders: str, **facts: list[str]) -> str:
+        members: list[tuple[str, bytes]] = []
+        for i, each in enumerate(folders):
+            own = json.dumps({key: values[i] for key, values in facts.items()}).encode()
+            members += [(f"{each}{i}.png", png(i)), (f"{each}{i}.cls", b"%d" % (i % 2)), (f"{each}{i}.json", own)]
+        return str(tar(tmp_path / f"{name}.tar", members))
+
+    assert noticed(archive("plain", "", "", "", key=["1", "1", "2"], caption=["x", "x", "y"])) is None
+    assert noticed(archive("classes", "cat/", "dog/", "cat/")) is None
+    assert noticed(archive("folders", "p1/", "p1/", "p2/")) == "folder:1"
+    assert noticed(archive("keys", "", "", "", subject=["s", "s", "t"])) == "column:subject"
+    # What is no JSON is not needed here.
+    odd = tar(
+        tmp_path / "odd.tar", [("0.png", png(0)), ("0.cls", b"0"), ("0.json", b"{"), ("1.png", png(1)), ("1.cls", b"1")]
+    )
+    assert noticed(odd) is None

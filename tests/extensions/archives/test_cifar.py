@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpfc_cli.extensions.archives.cifar import HUNDRED, read_pickle
+from dpfc_cli.extensions.archives.tars import LONGEST_NAME
 from dpfc_cli.images.catalogue import open_images
-from dpfc_cli.images.cifar import CIFAR100, read_pickle
-from dpfc_cli.images.tars import LONGEST_NAME
-from tests.images.pictures import CIFAR10_NAMES, cifar10, pack, planes
+from tests.extensions.archives.official import CIFAR10_NAMES, cifar10, pack, planes
 from tests.support import refuses
 
 ARCHIVE = "cifar-10-python.tar.gz"
@@ -53,7 +53,7 @@ def test_folder_parent_archive_and_its_folder_are_one_data_set_and_another_file_
 def test_cifar100_has_its_fine_labels(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-100-python"
     folder.mkdir()
-    fine = [name.encode() for name in CIFAR100.classes]
+    fine = [name.encode() for name in HUNDRED.classes]
     for name, contents in {
         "train": {b"data": planes(2, 1), b"fine_labels": [99, 5], b"coarse_labels": [1, 2]},
         "test": {b"data": planes(1, 2), b"fine_labels": [42], b"coarse_labels": [1]},
@@ -62,7 +62,7 @@ def test_cifar100_has_its_fine_labels(tmp_path: Path) -> None:
         (folder / name).write_bytes(pickle.dumps(contents, 3))
     data = open_images("cifar100", tmp_path)
     np.testing.assert_array_equal(data.splits["train"].labels, [99, 5])
-    assert (data.classes, len(data.classes)) == (CIFAR100.classes, 100)
+    assert (data.classes, len(data.classes)) == (HUNDRED.classes, 100)
 
 
 def test_nothing_but_regular_members_of_the_official_folder_is_read(tmp_path: Path) -> None:

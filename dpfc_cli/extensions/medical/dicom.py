@@ -14,7 +14,7 @@ import io
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +25,10 @@ from numpy.typing import NDArray
 
 from dpfc_cli import errors
 from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.images.decoding import check_jpeg, levels, narrow
+from dpfc_cli.images.kinds import Kind
+from dpfc_cli.images.sets import Pixels, Preparation
 
-SUFFIXES = (".dcm", ".dicom")
 GROUPS = ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence")
 ELEMENTS = (
     *("Rows", "Columns", "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames"),
@@ -130,10 +132,34 @@ def element_of(path: Path, name: str) -> str | None:
             return None
 
 
-def stored(data: bytes, check_jpeg: Callable[[bytes], None]) -> Stored:
-    """The picture of a file for which `pixels_of` raised nothing. check_jpeg: refuses a JPEG that would take too long.
-    Exception: the file is damaged, or of a kind that is not read. pydicom may raise anything.
+def read(data: bytes, preparation: Preparation) -> Pixels:
+    """The picture of a file for which `pixels_of` raised nothing: levels, (H, W), or colours, (H, W, 3). Exception: the
+    file is damaged, or of a kind that is not read. pydicom may raise anything.
     """
+    found = _stored(data)
+    return found.values if found.values.ndim == 3 else _levels_of(found, preparation)
+
+
+def _levels_of(found: Stored, preparation: Preparation) -> Pixels:
+    count, values = 1 << found.bits, found.values
+    if preparation.window is not None and (found.bits > 8 or found.rescaled):
+        if found.unclear:
+            raise ValueError("it is DICOM that states two meanings of its values, so a window could be of either")
+        shown = levels(values, preparation.window, found.slope, found.intercept)
+    else:
+        if found.rescaled:
+            preparation.notices.add("rescaled")
+        if found.bits > 8 and narrow(values, count):
+            preparation.notices.add("dark")
+        shown = levels(values, (found.lowest, max(found.lowest + count - 1, 1)))
+        shown = 255 - shown if found.slope < 0 else shown
+    shown = 255 - shown if found.inverted else shown
+    if found.padding is not None:
+        shown[found.padding] = 0
+    return shown
+
+
+def _stored(data: bytes) -> Stored:
     from pydicom.pixels.processing import apply_modality_lut
 
     syntax = _transfer_syntax(data)
@@ -154,7 +180,7 @@ def stored(data: bytes, check_jpeg: Callable[[bytes], None]) -> Stored:
     taken = found.Rows * found.Columns * samples * allocated / 8 * (2 / 3 if kind == "YBR_FULL_422" else 1)
     if syntax in PLAIN and len(found.PixelData) > 1.4 * taken + 1:
         raise ValueError("it is DICOM with more pixel data than one picture of its kind has")
-    values = _jpeg(found, kind, check_jpeg) if syntax == BASELINE_JPEG else _decoded(found)
+    values = _jpeg(found, kind) if syntax == BASELINE_JPEG else _decoded(found)
     if kind in COLOURS:
         return Stored(values=values)
     shape = str(found.get("PresentationLUTShape") or GREY[kind]).strip()
@@ -193,7 +219,7 @@ def _decoded(found: Any, **options: Any) -> NDArray[Any]:
     return pixel_array(found, index=0, raw=False, decoding_plugin="pydicom", **options)
 
 
-def _jpeg(found: Any, kind: str, check_jpeg: Callable[[bytes], None]) -> NDArray[Any]:
+def _jpeg(found: Any, kind: str) -> NDArray[Any]:
     """The values of the JPEG inside, (H, W) or (H, W, 3). It must have the size and the kind that the file says."""
     from PIL import Image
     from pydicom.encaps import get_frame
@@ -304,3 +330,16 @@ def _number(found: Any, name: str, default: int | None = None) -> int:
     if number < 0:
         raise ValueError(f"it is DICOM with {name} {number}")
     return number
+
+
+KIND = Kind(
+    endings=(".dcm", ".dicom"),
+    begins=is_dicom,
+    check_installed=check_installed,
+    size=pixels_of,
+    read=read,
+    person="PatientID",
+    value_of=element_of,
+    check_name=check_element,
+)
+"""DICOM, as an entry point has it."""

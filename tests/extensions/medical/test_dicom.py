@@ -23,11 +23,12 @@ from pydicom.uid import (
 
 from dpfc_cli import errors
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import dicom
+from dpfc_cli.extensions.medical import dicom
 from dpfc_cli.images.decoding import decode
-from dpfc_cli.images.sets import Preparation, UnreadableError
-from tests.images.dicoms import rescale, written
+from dpfc_cli.images.sets import Preparation, UnreadableError, by_person
+from tests.extensions.medical.dicoms import rescale, written
 from tests.images.pictures import open_images
+from tests.images.test_persons import opened
 from tests.support import refuses
 
 PLAIN = Preparation()
@@ -320,3 +321,37 @@ def test_a_part_of_a_name_several_names_and_none_are_nobody(tmp_path: Path, who:
     data = written(RAMP, PatientID=who)
     (tmp_path / "a.dcm").write_bytes(data[: data.index(b"471147114711") + 4] if who == "471147114711" else data)
     assert not dicom.element_of(tmp_path / "a.dcm", "PatientID")
+
+
+def test_the_patient_of_a_dicom_file_is_read_only_if_the_user_names_the_element(tmp_path: Path) -> None:
+    for i, who in enumerate(("7", "8", "7", "Doe^Jane")):
+        (tmp_path / "ab"[i % 2]).mkdir(exist_ok=True)
+        data = written(np.full((8, 8), 99, np.uint16), PatientID=who, PatientAge="")
+        (tmp_path / "ab"[i % 2] / f"{i}.dcm").write_bytes(data)
+    source = f"imagefolder:{tmp_path}"
+    grouping = by_person(opened((source, "column:PatientID")))[1]["train"]
+    # The listing: a/0, a/2, b/1, b/3.
+    assert sorted(grouping.order[grouping.ids == g].tolist() for g in range(3)) == [[0, 1], [2], [3]]
+    assert by_person(opened((source, "column:PatientName")))[1]["train"].groups == 1
+    for rule, code, says in (
+        ("column:mrn", "unknown-name", "'mrn'"),
+        ("column:PatientAge", "bad-record", "4 records"),
+        ("column:StudyDate", "bad-record", "4 records"),
+    ):
+        with refuses(code, match=says):
+            opened((source, rule))
+    whole = (tmp_path / "a" / "0.dcm").read_bytes()
+    for damaged in (whole[:150], b"x" * 500, whole.replace(b"1.2.840.10008.1.2.1\0", b"1.2.840.10008.1.2.9\0")):
+        (tmp_path / "a" / "0.dcm").write_bytes(damaged)
+        with refuses("bad-record", match="1 record .*'…'"):
+            opened((source, "column:PatientID"))
+
+
+def test_patients_of_dicom_files_are_noticed(tmp_path: Path) -> None:
+    for ids, rule in (("xxy", "column:PatientID"), ("xyz", None), ("xxx", None), (("", "", "x"), None)):
+        place = tmp_path / "".join(ids)
+        for i, patient in enumerate(ids):
+            file = place / "ab"[i % 2] / f"series {i}" / f"{i}.dcm"
+            file.parent.mkdir(parents=True)
+            file.write_bytes(written(np.full((4, 4), i, np.uint16), PatientID=patient))
+        assert open_images(f"imagefolder:{place}", classes=("a", "b")).noticed() == rule

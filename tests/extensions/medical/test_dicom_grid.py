@@ -17,7 +17,7 @@ from pydicom.uid import UID, ExplicitVRBigEndian, ExplicitVRLittleEndian, Implic
 
 from dpfc_cli.images.decoding import decode
 from dpfc_cli.images.sets import Preparation
-from tests.images.dicoms import rescale, written
+from tests.extensions.medical.dicoms import rescale, written
 
 SYNTAXES = (ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian, RLELossless)
 PLACES = ("nowhere", "file", "shared", "frame", "table")

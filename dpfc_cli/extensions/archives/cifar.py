@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import parameter
-from dpfc_cli.images.sets import LARGEST, DataSet, Entry, ImageSet, Pixels, Request, mirrored, missing
+from dpfc_cli.extensions.archives.official import LARGEST, mirrored, missing
+from dpfc_cli.extensions.archives.tars import UNPACKING, Header
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Pixels, Request
 from dpfc_cli.images.splits import Listed, entry_of, image_set
-from dpfc_cli.images.tars import UNPACKING, Header
 from dpfc_cli.reading import readable
 from dpfc_cli.sources.classes import coded
 
@@ -50,7 +51,7 @@ class Layout(NamedTuple):
     classes: tuple[str, ...]  # which must be these
 
 
-CIFAR10 = Layout(
+TEN = Layout(
     name="cifar10",
     archive="cifar-10-python.tar.gz",
     folder="cifar-10-batches-py",
@@ -70,7 +71,7 @@ possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper
 sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
 willow_tree wolf woman worm
 """
-CIFAR100 = Layout(
+HUNDRED = Layout(
     name="cifar100",
     archive="cifar-100-python.tar.gz",
     folder="cifar-100-python",
@@ -293,7 +294,5 @@ def _data_set(layout: Layout, size: int, sha256: str) -> DataSet:
     )
 
 
-DATA_SETS = (
-    _data_set(CIFAR10, 170_498_071, "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"),
-    _data_set(CIFAR100, 169_001_437, "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"),
-)
+CIFAR10 = _data_set(TEN, 170_498_071, "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce")
+CIFAR100 = _data_set(HUNDRED, 169_001_437, "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7")

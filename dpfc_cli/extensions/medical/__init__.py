@@ -1,0 +1,1 @@
+"""Medical pictures: DICOM files, wherever pictures are read (`dicom`)."""
