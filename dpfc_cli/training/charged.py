@@ -173,8 +173,8 @@ def charged(
     planned: what is charged. charge: what it costs, as the ledger will have it. book: the ledger as it was checked. by:
     who runs it. again: whether the same may have been charged before. keep: whether its answers are kept, so that it
     can be resumed. unfinished: the training that is resumed. UserError: somebody said no, it may not be charged, or the
-    ledger cannot be written. Then nothing is charged, unless the message says that it may be. RuntimeError: the charge is that
-    of another plan.
+    ledger cannot be written. Then nothing is charged, unless the message says that it may be. RuntimeError: the charge
+    is that of another plan.
     """
     if charge.n != planned.facts.n or charge.claimed != planned.stated:
         raise RuntimeError("the charge is for something else than what is planned")
