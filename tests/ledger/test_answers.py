@@ -507,7 +507,7 @@ def test_a_training_whose_answer_cannot_be_kept_stops_before_it_is_seen_and_goes
     with monkeypatch.context() as patch, refuses("damaged") as refused:
         patch.setattr(Answers, "keep", broken)
         train(features)
-    assert "The same command goes on" in refused.value.__notes__[0]
+    assert "The same command resumes" in refused.value.__notes__[0]
     Path("away").rename(LEDGER)
     before = dict(seen)
     assert sorted(before) == [0, 1]

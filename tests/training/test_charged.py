@@ -212,7 +212,7 @@ def test_a_charge_pays_for_no_other_training(features: FeatureSet) -> None:
 def test_what_stops_it_is_told_once_what_is_charged(features: FeatureSet) -> None:
     """Before the charge, and after it. Whether it goes on, or a new one is charged, depends on its answers."""
     cases: list[tuple[dict[str, Any], str]] = [
-        ({}, "goes on where it stopped, and charges nothing more."),
+        ({}, "resumes where it stopped, and charges nothing more."),
         ({"keep": False}, "which is charged, too: it asks first."),
         ({"epsilon": None, "non_private": True}, "which is charged, too."),
     ]

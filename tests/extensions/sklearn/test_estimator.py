@@ -295,7 +295,7 @@ def test_no_record_stays_on_disk_and_a_fit_that_was_stopped_stays_charged(monkey
             with pytest.raises(stop) as end:
                 model.fit(X, LABELS)
         assert "ε = 1 was charged" in end.value.__notes__[0]
-        assert "goes on" not in end.value.__notes__[0]
+        assert "resumes" not in end.value.__notes__[0]
         assert not hasattr(model, "head_")
         assert files() == ["private-classifier/ledger.sqlite"]
     assert model.fit(X, LABELS).privacy_["charges"] == 3
