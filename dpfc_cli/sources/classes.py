@@ -217,8 +217,8 @@ def numbers_of(
             raise bad_record(
                 f"{counted(n, 'label')} {'is' if n == 1 else 'are'} {what} {parameter('classes')}: "
                 f"{secret(*(f'{text} ({count[text]:,} times)' for text in wrong))}. {GUARDED}",
-                f"A label is the name of a class{f', or for all its place, 0 to {len(classes) - 1}' if placed else ''}. "
-                f"{_ALL}",
+                f"A label is the name of a class{f', or for all its place, 0 to {len(classes) - 1}' if placed else ''}."
+                f" {_ALL}",
             )
     return {
         split: np.array([means[text][1] if text else -1 for text in own.texts], np.int64)[own.codes]
