@@ -25,8 +25,8 @@ from pathlib import Path
 from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images.kinds import check_readable, ending_of, endings, kind_of
-from dpfc_cli.images.pictures import Files
-from dpfc_cli.images.sets import DataSet, Entry, ImageSet, LabelTable, Listed, Request, image_set
+from dpfc_cli.images.pictures import Files, unread
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, LabelTable, Listed, Request, Unlabelled, image_set
 from dpfc_cli.reading import readable
 from dpfc_cli.sources.classes import USUAL_NAMES, coded, stated, text_of
 from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
@@ -384,6 +384,30 @@ def _value_of(path: Path, name: str) -> object:
     with suppress(OSError):
         return None if kind is None else kind.value_of(path, name)
     return None
+
+
+# Without labels
+
+
+def in_folder(folder: Path) -> Unlabelled:
+    """The pictures in a folder and below it, in the order of their names. Links to folders are not followed. UserError
+    if the folder cannot be read.
+    """
+    names, skipped, linked = list[str](), Counter[str](), 0
+
+    def stop(error: OSError) -> None:
+        raise unread(str(error.filename or folder), error)
+
+    for name, entry in files_below(folder, stop):
+        if os.path.isdir(entry.path):
+            linked += 1
+        elif (ending := ending_of(name)) in endings():
+            names.append(name)
+        else:
+            skipped[ending] += 1
+    check_readable(names)
+    links = (f"Links to folders are not followed: {counted(linked, 'link')}.",) if linked else ()
+    return Unlabelled(Files(folder, sorted(names)), (*left_out(skipped), *links))
 
 
 IMAGEFOLDER = DataSet(

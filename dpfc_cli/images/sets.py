@@ -203,27 +203,15 @@ class Request:
     faults: Faults = field(default_factory=Faults, compare=False)  # what is wrong and does not hide what follows
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unlabelled:
+class Unlabelled(NamedTuple):
     """Pictures without labels, in a fixed order: what a head is applied to.
 
     Unlike in a data set to train on, each picture stands alone here: one that is missing, damaged or of another size is
-    broken, and the others are decoded.
-
-    Attributes:
-        pictures: they.
-        name: name(i) is what the source calls picture i.
-        remarks: what the user should know of how the source was read, in sentences.
-
+    broken, and the others are decoded. remarks: as in `ImageSet`.
     """
 
     pictures: Pictures
-    name: Callable[[int], str]
     remarks: tuple[str, ...] = ()
-
-    @property
-    def n(self) -> int:
-        return len(self.pictures)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -236,9 +236,9 @@ def tables(kind: str) -> Target:
         source = f"{kind}:{folder / 'x'}"
         # One reader may refuse what another one takes.
         with contextlib.suppress(UserError):
-            plain = unlabelled(kind, folder / "x")
-            for i in range(min(plain.n, 4)):
-                plain.pictures.read(i)
+            plain = unlabelled(kind, folder / "x").pictures
+            for i in range(min(len(plain), 4)):
+                plain.read(i)
                 plain.name(i)
         with contextlib.suppress(UserError):
             look(open_images(source, geometry=SQUARE))
