@@ -72,24 +72,6 @@ def refused(data: bytes, preparation: Preparation = PLAIN) -> str:
 # What a picture becomes
 
 
-def test_every_mode_becomes_rgb() -> None:
-    for mode, colour, expected in (
-        ("L", 77, (77, 77, 77)),
-        ("1", 1, (255, 255, 255)),
-        ("LA", (77, 0), (77, 77, 77)),
-        ("RGBA", (1, 2, 3, 0), (1, 2, 3)),
-        ("P", 0, (0, 0, 0)),
-        ("I;16", 40000, (40000 >> 8,) * 3),
-    ):
-        found = decode(encoded(Image.new(mode, (6, 4), colour), "PNG"), "a", PLAIN)
-        np.testing.assert_array_equal(found[0, 0], expected)
-    palette = Image.new("P", (6, 4), 1)
-    palette.putpalette([0, 0, 0, 10, 20, 30])
-    assert decode(encoded(palette, "PNG", transparency=bytes([0, 0])), "a", PLAIN)[0, 0].tolist() == [10, 20, 30]
-    red = encoded(Image.new("CMYK", (6, 4), (0, 255, 255, 0)), "JPEG", quality=100)
-    np.testing.assert_allclose(decode(red, "a", PLAIN)[0, 0], [255, 0, 0], atol=3)
-
-
 def test_of_an_animation_the_first_frame_is_taken() -> None:
     frames = [Image.new("RGB", (6, 4), colour) for colour in ((200, 0, 0), (0, 200, 0))]
     for form in ("GIF", "PNG", "WEBP", "TIFF"):

@@ -4,7 +4,6 @@ import gzip
 import io
 import os
 import pickle
-import pickletools
 import struct
 import tarfile
 from collections.abc import Callable
@@ -239,12 +238,3 @@ def test_what_is_cut_off_or_no_dictionary_with_names_is_refused_and_no_other_err
     for value in ([1, 2], None, 7, b"text", np.zeros(3, np.uint8), {7: 1}):
         refused(pickle.dumps(value, 3))
     refused(b"<html>404 Not Found</html>")
-
-
-def test_a_lack_of_memory_is_no_damaged_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(data: bytes) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(pickletools, "genops", fail)
-    with pytest.raises(MemoryError):
-        read_pickle(b"", "x")
