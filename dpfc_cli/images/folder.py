@@ -18,7 +18,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -160,15 +160,9 @@ def _opened(request: Request) -> ImageSet:
             persons=persons,
             unusable={i: "there is no such file" for i, (_, entry) in enumerate(part.found) if entry.size == MISSING},
         )
-    return image_set(
-        "imagefolder",
-        listed,
-        request,
-        also=() if tabled else classes,
-        remarks=(*remarks, *left_out(skipped)),
-        noticed=partial(_noticed, [*parts.values()], table_at, tabled=tabled),
-        table=named,
-    )
+    also = () if tabled else classes
+    found = image_set("imagefolder", listed, request, also=also, remarks=(*remarks, *left_out(skipped)))
+    return replace(found, noticed=partial(_noticed, [*parts.values()], table_at, tabled=tabled), table=named)
 
 
 def _split_folders(path: Path, classes: Collection[str]) -> dict[str, Path]:

@@ -280,8 +280,6 @@ def image_set(
     classes: tuple[str, ...] | None = None,
     also: Iterable[str] = (),
     remarks: tuple[str, ...] = (),
-    noticed: Callable[[], str | None] = lambda: None,
-    table: LabelTable | None = None,
 ) -> ImageSet:
     """The data set of what a reader found.
 
@@ -292,8 +290,6 @@ def image_set(
         classes: the classes that the data set defines; None: the operator must assert them.
         also: names of classes that the source has even where no picture is of them.
         remarks: as in `ImageSet`.
-        noticed: as in `ImageSet`.
-        table: as in `ImageSet`.
 
     Raises:
         UserError: nobody states the classes, there is no labelled picture to train on, labels do not fit the pictures,
@@ -313,7 +309,7 @@ def image_set(
         )
     origin: Origin = "data set" if classes else "asserted"
     remarks += splits_left_out(found, (split for split, _ in known.values()))
-    return ImageSet(name, names, splits, origin, remarks, noticed, table)
+    return ImageSet(name, names, splits, origin, remarks)
 
 
 def _split(labels: np.ndarray, found: Listed, request: Request) -> Split:

@@ -17,7 +17,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -398,7 +398,7 @@ def open_tables(
             classes=names or (),
             persons=None if person is None else values(person, split),
         )
-    return image_set(name, listed, request, also=names or (), remarks=remarks, noticed=noticed)
+    return replace(image_set(name, listed, request, also=names or (), remarks=remarks), noticed=noticed)
 
 
 def unlabelled_in(

@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path, PurePosixPath
@@ -53,7 +54,7 @@ def open_webdataset(request: Request) -> ImageSet:
     found = {split: _records(paths, request, skipped) for split, paths in places.items()}
     remarks = left_out(skipped, "they are neither the picture of a record nor its label")
     listed = {split: _listed(records, request.group_by) for split, records in found.items()}
-    return image_set("webdataset", listed, request, remarks=remarks, noticed=partial(_noticed, found))
+    return replace(image_set("webdataset", listed, request, remarks=remarks), noticed=partial(_noticed, found))
 
 
 def _listed(records: list[Record], group_by: Rule | None) -> Listed:
