@@ -76,10 +76,15 @@ IMPORTED = """
 import pkgutil, sys
 from importlib import import_module
 import dpfc_cli
+from dpfc_cli.errors import UserError
 assert dpfc_cli.__path__[0].startswith(sys.argv[1])
 for each in pkgutil.walk_packages(dpfc_cli.__path__, "dpfc_cli."):
     if ".beside." not in each.name and not each.name.endswith("__main__"):
-        import_module(each.name)
+        try:
+            import_module(each.name)
+        except UserError as error:
+            # It says which package is not installed.
+            assert "extra" in error.fields, error
 from dpfc_cli.cli.app import app, register
 register()
 print(*(each.name for each in app.registered_commands))
