@@ -76,6 +76,7 @@ IMPORTED = """
 import pkgutil, sys
 from importlib import import_module
 import dpfc_cli
+from dpfc_cli.errors import UserError
 assert dpfc_cli.__path__[0].startswith(sys.argv[1])
 for each in pkgutil.walk_packages(dpfc_cli.__path__, "dpfc_cli."):
     if ".beside." not in each.name and not each.name.endswith("__main__"):
