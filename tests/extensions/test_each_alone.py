@@ -82,7 +82,7 @@ for each in pkgutil.walk_packages(dpfc_cli.__path__, "dpfc_cli."):
     if ".beside." not in each.name and not each.name.endswith("__main__"):
         try:
             import_module(each.name)
-        except dpfc_cli.UserError:
+        except UserError:
             pass  # It lacks a package that it needs, and says so.
         except ModuleNotFoundError as error:
             assert not error.name.startswith("dpfc_cli"), error
