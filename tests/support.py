@@ -44,7 +44,6 @@ from dpfc_cli.sources.classes import class_names, coded, numbers_of, stated
 from dpfc_cli.sources.groups import keys_in
 from dpfc_cli.sources.nulls import Broken
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import check
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request
@@ -288,7 +287,7 @@ def trained(features: FeatureSet, calibrated: Calibrated, folder: Path) -> Train
         adjacency=None if calibrated.claim == "non-private" else calibrated.facts.adjacency,
     )
     checked = check(request, calibrated, Observer())
-    return run(charge(checked), Observer())
+    return run(checked, Observer())
 
 
 def bare_manifest(source: dict[str, Any] | None = None, **more: Any) -> Manifest:

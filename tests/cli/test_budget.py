@@ -154,7 +154,7 @@ def test_a_set_and_a_ledger_that_do_not_belong_together_are_told(dpfc: Dpfc, fea
     charging = [(*line, name) for line in (trained, evaluated) for name in ("beside", "blobs")]
     for line in (("list",), ("budget",), SET, ("budget", "--features", "beside"), *charging):
         assert "dpfc merge" in one_line(dpfc(*line, ends=0).stderr), line
-    for broken in (b"", newer[:-500] + bytes(500), b"no ledger"):
+    for broken in (b"", newer[:4096] + bytes(len(newer) - 4096), b"no ledger"):
         BOOK.write_bytes(broken)
         listed = dpfc("list", "--json", ends=5 if broken else 0)
         assert [each["charges"] for each in json.loads(listed.stdout)["sets"]] == [None, None, None]
@@ -312,7 +312,7 @@ def test_after_ctrl_c_it_is_said_what_is_on_disk(dpfc: Dpfc, features: Path, wha
         "merge": ("merge", "elsewhere"),
         "charge": (*LS, "1", "--features", "blobs"),
     }[what]
-    places = ("ledger/file.py", "report/account.py", "cli/train.py", "training/charge.py")
+    places = ("ledger/file.py", "report/account.py", "cli/train.py", "training/charged.py", "ledger/answers.py")
     kept, count = BOOK.read_bytes(), 0
     answers: dict[bool | None, int] = {True: 0, False: 0, None: 0}
     while True:
@@ -327,7 +327,7 @@ def test_after_ctrl_c_it_is_said_what_is_on_disk(dpfc: Dpfc, features: Path, wha
         assert ended.exit_code == 0 or said in (None, BOOK.read_bytes() != kept), (count, ended.stderr)
         answers[said] += ended.exit_code == 130
         BOOK.write_bytes(kept)
-        for each in (*Path("features").glob("ledger.answers/*"), *Path("heads").glob("*")):
+        for each in (*Path("features").glob("ledger.locks/*"), *Path("heads").glob("*")):
             each.unlink()
     assert answers[True]
     assert answers[False]

@@ -23,7 +23,6 @@ import pytest
 from PIL import Image
 
 from dpfc_cli import files, points, progress
-from dpfc_cli.evaluation import private as private_evaluation
 from dpfc_cli.extraction import extract
 from dpfc_cli.features import writer as writers
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
@@ -36,7 +35,7 @@ from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.populations import register
 from dpfc_cli.privacy import passes, sums
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.training import answers, run
+from dpfc_cli.training import charged
 from tests.support import blobs, feature_set, nulls, shards_of, typed
 
 N, TEST, D, M, K = 150, 30, 4, 3, 3
@@ -236,16 +235,13 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
     patch.setattr(sums, "exact_sum", forgotten)
     patch.setattr(passes, "block_rows", lambda facts: BLOCK)
-    for place in (run, private_evaluation):
-        patch.setattr(place, "SystemBits", lambda: SeededBits(0))
+    patch.setattr(charged, "SystemBits", lambda: SeededBits(0))
     asked = count()
     counted_up(patch, 10**6)
     # A terminal, and so long a time between two calls that each step of the progress is drawn.
     patch.setenv("TTY_COMPATIBLE", "1")
     patch.setattr(progress, "monotonic", lambda: 60.0 * next(asked))
     patch.setattr(extract, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
-    # The number of a file, which tells it from a copy, is of any length.
-    patch.setattr(answers, "_header", lambda of, said, _: json.dumps({"charge": of, "training": said}).encode() + b"\n")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         yield moments

@@ -33,14 +33,12 @@ from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy import curator as curators
 from dpfc_cli.privacy import forms, sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
-from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.structs import encoded, fields_of
-from dpfc_cli.training import charge as charge_module
-from dpfc_cli.training.charge import pay
+from dpfc_cli.training import charged as charged_module
+from dpfc_cli.training.charged import Charged
 from dpfc_cli.training.machine import working_bytes
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.train import train
@@ -92,7 +90,7 @@ def head(features: FeatureSet) -> Head:
 
 
 def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private_evaluation, "SystemBits", lambda: SeededBits(1))
+    monkeypatch.setattr(charged_module, "SystemBits", lambda: SeededBits(1))
 
 
 # What is planned
@@ -256,15 +254,12 @@ def test_the_noise_that_is_drawn_is_what_is_charged_and_told(
     assert found.warnings == ()
 
 
-def test_a_record_of_several_labels_moves_several_counts_and_the_noise_is_told_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_record_of_several_labels_moves_several_counts_and_the_noise_is_told_so() -> None:
     head = Head(chain=(), weight=np.ones((2, 6)), bias=np.zeros(6), card=a_card("abcdef"))
     facts, privacy = Facts(n=10**6, m=6, d=2, k=4), Privacy(epsilon=50.0, delta=1e-6)
     asked, plan = private_evaluation._planned(head, facts, privacy)
     silent = SimpleNamespace(release=lambda query: np.zeros((1, 2)))
-    monkeypatch.setattr(private_evaluation, "Curator", lambda *given: silent)
-    paid: Any = SimpleNamespace(planned=plan)
+    paid: Any = SimpleNamespace(planned=plan, oracle=lambda told: silent)
     (_, total), (_, by_class) = private_evaluation._answers(paid, asked, None)
     first, second = plan.noise.sigmas
     assert total == pytest.approx(first, rel=1e-3)
@@ -311,16 +306,15 @@ def test_the_records_are_read_after_the_row_is_written(
 def test_one_charge_pays_for_the_records_of_its_split_once(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paid, seen, real = list[Any](), list[list[str]](), sums.exact_sum
-    monkeypatch.setattr(private_evaluation, "pay", lambda *given: paid.append(pay(*given)) or paid[-1])
+    paid, oracle = list[Charged](), Charged.oracle
+    seen, real = list[list[str]](), sums.exact_sum
+    monkeypatch.setattr(Charged, "oracle", lambda self, *given: paid.append(self) or oracle(self, *given))
     monkeypatch.setattr(sums, "exact_sum", lambda *given: (seen.append(states(features)), real(*given))[1])
     evaluate_privately(head, features, epsilon=1.0)
     assert seen == [["written", "charged"]], "the records are read after the row is written"
-    mechanism = paid[0].planned.mechanism
-    assert isinstance(mechanism, Mechanism)
     with pytest.raises(RuntimeError, match="was used already"):
-        Curator(mechanism, paid[0], SeededBits(0))
-    blocks = replace(paid[0], unused=Lock()).opened()(N)
+        oracle(paid[0])
+    blocks = replace(paid[0], _unused=Lock()).opened()(N)
     assert next(blocks)[2].min() == -1, "those of the test split"
 
 
@@ -338,18 +332,11 @@ def test_of_equal_evaluations_that_were_checked_in_the_same_moment_one_is_charge
 def test_figures_are_told_even_if_the_ledger_cannot_say_so(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*given: object, **named: object) -> None:
-        raise UserError("The disk is full.", "Make room.")
-
-    monkeypatch.setattr(private_evaluation, "settle", lambda *_, **__: UserError("The disk is full.", "Make room."))
+    monkeypatch.setattr(Charged, "settle", lambda *_: UserError("The disk is full.", "Make room."))
     found = evaluate_privately(head, features, epsilon=50.0)
     assert found.top1 is not None
     assert "does not say that the figures were released. The disk is full." in found.warnings[-1]
     assert len(found.spent.charges) == 2
-    # A ledger that cannot be read any more does not take the figures away.
-    ready = prepare(PrivateScoring(head, features, epsilon=50.0, again=True))
-    monkeypatch.setattr(charge_module, "read", full)
-    assert len(private_evaluation.release(ready).spent.charges) == 3
 
 
 def test_a_note_says_whether_an_evaluation_that_stopped_is_charged(
@@ -367,8 +354,8 @@ def test_a_note_says_whether_an_evaluation_that_stopped_is_charged(
                 evaluate_privately(head, features, epsilon=1.0, again=True)
         return getattr(stop.value, "__notes__", [])
 
-    assert stop_of(private_evaluation, "pay", refused) == [], "it says itself what was charged"
-    (note,) = stop_of(private_evaluation, "pay", KeyboardInterrupt())
+    assert stop_of(charged_module, "append", refused) == [], "it says itself what was charged"
+    (note,) = stop_of(charged_module, "append", KeyboardInterrupt())
     assert "stopped during the charge: 'dpfc budget' says whether it is charged. No figure" in note
     assert len(charges(features)) == 1
     for how in (refused, KeyboardInterrupt(), ValueError()):

@@ -158,7 +158,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
         raise UserError("No network here.", "None.", code="unreadable")
 
     places = ("backbones.hub.download", "images.catalogue.fetch", "images.idx.open_digits")
-    for place in (*places, "training.train.finish", "extraction.extract.make_shards"):
+    for place in (*places, "training.run.run", "extraction.extract.make_shards"):
         monkeypatch.setattr(f"dpfc_cli.{place}", refused)
     for name in (*app.COMMANDS, *points.added("dpfc.commands")):
         # An audit takes minutes by itself.

@@ -125,8 +125,7 @@ def test_a_bad_default_is_replaced_and_what_was_given_stays(private: FeatureSet,
     method = tried({"learning_rate": (1.0, -1.0), "damping": (1.0, 2.0)}, complete=backwards)
     c = calibrate(method, facts_of(private), given, Privacy(epsilon=8.0))
     tuned = tune(c, private, known)
-    assert tuned.tuning is not None
-    assert tuned.tuning["chosen"] == {"learning_rate": -1.0}
+    assert tuned.parts["tuning"]["chosen"] == {"learning_rate": -1.0}
     expected = replace(c.options, learning_rate=pytest.approx(-c.options.learning_rate, rel=1e-3))
     assert tuned.options == expected
     assert (tuned.options.damping, tuned.options.gradient_clip, tuned.options.steps) == (0.01, 0.3, 3)
@@ -144,8 +143,7 @@ def test_a_good_default_stays(private: FeatureSet, known: FeatureSet) -> None:
     method = tried({"learning_rate": (1.0, 1e-6)})
     c = replace(calibrated(private, epsilon=8.0), method=method)
     tuned = tune(c, private, known)
-    assert tuned.tuning is not None
-    assert (tuned.tuning["chosen"], tuned.options) == ({}, c.options)
+    assert (tuned.parts["tuning"]["chosen"], tuned.options) == ({}, c.options)
 
 
 def test_the_guarantee_stays_and_no_ledger_is_charged(private: FeatureSet, known: FeatureSet, tmp_path: Path) -> None:
@@ -155,7 +153,7 @@ def test_the_guarantee_stays_and_no_ledger_is_charged(private: FeatureSet, known
     for features in (private, known):
         assert charges(features) == ()
     head = trained(private, after, tmp_path).head
-    assert json.loads(json.dumps(head.card))["tuning"]["name"] == "known"
+    assert json.loads(head.card.json)["tuning"]["name"] == "known"
     assert (
         statement.document(head.card, "")
         .facts["tuned on"]
@@ -194,7 +192,7 @@ def test_a_choice_that_was_stopped_goes_on(
 
 def test_a_place_that_cannot_be_written_does_not_stop_a_choice(private: FeatureSet, known: FeatureSet) -> None:
     known.folder.with_name("known.tuning.jsonl").mkdir()
-    assert tune(calibrated(private), private, known).tuning is not None
+    assert tune(calibrated(private), private, known).parts
 
 
 def test_what_makes_no_sense_is_refused(private: FeatureSet, known: FeatureSet, tmp_path: Path) -> None:

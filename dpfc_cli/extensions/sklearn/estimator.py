@@ -46,8 +46,8 @@ from dpfc_cli.sources.groups import GROUPS, NO_PERSON, Keys, keys_in, keys_of
 from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request, Training
-from dpfc_cli.training.run import Trained
-from dpfc_cli.training.train import finish, plan
+from dpfc_cli.training.run import Trained, run
+from dpfc_cli.training.train import plan
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -228,7 +228,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(after.charges) > 1:
             spent = after.summed(checked.charge.delta or default_delta(checked.calibrated.facts.n))
             observer.warn(f"this is charge {len(after.charges)} with this ledger. Spent by all together: {spent}.")
-        return finish(checked, observer)
+        return run(checked, observer)
 
     @property
     def account(self) -> Account:
@@ -384,7 +384,7 @@ def _persons(groups: np.ndarray, n: int) -> Keys:
 
 def _privacy(trained: Trained) -> Values:
     card, spent = trained.head.card, trained.spent
-    claimed = trained.charged.checked.calibrated.claimed
+    claimed = trained.checked.calibrated.claimed
     found = Values(claim=card.claim, unit=card.unit, adjacency=card.adjacency)
     found |= {name: getattr(claimed, name, None) for name in ("epsilon", "delta", "mu")}
     found |= {

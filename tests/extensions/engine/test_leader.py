@@ -20,7 +20,8 @@ from dpfc_cli.privacy.passes import Part
 from dpfc_cli.privacy.sums import Summed
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request, facts_of
-from dpfc_cli.training.train import finish, plan
+from dpfc_cli.training.run import run
+from dpfc_cli.training.train import plan
 from tests.privacy.test_parts import Threads
 from tests.support import feature_set, refuses, shards_of
 from tests.training.requests import charges, states
@@ -152,10 +153,10 @@ def test_a_process_that_is_lost_before_the_first_sum_leaves_a_training_that_says
 ) -> None:
     checked = plan(request(features, Alone("sum")), Observer())
     with pytest.raises(LostError) as lost:
-        finish(checked, Observer())
+        run(checked, Observer())
     assert any("stays charged" in note for note in lost.value.__notes__)
     assert states(features) == ["stopped"]
-    again = finish(plan(request(features, Alone()), Observer()), Observer())
+    again = run(plan(request(features, Alone()), Observer()), Observer())
     assert (states(features), again.path.exists()) == (["written"], True)
 
 
@@ -172,7 +173,7 @@ def test_what_comes_after_the_head_was_written_changes_nothing(
 ) -> None:
     """To start such a training again would charge a second one."""
     alone = Alone("end", stop=stop)
-    trained = finish(plan(request(features, alone), Observer()), Observer())
+    trained = run(plan(request(features, alone), Observer()), Observer())
     Leader(alone).end()  # type: ignore[arg-type]
     assert trained.path.exists()
 

@@ -34,7 +34,7 @@ from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.training import run
+from dpfc_cli.training import charged
 from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.observer import TrainingWarning
 from dpfc_cli.training.request import Training
@@ -54,7 +54,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     """
     monkeypatch.chdir(tmp_path)
     seeds = itertools.count()
-    monkeypatch.setattr(run, "SystemBits", lambda: SeededBits(next(seeds)))
+    monkeypatch.setattr(charged, "SystemBits", lambda: SeededBits(next(seeds)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
         yield
@@ -295,7 +295,7 @@ def test_no_record_stays_on_disk_and_a_fit_that_was_stopped_stays_charged(monkey
             with pytest.raises(stop) as end:
                 model.fit(X, LABELS)
         assert "ε = 1 was charged" in end.value.__notes__[0]
-        assert "goes on" not in end.value.__notes__[0]
+        assert "resumes" not in end.value.__notes__[0]
         assert not hasattr(model, "head_")
         assert files() == ["private-classifier/ledger.sqlite"]
     assert model.fit(X, LABELS).privacy_["charges"] == 3
@@ -496,7 +496,7 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManage
         ids, seeds = itertools.count(), itertools.count()
         with monkeypatch.context() as patched:
             patched.setattr(secrets, "token_hex", lambda size: f"{next(ids):0{2 * size}x}")
-            patched.setattr(run, "SystemBits", lambda: SeededBits(next(seeds)))
+            patched.setattr(charged, "SystemBits", lambda: SeededBits(next(seeds)))
             yield
         shutil.rmtree("private-classifier")
 

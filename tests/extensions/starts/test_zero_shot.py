@@ -16,10 +16,10 @@ from dpfc_cli.extensions.starts.zero_shot import ZeroShot, zero_shot
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
-from dpfc_cli.training.charge import charge
 from tests.backbones.tiny import random_weights, references, write
 from tests.support import feature_set, refuses
 from tests.training.requests import ready
+from tests.training.stopped import killed
 
 CLASSES = ("red fox", "wolf", "otter", "deer")
 MODEL: dict[str, Any] = {"source": "classifier", "model": "vit-g14"}
@@ -379,7 +379,7 @@ def test_the_training_split_of_private_records_is_not_scored(features: FeatureSe
     assert score(swapped, "train").evaluation is not None
     public = imported("public", seed=1)
     assert score(public, "train").warnings == ()
-    charge(ready(public))
+    killed(ready(public))
     with refuses("private-records", parameter="on"):
         score(public, "train")
     [warning] = score(public).warnings
