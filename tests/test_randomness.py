@@ -18,19 +18,19 @@ import pytest
 import dpfc_cli as dpfc
 from dpfc_cli.evaluation.private import prepare, release
 from dpfc_cli.evaluation.request import PrivateScoring
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import forms, noise, passes, poisson
 from dpfc_cli.privacy.curator import Curator, Unprotected
 from dpfc_cli.privacy.noise import SystemBits
 from dpfc_cli.records import claims
-from dpfc_cli.training import run
 from dpfc_cli.training.calibrate import Calibrated
+from dpfc_cli.training.charged import Charged
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
-from dpfc_cli.training.train import finish, plan
-from tests.support import blobs
+from dpfc_cli.training.run import run
+from dpfc_cli.training.train import plan
+from tests.support import blobs, feature_set
 from tests.training.requests import states
 
 N, D, M = 150, 5, 3
@@ -126,7 +126,7 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
         ("set", {}),
     ):
         np.savez("raw.npz", **arrays, **persons)  # type: ignore[arg-type]
-        import_features("raw.npz", tmp_path / name, classes=("a", "b", "c"), labels_per_record=1)
+        feature_set("raw.npz", tmp_path / name, classes=("a", "b", "c"), labels_per_record=1)
     return FeatureSet(Path("set"))
 
 
@@ -149,7 +149,7 @@ def request(given: Mapping[str, Any]) -> Request:
 def alone(wanted: Request) -> tuple[Calibrated, dpfc.Head]:
     """A training of one process."""
     checked = plan(wanted, Observer())
-    return checked.calibrated, finish(checked, Observer()).head
+    return checked.calibrated, run(checked, Observer()).head
 
 
 @pytest.mark.parametrize("training", TRAININGS)
@@ -173,7 +173,7 @@ def each_word_is_used_once(
         system.last = last
         with monkeypatch.context() as patch:
             # A killed process says nothing more.
-            patch.setattr(run, "_settled", lambda *given: None)
+            patch.setattr(Charged, "settle", lambda self: None)
             with pytest.raises(Killed):
                 by(wanted)
         before, system.last = len(system.handed), sys.maxsize

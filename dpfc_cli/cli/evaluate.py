@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -122,20 +121,18 @@ def _released(wanted: PrivateScoring) -> "PrivateEvaluation":
     from dpfc_cli.evaluation import evaluate as evaluation
     from dpfc_cli.evaluation import private
     from dpfc_cli.ledger.file import ledger_path
-    from dpfc_cli.training.charge import charged_again, question
 
     features = wanted.features
     tell_ledger(features.folder)
     ready = evaluation.prepared(wanted, display.warn)
-    if not wanted.again and display.can_ask():
-        refused = charged_again(ready.book, ready.charge, features.name)
-        after = ready.book.with_facts(ready.charge).account_of(features.manifest.id)
-        cost = question(ready.charge, features.name, after)
+
+    def confirmed(charge: str, refused: UserError | None) -> bool:
+        if wanted.again or not display.can_ask():
+            return refused is None
         said = "" if refused is None else f"{refused.what} "
-        if not display.confirmed(f"{said}{ready.sure} Charge {cost}?"):
-            raise refused or UserError("Nothing was charged.", "No figure was released.", code="declined")
-        ready = replace(ready, wanted=replace(ready.wanted, again=refused is not None))
-    found = private.release(ready, show)
+        return display.confirmed(f"{said}{ready.sure} Charge {charge}?")
+
+    found = private.release(ready, show, confirmed)
     stop.stands = f"The evaluation was charged to '{ledger_path(features.folder)}' and stays charged."
     return found
 

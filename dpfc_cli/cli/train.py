@@ -56,8 +56,8 @@ def train(
     """
     from dpfc_cli.features.lookup import finished
     from dpfc_cli.training.card import loses
-    from dpfc_cli.training.run import stands
-    from dpfc_cli.training.train import finish, plan, refused_again
+    from dpfc_cli.training.run import run
+    from dpfc_cli.training.train import plan, refused_again
 
     found = feature_set(features)
     sets = len(finished(features_folder())) if features is None else 1
@@ -73,8 +73,8 @@ def train(
         if not dry_run:
             observer.loses = checked.unfinished is None and loses(checked.account, checked.charge) is not None
             stop.stands = "'dpfc budget' says whether the training is charged."
-            trained = finish(checked, observer)
-            stop.stands = stands(trained.charged, trained.path)
+            trained = run(checked, observer)
+            stop.stands = trained.charged.stands
     if dry_run:
         if (refused := refused_again(checked)) is not None:
             observer.warn(f"{refused.what} That needs --again.")
@@ -167,12 +167,12 @@ def _show_head(trained: "Trained", as_json: bool, full: bool, features: str | No
     from dpfc_cli.records import statement
     from dpfc_cli.report import account as shown
 
-    card, claimed = trained.head.card, trained.charged.checked.calibrated.claimed
+    card, claimed = trained.head.card, trained.checked.calibrated.claimed
     spent = trained.spent
     rows = []
     if claimed is not None:
         said = [f"{counted(len(spent.private), 'private charge')}: {spent.summed(claimed.delta)}"]
-        left = shown.left(spent, claimed.delta, trained.charged.receipt.charge)
+        left = shown.left(spent, claimed.delta, trained.charged.charge)
         said += [] if left is None else [left]
         rows.append(("spent so far", "; ".join(said)))
     document = statement.document(card, trained.sha256, named=str(trained.path), more=rows)
@@ -184,7 +184,7 @@ def _show_head(trained: "Trained", as_json: bool, full: bool, features: str | No
     display.show(document if full else document.short)
     if not full:
         display.say(f"The whole statement: dpfc statement {head_named(trained.path)}")
-    if "test" not in trained.charged.checked.features.splits:
+    if "test" not in trained.checked.features.splits:
         return
     line = [] if claimed is not None and trained.path.parent == heads_folder() else [str(trained.path)]
     line += [] if features is None else ["--features", features]

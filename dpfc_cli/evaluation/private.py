@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from msgspec import structs
 
-from dpfc_cli.errors import Note, UserError, conflict, notes, parameter, printable
+from dpfc_cli.errors import UserError, conflict, parameter, printable
 from dpfc_cli.evaluation.request import PrivateScoring
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -46,10 +46,9 @@ from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.memory import free_memory
 from dpfc_cli.privacy import forms, queries
-from dpfc_cli.privacy.curator import Curator, lattice_of
+from dpfc_cli.privacy.curator import lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import LONGEST
-from dpfc_cli.privacy.noise import SystemBits
 from dpfc_cli.privacy.oracle import Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.progress import Progress
@@ -58,8 +57,7 @@ from dpfc_cli.rounding import cost, interval, with_interval
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.calibrate import Planned, check_delta, noised
 from dpfc_cli.training.card import charge_of, loses, without_charge
-from dpfc_cli.training.charge import Paid, pay, settle, spent_now
-from dpfc_cli.training.check import check_charge
+from dpfc_cli.training.charged import Charged, Confirm, charged, check_charge
 from dpfc_cli.training.machine import check_devices, working_bytes
 from dpfc_cli.training.request import Privacy, facts_of
 
@@ -155,30 +153,23 @@ def prepare(
     return Ready(wanted=wanted, planned=plan, queries=asked, charge=charge, book=book, sure=sure, warnings=warnings)
 
 
-def release(ready: Ready, progress: Progress | None = None) -> PrivateEvaluation:
-    """Charge an evaluation to the ledger, and release its figures. progress: of the records, over all sums. UserError:
-    it does not fit under a cap, or the ledger cannot be written. KeyboardInterrupt, Exception: whatever stopped it. A
-    note says whether it was charged.
+def release(
+    ready: Ready, progress: Progress | None = None, confirm: Confirm = lambda charge, refused: refused is None
+) -> PrivateEvaluation:
+    """Charge an evaluation to the ledger, and release its figures. progress: of the records, over all sums. confirm:
+    see `charged`. UserError: it does not fit under a cap, or the ledger cannot be written. KeyboardInterrupt,
+    Exception: whatever stopped it. A note says whether it was charged.
     """
-    note = "It was stopped during the charge: 'dpfc budget' says whether it is charged. No figure was released."
-    paid = found = None
-    try:
-        paid = pay(ready.planned, ready.wanted.features, ready.charge, ready.wanted.again)
-        note = f"The evaluation was charged to '{paid.receipt.ledger.path}' and stays charged. No figure was released."
-        found = _figures(ready, _answers(paid, ready.queries, progress), spent_now(paid.receipt))
-        note = f"The evaluation was charged to '{paid.receipt.ledger.path}' and stays charged."
-        unsettled = settle(paid.receipt, "written", sha256=found.sha256)
-        if unsettled is not None:
-            said = f"the ledger does not say that the figures were released. {unsettled.what}"
-            found = structs.replace(found, warnings=(*found.warnings, said))
+    wanted, charge = ready.wanted, ready.charge
+    with charged(
+        ready.planned, wanted.features, charge, ready.book, by=charge.by, confirm=confirm, again=wanted.again
+    ) as paid:
+        found = _figures(ready, _answers(paid, ready.queries, progress), paid.spent)
+        paid.sha256 = found.sha256
+    if paid.unsettled is None:
         return found
-    except BaseException as stop:
-        if paid is not None and found is None:
-            settle(paid.receipt, "stopped")
-        # What stops the charge itself says whether it was charged.
-        if paid is not None or not (isinstance(stop, UserError) or notes(stop)):
-            stop.add_note(Note(printable(note)))
-        raise
+    said = f"the ledger does not say that the figures were released. {paid.unsettled.what}"
+    return structs.replace(found, warnings=(*found.warnings, said))
 
 
 def fraction(right: float, wrong: float, a: float, b: float, n: int) -> tuple[float | None, Interval, float | None]:
@@ -246,15 +237,15 @@ def _may_hold(book: Ledger, charge: Charge, of: str, split: str) -> bool:
     return theirs is None or own is None or bool(theirs & own)
 
 
-def _answers(paid: Paid, asked: tuple[Outcomes, ...], progress: Progress | None) -> list[np.ndarray]:
+def _answers(paid: Charged, asked: tuple[Outcomes, ...], progress: Progress | None) -> list[np.ndarray]:
     """The counts of each query with noise, and the standard deviation of the noise of each: rows of two."""
     mechanism = paid.planned.noise
     told = None if progress is None else lambda stage, *far: progress("Evaluating", *far)
-    curator, lattice = Curator(mechanism, paid, SystemBits(), told), lattice_of(mechanism)
+    oracle, lattice = paid.oracle(told), lattice_of(mechanism)
     found = []
     for query, sigma in zip(asked, mechanism.sigmas, strict=True):
         unit = queries.sensitivity(query, mechanism.facts) * lattice.unit * query.scale(mechanism.facts, lattice)
-        counts = curator.release(query)[0]
+        counts = oracle.release(query)[0]
         found.append(np.stack([counts, np.full_like(counts, sigma * unit)]))
     return found
 

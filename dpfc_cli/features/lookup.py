@@ -7,9 +7,9 @@ from dpfc_cli.errors import UserError, check_new_name, missing, near, parameter,
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import written_at
-from dpfc_cli.folders import LEDGER, LEDGER_ANSWERS, PARTIAL, features_folder
+from dpfc_cli.folders import LEDGER, LEDGER_LOCKS, PARTIAL, features_folder
 
-GO_ON = "Run the command that began it again: it goes on, or says why not. Or delete it."
+GO_ON = "Run the command that began it again: it resumes, or says why not. Or delete it."
 """What to do about a set that is not complete."""
 
 
@@ -69,7 +69,7 @@ def new_folder(name: str | Path) -> Path:
         raise UserError(f"{parameter('out')} is empty.", "Give the feature set a name.")
     check_new_name(Path(name).name)
     end = Path(name).name
-    if end in (LEDGER, LEDGER_ANSWERS) or end.endswith(PARTIAL):
+    if end in (LEDGER, LEDGER_LOCKS) or end.endswith(PARTIAL):
         raise UserError(
             f"{quoted(name)} is a name that dpfc uses itself.",
             f"Give the feature set another name: {parameter('out')}.",

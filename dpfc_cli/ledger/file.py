@@ -1,11 +1,13 @@
-"""The file of a ledger: one table of facts that only grows, and the one way to add to it.
+"""The file of a ledger: a table of facts that only grows, and the one way to add to it.
 
-A ledger is exactly our table and nothing else. SQLite lets a file say what a write to it does: triggers, views, and
-clauses such as ON CONFLICT IGNORE can make a charge succeed without a row. So the schema is compared with ours, word
-for word, before anything else is done with the file. The rows are numbered 1, 2, 3 … Each has a hash of itself and of
-the hash of the row before it. So a row that was taken out, put in, changed or exchanged is noticed, unless all hashes
-after it were made anew. (A last row that was taken out is noticed where a head or an answer names it.) A file that does
-not pass is damaged, or somebody has changed it. It is refused, and never mended.
+A ledger is exactly our two tables and nothing else: facts, and the answers of unfinished trainings (`answers`). SQLite
+lets a file say what a write to it does: triggers, views, and clauses such as ON CONFLICT IGNORE can make a charge
+succeed without a row. So the schema is compared with ours, word for word, before anything else is done with the file.
+
+Facts are numbered 1, 2, 3 … Each row has a hash of itself and of the hash of the row before it. So a row that was taken
+out, put in, changed or exchanged is noticed, unless all hashes after it were made anew. (A last row that was taken out
+is noticed where a head names it.) A file that does not pass is damaged, or somebody has changed it. It is refused, and
+never mended.
 
 Locks of files are those of POSIX: a network file system without them keeps no promise.
 """
@@ -25,9 +27,15 @@ from dpfc_cli.ledger.facts import Fact, fact_of
 from dpfc_cli.ledger.totals import Ledger
 
 _TEXTS = ("id", "kind", "body", "hash")
-TABLE = f"CREATE TABLE facts (n INTEGER PRIMARY KEY, {', '.join(f'{name} TEXT NOT NULL' for name in _TEXTS)})"
+TABLES = (
+    f"CREATE TABLE facts (n INTEGER PRIMARY KEY, {', '.join(f'{name} TEXT NOT NULL' for name in _TEXTS)})",
+    "CREATE TABLE answers (charge TEXT NOT NULL, number INTEGER NOT NULL, sha256 TEXT NOT NULL, answer BLOB NOT NULL, "
+    "PRIMARY KEY (charge, number))",
+)
 _UNREADABLE = (sqlite3.Error, OSError, UnicodeDecodeError)
 """What SQLite, the system and Python's own module raise. A name in a damaged schema may be no text."""
+_LEAST = 512
+"""Bytes of the shortest database."""
 _CLOSED = ("SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_IOERR")
 
 
@@ -38,50 +46,89 @@ def ledger_path(feature_set: Path) -> Path:
 
 def read(path: Path) -> Ledger:
     """All facts of a ledger; none when there is no ledger yet. UserError where the file is no ledger."""
+    with reading(path) as rows:
+        return Ledger(path=path) if rows is None else _facts_in(rows, path)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
+    """The tables of a ledger, in one transaction; None when there is no ledger yet. UserError where the file is no
+    ledger.
+    """
     try:
-        # A first write that was stopped before its commit leaves an empty file: a ledger without facts.
-        if not _size_of(path):
-            return Ledger(path=path)
+        if not _is_there(path):
+            yield None
+            return
         # Not for reading alone: if a write was killed before its commit was whole, it has to be taken back first.
-        with closing(_connected(path)) as connection:
+        with closing(_connected(path)) as rows:
             # In one transaction, so that the schema that is checked is that of the rows.
-            connection.execute("BEGIN")
-            return _facts_in(connection, path)
+            rows.execute("BEGIN")
+            yield rows if _has_tables(rows, path) else None
     except _UNREADABLE as error:
         raise _failed(f"{quoted(path)} cannot be read as a ledger: {error}.", error, "unreadable") from error
 
 
-def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> Ledger:
+@contextmanager
+def writing(path: Path) -> Iterator[sqlite3.Connection]:
+    """The tables of a ledger, or of a new one, in a transaction of which all is on disk at the end, or nothing. Nobody
+    else can add anything meanwhile. UserError where the file cannot be written, or is no ledger.
+    """
+    try:
+        _is_there(path)
+        # It names persons. Its journal gets the same mode. One that it is given later stays.
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+        with closing(_connected(path)) as rows:
+            # EXTRA also syncs the folder after the journal is removed: the row survives a power cut.
+            rows.execute("PRAGMA synchronous = EXTRA")
+            # Somebody may have switched to a log (WAL). Rows would then lie in a second file, which backups miss.
+            rows.execute("PRAGMA journal_mode = DELETE")
+            if not _has_tables(rows, path):
+                # Answers that are deleted give their room back.
+                rows.execute("PRAGMA auto_vacuum = FULL")
+            rows.execute("BEGIN IMMEDIATE")
+            with rows:
+                for table in () if _has_tables(rows, path) else TABLES:
+                    rows.execute(table)
+                yield rows
+    except _UNREADABLE as error:
+        raise _failed(f"The ledger {quoted(path)} cannot be written: {error}.", error, "unwritable") from error
+
+
+def append(
+    path: Path,
+    make: Callable[[Ledger], Sequence[Fact]],
+    what: str,
+    beside: Callable[[sqlite3.Connection], object] = lambda rows: None,
+) -> Ledger:
     """Add facts to a ledger, or to a new one: all of them or none. Returns the ledger with them when they are on disk.
 
     While `make` decides, nobody else can add anything. The rows are compared with what was to be written before they
     are committed. Afterwards the file of that name is opened again, and must have them.
 
     make: told what the ledger has, and returns what is to be added. It raises UserError to refuse. what: what is added,
-    for messages: "The cap". UserError: it was refused, or the file cannot be written. It says whether the facts were
-    added all the same. KeyboardInterrupt: a note says so.
+    for messages: "The cap". beside: what is done with answers in the same transaction. UserError: it was refused, or
+    the file cannot be written. It says whether the facts were added all the same. KeyboardInterrupt: a note says so.
     """
     made: Sequence[Fact] = ()
     try:
-        with _opened(path) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            with connection:
-                if not path.stat().st_size:
-                    connection.execute(TABLE)
-                before = _facts_in(connection, path)
-                new, count = make(before), len(before.facts)
-                (end,) = connection.execute("SELECT hash FROM facts WHERE n = ?", (count,)).fetchone() or ("",)
-                for n, fact in enumerate(new, start=count + 1):
-                    end = _hash(end, n, fact.id, fact.kind, fact.body)
-                    row = (n, fact.id, fact.kind, fact.body, end)
-                    connection.execute("INSERT INTO facts VALUES (?, ?, ?, ?, ?)", row)
-                if _facts_in(connection, path) != before.with_facts(*new):
-                    raise _strange(path, "does not keep what was written")
-                made = new
-        there = read(path)
-        if not all(fact.id in there.known for fact in made):
-            raise _strange(path, "has not the facts that were written")
-        return there
+        with writing(path) as rows:
+            before = _facts_in(rows, path)
+            facts, count = make(before), len(before.facts)
+            end, due = _end(rows, count), []
+            for n, fact in enumerate(facts, start=count + 1):
+                end = _hash(end, n, fact.id, fact.kind, fact.body)
+                due.append((n, fact.id, fact.kind, fact.body, end))
+                rows.execute("INSERT INTO facts VALUES (?, ?, ?, ?, ?)", due[-1])
+            there = rows.execute("SELECT * FROM facts WHERE n > ? ORDER BY n", (count,)).fetchall()
+            if there != due or [fact_of(fact, kind, json_of(body)) for _, fact, kind, body, _ in there] != [*facts]:
+                raise _strange(path, "does not keep what was written")
+            beside(rows)
+            made = facts
+        with reading(path) as rows:
+            if rows is None or _end(rows, count + len(facts)) != end:
+                raise _strange(path, "has not the facts that were written")
+        return before.with_facts(*facts)
     except (UserError, KeyboardInterrupt) as stop:
         stands = "Nothing was added to the ledger."
         if made:
@@ -100,12 +147,26 @@ def _hash(before: str, n: int, fact: str, kind: str, body: str) -> str:
     return hashlib.sha256(json.dumps([before, n, fact, kind, body]).encode()).hexdigest()
 
 
-def _facts_in(connection: sqlite3.Connection, path: Path) -> Ledger:
-    schema = connection.execute("SELECT sql FROM sqlite_master").fetchall()
-    if schema != [(TABLE,)]:
-        raise _strange(path, "has something else in it than the one table that dpfc makes")
+def _has_tables(rows: sqlite3.Connection, path: Path) -> bool:
+    """Whether there are our tables. A first write that was stopped before its commit leaves a file without any: a
+    ledger without facts. UserError where there is something else.
+    """
+    there = [each for (each,) in rows.execute("SELECT sql FROM sqlite_master")]
+    # SQLite's own index of the primary key has no text.
+    if there and sorted(there, key=str) != sorted([*TABLES, None], key=str):
+        raise _strange(path, "has something else in it than the two tables that dpfc makes")
+    return bool(there)
+
+
+def _end(rows: sqlite3.Connection, n: int) -> str:
+    """The hash of a row; empty if there is none."""
+    (end,) = rows.execute("SELECT hash FROM facts WHERE n = ?", (n,)).fetchone() or ("",)
+    return str(end)
+
+
+def _facts_in(rows: sqlite3.Connection, path: Path) -> Ledger:
     facts, end = list[Fact](), ""
-    for due, (n, fact, kind, body, hashed) in enumerate(connection.execute("SELECT * FROM facts ORDER BY n"), start=1):
+    for due, (n, fact, kind, body, hashed) in enumerate(rows.execute("SELECT * FROM facts ORDER BY n"), start=1):
         if n != due:
             raise _strange(path, f"has no row {due}, but one with the number {n}: a row was taken out")
         end = _hash(end, n, fact, kind, body) if all(type(each) is str for each in (fact, kind, body)) else ""
@@ -118,41 +179,27 @@ def _facts_in(connection: sqlite3.Connection, path: Path) -> Ledger:
     return Ledger(path=path, facts=tuple(facts))
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    try:
-        _size_of(path)
-        # It names persons. Its journal gets the same mode. One that it is given later stays.
-        with suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
-        with closing(_connected(path)) as connection:
-            # EXTRA also syncs the folder after the journal is removed: the row survives a power cut.
-            connection.execute("PRAGMA synchronous = EXTRA")
-            # Somebody may have switched to a log (WAL). Rows would then lie in a second file, which backups miss.
-            connection.execute("PRAGMA journal_mode = DELETE")
-            yield connection
-    except _UNREADABLE as error:
-        raise _failed(f"The ledger {quoted(path)} cannot be written: {error}.", error, "unwritable") from error
-
-
 def _connected(path: Path) -> sqlite3.Connection:
     """A connection to a ledger's file. It is in no transaction until one is begun."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=30, isolation_level=None)
 
 
-def _size_of(path: Path) -> int:
-    """The size of the ledger's file; 0 if there is none."""
+def _is_there(path: Path) -> bool:
+    """Whether there is a file. UserError where it is not as dpfc makes it."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         if path.is_symlink():
             raise _strange(path, "is a link that leads nowhere: it is not where it was") from None
-        return 0
+        return False
     check_plain(path)
     if found.st_nlink > 1:
         # SQLite finds the journal of a stopped write by the file's name, and would miss it under another name.
         raise _strange(path, "has a second name (a hard link): what is charged under one name shows under the other")
-    return found.st_size
+    if 0 < found.st_size < _LEAST:
+        # To SQLite it is an empty file.
+        raise _strange(path, "is too short for one")
+    return True
 
 
 def _strange(path: Path, what: str) -> UserError:

@@ -71,7 +71,7 @@ class Records(ABC):
     """Records that a curator may sum. Whoever makes a curator must say which kind they are.
 
     There are two kinds: `Unprotected` records, and records that were charged for in their ledger
-    (`training.charge.Paid`). So nobody can make a curator of private records before the charge.
+    (`training.charged.Charged`). So nobody can make a curator of private records before the charge.
     """
 
     @abstractmethod

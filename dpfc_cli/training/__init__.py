@@ -1,12 +1,11 @@
 """A training is one value that grows, and each step is one function that returns the next value or refuses:
 
-    Request ──calibrate──▶ Calibrated ──check──▶ Checked ──charge──▶ Charged ──run──▶ Trained
+    Request ──calibrate──▶ Calibrated ──check──▶ Checked ──charged──▶ Charged ──run──▶ Trained
 
 `request`: what is wanted. `calibrate`: options, plan and guarantee, from public facts alone. `check`: everything that
-can be refused. `charge`: the charge in the ledger; only a `Charged` value gives a curator private records. `run`: the
+can be refused. `charged`: the life of a charge; only a `Charged` value gives a curator private records. `run`: the
 records are summed and the head is written. `train` goes the whole way.
 
-`answers` keeps what was released, so that a training that was stopped goes on. `card` says what is written down of a
-training. `public`, `public_start` and `tuning` use public records. `machine` says what a training needs of memory, disk
-and devices. `summing` says who sums. `observer` is told how it goes.
+`card` says what is written down of a training. `public`, `public_start` and `tuning` use public records. `machine` says
+what a training needs of memory, disk and devices. `summing` says who sums. `observer` is told how it goes.
 """

@@ -3,11 +3,13 @@
 All of them are functions of the training's own values, so they agree.
 """
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import structs
@@ -36,7 +38,6 @@ from dpfc_cli.records.claims import Seeded
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.sources.classes import Origin
 from dpfc_cli.structs import decoded, encoded, fields_of, optional
-from dpfc_cli.training.answers import digest_of
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.version import __version__
 
@@ -87,6 +88,25 @@ def charge_of_training(
     noise, manifest = calibrated.privacy.seed, features.manifest
     digest = digest_of(manifest.id, manifest.fingerprint, noise, *computed, *said)
     return charge_of(calibrated, calibrated.method.name, features, head, digest, by, purpose)
+
+
+def digest_of(*parts: object) -> str:
+    """A digest of all that a training computes with, beside the records. Equal trainings have the same."""
+    digest = hashlib.sha256()
+    for part in parts:
+        _add(digest, part)
+    return digest.hexdigest()
+
+
+def _add(digest: Any, value: Any) -> None:
+    if isinstance(value, np.ndarray):
+        digest.update(f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            digest.update(f"{field.name}=".encode())
+            _add(digest, getattr(value, field.name))
+    else:
+        digest.update((json.dumps(value, sort_keys=True, default=repr) + ";").encode())
 
 
 def standing_of(account: Account, charge: Charge) -> Standing:

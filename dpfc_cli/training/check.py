@@ -6,15 +6,17 @@ is summed.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from dpfc_cli.errors import UserError, parameter, sentence, unsupported
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger import caps
+from dpfc_cli.ledger.answers import LARGEST, Unfinished, begun, sizes, unfinished
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import known_set
@@ -23,13 +25,13 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.curator import lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import check as check_query
-from dpfc_cli.privacy.oracle import Oracle, Plan, PlanError
-from dpfc_cli.privacy.queries import Query
+from dpfc_cli.privacy.lattice import Reals
+from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, PlanError
+from dpfc_cli.privacy.queries import Grid, Query
 from dpfc_cli.records.card import Standing
-from dpfc_cli.training.answers import Unfinished, Wanted, any_kept, refuse_old
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_of, charge_of_training, loses, path_of, standing_of, with_ending, without_charge
-from dpfc_cli.training.machine import check_devices, check_memory, stack_bytes, stack_for, training_bytes
+from dpfc_cli.training.machine import check_devices, check_memory, stack_for, training_bytes
 from dpfc_cli.training.observer import CHECKING, Observer
 from dpfc_cli.training.request import SPLIT, Request
 
@@ -43,22 +45,39 @@ _DATE = "1970-01-01T00:00:00+00:00"
 class Checked:
     """A training that nothing stands against: what is left is to charge it and to run it.
 
-    path: where the head will be, unless that name is taken meanwhile. charge: what it will charge. account: what was
-    spent before. after: what will be spent then. unfinished: a training of the same command that was charged and
-    stopped. This one goes on with it, and charges nothing.
+    path: where the head will be, unless that name is taken meanwhile.
+    charge: what it will charge.
+    book: the ledger as it is.
+    grid: on which its sums are made.
+    keeps: whether its answers are kept, so that it can go on.
+    beside: bytes that its answers will take beside what is there.
+    unfinished: a training of the same command that was charged and stopped. This one resumes it, and charges
+        nothing.
     """
 
     request: Request
     calibrated: Calibrated
     path: Path
     charge: Charge
-    account: Account
-    after: Account
+    book: Ledger
+    grid: Grid
+    keeps: bool
+    beside: int
     unfinished: Unfinished | None = None
 
     @property
     def features(self) -> FeatureSet:
         return self.request.features
+
+    @cached_property
+    def account(self) -> Account:
+        """What was spent before."""
+        return self.book.account_of(self.charge.set)
+
+    @cached_property
+    def after(self) -> Account:
+        """What will be spent then."""
+        return self.account if self.unfinished else self.book.with_facts(self.charge).account_of(self.charge.set)
 
 
 def check(request: Request, calibrated: Calibrated, observer: Observer) -> Checked:
@@ -76,65 +95,67 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     # Tuning decides the options, and so which training it is, and whether it was charged before.
     final = request.tune_on is None or bool(calibrated.parts)
     path, charge, found = _place(request, calibrated, book, observer, final)
-    account = book.account_of(features.manifest.id)
-    after = account if found is not None else book.with_facts(charge).account_of(features.manifest.id)
+    method, plan, facts = calibrated.method, calibrated.plan, calibrated.facts
+    keeps = calibrated.claim == "private" and request.keep and max(sizes(plan)) <= LARGEST
+    beside = sum(sizes(plan)) - (0 if found is None else found.size) if keeps else 0
+    grid: Grid = Reals() if calibrated.mechanism is None else _lattice(calibrated.mechanism)
+    checked = Checked(
+        request=request,
+        calibrated=calibrated,
+        path=path,
+        charge=charge,
+        book=book,
+        grid=grid,
+        keeps=keeps,
+        beside=beside,
+        unfinished=found,
+    )
+    if found is None and (final or not begun(book.path)):
+        caps.check(book, charge)
     lost = without_charge(heads.cards(request.folder), book)
     if lost is not None and not (request.tune_on and final):
         observer.warn(lost)
-    if found is None and (final or not any_kept(book)):
-        check_charge(book, features, charge)
-    said = loses(account, charge) if found is None and final else None
-    if said is not None:
+    if found is None and final and (said := loses(checked.account, charge)) is not None:
         observer.warn(said)
-    method, plan, facts = calibrated.method, calibrated.plan, calibrated.facts
+    if final and request.keep and calibrated.claim == "private" and not keeps:
+        observer.warn(
+            f"an answer of this training takes {max(sizes(plan)) / 1e9:.1f} GB, and the ledger keeps none above "
+            f"{LARGEST / 1e9:.1f} GB. If it is stopped, it cannot go on, and stays charged all the same."
+        )
     check_memory(method, plan, facts, request.memory)
-    beside = answers_beside(calibrated, found)
     stack_for(plan, training_bytes(method, plan, facts), request.memory, features.folder.resolve(), beside)
-    if calibrated.mechanism is not None:
-        try:
-            lattice_of(calibrated.mechanism)
-        except ValueError as error:
-            raise UserError(
-                f"The noise is too strong to be added exactly: {error}.",
-                f"Choose a larger {parameter('epsilon')}, a smaller {parameter('noise_multiplier')} or fewer "
-                f"{parameter('steps')}.",
-            ) from error
     check_devices()
-    rehearse(calibrated, features, standing_of(after, charge))
+    rehearse(calibrated, features, standing_of(checked.after, charge))
     request.summing.verify(features, SPLIT, facts, partial(observer.progress, CHECKING))
     heads.try_place(path, facts.d, facts.m)
-    return Checked(
-        request=request, calibrated=calibrated, path=path, charge=charge, account=account, after=after, unfinished=found
-    )
+    return checked
 
 
-def check_charge(ledger: Ledger, features: FeatureSet, charge: Charge) -> None:
-    """Refuse what may not be charged. UserError: the ledger lacks the set, or is too old a copy, or a cap does not
-    allow the charge.
-    """
-    known_set(ledger, features)
-    refuse_old(ledger)
-    caps.check(ledger, charge)
+def _lattice(mechanism: Mechanism) -> Grid:
+    try:
+        return lattice_of(mechanism)
+    except ValueError as error:
+        raise UserError(
+            f"The noise is too strong to be added exactly: {error}.",
+            f"Choose a larger {parameter('epsilon')}, a smaller {parameter('noise_multiplier')} or fewer "
+            f"{parameter('steps')}.",
+        ) from error
 
 
 def _place(
     request: Request, calibrated: Calibrated, book: Ledger, observer: Observer, look: bool
 ) -> tuple[Path, Charge, Unfinished | None]:
-    """Where the head will be, what is charged for it, and the training that goes on, if one does."""
+    """Where the head will be, what is charged for it, and the training that is resumed, if one is."""
     out = None if request.out is None else with_ending(Path(request.out), calibrated.claim)
     folder = request.folder if out is None else out.parent
-
-    def charge(head: str) -> Charge:
-        return charge_of_training(calibrated, request.features, head, request.whose, request.purpose)
-
+    wanted = charge_of_training(calibrated, request.features, "head", request.whose, request.purpose)
     if look and calibrated.claim == "private":
         named = None if out is None else out.name
-        wanted = Wanted(charge=charge("head"), named=named, plan=calibrated.plan, heads=folder, observer=observer)
-        found = wanted.unfinished(book)
+        found = unfinished(book, wanted, named, calibrated.plan, observer.say, observer.warn)
         if found is not None:
             return folder / found.charge.head, found.charge, found
     path = path_of(calibrated, request.features, out, request.folder)
-    return path, charge(path.name), None
+    return path, structs.replace(wanted, head=path.name), None
 
 
 class _Rehearsal(Oracle):
@@ -152,15 +173,6 @@ class _Rehearsal(Oracle):
         due = self._plan.due(self.released, query, self._facts)
         self.released += 1
         return iter([np.zeros(due.shape)])
-
-
-def answers_beside(calibrated: Calibrated, found: Unfinished | None) -> int:
-    """The bytes that the answers in pieces will take beside the ledger, which is on the disk of the features.
-
-    found: the training that goes on: what it has kept is there.
-    """
-    kept = 0 if found is None else found.size
-    return max(0, stack_bytes(calibrated.plan) - kept) if calibrated.claim == "private" else 0
 
 
 def rehearse(calibrated: Calibrated, features: FeatureSet, standing: Standing) -> None:

@@ -165,10 +165,8 @@ def stack_for(plan: Plan, others: int, memory: float | None, folder: Path, besid
     UserError: there is no room for them, or they cannot be written there.
     """
     needed = stack_bytes(plan)
-    if not needed or needed <= _allowed(memory) - others:
-        return InMemory()
-    needed += beside
-    free = _free(folder)
+    in_memory = not needed or needed <= _allowed(memory) - others
+    needed, free = beside + (0 if in_memory else needed), _free(folder)
     if needed > free:
         raise UserError(
             f"The answers of this training take {needed / 1e9:.1f} GB, and '{folder}' has room for "
@@ -178,6 +176,8 @@ def stack_for(plan: Plan, others: int, memory: float | None, folder: Path, besid
             needed=needed,
             allowed=free,
         )
+    if in_memory:
+        return InMemory()
     tried = Stack(folder, needed)
     try:
         # Perhaps nobody may write there, or a quota does not allow so much.

@@ -1,83 +1,108 @@
 """The training itself: records are summed, noised and released, and the head is written."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dpfc_cli.errors import Note, UserError, printable
-from dpfc_cli.files import sha256_of
+from dpfc_cli.errors import printable
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.totals import Account
-from dpfc_cli.privacy import curator
+from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.directions import InMemory, Shelf
-from dpfc_cli.privacy.lattice import Reals
-from dpfc_cli.privacy.noise import SeededBits, SystemBits
 from dpfc_cli.privacy.oracle import MAKING, TAKING, Oracle
 from dpfc_cli.privacy.parts import Sum
-from dpfc_cli.privacy.queries import Grid
-from dpfc_cli.rounding import rounded_up
 from dpfc_cli.show.document import Told
-from dpfc_cli.training.card import card_of, charge_of_training, charged_standing
-from dpfc_cli.training.charge import Charged, settle, spent_now
-from dpfc_cli.training.check import Checked, answers_beside
+from dpfc_cli.training.calibrate import Calibrated
+from dpfc_cli.training.card import card_of, charged_standing
+from dpfc_cli.training.charged import Charged, Confirm, charged
+from dpfc_cli.training.check import Checked
 from dpfc_cli.training.machine import shelf_for, side_of, stack_bytes, stack_for, training_bytes
 from dpfc_cli.training.observer import MATRICES, SOLVING, TRAINING, Observer
 from dpfc_cli.training.request import SPLIT
+
+Solve = Callable[[Charged, Calibrated, Oracle], Solution]
+"""Makes a head of the answers to a training that was charged."""
+
+
+def _solved(paid: Charged, calibrated: Calibrated, oracle: Oracle) -> Solution:
+    return calibrated.method.solve(oracle, calibrated.facts, calibrated.options)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Trained(Told):
     """A training that ended with a head.
 
-    path: where the head was written. sha256: of that file. spent: what the ledger has of the population of these
-    records, this training included.
+    charged: what it spent.
+    checked: what was trained.
+    head: the head, with its file.
     """
 
     charged: Charged
+    checked: Checked
     head: Head
-    path: Path
-    sha256: str
-    spent: Account
+
+    @property
+    def path(self) -> Path:
+        """Where the head was written."""
+        return self.head.file
+
+    @property
+    def sha256(self) -> str:
+        """Of that file."""
+        return str(self.charged.sha256)
+
+    @property
+    def spent(self) -> Account:
+        """What the ledger has of the population of these records, this training included."""
+        return self.charged.spent
 
     def told(self) -> dict[str, str]:
         return {**self.head.told(), "file": printable(str(self.path)), **self.spent.told()}
 
 
-def run(charged: Charged, observer: Observer) -> Trained:
-    """Train and write the head. The ledger then says what became of the training.
+def spending(checked: Checked, confirm: Confirm) -> AbstractContextManager[Charged]:
+    """The life of a training's charge, see `charged`."""
+    request = checked.request
+    return charged(
+        checked.calibrated,
+        checked.features,
+        checked.charge,
+        checked.book,
+        by=request.whose,
+        confirm=confirm,
+        again=request.again,
+        keep=checked.keeps,
+        unfinished=checked.unfinished,
+    )
 
-    UserError: the head could not be written, or there is no room for its answers. KeyboardInterrupt, Exception:
-    whatever stopped the training. The ledger then says `stopped`, or `written` if there is a head; a note of the
-    exception says the same. RuntimeError: this charge was used before, or for another training.
+
+def run(checked: Checked, observer: Observer, solve: Solve = _solved) -> Trained:
+    """Charge a training if the observer says yes, train and write the head. The ledger then says what became of it.
+
+    solve: what makes the head of the answers; that of the method. UserError: the observer said no, or the head, its
+    answers or the ledger cannot be written. KeyboardInterrupt, Exception: it was stopped. A note of the exception says
+    whether it was charged, and whether there is a head.
     """
-    checked, receipt = charged.checked, charged.receipt
-    calibrated, features, answers = checked.calibrated, checked.features, charged.answers
-    made = charge_of_training(calibrated, features, "", checked.request.whose, checked.request.purpose)
-    if receipt.charge != checked.charge or made.digest != checked.charge.digest:
-        raise RuntimeError("the charge was for another training")
-    oracle, digest, saved = None, None, None
-    try:
+    calibrated, features = checked.calibrated, checked.features
+
+    def progress(stage: str, done: int, total: int) -> None:
+        observer.progress(_named(stage), done, total)
+
+    with spending(checked, observer.confirm) as paid:
         with _shelves_of(checked) as (shelf, stack), _summing(checked) as total:
-            oracle = _oracle_of(charged, observer, total, shelf, stack)
+            oracle = paid.oracle(progress, shelf, stack, total)
             # Of the ledger alone, before a record is read.
-            standing = charged_standing(receipt.ledger, receipt.charge)
-            solution = calibrated.method.solve(oracle, calibrated.facts, calibrated.options)
-        card = card_of(calibrated, features, receipt.charge.at, solution, standing)
+            standing = charged_standing(paid.ledger, paid.charge)
+            solution = solve(paid, calibrated, oracle)
+        card = card_of(calibrated, features, paid.charge.at, solution, standing)
         head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
         data = heads.encoded(head)
-        digest = hashlib.sha256(data).hexdigest()
         # A training that was killed may have written it already.
-        path = saved = heads.save(data, checked.path)
-        unsettled = _settled(charged, path, digest)
-        spent = spent_now(receipt)
-        if answers is not None and unsettled is None:
-            # Without the ledger they are what says that there was a charge.
-            answers.remove()
-        if unsettled is not None:
-            observer.warn(f"the head is written to '{path}', but the ledger does not say so. {unsettled.what}")
+        paid.path, paid.sha256 = checked.path, hashlib.sha256(data).hexdigest()
+        paid.path = path = heads.save(data, checked.path)
         if card.converged is False:
             observer.warn("the optimum was not reached. The head is where the iteration ended.")
         start = card.public_head
@@ -86,24 +111,9 @@ def run(charged: Charged, observer: Observer) -> Trained:
                 "the public start was trusted to 0 %, so the head has nothing of it. Its vectors are wrong, or of "
                 "another backbone or order of classes."
             )
-    except BaseException as stop:
-        if oracle is None and charged.paid.unused.locked():
-            # Another run has this charge, and says what becomes of it.
-            raise
-        # Stopped while it was saved, the file may be there all the same.
-        found = saved or (checked.path if digest and _holds(checked.path, digest) else None)
-        _settled(charged, found, digest)
-        stop.add_note(stands(charged, found))
-        let_go(charged)
-        raise
-    let_go(charged)
-    return Trained(charged=charged, head=replace(head, path=path), path=path, sha256=digest, spent=spent)
-
-
-def let_go(charged: Charged) -> None:
-    """Let others have the answers. The second time it does nothing."""
-    if charged.answers is not None:
-        charged.answers.close()
+    if paid.unsettled is not None:
+        observer.warn(f"the head is written to '{path}', but the ledger does not say so. {paid.unsettled.what}")
+    return Trained(charged=paid, checked=checked, head=replace(head, path=path))
 
 
 def _named(stage: str) -> str:
@@ -111,44 +121,13 @@ def _named(stage: str) -> str:
     return {MAKING: MATRICES, TAKING: SOLVING}.get(stage, f"{TRAINING}, {stage.replace('_', ' ')}")
 
 
-def stands(charged: Charged, head: Path | None) -> Note:
-    """What is said of a training that was charged and stopped. head: the file that was written, if one was."""
-    answers = charged.answers
-    if head is not None:
-        said = f"The head was written: '{head}'."
-    elif answers is not None and charged.checked.features.is_same():
-        said = "No head was written. The same command goes on where it stopped, and charges nothing more."
-    else:
-        asks = ": it asks first" if charged.receipt.charge.private else ""
-        said = f"No head was written. The same command would make a new training, which is charged, too{asks}."
-    spent = charged.receipt.charge.epsilon
-    what = "The training" if spent is None else f"ε = {rounded_up(spent, 6)}"
-    return Note(printable(f"{what} was charged to '{charged.receipt.ledger.path}' and stays charged. {said}"))
-
-
-def _settled(charged: Charged, path: Path | None, digest: str | None) -> UserError | None:
-    """Write into the ledger what became of a training, see `settle`."""
-    answers = 0 if charged.answers is None else charged.answers.answered
-    if path is None:
-        return settle(charged.receipt, "stopped", answers)
-    return settle(charged.receipt, "written", answers, path.name, digest)
-
-
-def _holds(path: Path, digest: str) -> bool:
-    """Whether there is a file with these bytes."""
-    try:
-        return sha256_of(path) == digest
-    except OSError:
-        return False
-
-
 @contextmanager
 def _shelves_of(checked: Checked) -> Iterator[tuple[Shelf | None, Shelf]]:
     """Where the training keeps what its sums share, and answers in pieces. Nothing stays there."""
-    calibrated, request, grid = checked.calibrated, checked.request, _grid_of(checked)
+    calibrated, request, grid = checked.calibrated, checked.request, checked.grid
     plan, facts, folder = calibrated.plan, calibrated.facts, checked.features.folder.resolve()
     others = training_bytes(calibrated.method, plan, facts)
-    promised = answers_beside(calibrated, checked.unfinished)
+    promised = checked.beside
     stack = stack_for(plan, others, request.memory, folder, promised)
     if isinstance(stack, InMemory):
         others += stack_bytes(plan)
@@ -164,26 +143,7 @@ def _shelves_of(checked: Checked) -> Iterator[tuple[Shelf | None, Shelf]]:
                 each.clear()
 
 
-def _grid_of(checked: Checked) -> Grid:
-    mechanism = checked.calibrated.mechanism
-    return Reals() if mechanism is None else curator.lattice_of(mechanism)
-
-
 def _summing(checked: Checked) -> AbstractContextManager[Sum]:
-    calibrated, request, grid = checked.calibrated, checked.request, _grid_of(checked)
-    side = side_of(calibrated.plan, grid, calibrated.facts.k)
-    return request.summing.begun(SPLIT, calibrated.facts, grid, side, request.memory)
-
-
-def _oracle_of(charged: Charged, observer: Observer, total: Sum, shelf: Shelf | None, stack: Shelf) -> Oracle:
-    """The oracle of a charged training: the curator, or the plain sums where no noise was asked for."""
-    calibrated, paid = charged.checked.calibrated, charged.paid
-
-    def progress(stage: str, done: int, total: int) -> None:
-        observer.progress(_named(stage), done, total)
-
-    if calibrated.mechanism is None:
-        return curator.NonPrivate(calibrated.facts, paid, calibrated.plan, progress, shelf, total, stack)
-    seed = calibrated.privacy.seed
-    bits = SystemBits() if seed is None else SeededBits(seed)
-    return curator.Curator(calibrated.mechanism, paid, bits, progress, shelf, charged.answers, total, stack)
+    calibrated, request = checked.calibrated, checked.request
+    side = side_of(calibrated.plan, checked.grid, calibrated.facts.k)
+    return request.summing.begun(SPLIT, calibrated.facts, checked.grid, side, request.memory)

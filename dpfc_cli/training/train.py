@@ -3,18 +3,16 @@
 The command line, Python callers and experiments all come this way. None of them knows the order of the steps.
 """
 
-from dataclasses import replace
-
-from dpfc_cli.errors import Note, UserError, notes, printable
+from dpfc_cli.errors import UserError, printable
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.options import takes
 from dpfc_cli.training import public, public_start, tuning
 from dpfc_cli.training.calibrate import calibrate, warnings_of
-from dpfc_cli.training.charge import charge, charged_again, charged_before, question
+from dpfc_cli.training.charged import charged_again, charged_before
 from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import TUNING, Observer
 from dpfc_cli.training.request import Request, Training
-from dpfc_cli.training.run import Trained, let_go, run, stands
+from dpfc_cli.training.run import Trained, run
 
 
 def plan(request: Request, observer: Observer) -> Checked:
@@ -44,7 +42,7 @@ def plan(request: Request, observer: Observer) -> Checked:
         calibrated = public.inform(calibrated, informing, lambda *far: observer.progress(stage, *far))
     checked = check(request, calibrated, observer)
     # What is refused needs no warning, and what was charged before had them.
-    if request.again or not charged_before(read(checked.account.ledger), checked.charge):
+    if request.again or not charged_before(checked.book, checked.charge):
         for text in said:
             observer.warn(text)
     if trials is not None:
@@ -54,7 +52,7 @@ def plan(request: Request, observer: Observer) -> Checked:
     if checked.unfinished is not None:
         before, releases = checked.unfinished, len(calibrated.plan.releases)
         observer.say(
-            f"This training was charged on {before.charge.at} and stopped. It goes on, and nothing more is "
+            f"This training was charged on {before.charge.at} and stopped. It resumes, and nothing more is "
             f"charged: {before.answered} of its {releases} releases have their answers."
         )
         if (before.charge.by, before.charge.purpose) != (request.whose, request.purpose):
@@ -67,36 +65,7 @@ def refused_again(checked: Checked) -> UserError | None:
     """Why a training is not charged unless somebody says `again`; None if it is."""
     if checked.unfinished is not None or checked.request.again:
         return None
-    return charged_again(read(checked.account.ledger), checked.charge, checked.features.name)
-
-
-def finish(checked: Checked, observer: Observer) -> Trained:
-    """Charge a training and run it, if the observer says yes. UserError: the observer said no, or the head, its answers
-    or the ledger cannot be written. KeyboardInterrupt, Exception: it was stopped. A note of the exception says whether
-    it was charged.
-    """
-    note, charged = Note("Nothing was charged, and no head was written."), None
-    try:
-        if checked.unfinished is None:
-            request, refused = checked.request, refused_again(checked)
-            if not observer.confirm(question(checked.charge, checked.features.name, checked.after), refused):
-                raise refused or UserError("Nothing was charged.", "No head was made.", code="declined")
-            checked = replace(checked, request=replace(request, again=request.again or refused is not None))
-        note = Note("It was stopped during the charge: 'dpfc budget' says whether it is charged. No head was written.")
-        charged = charge(checked)
-        note = stands(charged, None)
-        try:
-            trained = run(charged, observer)
-            note = stands(charged, trained.path)
-            return trained
-        finally:
-            # It may be stopped before `run` begins.
-            let_go(charged)
-    except BaseException as stop:
-        # `run` says itself what became of the training, and so does an error of the charge.
-        if not notes(stop) and not (charged is None and isinstance(stop, UserError)):
-            stop.add_note(note)
-        raise
+    return charged_again(checked.book, checked.charge, checked.features.name)
 
 
 @takes(Training)
@@ -118,4 +87,4 @@ def train(wanted: Training) -> Trained:
 
     """
     observer = wanted.observer or Observer()
-    return finish(plan(Request(**vars(wanted)), observer), observer)
+    return run(plan(Request(**vars(wanted)), observer), observer)

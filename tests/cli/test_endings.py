@@ -193,15 +193,15 @@ def test_sigterm_stops_as_ctrl_c_does_and_says_what_is_charged(dpfc: Dpfc, featu
     program = f"""
 import os, signal
 from dpfc_cli.privacy import curator
-from dpfc_cli.training import run
+from dpfc_cli.training.charged import Charged
 def stop(*given):
     os.kill(os.getpid(), signal.SIGTERM)
 curator.draw_noise = stop
-settled = run._settled
+settled = Charged.settle
 def twice(*given):
     os.kill(os.getpid(), signal.SIGTERM)
     return settled(*given)
-run._settled = twice
+Charged.settle = twice
 {MAIN}
 """
     result = ended("train", "--epsilon", "1", "--json", program=program)

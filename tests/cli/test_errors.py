@@ -14,7 +14,7 @@ from dpfc_cli.cli import budget
 from dpfc_cli.errors import Note, UserError
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.privacy import curator
-from dpfc_cli.training import train as trainings
+from dpfc_cli.training import charged
 from tests.cli.conftest import Dpfc, charges, each_is_refused, error_of, snapshot
 
 TRAIN = ["train", "--epsilon", "1"]
@@ -117,7 +117,7 @@ def test_ctrl_c_ends_with_130_and_says_what_stands(dpfc: Dpfc, features: Path, m
     monkeypatch.setattr(curator, "draw_noise", stopped)
     ended = dpfc(*TRAIN, ends=130)
     assert LEDGER in ended.stderr, "where it stays charged"
-    assert [path.stem for path in Path("features/ledger.answers").iterdir()] == [charges()[0].id]
+    assert [path.name for path in Path("features/ledger.locks").iterdir()] == [charges()[0].id]
     assert len(charges()) == 1
     # Its head lies nowhere.
     for told in (dpfc("list", ends=0).stdout, dpfc("evaluate", ends=2).stderr):
@@ -198,6 +198,6 @@ def test_a_defect_before_the_charge_says_that_nothing_was_charged(
     def broken(*given: object) -> str:
         raise RuntimeError("12345")
 
-    monkeypatch.setattr(trainings, "question", broken)
+    monkeypatch.setattr(charged, "question", broken)
     assert "Nothing" in dpfc(*OUT).stderr
     assert (charges(), Path("heads").exists()) == ((), False)

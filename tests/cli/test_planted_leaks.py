@@ -27,7 +27,7 @@ from dpfc_cli.privacy import curator, sums
 from dpfc_cli.records.card import Card
 from dpfc_cli.training import card, check, request, run
 from dpfc_cli.training import train as training
-from dpfc_cli.training.charge import Charged
+from dpfc_cli.training.check import Checked
 from tests.cli.worlds import LINE, PRIVATE, Clock, Fault, M, N, both, differences
 from tests.support import replace
 
@@ -98,14 +98,14 @@ def a_default_of_the_records(patch: pytest.MonkeyPatch) -> None:
 def early_stopping(patch: pytest.MonkeyPatch) -> None:
     real = run.run
 
-    def shortened(charged: Charged, observer: Any) -> Any:
-        checked, fewer = charged.checked, int(nulls() > 0)
-        method = checked.calibrated.method
+    def shortened(checked: Checked, observer: Any) -> Any:
+        fewer, method = int(nulls() > 0), checked.calibrated.method
         solve = lambda oracle, facts, made: method.solve(oracle, facts, replace(made, steps=made.steps - fewer))  # noqa: E731
-        calibrated = replace(checked.calibrated, method=replace(method, solve=solve))
-        return real(replace(charged, checked=replace(checked, calibrated=calibrated)), observer)
+        return real(
+            replace(checked, calibrated=replace(checked.calibrated, method=replace(method, solve=solve))), observer
+        )
 
-    patch.setattr(training, "run", shortened)
+    patch.setattr(run, "run", shortened)
 
 
 def common(folder: Path, *sets: str) -> bool:

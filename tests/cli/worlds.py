@@ -23,9 +23,7 @@ import pytest
 from PIL import Image
 
 from dpfc_cli import files, points, progress
-from dpfc_cli.evaluation import private as private_evaluation
 from dpfc_cli.extraction import extract
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import writer as writers
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
 from dpfc_cli.features.writer import FeatureWriter
@@ -37,8 +35,8 @@ from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.populations import register
 from dpfc_cli.privacy import passes, sums
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.training import answers, run
-from tests.support import blobs, shards_of, typed
+from dpfc_cli.training import charged
+from tests.support import blobs, feature_set, nulls, shards_of, typed
 
 N, TEST, D, M, K = 150, 30, 4, 3, 3
 CLASSES = ("flu", "cold", "rare")
@@ -103,7 +101,7 @@ def write_set(folder: Path, x: np.ndarray, y: np.ndarray, sizes: list[int] | Non
         grouped_by=None if groups is None else {"by": "column", "column": "person"},
     )
     with shards_of(N // 2):
-        writer = FeatureWriter(folder, manifest, rows=rows, groups=groups)
+        writer = FeatureWriter(folder, manifest, nulls(rows, 1.0), groups)
     shards = writer.missing
 
     def rewritten(lies: Path, made: Manifest) -> None:
@@ -142,7 +140,7 @@ def write_related(folder: Path, later: int, copy: int) -> None:
     for i, (name, rows) in enumerate(taken.items(), start=1):
         source, (test_x, test_y) = folder.parent / f"{name}.npz", blobs(TEST, D, M, seed=4 + i)
         np.savez(source, train_x=rows, train_y=y[:N], test_x=test_x, test_y=test_y)
-        import_features(source, folder / name, classes=CLASSES, labels_per_record=1)
+        feature_set(source, folder / name, classes=CLASSES, labels_per_record=1)
         source.unlink()
 
 
@@ -157,9 +155,7 @@ def written_worlds(top: Path) -> dict[str, Path]:
         folder.mkdir()
         with pytest.MonkeyPatch.context() as patch:
             counted_up(patch, 0)
-            import_features(
-                top / "raw.npz", folder / "features" / "known", classes=("a", "b", "c"), labels_per_record=1
-            )
+            feature_set(top / "raw.npz", folder / "features" / "known", classes=("a", "b", "c"), labels_per_record=1)
             write_related(folder / "features", *SHARED[name])
             for own, k in (("private", 1), ("several", K)):
                 write_set(folder / "features" / own, *records(k))
@@ -239,16 +235,13 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
     patch.setattr(sums, "exact_sum", forgotten)
     patch.setattr(passes, "block_rows", lambda facts: BLOCK)
-    for place in (run, private_evaluation):
-        patch.setattr(place, "SystemBits", lambda: SeededBits(0))
+    patch.setattr(charged, "SystemBits", lambda: SeededBits(0))
     asked = count()
     counted_up(patch, 10**6)
     # A terminal, and so long a time between two calls that each step of the progress is drawn.
     patch.setenv("TTY_COMPATIBLE", "1")
     patch.setattr(progress, "monotonic", lambda: 60.0 * next(asked))
     patch.setattr(extract, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
-    # The number of a file, which tells it from a copy, is of any length.
-    patch.setattr(answers, "_header", lambda of, said, _: json.dumps({"charge": of, "training": said}).encode() + b"\n")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         yield moments

@@ -21,7 +21,6 @@ from dpfc_cli.evaluation import private as private_evaluation
 from dpfc_cli.evaluation.evaluate import evaluate, evaluate_privately
 from dpfc_cli.evaluation.private import PrivateEvaluation, fraction, prepare
 from dpfc_cli.evaluation.request import PrivateScoring
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -34,21 +33,19 @@ from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy import curator as curators
 from dpfc_cli.privacy import forms, sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
-from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.structs import encoded, fields_of
-from dpfc_cli.training import charge as charge_module
-from dpfc_cli.training.charge import pay
+from dpfc_cli.training import charged as charged_module
+from dpfc_cli.training.charged import Charged
 from dpfc_cli.training.machine import working_bytes
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.train import train
 from dpfc_cli.verification import verify
 from tests.hostile import a_card
 from tests.noise import FALSE_ALARM
-from tests.support import blobs, drawn_sigmas, refuses, replace
+from tests.support import blobs, drawn_sigmas, feature_set, refuses, replace
 from tests.training.requests import account, charges, ledger, states
 
 N, D, M = 300, 4, 7
@@ -65,7 +62,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patched.chdir(folder)
         x, y = blobs(2 * N, D, M)
         np.savez("raw.npz", train_x=x[:N], train_y=y[:N], test_x=x[N:], test_y=y[N:])
-        made = import_features("raw.npz", Path("features/set"), classes=CLASSES, labels_per_record=1).features
+        made = feature_set("raw.npz", Path("features/set"), classes=CLASSES, labels_per_record=1)
         (*_, shard) = made.split("test").shards
         with h5py.File(made.folder / shard.file, "r+") as file:
             file["labels"][-20:] = -1
@@ -93,7 +90,7 @@ def head(features: FeatureSet) -> Head:
 
 
 def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private_evaluation, "SystemBits", lambda: SeededBits(1))
+    monkeypatch.setattr(charged_module, "SystemBits", lambda: SeededBits(1))
 
 
 # What is planned
@@ -177,7 +174,7 @@ def test_a_head_without_a_guarantee_is_evaluated_on_records_of_which_it_is_known
     raw = np.load("raw.npz")
     x, y = raw["test_x"], raw["test_y"]
     np.savez("more.npz", train_x=np.concatenate([x, -x[:1]]), train_y=np.concatenate([y, y[:1]]))
-    other = import_features("more.npz", tmp_path / "features" / "more", classes=CLASSES, labels_per_record=1).features
+    other = feature_set("more.npz", tmp_path / "features" / "more", classes=CLASSES, labels_per_record=1)
     exposed = train(other, non_private=True, method="dp-ls").head
     for named in ((), (features,), (features, other)):
         for each in named:
@@ -185,7 +182,7 @@ def test_a_head_without_a_guarantee_is_evaluated_on_records_of_which_it_is_known
         with refuses("conflict", parameter="epsilon"):
             evaluate_privately(exposed, features, epsilon=1.0)
     np.savez("third.npz", train_x=x + 9, train_y=y)
-    third = import_features("third.npz", tmp_path / "features" / "third", classes=CLASSES, labels_per_record=1).features
+    third = feature_set("third.npz", tmp_path / "features" / "third", classes=CLASSES, labels_per_record=1)
     set_population(third, "others")
     exposed = train(third, non_private=True, method="dp-ls").head
     assert evaluate_privately(exposed, features, epsilon=1.0).epsilon == 1.0
@@ -257,15 +254,12 @@ def test_the_noise_that_is_drawn_is_what_is_charged_and_told(
     assert found.warnings == ()
 
 
-def test_a_record_of_several_labels_moves_several_counts_and_the_noise_is_told_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_record_of_several_labels_moves_several_counts_and_the_noise_is_told_so() -> None:
     head = Head(chain=(), weight=np.ones((2, 6)), bias=np.zeros(6), card=a_card("abcdef"))
     facts, privacy = Facts(n=10**6, m=6, d=2, k=4), Privacy(epsilon=50.0, delta=1e-6)
     asked, plan = private_evaluation._planned(head, facts, privacy)
     silent = SimpleNamespace(release=lambda query: np.zeros((1, 2)))
-    monkeypatch.setattr(private_evaluation, "Curator", lambda *given: silent)
-    paid: Any = SimpleNamespace(planned=plan)
+    paid: Any = SimpleNamespace(planned=plan, oracle=lambda told: silent)
     (_, total), (_, by_class) = private_evaluation._answers(paid, asked, None)
     first, second = plan.noise.sigmas
     assert total == pytest.approx(first, rel=1e-3)
@@ -312,16 +306,15 @@ def test_the_records_are_read_after_the_row_is_written(
 def test_one_charge_pays_for_the_records_of_its_split_once(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paid, seen, real = list[Any](), list[list[str]](), sums.exact_sum
-    monkeypatch.setattr(private_evaluation, "pay", lambda *given: paid.append(pay(*given)) or paid[-1])
+    paid, oracle = list[Charged](), Charged.oracle
+    seen, real = list[list[str]](), sums.exact_sum
+    monkeypatch.setattr(Charged, "oracle", lambda self, *given: paid.append(self) or oracle(self, *given))
     monkeypatch.setattr(sums, "exact_sum", lambda *given: (seen.append(states(features)), real(*given))[1])
     evaluate_privately(head, features, epsilon=1.0)
     assert seen == [["written", "charged"]], "the records are read after the row is written"
-    mechanism = paid[0].planned.mechanism
-    assert isinstance(mechanism, Mechanism)
     with pytest.raises(RuntimeError, match="was used already"):
-        Curator(mechanism, paid[0], SeededBits(0))
-    blocks = replace(paid[0], unused=Lock()).opened()(N)
+        oracle(paid[0])
+    blocks = replace(paid[0], _unused=Lock()).opened()(N)
     assert next(blocks)[2].min() == -1, "those of the test split"
 
 
@@ -339,18 +332,11 @@ def test_of_equal_evaluations_that_were_checked_in_the_same_moment_one_is_charge
 def test_figures_are_told_even_if_the_ledger_cannot_say_so(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*given: object, **named: object) -> None:
-        raise UserError("The disk is full.", "Make room.")
-
-    monkeypatch.setattr(private_evaluation, "settle", lambda *_, **__: UserError("The disk is full.", "Make room."))
+    monkeypatch.setattr(Charged, "settle", lambda *_: UserError("The disk is full.", "Make room."))
     found = evaluate_privately(head, features, epsilon=50.0)
     assert found.top1 is not None
     assert "does not say that the figures were released. The disk is full." in found.warnings[-1]
     assert len(found.spent.charges) == 2
-    # A ledger that cannot be read any more does not take the figures away.
-    ready = prepare(PrivateScoring(head, features, epsilon=50.0, again=True))
-    monkeypatch.setattr(charge_module, "read", full)
-    assert len(private_evaluation.release(ready).spent.charges) == 3
 
 
 def test_a_note_says_whether_an_evaluation_that_stopped_is_charged(
@@ -368,8 +354,8 @@ def test_a_note_says_whether_an_evaluation_that_stopped_is_charged(
                 evaluate_privately(head, features, epsilon=1.0, again=True)
         return getattr(stop.value, "__notes__", [])
 
-    assert stop_of(private_evaluation, "pay", refused) == [], "it says itself what was charged"
-    (note,) = stop_of(private_evaluation, "pay", KeyboardInterrupt())
+    assert stop_of(charged_module, "append", refused) == [], "it says itself what was charged"
+    (note,) = stop_of(charged_module, "append", KeyboardInterrupt())
     assert "stopped during the charge: 'dpfc budget' says whether it is charged. No figure" in note
     assert len(charges(features)) == 1
     for how in (refused, KeyboardInterrupt(), ValueError()):
@@ -515,7 +501,7 @@ def persons(folder: Path, sizes: list[int], right: list[float]) -> FeatureSet:
     groups = np.repeat(np.arange(len(sizes)), sizes)
     own: dict[str, Any] = {"train_x": np.eye(M, dtype=np.float32), "train_y": np.arange(M)}
     np.savez(folder / "p.npz", test_x=x, test_y=y, test_groups=groups, train_groups=~np.arange(M), **own)
-    return import_features(folder / "p.npz", folder / "p", classes=CLASSES, labels_per_record=1).features
+    return feature_set(folder / "p.npz", folder / "p", classes=CLASSES, labels_per_record=1)
 
 
 @pytest.mark.filterwarnings("ignore::dpfc_cli.TrainingWarning")

@@ -19,7 +19,7 @@ import pytest
 from dpfc_cli.errors import UserError, notes
 from dpfc_cli.ledger import file as file_module
 from dpfc_cli.ledger.facts import Fact, Outcome, new_id
-from dpfc_cli.ledger.file import TABLE, append, ledger_path, read
+from dpfc_cli.ledger.file import TABLES, append, ledger_path, read
 from dpfc_cli.ledger.totals import Ledger
 from tests.closed import closed
 from tests.ledger.facts import a_cap, a_charge, a_set, changed, kept, written
@@ -144,16 +144,18 @@ def test_facts_that_make_no_sense_are_refused_even_where_all_hashes_were_made_an
         "ALTER TABLE facts RENAME COLUMN hash TO digest",
         "ALTER TABLE facts RENAME TO rows; CREATE VIEW facts AS SELECT * FROM rows",
         "DROP TABLE facts",
+        "DROP TABLE answers",
         *(
-            f"ALTER TABLE facts RENAME TO old; {table}; INSERT INTO facts SELECT * FROM old; DROP TABLE old"
-            for table in (
-                TABLE.replace("PRIMARY KEY", "PRIMARY KEY ON CONFLICT IGNORE"),
-                TABLE.replace("id TEXT NOT NULL", "id TEXT NOT NULL UNIQUE ON CONFLICT REPLACE"),
-                TABLE.replace("body TEXT", "body TEXT COLLATE NOCASE"),
-                TABLE.replace("body TEXT", "body\u00a0TEXT"),
-                TABLE.replace("body TEXT", "body  TEXT"),
-                TABLE + " WITHOUT ROWID",
-                TABLE.replace("TABLE facts", 'TABLE "facts"'),
+            f"ALTER TABLE {name} RENAME TO old; {table}; INSERT INTO {name} SELECT * FROM old; DROP TABLE old"
+            for name, table in (
+                ("facts", TABLES[0].replace("PRIMARY KEY", "PRIMARY KEY ON CONFLICT IGNORE")),
+                ("facts", TABLES[0].replace("id TEXT NOT NULL", "id TEXT NOT NULL UNIQUE ON CONFLICT REPLACE")),
+                ("facts", TABLES[0].replace("body TEXT", "body TEXT COLLATE NOCASE")),
+                ("facts", TABLES[0].replace("body TEXT", "body\u00a0TEXT")),
+                ("facts", TABLES[0].replace("body TEXT", "body  TEXT")),
+                ("facts", TABLES[0] + " WITHOUT ROWID"),
+                ("facts", TABLES[0].replace("TABLE facts", 'TABLE "facts"')),
+                ("answers", TABLES[1].replace("number)", "number) ON CONFLICT IGNORE")),
             )
         ),
         "PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = CAST(x'ff' AS TEXT)",
@@ -168,7 +170,7 @@ def test_a_file_that_is_damaged_is_refused(path: Path) -> None:
     whole = path.read_bytes()
     cells = bytearray(whole)
     page = int.from_bytes(cells[16:18], "big")
-    cells[page + 8 : page + 10] = b"\xff\xf0"
+    cells[2 * page + 8 : 2 * page + 10] = b"\xff\xf0"
     for data in (cells, whole[:5000], b"no ledger at all, but longer than the header of one" * 20, b"x"):
         path.write_bytes(bytes(data))
         refused(path, "damaged")

@@ -25,7 +25,7 @@ from tests.backbones.tiny import random_weights, references
 from tests.support import blobs
 from tests.torture import machine, witness
 from tests.torture.machine import Ended
-from tests.torture.witness import ANSWERS, LEFT_BY_KILLS, Seen
+from tests.torture.witness import LEFT_BY_KILLS, LOCKS, Seen
 
 SCATTERING = ("--model", "scattering", "--pool", "mean", "--image-size", "8")
 OWN = ("--features", "blobs")
@@ -182,21 +182,21 @@ def plant_trace(place: Path, same: bool = False) -> None:
     are.
     """
     from dpfc_cli.ledger import facts
+    from dpfc_cli.ledger.answers import Answers
     from dpfc_cli.privacy.curator import Curator
     from dpfc_cli.privacy.passes import BlockStream
     from dpfc_cli.privacy.queries import Query
     from dpfc_cli.training import check
-    from dpfc_cli.training.answers import Answers
-    from dpfc_cli.training.charge import Paid
+    from dpfc_cli.training.charged import Charged
 
     check.check_devices = lambda: None  # type: ignore[attr-defined]
     facts.datetime = SimpleNamespace(now=lambda zone: datetime(2030, 1, 1, tzinfo=zone))  # type: ignore[attr-defined, assignment]
     if same:
         ids = (hashlib.sha256(f"{number}".encode()).hexdigest()[:32] for number in itertools.count())
         facts.secrets = SimpleNamespace(token_hex=lambda _: next(ids))  # type: ignore[attr-defined, assignment]
-    opened, answered = Paid.opened, Curator._answer
+    opened, answered = Charged.opened, Curator._answer
 
-    def watched(self: Paid) -> BlockStream:
+    def watched(self: Charged) -> BlockStream:
         blocks = opened(self)
 
         def marked(rows: int):  # type: ignore[no-untyped-def]
@@ -215,7 +215,7 @@ def plant_trace(place: Path, same: bool = False) -> None:
                 notes.write(f"{self._answers.charge} {number} {digest}\n")
         return answer
 
-    Paid.opened = watched  # type: ignore[method-assign]
+    Charged.opened = watched  # type: ignore[method-assign]
     Curator._answer = noted  # type: ignore[method-assign]
 
 
@@ -242,7 +242,7 @@ def judged(
     left = [path for path in seen.strange if not (leaves and LEFT_BY_KILLS.fullmatch(path))]
     if ended.code != 0 or fault:
         # They stay until it is certain that the ledger has the head.
-        left = [path for path in left if not ANSWERS.fullmatch(path)]
+        left = [path for path in left if not LOCKS.fullmatch(path)]
     if ended.code not in (None, 0) and name in ("extract", "import"):
         # What is finished stays on purpose: shards, and the settings.
         stays = r"features/(set\.partial/.*|set/settings\.json)"

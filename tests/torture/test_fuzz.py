@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from dpfc_cli import points
 from dpfc_cli.cli import app
 from dpfc_cli.errors import ENDINGS, UserError
-from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.extensions.importing.importing import import_features
 from dpfc_cli.heads.head import encoded
 from tests.torture.conftest import some
 from tests.torture.targets import ARRAYS, TARGETS, a_head
@@ -158,7 +158,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
         raise UserError("No network here.", "None.", code="unreadable")
 
     places = ("backbones.hub.download", "images.catalogue.fetch", "images.idx.open_digits")
-    for place in (*places, "training.train.finish", "extraction.extract.make_shards"):
+    for place in (*places, "training.run.run", "extraction.extract.make_shards"):
         monkeypatch.setattr(f"dpfc_cli.{place}", refused)
     for name in (*app.COMMANDS, *points.added("dpfc.commands")):
         # An audit takes minutes by itself.

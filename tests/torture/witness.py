@@ -18,13 +18,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-ANSWERS = re.compile(r"features/ledger\.answers(/[0-9a-f]{32}\.[0-9]+)?")
-"""The answers of a training that was stopped."""
+LOCKS = re.compile(r"features/ledger\.locks(/[0-9a-f]{32})?")
+"""The lock of a training that was stopped."""
 LEFT_BY_KILLS = re.compile(
     # A head's place, the parts of an unfinished set, what SQLite undoes the next time, a ledger without facts, and the
     # notes of a set that was finished but for its tidying.
     r"(heads|starts)/\.[^/]+\.[0-9a-f]{16}\.tmp"
-    rf"|{ANSWERS.pattern}"
+    rf"|{LOCKS.pattern}"
     r"|features/[^/]+\.partial(/.*)?"
     r"|features/ledger\.sqlite-journal"
     r"|features/[^/]+/(settings\.json|\.[^/]+\.[0-9a-f]{16}\.tmp)"

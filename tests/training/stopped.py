@@ -2,6 +2,7 @@
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import pytest
 import dpfc_cli as dpfc
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.folders import LEDGER_ANSWERS
+from dpfc_cli.folders import LEDGER, LEDGER_LOCKS
+from dpfc_cli.ledger.answers import begun
 from dpfc_cli.privacy import curator
-from dpfc_cli.training import run
+from dpfc_cli.training.charged import Charged
+from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.run import Trained
+from dpfc_cli.training.run import Trained, spending
 
 STEPS = 4
 """dp-fc releases a Gram matrix before them."""
@@ -49,13 +52,24 @@ def train(features: FeatureSet, observer: Observer | None = None, **given: Any) 
     return dpfc.train(features, observer=observer or Listener(), **wanted)
 
 
-def kept() -> list[Path]:
-    """The files of answers beside the ledger of the working folder."""
-    return sorted(Path(LEDGER_ANSWERS).glob("*"))
+def kept() -> list[str]:
+    """The charges of the ledger of the working folder that have answers. Each has a lock."""
+    found = sorted(begun(Path(LEDGER)))
+    assert sorted(path.name for path in Path(LEDGER_LOCKS).glob("*")) == found
+    return found
 
 
 class Killed(BaseException):
     """Stops a process where nothing else does."""
+
+
+def killed(ready: Checked) -> Charged:
+    """Charge a training, and kill its process before its first answer."""
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+        patch.setattr(Charged, "settle", lambda self: None)
+        with spending(ready, Observer().confirm) as paid:
+            raise Killed
+    return paid
 
 
 def killed_at(
@@ -74,7 +88,7 @@ def killed_at(
 
     with monkeypatch.context() as patch:
         patch.setattr(*call, dying)
-        patch.setattr(run, "_settled", lambda *given: None)
+        patch.setattr(Charged, "settle", lambda self: None)
         features = FeatureSet(Path("set"))
         with pytest.raises(Killed):
             train(features, **given)

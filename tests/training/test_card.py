@@ -2,21 +2,25 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dpfc_cli.ledger.facts import EVALUATION, Charge
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger.facts import EVALUATION, Charge, new_id
+from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.methods.whitened import Public
 from dpfc_cli.privacy.accounting import Claim, epsilon_for
+from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.records.card import Card
 from dpfc_cli.records.claims import Seeded, figures_fault, mu_of
-from dpfc_cli.training.calibrate import Calibrated, Planned
-from dpfc_cli.training.card import card_of, charge_of, path_of, with_ending
-from dpfc_cli.training.request import Privacy
+from dpfc_cli.training.calibrate import Calibrated, Planned, calibrate
+from dpfc_cli.training.card import card_of, charge_of, charge_of_training, digest_of, path_of, with_ending
+from dpfc_cli.training.request import Privacy, facts_of
 from tests.hostile import DATE, calibrated, set_of, standing
 from tests.support import calibrated_at, refuses, replace
 from tests.training.requests import FACTS, PLAN
@@ -103,6 +107,46 @@ def test_a_nominal_epsilon_is_that_of_the_noise_and_only_a_head_of_a_seed_has_on
     for nominal, right in ((epsilon, claim == "research"), (1.1 * epsilon, False)):
         assert (figures_fault(made, Seeded(seed=7, epsilon=nominal, delta=1e-5)) is None) is right
     assert (made.seeded is not None) is (claim == "research")
+
+
+def test_the_digest_of_a_training_tells_values_apart() -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    other = [x.T, x[:1], x + 1, x.astype(np.float32), x.ravel(), list(x.ravel()), "x", "X", 1, 1.5, None, Path("x")]
+    other += [
+        {"a": 1},
+        {"a": 2},
+        Clip(1.0),
+        Clip(2.0),
+        Centre(x[0]),
+        Centre(x[1]),
+        Linear(x[0]),
+        Clip,
+        ["a", "b"],
+        ["ab"],
+    ]
+    # Of so long a vector `repr` does not show all.
+    other += [made(np.arange(3000) == i) for i in (1500, 1501) for made in (np.asarray, Centre)]
+    assert len({digest_of(value) for value in [x, *other]}) == 1 + len(other)
+    assert digest_of(np.asfortranarray(x)) == digest_of(x)
+    assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
+
+
+def test_the_digest_of_a_training_is_of_its_command_and_of_its_set(features: FeatureSet) -> None:
+    def made(
+        on: FeatureSet = features, steps: int = 2, head: str = "h", purpose: str | None = None, **more: Any
+    ) -> str:
+        found = calibrate(METHODS["dp-fc"], facts_of(on), {"steps": steps}, Privacy(epsilon=more.pop("epsilon", 1.0)))
+        by = more.pop("by", "me")
+        return charge_of_training(replace(found, **more), on, head, by, purpose).digest
+
+    manifest = features.manifest
+    sets = [replace(manifest, id=new_id()), replace(manifest, backbone={"name": "vit"})]
+    others: list[dict[str, Any]] = [
+        *({"steps": 3}, {"epsilon": 2.0}, {"parts": {"tuning": {"chosen": 1}}}),
+        *({"on": SimpleNamespace(manifest=each, split=features.split)} for each in sets),
+    ]
+    assert made(head="another", purpose="a", by="you") == made()
+    assert len({made(), *(made(**each) for each in others)}) == 1 + len(others)
 
 
 # The name of the file

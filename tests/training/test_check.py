@@ -2,13 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as head_files
@@ -16,22 +14,19 @@ from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.methods import METHODS, dp_fc
 from dpfc_cli.methods.method import Method, Solution
-from dpfc_cli.privacy import forms, sums
+from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Oracle
 from dpfc_cli.privacy.queries import Gradient, Query
-from dpfc_cli.training.answers import Unfinished
 from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.charge import Charged, charge
-from dpfc_cli.training.check import answers_beside, check, rehearse
-from dpfc_cli.training.machine import stack_bytes
+from dpfc_cli.training.check import check, rehearse
 from dpfc_cli.training.observer import CHECKING, Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import run
 from tests.hostile import standing
-from tests.support import refuses, replace, set_with
+from tests.support import feature_set, refuses, replace, set_with
 from tests.training.requests import charges, checked, ready, request
-from tests.training.stopped import Listener
+from tests.training.stopped import Listener, killed
 
 
 def test_up_to_the_charge_no_record_is_read_into_a_sum_and_nothing_is_written(
@@ -72,14 +67,6 @@ def test_what_cannot_be_computed_is_refused_before_the_charge(
     assert charges(features) == ()
 
 
-def stopped(features: FeatureSet, **changed: Any) -> Charged:
-    """A training that was charged and stopped before its first answer."""
-    made = charge(ready(features, **changed))
-    assert made.answers is not None
-    made.answers.close()
-    return made
-
-
 def refused(features: FeatureSet, **changed: Any) -> None:
     with refuses("over-cap"):
         ready(features, **changed)
@@ -94,21 +81,22 @@ def test_what_was_charged_goes_on_and_is_not_held_against_the_cap_again(
 ) -> None:
     set_cap(sets["a"], 2.5)
     Path("elsewhere").mkdir()
-    before = stopped(sets["a"], out=out)
+    before = killed(ready(sets["a"], out=out))
     again = ready(sets["a"], out=out)
     assert again.unfinished is not None
-    assert again.unfinished.charge == before.receipt.charge
+    assert again.unfinished.charge == before.charge
     # Another command is a training of its own.
     refused(sets["a"], out=out, delta=1e-6)
 
 
 def test_what_goes_on_has_the_name_that_was_charged(sets: dict[str, FeatureSet]) -> None:
     """A head of this name may be there: the training may have been killed after it was written."""
-    before = stopped(sets["a"])
-    before.checked.path.parent.mkdir()
-    before.checked.path.touch()
-    assert ready(sets["a"]).path == before.checked.path
-    assert ready(sets["a"], delta=1e-6).path != before.checked.path
+    before = ready(sets["a"])
+    killed(before)
+    before.path.parent.mkdir()
+    before.path.touch()
+    assert ready(sets["a"]).path == before.path
+    assert ready(sets["a"], delta=1e-6).path != before.path
 
 
 def test_what_is_tuned_is_held_against_the_cap_before_it_is_tuned(sets: dict[str, FeatureSet]) -> None:
@@ -119,7 +107,7 @@ def test_what_is_tuned_is_held_against_the_cap_before_it_is_tuned(sets: dict[str
 def test_what_is_tuned_may_be_a_training_that_was_stopped(sets: dict[str, FeatureSet]) -> None:
     """Its options are known after the tuning. Only then it is clear which training it is, and whether it is charged."""
     set_cap(sets["a"], 2.5)
-    stopped(sets["a"])
+    killed(ready(sets["a"]))
     wanted = replace(ready(sets["a"]).request, tune_on=sets["b"])
     calibrated = calibrate(wanted.chosen, wanted.facts, {"steps": 2}, wanted.privacy)
     assert check(wanted, calibrated, observer := Listener()).unfinished is None
@@ -129,7 +117,7 @@ def test_what_is_tuned_may_be_a_training_that_was_stopped(sets: dict[str, Featur
 def test_a_ledger_that_is_gone_or_too_old_is_refused_or_told(sets: dict[str, FeatureSet]) -> None:
     path = ledger_path(sets["a"].folder)
     before = path.read_bytes()
-    run(charge(ready(sets["a"])), Observer())
+    run(ready(sets["a"]), Observer())
     path.write_bytes(before)
     with pytest.warns(TrainingWarning, match="does not have the training"):
         ready(sets["a"])
@@ -142,22 +130,16 @@ def test_progress_is_told_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     observer = Listener()
     np.savez("raw.npz", train_x=np.zeros((300, 1), np.float32), train_y=np.arange(300) % 2)
-    wanted = request(import_features("raw.npz", "set", classes=("a", "b")).features)
+    wanted = request(feature_set("raw.npz", "set", classes=("a", "b")))
     check(wanted, calibrate(wanted.chosen, wanted.facts, wanted.options, wanted.privacy), observer)
     assert observer.stages == [(CHECKING, 1, 2), (CHECKING, 2, 2)]
 
 
-def test_only_answers_in_pieces_that_are_kept_take_room_beside_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody goes on with a training whose seed is known."""
-    facts = Facts(n=1000, m=3, d=4)
-    made, seeded = (calibrate(METHODS["dp-ls"], facts, {}, Privacy(epsilon=1.0, seed=seed)) for seed in (None, 1))
-    assert answers_beside(made, None) == 0
-    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
-    size, kept = stack_bytes(made.plan), cast(Unfinished, SimpleNamespace(size=100))
-    assert size > 100
-    # What was kept needs no more room.
-    assert [answers_beside(made, found) for found in (None, kept)] == [size, size - 100]
-    assert answers_beside(seeded, None) == 0
+def test_answers_that_are_kept_take_room_beside_the_ledger(features: FeatureSet) -> None:
+    assert checked(features, keep=False).beside == 0
+    whole = checked(features).beside
+    killed(checked(features))
+    assert checked(features).beside == whole > 0
 
 
 def other_method(solve: Any) -> Method[Any, Any]:

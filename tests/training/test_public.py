@@ -10,23 +10,22 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.populations import set_population
 from dpfc_cli.methods import METHODS
 from dpfc_cli.training import public, tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.charge import charge
 from dpfc_cli.training.public import check_public
 from dpfc_cli.training.request import Privacy, facts_of
-from tests.support import blobs, refuses, replace, trained
+from tests.support import blobs, feature_set, refuses, replace, trained
 from tests.training.requests import ready
+from tests.training.stopped import killed
 
 
 def made(folder: Path, name: str, x: np.ndarray, y: np.ndarray) -> FeatureSet:
     np.savez(folder / f"{name}.npz", train_x=x, train_y=y)
-    import_features(folder / f"{name}.npz", folder / "features" / name, classes=("a", "b", "c"))
+    feature_set(folder / f"{name}.npz", folder / "features" / name, classes=("a", "b", "c"))
     return FeatureSet(folder / "features" / name)
 
 
@@ -144,7 +143,7 @@ def test_people_who_are_said_to_be_protected_are_no_public_records(
 ) -> None:
     check_public(other, "on", private=private)
     # A copy of a set that was trained on, with no ledger beside it.
-    charge(ready(private))
+    killed(ready(private))
     shutil.copytree(private.folder, tmp_path / "away" / "copy")
     copy = FeatureSet(tmp_path / "away" / "copy")
     for each in (private, other):
@@ -174,7 +173,7 @@ def test_what_was_charged_is_private_and_so_is_the_same_source(
     tmp_path: Path, private: FeatureSet, other: FeatureSet
 ) -> None:
     for features in (private, other):
-        charge(ready(features))
+        killed(ready(features))
     with refuses("private-records", parameter="public_features") as refused:
         public.check_other(private, other, "public_features")
     assert "‹seed›" in refused.value.remedy

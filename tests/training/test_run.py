@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Method
@@ -22,49 +22,37 @@ from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.records.claims import described
 from dpfc_cli.training import calibrate as calibrate_module
-from dpfc_cli.training import charge as charge_module
+from dpfc_cli.training import charged
 from dpfc_cli.training import run as runs
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.charge import charge
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, facts_of
-from dpfc_cli.training.run import run, stands
-from dpfc_cli.training.train import finish
+from dpfc_cli.training.run import run
 from tests.support import drawn_sigmas, replace, trained
-from tests.training.requests import charges, checked, ready, states
-from tests.training.stopped import Listener
-
-# What is said
+from tests.training.requests import charges, checked, states
+from tests.training.stopped import failing, kept
 
 
-def test_whether_a_training_goes_on_is_said_by_who_has_its_answers(sets: dict[str, FeatureSet]) -> None:
-    charged = charge(ready(sets["a"]))
-    assert charged.answers is not None
-    goes_on, new = "goes on where it stopped, and charges nothing more.", "which is charged, too: it asks first."
-    plain = charge(ready(sets["a"], non_private=True))
-    assert "asks first" not in stands(plain, None), "it begins anew at once"
-    assert str(stands(charged, None)).endswith(goes_on)
-    assert str(stands(charged, Path("a.safetensors"))).endswith("The head was written: 'a.safetensors'.")
-    assert str(stands(replace(charged, answers=None), None)).endswith(new)
-    charged.answers.close()
+def test_a_ledger_that_is_gone_gets_no_outcome_and_the_answers_stay(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head is there. The same command makes it again of the answers, and the ledger gets to know of it."""
+    book, save = ledger_path(features.folder), heads.save
 
+    def gone(data: bytes, path: Path) -> Path:
+        book.rename(book.with_name("away"))
+        return save(data, path)
 
-def test_a_ledger_that_is_gone_gets_no_outcome_and_the_answers_stay(features: FeatureSet) -> None:
-    checked = ready(features)
-    charged = charge(checked)
-    book = ledger_path(features.folder)
-    book.rename(book.with_name("away"))
-    with pytest.warns(TrainingWarning, match="ledger"):
-        run(charged, Observer())
-    assert not book.exists() or book.stat().st_size == 0
-    assert charged.answers is not None
-    assert charged.answers.path.exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(heads, "save", gone)
+        with pytest.warns(TrainingWarning, match="the ledger does not say so"):
+            made = run(checked(features), Observer())
+    assert (made.path.exists(), len(made.spent.charges)) == (True, 1)
     book.unlink(missing_ok=True)
     book.with_name("away").rename(book)
-    assert states(features) == ["charged"]
-
-
-# The run
+    assert (states(features), len(kept())) == (["charged"], 1)
+    again = run(checked(features), Observer())
+    assert (again.path, again.sha256, states(features), kept()) == (made.path, made.sha256, ["written"], [])
 
 
 @pytest.mark.filterwarnings("ignore::dpfc_cli.TrainingWarning")
@@ -72,11 +60,10 @@ def test_a_ledger_that_is_gone_gets_no_outcome_and_the_answers_stay(features: Fe
 def test_the_card_says_what_is_spent_at_the_delta_that_the_head_claims(
     noise: dict[str, Any], features: FeatureSet
 ) -> None:
-    ready = charge(checked(features, epsilon=1.0, **noise))
-    said = run(ready, Observer()).head.card.ledger
+    said = run(checked(features, epsilon=1.0, **noise), Observer()).head.card.ledger
     assert said is not None
     private = "seed" not in noise
-    assert said.charge == ready.receipt.charge.id
+    assert said.charge == charges(features)[0].id
     assert (said.private, said.unprotected) == (int(private), int(not private))
     assert said.epsilon == (pytest.approx(1.0) if private else None)
 
@@ -84,41 +71,16 @@ def test_the_card_says_what_is_spent_at_the_delta_that_the_head_claims(
 def test_what_stops_a_training_before_its_first_sum_is_in_the_ledger(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(*given: object) -> None:
-        raise OSError("the disk fails")
-
-    ready = charge(checked(features))
-    monkeypatch.setattr(runs, "shelf_for", failing)
-    with pytest.raises(OSError, match="the disk fails") as stop:
-        run(ready, Observer())
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "shelf_for", failing)
+        with pytest.raises(OSError, match="No space") as stop:
+            run(checked(features), Observer())
     assert states(features) == ["stopped"]
     assert "stays charged" in str(stop.value.__notes__)
     # The answers can be gone on with.
     assert not Path("heads").exists()
-    monkeypatch.undo()
-    run(charge(checked(features)), Observer())
+    run(checked(features), Observer())
     assert states(features) == ["written"]
-
-
-def test_a_ledger_that_cannot_be_read_any_more_is_told_and_the_head_is_kept(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    charged = charge(checked(features))
-
-    def broken(*_: Any) -> Any:
-        raise UserError("The disk is gone.", "Find it.")
-
-    monkeypatch.setattr(charge_module, "append", broken)
-    monkeypatch.setattr(charge_module, "read", broken)
-    trained = run(charged, observer := Listener())
-    assert trained.path.exists()
-    assert trained.spent.charges == (charged.receipt.charge,)
-    assert any("the ledger does not say so. The disk is gone." in text for text in observer.warned)
-
-    # The same command makes the same head of the answers that were kept, and the ledger gets to know of it.
-    monkeypatch.undo()
-    again = finish(checked(features), Observer())
-    assert (again.path, again.sha256, states(features)) == (trained.path, trained.sha256, ["written"])
 
 
 FACTOR = {query.kind: query.replace_one for query in QUERIES}
@@ -189,7 +151,7 @@ def test_planted_faults_at_the_door_are_caught(
                 mechanism = replace(mechanism, facts=replace(mechanism.facts, adjacency="zero-out"))
             super().__init__(replace(mechanism, mu=2 * mechanism.mu) if fault == "half the noise" else mechanism, *rest)
 
-    monkeypatch.setattr(curator_module, "Curator", Careless)
+    monkeypatch.setattr(charged, "Curator", Careless)
     if fault == "a release that is not charged":
         monkeypatch.setattr(calibrate_module, "described", lambda plan, sigmas: described(plan, sigmas)[1:])
     with pytest.raises((AssertionError, ValueError)):

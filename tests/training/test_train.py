@@ -16,17 +16,17 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.methods import METHODS
-from dpfc_cli.training import charge as charges_module
+from dpfc_cli.training import charged as charges_module
 from dpfc_cli.training import public, tuning
 from dpfc_cli.training.calibrate import Calibrated, warnings_of
-from dpfc_cli.training.charge import charge, question
-from dpfc_cli.training.check import Checked
+from dpfc_cli.training.charged import question
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
-from dpfc_cli.training.train import finish, plan, train
+from dpfc_cli.training.run import run
+from dpfc_cli.training.train import plan, train
 from tests.support import blobs, refuses, replace
 from tests.training.requests import account, charges, checked, ready, states
-from tests.training.stopped import Listener
+from tests.training.stopped import Listener, killed
 
 # Before the charge
 
@@ -93,14 +93,6 @@ def test_what_was_chosen_is_rehearsed(sets: dict[str, FeatureSet], tuned: Callab
         plan(asked(sets["a"], tune_on=sets["b"]), Listener())
 
 
-def stopped(made: Checked) -> Checked:
-    """The training is charged and stopped before its first answer."""
-    charged = charge(made)
-    assert charged.answers is not None
-    charged.answers.close()
-    return made
-
-
 def test_a_tuned_training_that_was_stopped_goes_on_under_the_name_that_was_charged(
     sets: dict[str, FeatureSet], tuned: Callable[[Tune], None]
 ) -> None:
@@ -108,14 +100,15 @@ def test_a_tuned_training_that_was_stopped_goes_on_under_the_name_that_was_charg
     tuned(lambda calibrated: replace(calibrated, options=replace(calibrated.options, learning_rate=2.0)))
     set_cap(sets["a"], 2.5)
     wanted, told = asked(sets["a"], tune_on=sets["b"]), Listener()
-    before = stopped(plan(wanted, told))
+    before = plan(wanted, told)
+    killed(before)
     assert before.calibrated.options.learning_rate == 2.0
     before.path.parent.mkdir()
     before.path.touch()
     again = plan(wanted, told)
     assert again.unfinished is not None
     assert (again.path, again.calibrated) == (before.path, before.calibrated)
-    assert told.said[-1].endswith("It goes on, and nothing more is charged: 0 of its 2 releases have their answers.")
+    assert told.said[-1].endswith("It resumes, and nothing more is charged: 0 of its 2 releases have their answers.")
     assert again.after.charges == account(sets["a"]).charges
     tuned(lambda calibrated: replace(calibrated, options=replace(calibrated.options, learning_rate=0.5)))
     with refuses("over-cap", parameter="epsilon"):
@@ -135,11 +128,11 @@ def test_errors_of_the_charge_say_themselves_what_is_charged(
         with monkeypatch.context() as patch:
             patch.setattr(charges_module, "append", functools.partial(failing, kind))
             with pytest.raises(kind) as end:
-                finish(ready(sets["a"]), Observer())
+                run(ready(sets["a"]), Observer())
         assert [note.split(":")[0] for note in getattr(end.value, "__notes__", [])] == said
     monkeypatch.setattr(Observer, "confirm", lambda *given: False)
     with refuses("declined"):
-        finish(checked(sets["a"]), Observer())
+        run(checked(sets["a"]), Observer())
     assert charges(sets["a"]) == ()
 
 

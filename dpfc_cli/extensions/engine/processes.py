@@ -212,7 +212,7 @@ class Processes:
     def _lost(self, what: str) -> LostError:
         return LostError(
             f"{printable(what).rstrip('.')}.",
-            "All processes end. Start them again: a training that was charged goes on, if its answers were kept.",
+            "All processes end. Start them again: a training that was charged resumes, if its answers were kept.",
             code="lost",
         )
 

@@ -16,7 +16,7 @@ a site that is put back from a backup does not know of its charge. It charges ag
 has the ids of all charges, in the order of the plan. The coordinator hands it round before the first answer, and nobody
 needs to believe it. An honest site takes a list that has the charge it answers for in its place, one list for a charge,
 which is on disk before an answer leaves (`begin`). Call what it answers for a charge its *turn*. There is one answer to
-each release in a turn (`training.answers`), and one list, so a turn uses each of its pads for one answer, and sends the
+each release in a turn (`ledger.answers`), and one list, so a turn uses each of its pads for one answer, and sends the
 same bytes again. Two turns of one site have two ids in its place of the list, so two lists, so other pads. Thus a pad
 of two honest sites hides one answer of each, in the two turns that have one list, of which each site has one at most.
 Turns of different lists have no pads in common, so look at one list:
@@ -30,7 +30,7 @@ Turns of different lists have no pads in common, so look at one list:
 
 The t who collude choose their own ids, and know no pad of two others. A list that is whole for a second time takes a
 second charge of every honest site, with noise of its own: that is another training. What stays out of sight is what
-`training.answers` cannot see: a disk that is put back as a whole *after* the charge draws a second answer in one turn.
+`ledger.answers` cannot see: a disk that is put back as a whole *after* the charge draws a second answer in one turn.
 
 **Theorem.** Let N_1 … N_K be independent, N_i = round(s·Z_i), with Z_i standard normal and s ≥ 1. Let X ~ N(0, K·s²),
 and V the sum of K − 1 uniform numbers in [−½, ½], all independent. Then the total variation distance of Σ N_i and

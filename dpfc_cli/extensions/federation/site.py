@@ -10,15 +10,14 @@ next one of the plan (`Plan.due`). All else is refused with a fixed word.
 
 **A release has one answer.** Whoever asks for a release again gets the answer that is kept, whatever the query is now:
 that tells nothing new. So a coordinator may be started again on another machine, where the bits of its queries differ.
-After a restart the curator hands out the answers that are kept, and draws the others (`training.answers`).
+After a restart the curator hands out the answers that are kept, and draws the others (`ledger.answers`).
 """
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,21 +27,21 @@ from dpfc_cli.extensions.federation.messages import Door, Exchange, query_bytes
 from dpfc_cli.extensions.federation.plan import Federation, keys_of, offered
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import heads_folder
+from dpfc_cli.ledger.answers import is_held
 from dpfc_cli.ledger.facts import Outcome, now
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import chain as chains
-from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import check as check_query
 from dpfc_cli.privacy.oracle import Oracle, PlanError
 from dpfc_cli.privacy.parts import bytes_of, chain_shapes, decoded, taken
-from dpfc_cli.training.answers import is_held
+from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import charge_of_training
-from dpfc_cli.training.charge import Charged, charge, charged_before
-from dpfc_cli.training.check import Checked, check, check_charge
+from dpfc_cli.training.charged import Charged, charged_before, check_charge
+from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request, facts_of
-from dpfc_cli.training.run import Trained, let_go, run
+from dpfc_cli.training.run import Trained, run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,16 +129,18 @@ def ready(site: Site, observer: Observer) -> Checked:
         purpose=f"federation {plan.digest}",
     )
     checked = check(request, claim, observer)
-    ledger = ledger_path(site.features.folder)
-    own = next((each.id for each in charged_before(read(ledger), checked.charge)), None)
+    own = next((each.id for each in charged_before(checked.book, checked.charge)), None)
     if checked.unfinished is None and own is not None:
-        held = is_held(ledger, own)
+        held = is_held(checked.book.path, own)
         why = {True: "another process serves it", False: "its answers cannot be used", None: "its answers are gone"}
         raise UserError(
             f"This plan was charged before: {why[held]}.",
             "A site is charged once for a plan. If it can go on nowhere, ask for a new plan.",
             code="busy" if held else "conflict",
         )
+    if not checked.keeps:
+        what = "A site keeps its answers, and those of this plan are too large for its ledger."
+        raise conflict(what, "Ask for a plan of features of fewer dimensions.")
     masks_of(site)
     return checked
 
@@ -161,21 +162,15 @@ def serve(site: Site, socket: Path, observer: Observer, every: float = 0.0) -> T
     with Door(socket, query_bytes(site.features.dim, len(site.plan.classes)), every, quiet) as door:
         stands = "nothing is charged yet" if checked.unfinished is None else "it was charged before, and resumes"
         _log(observer, f"Waits at {socket} for the coordinator of the plan {site.plan.digest}: {stands}.")
-        charged = _charged(site, checked, door, observer)
-        answering = Answering(site, charged, door, observer)
+        answering = Answering(site, checked, door, observer)
         try:
-            checked = charged.checked
-            method = replace(checked.calibrated.method, solve=answering.solve)
-            calibrated = replace(checked.calibrated, method=method)
-            trained = run(replace(charged, checked=replace(checked, calibrated=calibrated)), observer)
+            trained = run(checked, observer, answering.solve)
         except BaseException:
-            if answering.last is not None:
-                answering.last.refuse("failed")
+            if answering.waits is not None:
+                answering.waits.refuse("failed")
             raise
-        finally:
-            let_go(charged)
-        assert answering.last is not None
-        answering.last.reply({"state": "ended"})
+        assert answering.waits is not None
+        answering.waits.reply({"state": "ended"})
         _log(observer, f"Ended with the head {trained.path.name}.")
         forget(keys_of(site.features), site.plan.part(site.name).key)
         return trained
@@ -186,7 +181,7 @@ def _log(observer: Observer, text: str) -> None:
     observer.say(f"{now()} {text}")
 
 
-def _charged(site: Site, checked: Checked, door: Door, observer: Observer) -> Charged:
+def _asked(site: Site, checked: Checked, door: Door, observer: Observer) -> Exchange:
     """Wait until the coordinator asks for the charge."""
     for each in _of_plan(site, door):
         asked = each.said.get("ask")
@@ -196,29 +191,16 @@ def _charged(site: Site, checked: Checked, door: Door, observer: Observer) -> Ch
         try:
             if checked.unfinished is None:
                 site.features.check_same()
-                check_charge(read(checked.account.ledger), site.features, checked.charge)
+                check_charge(read(checked.book.path), site.features, checked.charge)
         except UserError as error:
             each.refuse("refused")
             observer.warn(f"The coordinator was told no, and nothing is charged: {error.what}")
             continue
-        if asked == "ready":
-            each.reply({"state": "ready" if checked.unfinished is None else "charged"})
-            _log(observer, "The coordinator asked whether this site is ready. It is.")
-            continue
-        try:
-            charged = charge(checked)
-        except BaseException:
-            each.refuse("failed")
-            raise
-        each.reply({"state": "charged"}, _id_of(site, charged))
-        _log(observer, f"Charged: {charged.receipt.charge.id}. The coordinator may ask now.")
-        return charged
+        if asked == "charge":
+            return each
+        each.reply({"state": "ready" if checked.unfinished is None else "charged"})
+        _log(observer, "The coordinator asked whether this site is ready. It is.")
     raise AssertionError("a door has no end")
-
-
-def _id_of(site: Site, charged: Charged) -> bytes:
-    """What the list of the charges has of this one. Nobody needs it without masks."""
-    return bytes.fromhex(charged.receipt.charge.id) if site.plan.masked else b""
 
 
 def _of_plan(site: Site, door: Door) -> Iterator[Exchange]:
@@ -231,22 +213,29 @@ def _of_plan(site: Site, door: Door) -> Iterator[Exchange]:
 
 
 class Answering:
-    """Answers the queries of a charged plan.
+    """Answers the queries of a plan, which is charged when the coordinator asks for it.
 
-    last: the message with the head. Its reply waits until the head is written.
+    waits: the message whose reply waits: the one that asks for the charge, and later the one with the head.
     """
 
-    def __init__(self, site: Site, charged: Charged, door: Door, observer: Observer) -> None:
-        assert charged.answers is not None
-        self._site, self._answers, self._door, self._observer = site, charged.answers, door, observer
-        self.last: Exchange | None = None
-        self._plan, self._facts = charged.checked.calibrated.plan, charged.checked.calibrated.facts
+    def __init__(self, site: Site, checked: Checked, door: Door, observer: Observer) -> None:
+        self._site, self._door, self._observer = site, door, observer
+        self._plan, self._facts = checked.calibrated.plan, checked.calibrated.facts
         self._starts = [0, *itertools.accumulate(len(release.parts) for release in self._plan.releases)]
-        self._masks, self._id = masks_of(site), _id_of(site, charged)
+        self._masks = masks_of(site)
         self._begun = 0
+        self.waits: Exchange | None = _asked(site, checked, door, observer)
 
-    def solve(self, oracle: Oracle, facts: Facts, options: Any) -> Solution:
+    def solve(self, paid: Charged, calibrated: Calibrated, oracle: Oracle) -> Solution:
         """Answer until the head comes. It takes the place of the method's own `solve`."""
+        assert paid.answers is not None
+        self._answers = paid.answers
+        # What the list of the charges has of this one. Nobody needs it without masks.
+        self._id = bytes.fromhex(paid.charge.id) if self._site.plan.masked else b""
+        if self.waits is not None:
+            self.waits.reply({"state": "charged"}, self._id)
+            self.waits = None
+        _log(self._observer, f"Charged: {paid.charge.id}. The coordinator may ask now.")
         for each in _of_plan(self._site, self._door):
             asked = each.said.get("ask")
             if asked in ("ready", "charge"):
@@ -261,7 +250,7 @@ class Answering:
                 except (ValueError, KeyError, TypeError):
                     each.refuse("unreadable")
                     continue
-                self.last = each
+                self.waits = each
                 return solution
             else:
                 each.refuse("out-of-order" if asked == "head" else "unreadable")

@@ -107,7 +107,7 @@ def test_sites_train_one_head_over_sockets(method: str, persons: bool, monkeypat
         assert [each.what for each in found.findings if each.result != "ok"] == ["signature"]
         assert COMPUTED in found.unproved
         assert [each.mu for each in charges(sets[name])] == [own.card.mu]
-        assert not list(Path(name, "ledger.answers").iterdir())
+        assert not list(Path(name, "ledger.locks").iterdir())
     assert not verify(JOINT).contradictions
     assert joint.card.epsilon == pytest.approx(20.0, rel=1e-6)
     # No ledger has it, and none is made up.

@@ -27,8 +27,9 @@ from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.parts import bytes_of, encoded, framed
 from dpfc_cli.privacy.queries import ClassSums, Gradient, Gram, Mean
-from dpfc_cli.training import calibrate, run
-from dpfc_cli.training.observer import Observer
+from dpfc_cli.training import calibrate
+from dpfc_cli.training.charged import Charged
+from dpfc_cli.training.observer import Observer, TrainingWarning
 from tests.extensions.federation.sites import JOINT, NAMES, PARTS, Serving, agreed, made_set, said, say, trained, word
 from tests.support import LOST, drawn_sigmas, other_source, refuses, replace
 from tests.training.requests import charges, states
@@ -184,7 +185,7 @@ def test_a_site_that_was_killed_goes_on_and_draws_no_answer_again(
         self.connection.close() if code == "failed" else refuse(self, code)
 
     monkeypatch.setattr(messages.Exchange, "refuse", silent)
-    monkeypatch.setattr(run, "_settled", lambda *given: None)
+    monkeypatch.setattr(Charged, "settle", lambda self: None)
 
     def dying(name: str, real: Any) -> Any:
         def called(*given: Any) -> Any:
@@ -259,9 +260,9 @@ def test_a_plan_whose_answers_are_gone_is_not_charged_again(
     site = site_of(plan, "north", sets["north"])
     with refuses("busy"):
         ready(site, Observer())
-    for path in Path("north", "ledger.answers").iterdir():
+    for path in Path("north", "ledger.locks").iterdir():
         path.unlink()
-    with refuses("conflict"):
+    with pytest.warns(TrainingWarning, match="its lock is gone"), refuses("conflict"):
         ready(site, Observer())
     assert len(charges(sets["north"])) == 1
 

@@ -34,11 +34,11 @@ from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.training import run
+from dpfc_cli.training import charged
 from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.observer import TrainingWarning
 from dpfc_cli.training.request import Training
-from tests.support import blobs, refuses
+from tests.support import blobs, feature_set, refuses
 
 NAMES = np.array(["cold", "flu", "zoster"])
 PAGE = Path(__file__).parents[3] / "docs/extensions/sklearn.md"
@@ -54,7 +54,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     """
     monkeypatch.chdir(tmp_path)
     seeds = itertools.count()
-    monkeypatch.setattr(run, "SystemBits", lambda: SeededBits(next(seeds)))
+    monkeypatch.setattr(charged, "SystemBits", lambda: SeededBits(next(seeds)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
         yield
@@ -295,7 +295,7 @@ def test_no_record_stays_on_disk_and_a_fit_that_was_stopped_stays_charged(monkey
             with pytest.raises(stop) as end:
                 model.fit(X, LABELS)
         assert "ε = 1 was charged" in end.value.__notes__[0]
-        assert "goes on" not in end.value.__notes__[0]
+        assert "resumes" not in end.value.__notes__[0]
         assert not hasattr(model, "head_")
         assert files() == ["private-classifier/ledger.sqlite"]
     assert model.fit(X, LABELS).privacy_["charges"] == 3
@@ -309,14 +309,12 @@ def test_what_a_killed_fit_left_is_removed_and_another_set_is_not() -> None:
     for name, array in (("train_x", X), ("train_y", Y)):
         np.save(source / name, array)
     left = Path("private-classifier/private-classifier")
-    dpfc.import_features(source, left, classes=3)
+    feature_set(source, left, classes=3)
     left.with_name("private-classifier.partial").mkdir()
-    left.with_name(".fit-killed").mkdir()
-    source.rename(left.with_name(".fit-killed") / source.name)
     PrivateClassifier(**QUICK).fit(X, LABELS)
     assert [path.name for path in Path("private-classifier").iterdir() if path.is_dir()] == []
     np.savez("mine.npz", train_x=X, train_y=Y)
-    dpfc.import_features("mine.npz", Path("study/study"), classes=3)
+    feature_set("mine.npz", Path("study/study"), classes=3)
     before = files()
     with refuses("exists", parameter="ledger"):
         PrivateClassifier(ledger="study", **QUICK).fit(X, LABELS)
@@ -498,7 +496,7 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManage
         ids, seeds = itertools.count(), itertools.count()
         with monkeypatch.context() as patched:
             patched.setattr(secrets, "token_hex", lambda size: f"{next(ids):0{2 * size}x}")
-            patched.setattr(run, "SystemBits", lambda: SeededBits(next(seeds)))
+            patched.setattr(charged, "SystemBits", lambda: SeededBits(next(seeds)))
             yield
         shutil.rmtree("private-classifier")
 
