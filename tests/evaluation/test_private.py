@@ -392,7 +392,7 @@ def test_figures_are_fractions_of_the_counts(features: FeatureSet, head: Head) -
         assert (each.name, each.n) == (name, h + w)
         assert (each.top1, each.interval, each.noise) == fraction(h, w, 4.0, 4.0, N)
     # The digest is of everything that was released and of nothing else.
-    assert set(fields_of(found.figures)) == {*vars(found)} - {"warnings", "spent"}
+    assert set(fields_of(found.figures)) == {*fields_of(found)} - {"warnings", "spent"}
     assert set(encoded(found.figures)["per_class"][0]) == {"class", "n", "top1", "interval", "noise"}
     assert replace(found, warnings=("more",)).sha256 == found.sha256 != replace(found, n=1).sha256
 
