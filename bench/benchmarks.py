@@ -121,7 +121,7 @@ def of_state(done: dict[str, Any], digest: str | None = None) -> dict[str, Any]:
 
 def feature_set(folder: Path) -> Path:
     """The feature set of a folder of arrays; the folder itself if it is one."""
-    from dpfc_cli.extraction.importing import import_features
+    from dpfc_cli.extensions.importing.importing import import_features
 
     if not (folder / "train_x.npy").exists():
         return folder

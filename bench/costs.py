@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 from bench.peers import measured
-from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.extensions.importing.importing import import_features
 
 EVERY = (
     "dp-whitened",

@@ -17,8 +17,8 @@ import numpy as np
 
 from bench import cells, synthetic
 from bench.cells import Cell
+from dpfc_cli.extensions.importing.importing import import_features
 from dpfc_cli.extensions.planning import forecast as forecasts
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 
 RESULTS = Path("bench/results/forecasts.jsonl")

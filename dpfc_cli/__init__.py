@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from dpfc_cli.evaluation.exact import Evaluation as Evaluation
     from dpfc_cli.evaluation.private import PrivateEvaluation as PrivateEvaluation
     from dpfc_cli.extraction.extract import extract as extract
-    from dpfc_cli.extraction.importing import import_features as import_features
     from dpfc_cli.extraction.request import ExtractionWarning as ExtractionWarning
     from dpfc_cli.features.lookup import open_features as open_features
     from dpfc_cli.features.reader import FeatureSet as FeatureSet

@@ -34,6 +34,8 @@ BROKEN = (
 Rows = Callable[[int, int], np.ndarray]
 """rows(start, stop): the rows [start, stop)."""
 NPY = ".npy"
+FLOATS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
+"""What features are."""
 
 
 @dataclass(frozen=True)

@@ -243,12 +243,13 @@ def publish(temporary: Path, path: Path) -> bool:
     return True
 
 
-def locked(folder: Path, kind: int) -> int:
+def locked(folder: Path, kind: int, wait: bool = False) -> int:
     """Lock a folder.
 
     Args:
         folder: the folder.
         kind: `fcntl.LOCK_SH` or `fcntl.LOCK_EX`.
+        wait: for a process that holds the lock.
 
     Returns:
         A descriptor of the folder. It holds the lock until it is closed or the process ends.
@@ -261,7 +262,7 @@ def locked(folder: Path, kind: int) -> int:
     """
     descriptor = opened(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | (0 if wait else fcntl.LOCK_NB))
         # If the folder was renamed between these two calls, we have locked the wrong one.
         if not os.path.samestat(os.fstat(descriptor), os.lstat(folder)):
             raise FileNotFoundError

@@ -1,6 +1,6 @@
 """What there is: feature sets with what was spent on them, and heads with what they claim."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from dpfc_cli.ledger.populations import known_set
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.records.card import Card
-from dpfc_cli.records.claims import Seeded
 from dpfc_cli.sources.nulls import REFUSED
 from dpfc_cli.training.card import without_charge
 from dpfc_cli.training.request import facts_of
@@ -45,27 +44,15 @@ class ListedSet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListedHead:
-    """A head. epsilon, delta: what it claims; None if it claims nothing. seeded: seed, ε and δ of noise from a seed."""
-
-    path: str
-    method: str
-    claim: str
-    epsilon: float | None
-    delta: float | None
-    features: str
-    date: str
-    seeded: Seeded | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """All feature sets of one folder and all heads of another. unreadable: what lies among them and is neither, and
-    why. failed: why a ledger cannot be read (then nobody knows what was spent); None if all can.
+    """All feature sets of one folder, and the cards of all heads of another by their files.
+
+    unreadable: what lies among them and is neither, and why. failed: why a ledger cannot be read (then nobody knows
+    what was spent); None if all can.
     """
 
     sets: tuple[ListedSet, ...]
-    heads: tuple[ListedHead, ...]
+    heads: Mapping[Path, Card]
     unreadable: tuple[tuple[str, str], ...]
     failed: UserError | None = None
 
@@ -73,15 +60,12 @@ class Inventory:
 def inventory(features: Path, heads: Path) -> Inventory:
     """The feature sets in `features` and the heads in `heads`, by name. Nothing is refused: see `unreadable`."""
     sets: list[ListedSet] = []
-    found: list[ListedHead] = []
     unreadable: list[tuple[str, str]] = []
-    cards: list[tuple[Path, Card]] = []
+    cards: dict[Path, Card] = {}
     failed = None
     for path in sorted(heads.glob("*.safetensors")):
         try:
-            card = Head.load(path).card
-            found.append(_head(path, card))
-            cards.append((path, card))
+            cards[path] = Head.load(path).card
         except UserError as error:
             unreadable.append((str(path), _what(error)))
     unreadable += [
@@ -104,8 +88,8 @@ def inventory(features: Path, heads: Path) -> Inventory:
             failed = failed or (error if book is None else None)
             book = None
             unreadable.append((str(error.fields.get("path", place)), _what(error)))
-        sets.append(_listed(known, book, cards))
-    return Inventory(sets=tuple(sets), heads=tuple(found), unreadable=tuple(dict.fromkeys(unreadable)), failed=failed)
+        sets.append(_listed(known, book, cards.items()))
+    return Inventory(sets=tuple(sets), heads=cards, unreadable=tuple(dict.fromkeys(unreadable)), failed=failed)
 
 
 def _listed(known: FeatureSet, book: Ledger | None, cards: Iterable[tuple[Path, Card]]) -> ListedSet:
@@ -134,16 +118,3 @@ def _listed(known: FeatureSet, book: Ledger | None, cards: Iterable[tuple[Path, 
 
 def _what(error: UserError) -> str:
     return error.text(lambda name: name)[0]
-
-
-def _head(path: Path, card: Card) -> ListedHead:
-    return ListedHead(
-        path=str(path),
-        method=card.method,
-        claim=card.claim,
-        epsilon=card.epsilon,
-        delta=card.delta,
-        features=card.features.name,
-        date=card.date,
-        seeded=card.seeded,
-    )

@@ -49,7 +49,7 @@ def several_blocks(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def room(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine has 16 GB to spare, however full it is with what runs beside the tests."""
-    for place in ("memory", "evaluation.private", "features.table", "images.tables", "training.machine"):
+    for place in ("memory", "evaluation.private", "extraction.arrays", "images.tables", "training.machine"):
         monkeypatch.setattr(f"dpfc_cli.{place}.free_memory", lambda: 16e9)
 
 

@@ -20,6 +20,9 @@ import typer
 from dpfc_cli import points
 from dpfc_cli.cli.app import app, main, register
 from dpfc_cli.errors import UserError
+from dpfc_cli.extraction.arrays import Source, in_memory, make_of
+from dpfc_cli.extraction.request import Making
+from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Scorer
@@ -37,6 +40,9 @@ from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Grid, Hessians, Mean, Query
+from dpfc_cli.sources.classes import class_names, coded, numbers_of, stated
+from dpfc_cli.sources.groups import keys_in
+from dpfc_cli.sources.nulls import Broken
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.check import check
 from dpfc_cli.training.observer import Observer
@@ -320,3 +326,31 @@ def accuracy(solution: Solution, x: np.ndarray, y: np.ndarray) -> float:
     """The share of records whose class scores highest."""
     scores = Scorer(chain=solution.chain, weight=solution.weight, bias=solution.bias).scores(x)
     return float((scores.argmax(axis=1) == y).mean())
+
+
+def nulls(rows: dict[str, int], share: float | None = None) -> Broken:
+    """What counts null records, of which there may be that share."""
+    return Broken("record", rows, lambda split, i: f"{split}/{i}", share)
+
+
+def feature_set(
+    source: Path | str, out: Path | str | None = None, *, classes: Any, labels_per_record: int = 1, **wanted: Any
+) -> FeatureSet:
+    """A feature set of arrays in an .npz or a folder of .npy: {train,test}_{x,y,groups}.
+
+    wanted: fields of `Making`, and dtype.
+    """
+    place, dtype = Path(source), wanted.pop("dtype", None)
+    files = {path.stem: path for path in place.glob("*.npy")}
+    arrays = dict(np.load(place)) if place.is_file() else {name: np.load(path) for name, path in files.items()}
+    splits = [split for split in ("train", "test") if f"{split}_x" in arrays]
+    names = stated(class_names(classes))
+    labels = numbers_of({split: coded(arrays[f"{split}_y"]) for split in splits}, names)
+    records = {}
+    for split in splits:
+        groups = arrays.get(f"{split}_groups")
+        keys = None if groups is None else keys_in(groups, str(place), "groups")
+        records[split] = in_memory(arrays[f"{split}_x"], labels[split], keys)
+    person = {"by": "column", "column": "groups"}
+    of = Source(path=place, classes=names, k=labels_per_record, person=person)
+    return make_of(records, of, new_folder(out or "imported"), Making(**wanted), dtype)[0]

@@ -10,7 +10,7 @@ import pytest
 
 import dpfc_cli as dpfc
 from dpfc_cli import progress
-from tests.support import blobs
+from tests.support import blobs, feature_set
 
 
 class Stream(io.StringIO):
@@ -32,7 +32,7 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dpfc.FeatureSet
     monkeypatch.setattr(progress, "wanted", True)
     x, y = blobs(60, 4, 2)
     np.savez("blobs.npz", train_x=x, train_y=y, test_x=x, test_y=y)
-    return dpfc.import_features("blobs.npz", classes=2).features
+    return feature_set("blobs.npz", classes=2)
 
 
 @pytest.mark.parametrize("where", ["terminal", "notebook", "pipe"])

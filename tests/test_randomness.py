@@ -18,7 +18,6 @@ import pytest
 import dpfc_cli as dpfc
 from dpfc_cli.evaluation.private import prepare, release
 from dpfc_cli.evaluation.request import PrivateScoring
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import forms, noise, passes, poisson
@@ -31,7 +30,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
 from dpfc_cli.training.run import run
 from dpfc_cli.training.train import plan
-from tests.support import blobs
+from tests.support import blobs, feature_set
 from tests.training.requests import states
 
 N, D, M = 150, 5, 3
@@ -127,7 +126,7 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
         ("set", {}),
     ):
         np.savez("raw.npz", **arrays, **persons)  # type: ignore[arg-type]
-        import_features("raw.npz", tmp_path / name, classes=("a", "b", "c"), labels_per_record=1)
+        feature_set("raw.npz", tmp_path / name, classes=("a", "b", "c"), labels_per_record=1)
     return FeatureSet(Path("set"))
 
 

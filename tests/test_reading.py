@@ -14,9 +14,7 @@ import pytest
 
 from dpfc_cli import arrays
 from dpfc_cli.errors import Code, UserError
-from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.features import tables
-from dpfc_cli.features.hdf5 import _Whole
+from dpfc_cli.features.hdf5 import ARRAYS, _Whole, arrays_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.reading import readable
 from tests.support import refuses
@@ -68,11 +66,11 @@ def test_only_what_the_contents_are_to_blame_for_is_damage(tmp_path: Path, error
     assert (caught.value.code, "need not be damaged" in caught.value.remedy) == (code, code != "damaged")
 
 
-def test_a_disk_that_fails_in_the_middle_of_an_import_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_in_the_middle_of_an_array_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """HDF5 makes an error of its own of it."""
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
-        file["features"], file["labels"] = np.zeros((2**14, 8), np.float32), np.arange(2**14) % 2
+        file["features"] = np.zeros((2**14, 8), np.float32)
     read = _Whole.readinto
 
     def failing(self: _Whole, buffer: Any) -> int:
@@ -81,8 +79,8 @@ def test_a_disk_that_fails_in_the_middle_of_an_import_is_told(tmp_path: Path, mo
         return read(self, buffer)
 
     monkeypatch.setattr(_Whole, "readinto", failing)
-    with refuses("unreadable", match=os.strerror(errno.EIO)):
-        import_features(path, tmp_path / "set", classes=2)
+    with ExitStack() as stack, refuses("unreadable", match=os.strerror(errno.EIO)):
+        arrays_of(path, stack)["features"].read(0, 2**14)
 
 
 def test_a_chunk_that_fails_to_expand_is_damaged_only_if_the_system_would_give_the_memory(
@@ -97,7 +95,7 @@ def test_a_chunk_that_fails_to_expand_is_damaged_only_if_the_system_would_give_t
         file.seek(start)
         file.write(bytes(8))
     with ExitStack() as stack:
-        features = arrays.arrays_in(path, stack, tables.ARRAYS)["features"]
+        features = arrays.arrays_in(path, stack, ARRAYS)["features"]
         for given, code in ((True, "damaged"), (False, "memory")):
             if not given:
                 monkeypatch.setattr("dpfc_cli.memory.mmap.mmap", raising(system(errno.ENOMEM)))

@@ -17,7 +17,6 @@ from model_signing import verifying
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.evaluation.evaluate import evaluate_privately
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.ledger.facts import Charge, Fact, new_id
@@ -29,7 +28,7 @@ from dpfc_cli.verification import Verified, verify
 from tests.hostile import with_card
 from tests.ledger.facts import written
 from tests.signing import key_pair, sign
-from tests.support import blobs, refuses, replace
+from tests.support import blobs, feature_set, refuses, replace
 from tests.training import requests
 from tests.training.conftest import heads, private
 from tests.training.starts import CLASSES, head_of, made
@@ -185,7 +184,7 @@ def test_an_honest_head_of_a_neighbour_does_not_contradict_where_a_set_has_the_s
     """Only a ledger that somebody names must have its charge."""
     x, y = blobs(90, 6, 3, seed=1)
     np.savez(tmp_path / "set.npz", train_x=x, train_y=y)
-    own = import_features(tmp_path / "set.npz", tmp_path / "features" / "set", classes=CLASSES).features
+    own = feature_set(tmp_path / "set.npz", tmp_path / "features" / "set", classes=CLASSES)
     monkeypatch.setenv("DPFC_FEATURES", str(tmp_path / "features"))
     found = verify(shelf.heads[0])
     said = results(found)
@@ -253,7 +252,7 @@ def test_a_head_of_persons_agrees_with_its_set_and_its_charge(tmp_path: Path, mo
     monkeypatch.setenv("DPFC_HEADS", str(tmp_path / "heads"))
     x, y = blobs(120, 6, 3)
     np.savez(tmp_path / "p.npz", train_x=x, train_y=y, train_groups=np.arange(120) // 2)
-    persons = import_features(tmp_path / "p.npz", tmp_path / "features" / "p", classes=CLASSES).features
+    persons = feature_set(tmp_path / "p.npz", tmp_path / "features" / "p", classes=CLASSES)
     path = head_of(persons, epsilon=1.0).path
     assert {each.result for each in verify(path).findings[1:]} == {"ok"}
     head, forged = Head.load(path), tmp_path / "forged.safetensors"

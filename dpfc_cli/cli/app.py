@@ -47,7 +47,6 @@ app = typer.Typer(
 COMMANDS = {
     **{name: name for name in ("extract", "train", "evaluate", "budget", "fetch", "predict", "statement", "verify")},
     **dict.fromkeys(("cap", "population", "merge"), "changes"),
-    "import": "extract",
     "list": "list_",
 }
 """The commands of the core, each with its module in `dpfc_cli.cli`. Others are added by `dpfc.commands`."""

@@ -1,6 +1,7 @@
 """`dpfc list`: the feature sets, the heads, and what they cost."""
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import rounding
 from dpfc_cli.cli import display
@@ -12,6 +13,7 @@ from dpfc_cli.structs import encoded
 
 if TYPE_CHECKING:
     from dpfc_cli.inventory import Inventory
+    from dpfc_cli.records.card import Card
 
 
 @command("list", panel="Pictures and heads")
@@ -48,10 +50,10 @@ def _document(found: "Inventory") -> Document:
     more += [] if any(each.persons for each in found.sets) else ["persons", "for one"]
     heads = [
         (
-            *(each.path.rpartition("/")[2].removesuffix(".safetensors"), each.features, each.method),
-            *((each.date or "–")[:10], *claimed(each.epsilon, each.delta, each.seeded)),
+            *(path.name.removesuffix(".safetensors"), card.features.name, card.method),
+            *(card.date[:10], *claimed(card.epsilon, card.delta, card.seeded)),
         )
-        for each in found.heads
+        for path, card in found.heads.items()
     ]
     head_columns = ("head", "set", "method", "made", "delta", "epsilon")
     no_sets = Words("There is none yet. Make one: dpfc extract digits")
@@ -61,7 +63,7 @@ def _document(found: "Inventory") -> Document:
         none = "There is none here. 'dpfc budget' shows the states of charges: what was written lies elsewhere, and a "
         none += "private training that was stopped resumes with its command."
     no_heads = Words(none)
-    seeded = [Words(SEEDED)] if any(each.seeded for each in found.heads) else []
+    seeded = [Words(SEEDED)] if any(card.seeded for card in found.heads.values()) else []
     last = None if found.failed is None else found.failed.what
     warnings = [why if path in why else f"{path}: {why}" for path, why in found.unreadable if why != last]
     warnings += dict.fromkeys(each.warning for each in found.sets if each.warning is not None)
@@ -81,7 +83,19 @@ def _document(found: "Inventory") -> Document:
             Section("", [Words(warning, strong=True) for warning in warnings]),
         ],
         values={
-            **{name: encoded(getattr(found, name)) for name in ("sets", "heads")},
+            "sets": encoded(found.sets),
+            "heads": [_head(path, card) for path, card in found.heads.items()],
             "unreadable": found.unreadable,
         },
     )
+
+
+def _head(path: Path, card: "Card") -> dict[str, Any]:
+    figures = {name: getattr(card, name) for name in ("method", "claim", "epsilon", "delta")}
+    return {
+        "path": str(path),
+        **figures,
+        "features": card.features.name,
+        "date": card.date,
+        "seeded": encoded(card.seeded),
+    }

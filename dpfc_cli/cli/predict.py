@@ -25,8 +25,8 @@ def predict(
     out: Annotated[
         Path | None,
         Option(
-            "The file to be made: .csv, .jsonl or .parquet. It gets its name when it is whole. The same command "
-            "resumes a .csv or .jsonl that was stopped. Default: CSV to standard output.",
+            "The file to be made: .csv, .jsonl or .parquet. It gets its name when it is whole. "
+            "Default: CSV to standard output.",
             metavar="FILE",
         ),
     ] = None,
@@ -80,7 +80,6 @@ def _json(found: "Predictions", saved: "Saved") -> dict[str, Any]:
         "path": str(saved.path),
         "rows": saved.rows,
         "errors": saved.errors,
-        "resumed": saved.resumed,
         "temperature": None if fitted is None else fitted.temperature,
     }
 
@@ -122,8 +121,6 @@ def _remark(found: "Predictions") -> None:
 
 def _told(found: "Predictions", saved: "Saved") -> None:
     """What was written, and what could not be read. UserError if nothing could."""
-    if saved.resumed:
-        display.say(f"Went on after {counted(saved.resumed, 'row')} of an earlier run.")
     if saved.path is not None:
         display.say(f"{counted(saved.rows, 'row')}: {saved.path}")
     why = "The column 'error' says why."

@@ -32,6 +32,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import structs
 
 from dpfc_cli.errors import UserError, conflict, parameter, printable
 from dpfc_cli.evaluation.request import PrivateScoring
@@ -46,7 +47,7 @@ from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.memory import free_memory
 from dpfc_cli.privacy import forms, queries
 from dpfc_cli.privacy.curator import lattice_of
-from dpfc_cli.privacy.facts import Facts, Unit
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import LONGEST
 from dpfc_cli.privacy.oracle import Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
@@ -61,36 +62,16 @@ from dpfc_cli.training.machine import check_devices, working_bytes
 from dpfc_cli.training.request import Privacy, facts_of
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class PrivateEvaluation(Told):
+class PrivateEvaluation(Told, Figures):
     """How good a head is on a private split. Everything here was released with noise, or is public.
 
-    head: the name of its file, and head_sha256: its digest. features, split: the records. epsilon, delta: what the
-    figures cost for one `unit`: a record or a person. n: the released number of units with a label. top1: the fraction
-    of them that is right; None if the noise leaves no record to count. interval: its 95 % interval, for the choice of
-    the records and the noise together; 0 to 1 if nothing is to be seen beside the noise. noise: the standard deviation
-    of its noise alone. top5, top5_interval, top5_noise: the same for the best five classes; None where that does not
-    pay. per_class: in the order of the classes; None where that does not pay. warnings: for whoever reads the figures.
-    charge: its id in the ledger. spent: what the ledger has of the population of these records, this one included.
+    Attributes:
+        warnings: for whoever reads the figures.
+        spent: what the ledger has of the population of these records, this one included.
+
     """
 
-    head: str
-    head_sha256: str
-    features: str
-    split: str
-    unit: Unit
-    epsilon: float
-    delta: float
-    n: int
-    top1: float | None
-    interval: Interval
-    noise: float | None
-    top5: float | None
-    top5_interval: Interval | None
-    top5_noise: float | None
-    per_class: tuple[ReleasedClass, ...] | None
     warnings: tuple[str, ...]
-    charge: str
     spent: Account
 
     def told(self) -> dict[str, str]:
@@ -188,7 +169,7 @@ def release(
     if paid.unsettled is None:
         return found
     said = f"the ledger does not say that the figures were released. {paid.unsettled.what}"
-    return replace(found, warnings=(*found.warnings, said))
+    return structs.replace(found, warnings=(*found.warnings, said))
 
 
 def fraction(right: float, wrong: float, a: float, b: float, n: int) -> tuple[float | None, Interval, float | None]:

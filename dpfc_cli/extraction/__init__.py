@@ -1,1 +1,1 @@
-"""How a feature set is made: of pictures (`extract`), and of features from elsewhere (`importing`)."""
+"""How a feature set is made: of pictures (`extract`), and of features that are there already (`arrays`)."""

@@ -20,17 +20,18 @@ import numpy as np
 from dpfc_cli import backbones
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import GUARDED, Faults, Note, conflict, counted, parameter
+from dpfc_cli.extraction import making
 from dpfc_cli.extraction.fetching import Needed, fetch, needed
 from dpfc_cli.extraction.request import AUTO, Extraction
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
-from dpfc_cli.features.writer import FeatureWriter, complete, saying_what_is_kept
+from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images import catalogue, prefetch, sets
 from dpfc_cli.ledger.facts import RESERVED
-from dpfc_cli.ledger.populations import check_name, check_new, check_same, register
+from dpfc_cli.ledger.populations import check_name
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.classes import class_names
@@ -105,7 +106,6 @@ def folder_of(given: Extraction) -> Path:
 
 
 def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path) -> Extracted:
-    tolerant, asked, whose = wanted.tolerant, made_of.asked, made_of.population
     tell = wanted.progress or (lambda stage, done, total: None)
     tell(OPENING, 0, None)
     if catalogue.files_of(wanted.source, made_of.data_dir)[1]:
@@ -120,26 +120,14 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path) -> Extr
         unusable.approve({})
     faults.refuse()
     backbone, manifest = described(wanted, made_of, pictures, groupings, tell)
-    notices, told = asked.preparation.notices, set[sets.Notice]()
-    features = complete(folder, manifest, partial(check_same, population=whose))
+    features = making.found(folder, manifest, made_of.population)
     if features is not None:
         return Extracted(folder=folder, features=features, was_complete=True)
-    check_new(folder, manifest, whose)
-    splits = pictures.splits
-    sizes = {name: split.n for name, split in splits.items()}
-    writer = FeatureWriter(
-        folder,
-        manifest,
-        rows=sizes,
-        tolerant=tolerant,
-        groups={name: grouping.ids for name, grouping in groupings.items()} or None,
-        population=whose,
-    )
-    broken = broken_of(wanted, pictures)
-    with saying_what_is_kept(folder), closing(writer):
-        left = len(writer.missing) if writer.resumed else None
-        stage = EXTRACTING if left is None else f"{EXTRACTING}: {counted(left, 'shard')} left"
-        started = time.monotonic()
+    notices, told = made_of.asked.preparation.notices, set[sets.Notice]()
+    broken, started = broken_of(wanted, pictures), time.monotonic()
+
+    def write(writer: FeatureWriter) -> int:
+        stage = EXTRACTING if writer.resumed is None else f"{EXTRACTING}: {counted(writer.resumed, 'shard')} left"
 
         def advance(done: int, total: int) -> None:
             for what in notices - told:
@@ -147,18 +135,12 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path) -> Extr
                 wanted.warned(f"At least one picture {_NOTICED[what]} {GUARDED}")
             tell(stage, done, total)
 
-        count = 0
-        while True:
-            count += make_shards(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
-            finished = writer.finish(broken.approve, partial(register, population=whose))
-            # Another process that was killed leaves the shard that it had begun.
-            if finished is not None or not writer.alone:
-                break
-        seconds = time.monotonic() - started
-    made = None if finished is None else FeatureSet(folder)
-    if made is not None and broken.said is not None:
-        wanted.warned(broken.said)
-    return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left)
+        return make_shards(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
+
+    whose = made_of.population
+    made = making.make(wanted, folder, manifest, write, broken, groupings=groupings, population=whose, shared=True)
+    seconds = time.monotonic() - started
+    return Extracted(folder=folder, features=made.features, images=made.records, seconds=seconds, resumed=made.resumed)
 
 
 def opened(
@@ -367,9 +349,9 @@ def make_shards(
     would be made in vain if the pictures are corrected. The pictures that are left are decoded, so that the user learns
     of all broken ones at once. The shards that were finished stay.
 
-    writer: it must be tolerant if `broken` allows any null record. broken: the pictures that cannot be decoded are
-    added to it. advance: told the pictures done and those to be done; look: the same while they are only decoded.
-    Returns how many were computed. UserError: too many are broken. It says where they are named.
+    broken: that of the writer. The pictures that cannot be decoded are added to it. advance: told the pictures done and
+    those to be done; look: the same while they are only decoded. Returns how many were computed. UserError: too many
+    are broken. It says where they are named.
     """
     missing, others = writer.missing, list[PlannedShard]()
     total, done, seen = sum(planned.rows for planned in missing), 0, 0

@@ -3,17 +3,15 @@
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from dpfc_cli import outputs
 from dpfc_cli.errors import GUARDED, Faults, Note, UserError, conflict, parameter
+from dpfc_cli.extraction import making
 from dpfc_cli.extraction.extract import OPENING, broken_of, checked, described, folder_of, opened
 from dpfc_cli.extraction.fetching import Needed
 from dpfc_cli.extraction.request import Extraction
-from dpfc_cli.features.writer import complete
 from dpfc_cli.images import catalogue, prefetch, sets
-from dpfc_cli.ledger.populations import check_new, check_same
 from dpfc_cli.progress import Progress
 from dpfc_cli.sources.metadata import without
 from dpfc_cli.sources.nulls import naming
@@ -79,8 +77,7 @@ def look_through(wanted: Extraction, usable: Path | None = None) -> Looked:
         with faults.gathered():
             if all(each.here() for each in made_of.needs):
                 _, manifest = described(wanted, made_of, pictures, groupings, tell)
-                if complete(folder, manifest, partial(check_same, population=made_of.population)) is None:
-                    check_new(folder, manifest, made_of.population)
+                making.found(folder, manifest, made_of.population)
         broken = _decode(wanted, pictures, faults, tell)
         left = None if usable is None or pictures.table is None else _written(usable, pictures.table, broken)
         try:

@@ -1,4 +1,4 @@
-"""What is wanted of an extraction or an import, before a byte is read."""
+"""What is wanted of an extraction, or of another way to make a feature set, before a byte is read."""
 
 import os
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def _warn(text: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Making(Options):
-    """What an extraction and an import have in common."""
+    """What all ways to make a feature set have in common."""
 
     classes: Classes | None = option(
         "The classes, a public fact: their number, their names (between commas), or a file with a name on each line. "
@@ -211,42 +211,3 @@ class Extraction(Making):
     )
     dtype: Literal["float16", "float32"] = option("Precision of the stored features.", HOW, default="float16")
     batch: int | None = option("Pictures per call of the model. Default: the model chooses.", WORK, low=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Import(Making):
-    """An import as it is asked for."""
-
-    path: Path | str = field(
-        kw_only=False,
-        metadata=said(
-            "A folder with {train,test}_{x,y}.npy; X.npy with y.npy beside it; an .npz, .safetensors or .h5 file with "
-            "those names, or with 'features' and 'labels'; a .parquet or .csv file, a folder of them, or a pattern; or "
-            "slides:FOLDER, with an .h5 file of patches for each slide. Labels are numbers or names of classes.",
-            argument=True,
-        ),
-    )
-    out: Path | str | None = field(
-        default=None,
-        kw_only=False,
-        metadata=said("Name or path of the feature set. Its heads repeat the name. Default: imported.", metavar="SET"),
-    )
-    labels_per_record: int | None = option("The most labels that a record can have, a public fact.", WHAT, low=1)
-    column: str | None = option(
-        "The name of the features in PATH, if it is not a usual one. For parquet with a column for each feature: a "
-        "pattern such as 'f*'.",
-        WHAT,
-        metavar="NAME",
-    )
-    group_column: str | None = option(
-        "The name of what says which records belong to one person, n integers or texts. Default: 'groups', if PATH "
-        "has it.",
-        WHAT,
-        metavar="NAME",
-    )
-    pool_by: Literal["slide", "patient"] | None = option(
-        "For slides: whose patches make a record. Default: slide.", HOW
-    )
-    dtype: Literal["float16", "float32"] | None = option(
-        "Precision of the stored features. Default: that of PATH.", HOW
-    )

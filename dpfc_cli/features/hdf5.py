@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpfc_cli.arrays import Array, Rows, sliced
+from dpfc_cli.arrays import FORMATS, Array, Rows, sliced
 from dpfc_cli.errors import GUARDED, UserError, bad_record, damaged, quoted, unsupported
 from dpfc_cli.files import NoPlainFileError, check_plain
 from dpfc_cli.memory import check_fits, proved
@@ -119,21 +119,23 @@ def arrays_of(path: Path, stack: ExitStack) -> dict[str, Array]:
     """
     import h5py
 
-    file, names = stack.enter_context(opened_hdf5(path)), list[str]()
-    # Each group is entered once, and no link is followed.
-    file.visit_links(names.append)
-    found = {}
-    for name in names:
-        held = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
-        if isinstance(held, h5py.Dataset):
-            named = h5py.check_enum_dtype(held.dtype) is not None
-            # A data set without a data space has no shape.
-            found[name] = Array(
-                held.shape or (), "numbers with names" if named else held.dtype, stored_rows(held, path, name)
-            )
-        elif not isinstance(held, h5py.Group):
-            found[name] = Array((), "no array", sliced(()))
+    file, names, found = stack.enter_context(opened_hdf5(path)), list[str](), dict[str, Array]()
+    with readable(path):
+        # Each group is entered once, and no link is followed.
+        file.visit_links(names.append)
+        for name in names:
+            held = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
+            if isinstance(held, h5py.Dataset):
+                kind = "numbers with names" if h5py.check_enum_dtype(held.dtype) is not None else held.dtype
+                # A data set without a data space has no shape.
+                found[name] = Array(held.shape or (), kind, stored_rows(held, path, name))
+            elif not isinstance(held, h5py.Group):
+                found[name] = Array((), "no array", sliced(()))
     return found
+
+
+ARRAYS = {**FORMATS, ".h5": arrays_of, ".hdf5": arrays_of}
+"""The formats of files of arrays, by how their names end."""
 
 
 def stored_rows(dataset: "h5py.Dataset", path: Path, name: str) -> Rows:

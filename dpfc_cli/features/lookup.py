@@ -9,7 +9,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import written_at
 from dpfc_cli.folders import LEDGER, LEDGER_LOCKS, PARTIAL, features_folder
 
-GO_ON = "Run the command that began it again: it goes on, or says why not. Or delete it."
+GO_ON = "Run the command that began it again: it resumes, or says why not. Or delete it."
 """What to do about a set that is not complete."""
 
 

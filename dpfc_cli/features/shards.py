@@ -62,6 +62,11 @@ def writing(folder: Path) -> Iterator[None]:
         raise unwritable(folder, error) from error
 
 
+def without_label(labels: np.ndarray) -> np.ndarray:
+    """Which records are null, (rows,): those that have no label. labels: rows, or rows × k."""
+    return np.asarray((labels < 0).reshape(len(labels), -1).all(axis=1))
+
+
 class ShardSink:
     """Takes the rows of one shard, in order.
 
@@ -70,6 +75,10 @@ class ShardSink:
         manifest: of the set.
         tolerant: whether it takes null records.
         groups: of its records, if the set is grouped.
+
+    Attributes:
+        filled: how many rows were added.
+        null: which of them are null records, by their row.
 
     """
 
@@ -86,7 +95,7 @@ class ShardSink:
             # A null record keeps its group: whether it is null depends on its bytes.
             file.create_dataset("groups", data=groups, dtype="int64", track_times=False)
         self._dtype, self._tolerant = dtype, tolerant
-        self.filled = 0
+        self.filled, self.null = 0, list[int]()
 
     def whole(self) -> memoryview:
         """The bytes of the shard. No rows can be added then."""
@@ -123,6 +132,7 @@ class ShardSink:
                 )
             rows[bad] = 0
             labels = np.where(bad if labels.ndim == 1 else bad[:, None], -1, labels)
+        self.null += (self.filled + np.flatnonzero(without_label(labels))).tolist()
         stop = self.filled + len(rows)
         self._x[self.filled : stop] = rows
         self._y[self.filled : stop] = labels

@@ -8,7 +8,7 @@ its classes, and whose records it has. A second run with the same settings makes
 other settings is refused if there is a finished shard, which it would have to delete. If there is none, what was begun
 is removed and the new run starts from nothing. A run that ends without a finished shard removes what it began. Whether
 bad records are refused or become null records is no such setting. A run that refuses them does not complete a set that
-has some (`approve`).
+has some (`Broken.approve`).
 
 **Several processes** may make one set in a folder that they share: each makes the shards that no other one has, and the
 process that finds all shards in place finishes the set. Each process holds a lock on the folder while it works, which
@@ -22,6 +22,7 @@ of one user.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import secrets
@@ -41,14 +42,14 @@ from dpfc_cli.features.hdf5 import opened_hdf5, plain_dataset
 from dpfc_cli.features.lookup import GO_ON
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.shards import PlannedShard, ShardSink, number_of_shards, shard_ranges, writing
+from dpfc_cli.features.shards import PlannedShard, ShardSink, number_of_shards, shard_ranges, without_label, writing
 from dpfc_cli.folders import PARTIAL
+from dpfc_cli.sources.nulls import Broken
 
 SETTINGS = "settings.json"
 """The name of the file in which an unfinished set says what it is made of and how."""
 PATIENCE = 20
 """How often a process tries to enter a folder that another one holds alone for a moment."""
-Approve = Callable[[dict[str, np.ndarray]], None]
 Register = Callable[[Path, Manifest], None]
 """Told of a set that is made, before it gets its name: where it will lie, and its manifest."""
 
@@ -61,14 +62,18 @@ class FeatureWriter:
     Args:
         folder: where the set is to lie.
         manifest: the description of the set. Its splits and its id are filled in at the end.
-        rows: the number of records of each split.
-        tolerant: whether this process makes null records. A record with features that are not finite then becomes one;
-            otherwise it is an error.
+        broken: what knows of null records, of how many there may be, and of the number of records of each split. A
+            record with features that are not finite becomes one if any is allowed; otherwise it is an error.
         groups: the group of each record of each split, if the set is grouped: 0, …, 0, 1, …, P - 1. The identity must
             say which records belong together.
-        shared: whether other processes may take part.
         population: whose records they are. Processes that share the work must all say so. One that is alone may say
             otherwise than those before it.
+        shared: whether other processes may take part.
+
+    Attributes:
+        resumed: how many shards were still to be made when this process continued what others began; None if it began
+            the set.
+        alone: whether no other process is at work, as `finish` has found.
 
     Raises:
         UserError: the folder cannot be written, another process finishes the set, or it was begun with other settings.
@@ -79,32 +84,29 @@ class FeatureWriter:
         self,
         folder: Path,
         manifest: Manifest,
-        *,
-        rows: dict[str, int],
-        tolerant: bool = False,
+        broken: Broken,
         groups: Mapping[str, np.ndarray] | None = None,
         population: str | None = None,
         shared: bool = True,
     ) -> None:
-        self.folder, self._manifest, self._shared = folder, manifest, shared
-        self.alone = False
-        self._groups = groups
-        self._tolerant = tolerant
+        self.folder, self._manifest, self._broken, self._shared = folder, manifest, broken, shared
+        self.alone, self._groups = False, groups
         self._partial = folder.with_name(folder.name + PARTIAL)
         self._claims: dict[str, int] = {}
         claims = self._claims
         self._release = weakref.finalize(self, lambda: files.let_go(*claims.values()))
         self._unlock: Callable[[], object] = lambda: None
         width = manifest.dim * np.dtype(manifest.dtype).itemsize
-        counts = {split: number_of_shards(n, width) for split, n in rows.items()}
+        counts = {split: number_of_shards(n, width) for split, n in broken.sizes.items()}
         made_of = {"identity": manifest.source["identity"], "classes": manifest.classes}
-        self.resumed = False
-        self._enter(json.loads(json.dumps({**made_of, "population": population, "shards": counts})))
         self._all = [
             PlannedShard(split=split, file=f"{split}-{i:05d}-of-{counts[split]:05d}.h5", start=start, stop=stop)
-            for split, n in rows.items()
+            for split, n in broken.sizes.items()
             for i, (start, stop) in enumerate(shard_ranges(n, counts[split]))
         ]
+        self._own: dict[str, tuple[str, np.ndarray]] = {}
+        begun = self._enter(json.loads(json.dumps({**made_of, "population": population, "shards": counts})))
+        self.resumed = len(self.missing) if begun else None
 
     @property
     def missing(self) -> list[PlannedShard]:
@@ -141,35 +143,38 @@ class FeatureWriter:
         temporary = self._temporary(planned)
         try:
             ids = None if self._groups is None else self._groups[planned.split][planned.start : planned.stop]
-            sink = ShardSink(planned, self._manifest, self._tolerant, ids)
+            sink = ShardSink(planned, self._manifest, self._broken.tolerant, ids)
             yield sink
             if sink.filled != planned.rows:
                 raise RuntimeError(f"{planned.file}: {sink.filled} rows of {planned.rows}")
             with writing(self.folder):
                 # We write through the descriptor that holds the lock, to the very file that `claim` made.
                 descriptor = self._claims[planned.file]
+                data = sink.whole()
                 os.ftruncate(descriptor, 0)
-                files.write_at(descriptor, sink.whole(), 0)
+                files.write_at(descriptor, data, 0)
                 os.fsync(descriptor)
                 if not os.path.samestat(os.fstat(descriptor), os.lstat(temporary)):
                     raise RuntimeError(f"{temporary} was replaced while it was written")
                 os.replace(temporary, self._partial / planned.file)
                 files.sync(self._partial)
+                self._own[planned.file] = hashlib.sha256(data).hexdigest(), np.array(sink.null, np.int64)
         finally:
             files.let_go(self._claims.pop(planned.file))
 
-    def finish(self, approve: Approve | None = None, register: Register | None = None) -> Manifest | None:
+    def finish(self, register: Register | None = None) -> Manifest | None:
         """Write the manifest, and give the folder its name.
 
         Args:
-            approve: told the numbers of the null records of each split, when all shards are in place, whichever process
-                made them. If it raises an error, the set stays unfinished.
             register: told of the set when all of its files are in place. If it raises an error, the set stays
                 unfinished.
 
         Returns:
             The manifest as written; None if shards are missing: others make them, of whom the last will finish, or, if
             this process is `alone` now, nobody does.
+
+        Raises:
+            UserError: too many records are null, whichever process made them. The set stays unfinished.
 
         """
         with writing(self.folder):
@@ -180,8 +185,6 @@ class FeatureWriter:
                 return load(self.folder)
             if not all(map(self._made, self._all)):
                 return None
-            if approve is not None:
-                approve(self._nulls())
             whole = self._described()
             files.replace(self._partial / MANIFEST, whole.to_json(), mode=0o600)
             if register is not None:
@@ -195,16 +198,18 @@ class FeatureWriter:
             return whole
 
     def _described(self) -> Manifest:
-        """The manifest with its shards. Its id is random; or that of a run which was killed before the set had its
-        name: it may be written down.
+        """The manifest with its shards, if not too many records are null. Its id is random; or that of a run which was
+        killed before the set had its name: it may be written down.
         """
-        splits: dict[str, SplitFacts] = {}
+        splits, nulls = dict[str, SplitFacts](), dict[str, list[np.ndarray]]()
         for planned in self._all:
-            digest = files.sha256_of(self._partial / planned.file)
+            digest, null = self._own.get(planned.file) or self._found(planned)
+            nulls.setdefault(planned.split, []).append(planned.start + null)
             shard = Shard(file=planned.file, rows=planned.rows, sha256=digest)
             before = splits[planned.split].shards if planned.split in splits else ()
             groups = None if self._groups is None else int(self._groups[planned.split][-1]) + 1
             splits[planned.split] = SplitFacts(n=planned.stop, shards=(*before, shard), groups=groups)
+        self._broken.approve({split: np.concatenate(parts) for split, parts in nulls.items()})
         known = secrets.token_hex(16)
         with suppress(UserError):
             begun = load(self._partial)
@@ -240,18 +245,13 @@ class FeatureWriter:
             left.unlink(missing_ok=True)
         return False
 
-    def _nulls(self) -> dict[str, np.ndarray]:
-        """The numbers of the null records of each split. They are read from the shards: others may have made some."""
-        found: dict[str, list[np.ndarray]] = {planned.split: [] for planned in self._all}
-        k = self._manifest.labels_per_record
-        for planned in self._all:
-            path = self._partial / planned.file
-            with opened_hdf5(path) as file:
-                shape = (planned.rows,) if k == 1 else (planned.rows, k)
-                labels = np.asarray(plain_dataset(file, path, "labels", shape, "int32")[:])
-            null = (labels < 0).reshape(planned.rows, -1).all(axis=1)
-            found[planned.split].append(planned.start + np.flatnonzero(null))
-        return {split: np.concatenate(parts) for split, parts in found.items()}
+    def _found(self, planned: PlannedShard) -> tuple[str, np.ndarray]:
+        """The SHA-256 of a shard that another process has made, and the rows of its null records."""
+        path, k = self._partial / planned.file, self._manifest.labels_per_record
+        with opened_hdf5(path) as file:
+            shape = (planned.rows,) if k == 1 else (planned.rows, k)
+            labels = np.asarray(plain_dataset(file, path, "labels", shape, "int32")[:])
+        return files.sha256_of(path), np.flatnonzero(without_label(labels))
 
     def _temporary(self, planned: PlannedShard) -> Path:
         return self._partial / (planned.file + files.TEMPORARY)
@@ -274,8 +274,8 @@ class FeatureWriter:
             return not self._partial.exists()
         return True
 
-    def _enter(self, settings: dict[str, Any]) -> None:
-        """Begin the set in the partial folder, or go on with it, beside whoever is at work there."""
+    def _enter(self, settings: dict[str, Any]) -> bool:
+        """Begin the set in the partial folder, or go on with it (True), beside whoever is at work there."""
         for _ in range(PATIENCE):
             self._unlock()
             with writing(self.folder):
@@ -283,7 +283,7 @@ class FeatureWriter:
                     # With exist_ok it fails if another process renames the folder meanwhile.
                     with suppress(FileExistsError):
                         self._partial.mkdir(mode=0o700, parents=True)
-                    begun = self._begun(settings)
+                    resumed, begun = self._begun(settings)
                 except FileNotFoundError:
                     # Another process has completed the set, or has removed what it began.
                     continue
@@ -292,7 +292,7 @@ class FeatureWriter:
                     time.sleep(0.05)
                     continue
             if begun == settings:
-                return
+                return resumed
             self._unlock()
             raise conflict(
                 f"{quoted(self._partial)} was begun from another source or with other settings.",
@@ -302,9 +302,9 @@ class FeatureWriter:
         what = f"Another process is making {quoted(self.folder)}, or has just made it."
         raise UserError(what, "Wait for it, and run the same command again.", code="busy")
 
-    def _begun(self, settings: dict[str, Any]) -> Any:
-        """Lock the partial folder. Returns the settings in it, None if they are damaged. Who is alone there makes them
-        its own if no shard is made, or if they differ in the population.
+    def _begun(self, settings: dict[str, Any]) -> tuple[bool, Any]:
+        """Lock the partial folder. Returns whether the set was begun before, and the settings in it, None if they are
+        damaged. Who is alone there makes them its own if no shard is made, or if they differ in the population.
         """
         try:
             descriptor = self._lock(fcntl.LOCK_EX)
@@ -312,21 +312,20 @@ class FeatureWriter:
             if not self._shared:
                 raise
             self._lock(fcntl.LOCK_SH)
-            self.resumed = True
-            return self._settings()
+            return True, self._settings()
         if self.folder.exists():
             self.close()
             raise BlockingIOError
-        self.resumed = not self._emptied()
-        found = self._settings() if self.resumed else {}
+        resumed = not self._emptied()
+        found = self._settings() if resumed else {}
         whose = {"population": settings["population"]}
-        if not self.resumed or (isinstance(found, dict) and {**found, **whose} == settings):
+        if not resumed or (isinstance(found, dict) and {**found, **whose} == settings):
             files.replace(self._partial / SETTINGS, json.dumps(settings, sort_keys=True, indent=1).encode(), 0o600)
             found = settings
         if self._shared:
             # Another process may take it before we do.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return found
+        return resumed, found
 
     def _settings(self) -> Any:
         with suppress(FileNotFoundError, ValueError):

@@ -24,16 +24,12 @@ from dpfc_cli.structs import Fault, Open, Values, decoded, encoded
 Shape = Annotated[tuple[Side, ...], Meta(min_length=3)]
 
 
-class Weights(Open):
-    """Which weights. id: where they came from."""
-
+class _Weights(Open):
     id: str
     sha256: str
 
 
-class Steps(Open):
-    """What authors of a network do with pictures first. recipe: its name."""
-
+class _Steps(Open):
     recipe: str
 
 
@@ -41,8 +37,8 @@ class Stated(Open):
     """What a backbone says of itself, as far as it is needed to make it again."""
 
     name: str
-    weights: Weights | None = None
-    preprocessing: str | Steps | None = None
+    weights: _Weights | None = None
+    preprocessing: str | _Steps | None = None
     image_shape: Shape | None = None
     input: Shape | None = None
     pooling: str | None = None
@@ -101,7 +97,7 @@ class Recipe:
                 precision=known.get("precision", "float32"),
                 expected=trained.sha256 if trained else None,
                 progress=progress,
-                preprocess=stated.preprocessing.recipe if isinstance(stated.preprocessing, Steps) else None,
+                preprocess=stated.preprocessing.recipe if isinstance(stated.preprocessing, _Steps) else None,
             )
         )
         made = backbone.describe()
@@ -150,7 +146,7 @@ def recipe_of(
     if (
         own.dtype not in DTYPES
         or own.fingerprint != fingerprint_of(own.backbone, head.classes, head.dim, own.dtype, preparation)
-        or (isinstance(stated.preprocessing, Steps) and prepared.crop is None)
+        or (isinstance(stated.preprocessing, _Steps) and prepared.crop is None)
     ):
         raise refused(
             "The card of the head does not say how the pictures were prepared that it was trained on, or what it says "

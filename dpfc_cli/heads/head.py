@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -32,14 +32,6 @@ from dpfc_cli.reading import unread
 from dpfc_cli.records import findings, statement
 from dpfc_cli.records.card import Card, card_of
 from dpfc_cli.show.document import Told, Values
-
-
-class Tensors(Protocol):
-    """A file of safetensors that is open."""
-
-    def keys(self) -> list[str]: ...
-    def get_tensor(self, name: str) -> np.ndarray: ...
-
 
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
@@ -371,7 +363,7 @@ def _unread(path: Path, error: OSError | ValueError) -> UserError:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Tensors, dict[str, str], Card]]:
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str], Card]]:
     """The file of a head, its metadata and its card, whose form is checked. Raises OSError, or ValueError if it is
     damaged, also for what is read from the file afterwards.
     """
@@ -392,7 +384,7 @@ def _opened(path: Path) -> Iterator[tuple[Tensors, dict[str, str], Card]]:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
 
 
-def _numbers(file: Tensors, name: str, axes: int) -> np.ndarray:
+def _numbers(file: Any, name: str, axes: int) -> np.ndarray:
     """An array of finite numbers from the file. Raises ValueError for anything else."""
     found: np.ndarray = file.get_tensor(name)
     if found.dtype not in (np.float32, np.float64) or found.ndim != axes or not found.size:

@@ -13,7 +13,7 @@ published.
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -199,23 +199,17 @@ class Unlabelled:
     Attributes:
         pictures: they.
         name: name(i) is what the source calls picture i.
-        entries: yields what tells these files from others of the same names, JSON-able: names, sizes, times.
         remarks: what the user should know of how the source was read, in sentences.
 
     """
 
     pictures: Encoded
     name: Callable[[int], str]
-    entries: Callable[[], Iterator[object]]
     remarks: tuple[str, ...] = ()
 
     @property
     def n(self) -> int:
         return len(self.pictures)
-
-    def listing(self) -> str:
-        """A digest of the source. Another one means other pictures."""
-        return listing_of((), self.entries())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -419,7 +419,7 @@ def unlabelled_in(opened: Opens, paths: list[Path], source: str, called: Callabl
         path, row = pictures.place(i)
         return f"{called(path)}/{row}"
 
-    return of_archives(pictures, name, paths, source)
+    return of_archives(pictures, name, source)
 
 
 def _labels(file: TableFile, label: str, path: Path) -> Given:

@@ -44,23 +44,18 @@ def in_list(names: Sequence[str]) -> Unlabelled:
 
 def _of_files(folder: Path, names: list[str], remarks: tuple[str, ...]) -> Unlabelled:
     check_readable(names)
-    return Unlabelled(
-        pictures=Files(folder, names),
-        name=names.__getitem__,
-        entries=lambda: ([name, *_entry(folder / name)] for name in names),
-        remarks=remarks,
-    )
+    return Unlabelled(pictures=Files(folder, names), name=names.__getitem__, remarks=remarks)
 
 
 def of_archives(
-    pictures: Encoded, name: Callable[[int], str], paths: list[Path], source: str, remarks: tuple[str, ...] = ()
+    pictures: Encoded, name: Callable[[int], str], source: str, remarks: tuple[str, ...] = ()
 ) -> Unlabelled:
     """The pictures in large files. name: as in `Unlabelled`. source: what the user calls them. UserError if there are
     no pictures.
     """
     if not len(pictures):
         raise _empty(source)
-    return Unlabelled(pictures=pictures, name=name, entries=lambda: map(_entry, paths), remarks=remarks)
+    return Unlabelled(pictures=pictures, name=name, remarks=remarks)
 
 
 def _empty(source: str) -> UserError:
@@ -68,12 +63,3 @@ def _empty(source: str) -> UserError:
         f"{quoted(source)} has no pictures: files that end in {', '.join(sorted(endings()))}.",
         f"Name another {parameter('source')}.",
     )
-
-
-def _entry(path: Path) -> list[object]:
-    """What tells a file from another one of the same name; nothing if it is not there."""
-    try:
-        facts = path.stat()
-    except (OSError, ValueError):
-        return []
-    return [str(path), facts.st_size, facts.st_mtime_ns]

@@ -6,5 +6,5 @@ counts for everybody.
 
 Read in this order: `facts` says what can stand in a ledger, `totals` what the facts say together, `caps` what may be
 spent and why that is a guarantee, `file` how facts get on disk, `populations` who is in which set, `merge` how two
-ledgers become one, and `answers` how a training goes on. The room knows nothing of methods, heads and command lines.
+ledgers become one, and `answers` how a training is resumed. The room knows nothing of methods, heads and command lines.
 """

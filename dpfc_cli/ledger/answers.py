@@ -6,13 +6,13 @@ of its charge, gives them to the method in place of new ones, and releases the r
 
 **A charge and its answers are one thing.** Row 0 of a charge is written in the transaction that charges it, and says
 which code its training is made with; row r + 1 is answer r. All of them are deleted in the transaction that says that
-there is a head. A charge without row 0 never goes on: its answers were kept nowhere, or it has its head. A ledger that
-is put back, from before a charge, has lost the charge and its answers, and a new training is a new charge.
+there is a head. A charge without row 0 is never resumed: its answers were kept nowhere, or it has its head. A ledger
+that is put back, from before a charge, has lost the charge and its answers, and a new training is a new charge.
 
 **Never two answers to one release.** Whoever trains holds a lock: the file `ledger.locks/ID`, which is made before the
 charge and removed after the head. It says how many answers were handed out. A charge whose lock is gone does not go on,
 nor does one with fewer answers than were handed out: its ledger is a copy, or was put back. An answer that cannot be
-kept is not handed out: the training stops, and the same command goes on with those before it.
+kept is not handed out: the training stops, and the same command resumes with those before it.
 
 What no rule here sees: the ledger and its locks are copied, or put back, together while a training is unfinished, and
 it goes on in both. Then the rest of its answers are drawn twice. Where the two ledgers are united, its charge counts
@@ -83,7 +83,7 @@ class Answers:
             what = f"{quoted(self._path)} cannot be written: {error.strerror or error}."
             raise unwritable(what, "Make the place writable, and train again: nothing was charged.") from error
         if lock is None:
-            what, remedy = "Another process goes on with this training.", "Look for its head: 'dpfc list'."
+            what, remedy = "Another process resumes this training.", "Look for its head: 'dpfc list'."
             raise UserError(what, remedy, code="busy")
         # An object that closes it, whoever loses it.
         self._file = os.fdopen(lock, "r+b", buffering=0)
@@ -201,7 +201,7 @@ def unfinished(
             return found
     if others:
         say(
-            f"{counted(others, 'other training')} on this set stopped. Each goes on when its own command is typed "
+            f"{counted(others, 'other training')} on this set stopped. Each resumes when its own command is typed "
             "again, with the same version of dpfc."
         )
     return None

@@ -135,8 +135,8 @@ class Charge(Fact):
     @property
     def claimed(self) -> Claimed:
         """What is claimed of its releases."""
-        figures = {"epsilon": self.epsilon, "delta": self.delta, "mu": self.mu, "eta": self.eta}
-        return Claimed(claim=self.claim, **figures, adjacency=self.adjacency, unit=self.unit, plan=self.releases)
+        alike = {name: getattr(self, name) for name in Claimed.__struct_fields__ if name != "plan"}
+        return Claimed(**alike, plan=self.releases)
 
     @property
     def sampled(self) -> bool:

@@ -8,27 +8,22 @@ CSV, characters that a terminal obeys or that cannot be seen are escaped (`print
 that a spreadsheet would take for a formula begins with an apostrophe. Parquet keeps names, but for bytes that are no
 UTF-8.
 
-**A file that is resumed.** CSV and JSON lines are written to `NAME.DIGEST.partial`. The digest is one of head, source
-and options, so only the same call finds the file. It has as many rows as it has whole lines, and goes on after them.
-Predictions say something about pictures that may be private: the file is for its owner alone.
+Predictions say something about pictures that may be private: a file is for its owner alone (mode 0600).
 """
 
 import csv
-import hashlib
 import io
 import json
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from dpfc_cli.errors import Note, UserError, parameter, printable, quoted, unknown
-from dpfc_cli.files import claimed, opened, publish, sync, temporary_beside
-from dpfc_cli.folders import PARTIAL
+from dpfc_cli.errors import UserError, parameter, printable, quoted, unknown
+from dpfc_cli.files import opened, publish, sync, temporary_beside
 from dpfc_cli.outputs import check_new, exists, unwritable
-from dpfc_cli.version import __version__
 
 FORMATS = ("csv", "jsonl", "parquet")
 LINES = ("csv", "jsonl")
@@ -58,13 +53,10 @@ class Row:
 
 @dataclass(kw_only=True)
 class Saved:
-    """What was written. errors: how many of the rows have one. resumed: how many rows were there already, of a call
-    that was stopped.
-    """
+    """What was written. errors: how many of the rows have one."""
 
     rows: int = 0
     errors: int = 0
-    resumed: int = 0
     path: Path | None = None
 
     def count(self, rows: Iterable[Row]) -> None:
@@ -73,8 +65,8 @@ class Saved:
             self.errors += row.error is not None
 
 
-Blocks = Callable[[int], Generator[list[Row], None, None]]
-"""Gives the rows from a number on, some at a time."""
+Blocks = Generator[list[Row], None, None]
+"""Gives the rows, some at a time."""
 
 
 def format_of(path: Path | None, given: str | None) -> str:
@@ -124,124 +116,66 @@ def check_place(path: Path, form: str | None) -> str:
     return kind
 
 
-def save(blocks: Blocks, top: int, path: Path, form: str | None, identity: Callable[[], list[object]]) -> Saved:
-    """Write all rows to a file, see `Predictions.save`. top: how many classes a row has. identity: what a file that was
-    begun must have been made of.
-    """
+def save(blocks: Blocks, top: int, path: Path, form: str | None) -> Saved:
+    """Write all rows to a file, see `Predictions.save`. top: how many classes a row has."""
     kind = check_place(path, form)
+    write, temporary, saved = _lines if kind in LINES else _parquet, temporary_beside(path), Saved(path=path)
     try:
-        saved = _lines(blocks, top, path, kind, identity()) if kind in LINES else _parquet(blocks, top, path)
+        try:
+            with (
+                os.fdopen(opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
+                closing(blocks),
+            ):
+                write(file, _counted(blocks, saved), kind, top)
+            sync(temporary)
+            if not publish(temporary, path):
+                raise exists(path)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise unwritable(path, error) from error
-    saved.path = path
     return saved
 
 
-def _lines(blocks: Blocks, top: int, path: Path, form: str, identity: list[object]) -> Saved:
-    said = json.dumps([identity, form, __version__], sort_keys=True)
-    partial = path.with_name(f"{path.name}.{hashlib.sha256(said.encode()).hexdigest()[:12]}{PARTIAL}")
-    first = header(form, top)
-    descriptor = claimed(partial)
-    if descriptor is None:
-        raise UserError(
-            f"{quoted(partial)} is being written by another process.", "Wait until it has ended.", code="busy"
-        )
-    with os.fdopen(descriptor, "r+b") as file:
-        saved = _found(file, first, form, top)
-        try:
-            with closing(blocks(saved.rows)) as more:
-                for rows in more:
-                    file.write("".join(line(row, form, top) for row in rows).encode())
-                    file.flush()
-                    saved.count(rows)
-        except KeyboardInterrupt as stopped:
-            kept = f"{saved.rows:,} rows are kept in '{printable(str(partial))}'. The same command resumes."
-            stopped.add_note(Note(kept))
-            raise
-        os.fsync(file.fileno())
-        _publish(partial, path)
-    return saved
+def _counted(blocks: Blocks, saved: Saved) -> Iterator[list[Row]]:
+    for rows in blocks:
+        saved.count(rows)
+        yield rows
 
 
-def _found(file: IO[bytes], first: str, form: str, top: int) -> Saved:
-    """What an earlier call has written. The file then ends after its last whole line."""
-    saved, whole = Saved(), len(first.encode())
-    if file.read(whole) != first.encode():
-        file.seek(0)
-        file.truncate()
-        file.write(first.encode())
-        return saved
-    for text in file:
-        row = _read(text, form, top)
-        if row is None:
-            break
-        saved.count([row])
-        whole += len(text)
-    file.seek(whole)
-    file.truncate()
-    saved.resumed = saved.rows
-    return saved
+def _lines(file: IO[bytes], blocks: Iterable[list[Row]], form: str, top: int) -> None:
+    file.write(header(form, top).encode())
+    for rows in blocks:
+        file.write("".join(line(row, form, top) for row in rows).encode())
 
 
-def _read(text: bytes, form: str, top: int) -> Row | None:
-    """The row of a line; None if the line is not whole. Only its name and its error are told."""
-    if not text.endswith(b"\n"):
-        return None
-    with suppress(ValueError, LookupError, csv.Error, UnicodeDecodeError):
-        if form == "csv":
-            (cells,) = csv.reader([text.decode()], strict=True)
-            known = dict(zip(columns(top), cells, strict=True))
-        else:
-            known = json.loads(text)
-        return Row(name=str(known["name"]), classes=(), probabilities=(), error=known["error"] or None)
-    return None
-
-
-def _parquet(blocks: Blocks, top: int, path: Path) -> Saved:
-    """Parquet has its table of contents at the end. A file without it is of no use, so nothing goes on."""
+def _parquet(file: IO[bytes], blocks: Iterable[list[Row]], form: str, top: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     kinds = [pa.float64() if name.startswith("probability") else pa.string() for name in columns(top)]
     schema = pa.schema(list(zip(columns(top), kinds, strict=True)))
-    temporary, saved = temporary_beside(path), Saved()
-    try:
-        with (
-            os.fdopen(opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
-            pq.ParquetWriter(file, schema) as writer,
-        ):
-            for rows in _gathered(blocks(0)):
-                values = zip(*(_values(row, top, as_text=_utf8) for row in rows), strict=True)
-                arrays = [pa.array(column, kind) for column, kind in zip(values, kinds, strict=True)]
-                writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-                saved.count(rows)
-        sync(temporary)
-        _publish(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return saved
+    with pq.ParquetWriter(file, schema) as writer:
+        for rows in _gathered(blocks):
+            values = zip(*(_values(row, top, as_text=_utf8) for row in rows), strict=True)
+            arrays = [pa.array(column, kind) for column, kind in zip(values, kinds, strict=True)]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
 
 GROUP = 65_536
 """Rows of a row group."""
 
 
-def _gathered(blocks: Generator[list[Row], None, None]) -> Iterator[list[Row]]:
+def _gathered(blocks: Iterable[list[Row]]) -> Iterator[list[Row]]:
     """Blocks of about `GROUP` rows: each is a row group, and small ones are slow to read."""
     held: list[Row] = []
-    with closing(blocks) as each:
-        for rows in each:
-            held += rows
-            if len(held) >= GROUP:
-                yield held
-                held = []
+    for rows in blocks:
+        held += rows
+        if len(held) >= GROUP:
+            yield held
+            held = []
     if held:
         yield held
-
-
-def _publish(temporary: Path, path: Path) -> None:
-    if not publish(temporary, path):
-        raise exists(path)
 
 
 def _values(row: Row, top: int, as_text: Callable[[str], str] = str) -> list[Any]:

@@ -1,6 +1,5 @@
 """Prediction: a head and a source in, a row for each record out."""
 
-import hashlib
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 from dpfc_cli.errors import conflict, counted, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.backbone import recipe_of
-from dpfc_cli.heads.head import Head, as_probabilities, encoded
+from dpfc_cli.heads.head import Head, as_probabilities
 from dpfc_cli.options import takes
 from dpfc_cli.prediction import calibration, output, sources
 from dpfc_cli.prediction.calibration import Temperature
@@ -63,13 +62,12 @@ class Predictions:
     def __len__(self) -> int:
         return self.n
 
-    def blocks(self, start: int = 0) -> Generator[list[Row], None, None]:
-        """The rows from number `start` on, some at a time. If you do not read it to its end, close it."""
+    def blocks(self) -> Generator[list[Row], None, None]:
+        """The rows, some at a time. If you do not read it to its end, close it."""
         temperature = 1.0 if self.calibration is None else self.calibration.temperature
         tell = self._progress or (lambda stage, done, total: None)
-        # What an earlier call has made is done at once.
-        tell(PREDICTING, start, self.n)
-        with closing(self._source.blocks(start)) as blocks:
+        tell(PREDICTING, 0, self.n)
+        with closing(self._source.blocks()) as blocks:
             for block in blocks:
                 rows = self._rows(block, temperature)
                 tell(PREDICTING, block.start + len(rows), self.n)
@@ -77,8 +75,6 @@ class Predictions:
 
     def save(self, path: str | Path, form: str | None = None) -> Saved:
         """Write all rows to a file. The file gets its name when it is whole.
-
-        A call that was interrupted leaves a file NAME.….partial (csv and jsonl). The same call resumes it.
 
         Args:
             path: the file. It must not exist.
@@ -91,15 +87,7 @@ class Predictions:
             UserError: the file exists or cannot be written, or the source cannot be read.
 
         """
-        return output.save(self.blocks, self.top, Path(path), form, self._identity)
-
-    def _identity(self) -> list[object]:
-        """What a file that was begun must have been made of."""
-        return [
-            hashlib.sha256(encoded(self.head)).hexdigest(),
-            *(self._source.listing(), self.n, self.top),
-            None if self.calibration is None else self.calibration.temperature,
-        ]
+        return output.save(self.blocks(), self.top, Path(path), form)
 
     def _rows(self, block: sources.Block, temperature: float) -> list[Row]:
         broken = dict(block.broken)

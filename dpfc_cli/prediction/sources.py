@@ -1,11 +1,9 @@
 """What is predicted: pictures, or features that are there already.
 
-A source gives blocks of feature vectors in a fixed order, beginning at any record. So a prediction that was stopped can
-go on.
+A source gives blocks of feature vectors in a fixed order.
 """
 
 import codecs
-import hashlib
 import itertools
 import os
 import sys
@@ -18,15 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from dpfc_cli import backbones, points
-from dpfc_cli.arrays import Array, arrays_in
+from dpfc_cli.arrays import FLOATS, Array, arrays_in
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, quoted
+from dpfc_cli.features.hdf5 import ARRAYS
 from dpfc_cli.features.lookup import set_at
-from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.table import FLOATS
-from dpfc_cli.features.tables import ARRAYS
-from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.backbone import Recipe
 from dpfc_cli.heads.head import Head, made_otherwise
 from dpfc_cli.images import catalogue, kinds
@@ -74,12 +69,8 @@ class Source(ABC):
         """What record i is called."""
 
     @abstractmethod
-    def listing(self) -> str:
-        """A digest of the source. Another one means other records."""
-
-    @abstractmethod
-    def blocks(self, start: int) -> Generator[Block, None, None]:
-        """The records from `start` on. If you do not read it to its end, close it."""
+    def blocks(self) -> Generator[Block, None, None]:
+        """All records. If you do not read it to its end, close it."""
 
 
 class Pictures(Source):
@@ -94,13 +85,10 @@ class Pictures(Source):
     def name(self, i: int) -> str:
         return self._found.name(i)
 
-    def listing(self) -> str:
-        return self._found.listing()
-
-    def blocks(self, start: int) -> Generator[Block, None, None]:
+    def blocks(self) -> Generator[Block, None, None]:
         recipe, step = self._recipe, self._backbone.batch
         decoder = Decoder(self._found.pictures, recipe.image_shape, recipe.preparation, alone=True)
-        wanted = ((None, decoder, at, min(at + step, self.n)) for at in range(start, self.n, step))
+        wanted = ((None, decoder, at, min(at + step, self.n)) for at in range(0, self.n, step))
         with closing(batches(wanted)) as decoded:
             pixels = ((batch, batch.pixels) for _, batch in decoded)
             for batch, features in backbones.computed(self._backbone, pixels):
@@ -122,38 +110,26 @@ class Stored(Source):
         place = next(k for k in range(len(self._splits)) if i < self._starts[k + 1])
         return f"{self._splits[place]}/{i - self._starts[place]}"
 
-    def listing(self) -> str:
-        return sha256_of(self._features.folder / MANIFEST)
-
-    def blocks(self, start: int) -> Generator[Block, None, None]:
+    def blocks(self) -> Generator[Block, None, None]:
         for split, first in zip(self._splits, self._starts, strict=False):
-            if start >= first + self._features.splits[split]:
-                continue
             self._features.verify(split)
-            for at, x, _ in self._features.stream(split, max(0, start - first))(_rows(4 * self._features.dim)):
+            for at, x, _ in self._features.stream(split)(_rows(4 * self._features.dim)):
                 yield Block(first + at, x, {})
 
 
 class Matrix(Source):
-    """The rows of an array, called by their numbers. width: of a row, in bytes. opened: gives the array for one pass.
-    listing: gives a digest of it.
-    """
+    """The rows of an array, called by their numbers. width: of a row, in bytes. opened: what gives it, for one pass."""
 
-    def __init__(
-        self, n: int, width: int, opened: Callable[[], AbstractContextManager[Array]], listing: Callable[[], str]
-    ) -> None:
-        self.n, self._width, self._opened, self._listing = n, width, opened, listing
+    def __init__(self, n: int, width: int, opened: Callable[[], AbstractContextManager[Array]]) -> None:
+        self.n, self._width, self._opened = n, width, opened
 
     def name(self, i: int) -> str:
         return str(i)
 
-    def listing(self) -> str:
-        return self._listing()
-
-    def blocks(self, start: int) -> Generator[Block, None, None]:
+    def blocks(self) -> Generator[Block, None, None]:
         step = _rows(self._width)
         with self._opened() as array:
-            for at in range(start, self.n, step):
+            for at in range(0, self.n, step):
                 yield Block(at, array.read(at, min(at + step, self.n)), {})
 
 
@@ -171,12 +147,7 @@ def of_array(x: np.ndarray, head: Head) -> Matrix:
     _check_width(x.shape[1], head, "The array")
 
     array = Array(shape=x.shape, dtype=x.dtype, read=lambda start, stop: x[start:stop])
-    return Matrix(
-        len(x),
-        x.itemsize * head.dim,
-        lambda: nullcontext(array),
-        lambda: hashlib.sha256(np.ascontiguousarray(x).data).hexdigest(),
-    )
+    return Matrix(len(x), x.itemsize * head.dim, lambda: nullcontext(array))
 
 
 def of_set(features: FeatureSet, head: Head) -> Stored:
@@ -195,7 +166,7 @@ def features_at(given: str, head: Head) -> Source | None:
         return None
     with _fitting(path, head) as array:
         n, width = array.shape[0], np.dtype(array.dtype).itemsize * head.dim
-    return Matrix(n, width, lambda: _fitting(path, head), lambda: sha256_of(path))
+    return Matrix(n, width, lambda: _fitting(path, head))
 
 
 @contextmanager

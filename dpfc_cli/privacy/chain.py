@@ -14,10 +14,13 @@ No proof relies on a chain. `Lattice.vector` bounds the output of every chain, w
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+Array = Any
+"""An array of NumPy or of JAX. Functions that take one take the module, too (`xp`), and compute the same with both."""
 NUMBERS = (int, float, np.float64)
 """The types that a number may have. Subclasses are not accepted, because they could carry code."""
 LARGEST = 1e200
@@ -60,7 +63,7 @@ _NAMES: dict[str, type[Step]] = {"clip": Clip, "centre": Centre, "linear": Linea
 _FIELDS: dict[type[Step], str] = {Clip: "norm", Centre: "mean", Linear: "matrix"}
 
 
-def norms(v: Any, xp: Any) -> Any:
+def norms(v: Array, xp: ModuleType) -> Array:
     """Euclidean norms of the rows of v (B × d, float64), with a relative error of at most √d·2⁻¹⁹: B × 1, float64. That
     of a row of zeros is 0.
 
@@ -75,14 +78,14 @@ def norms(v: Any, xp: Any) -> Any:
     return step * xp.sqrt(xp.sum(grid * grid, axis=-1, keepdims=True))
 
 
-def into_ball(v: Any, xp: Any) -> Any:
+def into_ball(v: Array, xp: ModuleType) -> Array:
     """Scale the rows of v that are longer than 1 to norm 1 (to the accuracy of `norms`). The other rows do not
     change.
     """
     return v / xp.maximum(norms(v, xp), 1.0)
 
 
-def run(chain: Chain, x: Any, xp: Any) -> Any:
+def run(chain: Chain, x: Array, xp: ModuleType) -> Array:
     """Apply the chain to every row of x: from B × d, float32 and finite, to B × d, float64."""
     z = x.astype(xp.float64)
     for step in chain:

@@ -3,16 +3,17 @@
 Everything here is computed for each record by itself.
 """
 
-from typing import Any, Literal
+from types import ModuleType
+from typing import Literal
 
-from dpfc_cli.privacy.chain import Chain, norms, run
+from dpfc_cli.privacy.chain import Array, Chain, norms, run
 
 Loss = Literal["sigmoid", "softmax"]
 NO_LABEL = -1
 """Stands for "no label". A record with no other label is the null record, which adds nothing to any sum."""
 
 
-def prepare(x: Any, labels: Any, m: int, xp: Any) -> tuple[Any, Any, Any]:
+def prepare(x: Array, labels: Array, m: int, xp: ModuleType) -> tuple[Array, Array, Array]:
     """Turn raw records (features, B × d, and labels, B × k, `NO_LABEL` for "none") into what the queries take.
 
     A record is null in each of three cases: it has no label; it has a label outside −1..m−1; one of its features is NaN
@@ -29,12 +30,12 @@ def prepare(x: Any, labels: Any, m: int, xp: Any) -> tuple[Any, Any, Any]:
     return xp.where(valid, x, xp.float32(0)), label_rows(xp.where(valid, labels, NO_LABEL), m, xp), valid
 
 
-def label_rows(labels: Any, m: int, xp: Any) -> Any:
+def label_rows(labels: Array, m: int, xp: ModuleType) -> Array:
     """Labels (B × k) as rows of m zeros and ones; float64. `NO_LABEL` sets nothing."""
     return xp.any(labels[:, :, None] == xp.arange(m), axis=1).astype(xp.float64)
 
 
-def inputs(chain: Chain, constant: float, x: Any, xp: Any, radius: float | None = None) -> Any:
+def inputs(chain: Chain, constant: float, x: Array, xp: ModuleType, radius: float | None = None) -> Array:
     """The input of the linear head for each record, B × d, float32 and finite: chain(x), followed by a constant feature
     for the bias (0 for none). B × d or B × (d + 1), float64. radius: the length that every row is scaled to; None
     leaves the rows as they are.
@@ -48,7 +49,7 @@ def inputs(chain: Chain, constant: float, x: Any, xp: Any, radius: float | None 
     return z
 
 
-def probabilities(logits: Any, loss: Loss, xp: Any) -> Any:
+def probabilities(logits: Array, loss: Loss, xp: ModuleType) -> Array:
     """Class probabilities of logits, B × m, float32. They are finite and in [0, 1] for all logits, NaN and infinities
     included. loss: "sigmoid": each class by itself. "softmax": the probabilities of a record sum to 1.
     """

@@ -13,9 +13,9 @@ of 1.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
 
-from dpfc_cli.privacy.chain import NORM_BITS, into_ball
+from dpfc_cli.privacy.chain import NORM_BITS, Array, into_ball
 
 MOST_BITS = 18
 LEAST_BITS = 10
@@ -58,7 +58,7 @@ class Lattice:
         slack = math.sqrt(d) / (1 << NORM_BITS)
         return math.sqrt(squared) * (1 - slack) - math.sqrt(d)
 
-    def vector(self, v: Any, squared: int, xp: Any) -> Any:
+    def vector(self, v: Array, squared: int, xp: ModuleType) -> Array:
         """Integer vectors q ≈ radius·v/max(1, ‖v‖) for the rows of v: from B × d, float64, to B × d, float64 with
         integer values.
 
@@ -88,7 +88,7 @@ class Reals:
     def radius(self, squared: int, d: int) -> float:
         return 1.0
 
-    def vector(self, v: Any, squared: int, xp: Any) -> Any:
+    def vector(self, v: Array, squared: int, xp: ModuleType) -> Array:
         return v
 
 

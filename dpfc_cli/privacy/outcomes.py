@@ -6,11 +6,12 @@
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import ClassVar
 
 import numpy as np
 
-from dpfc_cli.privacy.chain import Chain, run
+from dpfc_cli.privacy.chain import Array, Chain, run
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
 
@@ -60,7 +61,7 @@ class Outcomes:
     def scale(self, facts: Facts, grid: Lattice | Reals) -> float:
         return math.sqrt(self._most(facts)) / (grid.radius(grid.unit, self.shape(facts)[1]) * grid.one)
 
-    def factors(self, x: Any, y: Any, facts: Facts, grid: Lattice | Reals, xp: Any) -> tuple[Any, Any]:
+    def factors(self, x: Array, y: Array, facts: Facts, grid: Lattice | Reals, xp: ModuleType) -> tuple[Array, Array]:
         # Finite, so that all scores are above that of a class which is no label.
         scores = xp.nan_to_num(run(self.chain, x, xp) @ self.weight + self.bias, nan=np.finfo(np.float64).min)
         classes, labels = xp.arange(facts.m), y > 0

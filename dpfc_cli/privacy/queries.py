@@ -25,11 +25,12 @@ This is post-processing, so it costs no privacy.
 
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Protocol
+from types import ModuleType
+from typing import ClassVar, Protocol
 
 import numpy as np
 
-from dpfc_cli.privacy.chain import Chain, run
+from dpfc_cli.privacy.chain import Array, Chain, run
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.inputs import Loss, inputs, prepare, probabilities
 from dpfc_cli.privacy.lattice import Lattice, Reals
@@ -65,7 +66,7 @@ class Query(Protocol):
         ...
 
     def scale(self, facts: Facts, grid: Grid) -> float: ...
-    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]: ...
+    def factors(self, x: Array, y: Array, facts: Facts, grid: Grid, xp: ModuleType) -> tuple[Array, Array]: ...
 
 
 def sensitivity(query: "Query | type[Query]", facts: Facts) -> float:
@@ -114,7 +115,7 @@ class Gram:
     def scale(self, facts: Facts, grid: Grid) -> float:
         return (_bound(self.constant) / grid.radius(grid.unit, _side(facts, self.constant))) ** 2
 
-    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+    def factors(self, x: Array, y: Array, facts: Facts, grid: Grid, xp: ModuleType) -> tuple[Array, Array]:
         q = grid.vector(inputs(self.chain, self.constant, x, xp) / _bound(self.constant), grid.unit, xp)
         return q, q
 
@@ -143,7 +144,7 @@ class Mean:
     def scale(self, facts: Facts, grid: Grid) -> float:
         return 1 / (grid.radius(grid.unit, facts.d) * grid.one)
 
-    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+    def factors(self, x: Array, y: Array, facts: Facts, grid: Grid, xp: ModuleType) -> tuple[Array, Array]:
         q = grid.vector(run(self.chain, x, xp), grid.unit, xp)
         return xp.full_like(q[:, :1], grid.one), q
 
@@ -173,7 +174,7 @@ class ClassSums:
     def scale(self, facts: Facts, grid: Grid) -> float:
         return 1 / (grid.radius(grid.unit // facts.k, facts.d) * grid.one)
 
-    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+    def factors(self, x: Array, y: Array, facts: Facts, grid: Grid, xp: ModuleType) -> tuple[Array, Array]:
         return y * grid.one, grid.vector(run(self.chain, x, xp), grid.unit // facts.k, xp)
 
 
@@ -210,7 +211,7 @@ class ClassGrams:
     def scale(self, facts: Facts, grid: Grid) -> float:
         return 1 / grid.radius(self._squared(facts, grid), facts.d) ** 2
 
-    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+    def factors(self, x: Array, y: Array, facts: Facts, grid: Grid, xp: ModuleType) -> tuple[Array, Array]:
         return y, grid.vector(run(self.chain, x, xp), self._squared(facts, grid), xp)
 
     def _squared(self, facts: Facts, grid: Grid) -> int:
@@ -256,7 +257,7 @@ class Gradient:
     def scale(self, facts: Facts, grid: Grid) -> float:
         return self.clip / (grid.radius(grid.unit, _side(facts, self.constant)) * grid.radius(grid.unit, facts.m))
 
-    def direction(self, x: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+    def direction(self, x: Array, facts: Facts, grid: Grid, xp: ModuleType) -> tuple[Array, Array]:
         """What does not depend on θ, for records B × d, float32 and finite: the direction q of z in integers, B × side,
         and the length of z, B × 1; float64.
         """
@@ -264,7 +265,7 @@ class Gradient:
         length = xp.sqrt(xp.sum(z * z, axis=-1, keepdims=True))
         return grid.vector(z / xp.where(length > 0, length, 1.0), grid.unit, xp), length
 
-    def residual(self, q: Any, length: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> Any:
+    def residual(self, q: Array, length: Array, y: Array, facts: Facts, grid: Grid, xp: ModuleType) -> Array:
         """What depends on θ: the residual s in integers, B × m, float64. q: B × side, the direction, in any type that
         holds its integers. length: B × 1, float64. y: B × m, the label rows.
         """
@@ -274,7 +275,7 @@ class Gradient:
         target = y / xp.maximum(xp.sum(y, axis=-1, keepdims=True), 1.0) if self.loss == "softmax" else y
         return grid.vector((p.astype(xp.float64) - target) * (length / self.clip), grid.unit, xp)
 
-    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+    def factors(self, x: Array, y: Array, facts: Facts, grid: Grid, xp: ModuleType) -> tuple[Array, Array]:
         q, length = self.direction(x, facts, grid, xp)
         return q, self.residual(q, length, y, facts, grid, xp)
 
@@ -320,7 +321,7 @@ class Hessians:
         quarter = math.sqrt(self.stop - self.start) / 4 / grid.radius(weights, self.stop - self.start)
         return quarter * (_bound(self.constant) / grid.radius(features, side)) ** 2
 
-    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+    def factors(self, x: Array, y: Array, facts: Facts, grid: Grid, xp: ModuleType) -> tuple[Array, Array]:
         (weights, features), columns = grid.weighted, slice(self.start, self.stop)
         z = inputs(self.chain, self.constant, x, xp)
         p = probabilities(z.astype(xp.float32) @ self.theta[:, columns].astype(xp.float32), "sigmoid", xp)

@@ -18,6 +18,7 @@ Where no release is sampled, all places are the same in neighbouring data sets, 
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -54,7 +55,7 @@ class _RowMap:
     facts: Facts
     grid: Grid
 
-    def __call__(self, block: tuple[Any, ...], arrays: dict[str, Any], xp: Any) -> tuple[Any, ...]:
+    def __call__(self, block: tuple[Any, ...], arrays: dict[str, Any], xp: ModuleType) -> tuple[Any, ...]:
         x, y, valid = prepare(block[0], block[1], self.facts.m, xp)
         left, right = _with(self.query, arrays).factors(x, y, self.facts, self.grid, xp)
         # The null record adds zero, whatever its factors are. `where` and not a product, because 0·NaN is NaN.
@@ -64,7 +65,7 @@ class _RowMap:
 class _DirectionMap(_RowMap):
     """The directions of a gradient: (q, length, labels). A null record has no label and the direction zero."""
 
-    def __call__(self, block: tuple[Any, ...], arrays: dict[str, Any], xp: Any) -> tuple[Any, ...]:
+    def __call__(self, block: tuple[Any, ...], arrays: dict[str, Any], xp: ModuleType) -> tuple[Any, ...]:
         x, _, valid = prepare(block[0], block[1], self.facts.m, xp)
         query: Any = _with(self.query, arrays)
         q, length = query.direction(x, self.facts, self.grid, xp)
@@ -75,7 +76,7 @@ class _DirectionMap(_RowMap):
 class _ResidualMap(_RowMap):
     """The residuals of a gradient, of what `_DirectionMap` makes."""
 
-    def __call__(self, block: tuple[Any, ...], arrays: dict[str, Any], xp: Any) -> tuple[Any, ...]:
+    def __call__(self, block: tuple[Any, ...], arrays: dict[str, Any], xp: ModuleType) -> tuple[Any, ...]:
         q, length, labels = block
         query: Any = _with(self.query, arrays)
         s = query.residual(q, length, label_rows(labels, self.facts.m, xp), self.facts, self.grid, xp)

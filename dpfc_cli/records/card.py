@@ -35,16 +35,8 @@ _NAME = re.compile("[a-z][a-z_]{0,39}")
 
 
 class Counts(Record, omit_defaults=True):
-    """Public facts of the records, see `privacy.facts.Facts`.
-
-    Attributes:
-        n: number of units: of records, or of persons.
-        m: number of classes.
-        d: number of dimensions.
-        k: the most labels of a record.
-        origin: who states the classes and k.
-        records: number of records, if the unit is a person.
-
+    """Public facts of the records (`privacy.facts.Facts`), and who states the classes and k. records: their number, if
+    the unit is a person.
     """
 
     n: Count
@@ -74,19 +66,7 @@ class Grouped(Record, omit_defaults=True):
 
 
 class Features(Record, omit_defaults=True):
-    """The features of a training.
-
-    Attributes:
-        name: of the set.
-        fingerprint: of the recipe, see `features.manifest`.
-        backbone: as it describes itself.
-        preparation: of the pictures.
-        dtype: of the features on disk.
-        hold_out: the fraction of the records that became the test split.
-        grouped_by: how persons were found, if they are the unit.
-        split: that was trained on.
-
-    """
+    """The features of a training, as their manifest says. grouped_by: how persons were found, if they are the unit."""
 
     name: str
     fingerprint: str

@@ -25,6 +25,7 @@ from dpfc_cli.structs import Count, Fraction, Record, Whole
 
 _LEAST, _LARGEST = 1e-100, 1e100
 """No training has a σ or a μ beyond them. The sums of their squares are numbers of float64."""
+_FIGURES = ("epsilon", "delta", "mu", "eta")
 _SAMPLED = 32
 """Each kind of sampled releases takes time to compose: a hostile card must not take hours. A method has one kind."""
 
@@ -105,17 +106,12 @@ class Claimed(Record, omit_defaults=True):
     @property
     def guarantee(self) -> accounting.Guarantee:
         """What is guaranteed. The claim is "private"."""
-        assert self.epsilon is not None
-        assert self.delta is not None
-        assert self.mu is not None
-        assert self.eta is not None
-        return accounting.Guarantee(epsilon=self.epsilon, delta=self.delta, mu=self.mu, eta=self.eta)
+        return accounting.Guarantee(**{name: getattr(self, name) for name in _FIGURES})
 
     @property
     def misfit(self) -> str | None:
         """The first value that its claim cannot have. None if all fit."""
-        figures = ("epsilon", "delta", "mu", "eta")
-        wrong = [name for name in figures if (getattr(self, name) is None) is self.private]
+        wrong = [name for name in _FIGURES if (getattr(self, name) is None) is self.private]
         least, most = (0.0, 0.0) if self.claim == "non-private" else (_LEAST, _LARGEST)
         wrong += [f"plan[{i}].sigma" for i, each in enumerate(self.plan) if not least <= each.sigma <= most]
         return next(iter(wrong), None)

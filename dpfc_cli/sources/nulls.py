@@ -37,6 +37,8 @@ class Broken:
         null: how a user asks for null records.
 
     Attributes:
+        sizes: how many records each split has.
+        tolerant: whether any may become a null record.
         counts: how many are known of each split.
         said: how many records of the set became null records, once the set is approved; None if there are none.
 
@@ -52,7 +54,8 @@ class Broken:
         share: float | None,
         null: str = f"{parameter('on_error')} null",
     ) -> None:
-        self._noun, self._sizes, self._title, self._share = noun, sizes, title, share
+        self._noun, self.sizes, self._title, self._share = noun, sizes, title, share
+        self.tolerant = share is not None
         self._null = null
         # 0.29 · 100 is 28.999999999999996.
         self._allowed = {split: min(int((share or 0) * n + 1e-9), n - 1) for split, n in sizes.items()}
@@ -92,7 +95,7 @@ class Broken:
         if self.too_many:
             raise self.refusal()
         parts = [
-            f"{count:,} of {counted(self._sizes[split], f'{split} {self._noun}')}"
+            f"{count:,} of {counted(self.sizes[split], f'{split} {self._noun}')}"
             for split, count in self.counts.items()
             if count
         ]
@@ -109,7 +112,7 @@ class Broken:
         if self._share is None:
             remedy += f" Or keep them as records without content: {self._null}."
         elif over := self.too_many:
-            n = self._sizes[over]
+            n = self.sizes[over]
             what += f". At most {self._allowed[over]:,} of the {n:,} {over} {self._noun}s may become null records "
             what += f"({parameter('most_null')})"
             remedy += f" If features are merely too large for the precision: {parameter('dtype')} float32."

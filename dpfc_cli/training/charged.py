@@ -47,7 +47,7 @@ class Charged(Records):
     charge: the ledger's fact.
     by: who runs it now.
     ledger: all facts, this one included, and at the end what became of it.
-    after: the last outcome of the charge that this process knows of: its id, if it goes on with one that was stopped.
+    after: the last outcome of the charge that this process knows of: its id, if it resumes one that was stopped.
     answers: where they are kept until there is a head; None if none are to be kept.
     path: the head's file; None: there is none.
     sha256: of the head's file, or of the figures of an evaluation; None: there are none yet.
@@ -141,7 +141,7 @@ class Charged(Records):
         elif evaluation:
             said = " No figure was released."
         elif self.answers is not None and self.features.is_same():
-            said = " No head was written. The same command goes on where it stopped, and charges nothing more."
+            said = " No head was written. The same command resumes where it stopped, and charges nothing more."
         else:
             asks = ": it asks first" if self.charge.private else ""
             said = f" No head was written. The same command would make a new training, which is charged, too{asks}."
@@ -166,15 +166,15 @@ def charged(
     privacy is spent, whatever happens.
 
     Whether it may be charged is looked at again, while nobody else can charge anything. It is dated then: a cap may
-    have been set meanwhile. A training that was stopped goes on under its own charge. If something stops the block, or
+    have been set meanwhile. A training that was stopped resumes under its own charge. If something stops the block, or
     what comes before it, one note of the exception says what is charged. At the end the ledger says what became of it:
     the block says which head, or which figures, there are (`path`, `sha256`).
 
     planned: what is charged. charge: what it costs, as the ledger will have it. book: the ledger as it was checked. by:
     who runs it. again: whether the same may have been charged before. keep: whether its answers are kept, so that it
-    can go on. unfinished: the training that goes on. UserError: somebody said no, it may not be charged, or the ledger
-    cannot be written. Then nothing is charged, unless the message says that it may be. RuntimeError: the charge is that
-    of another plan.
+    can be resumed. unfinished: the training that is resumed. UserError: somebody said no, it may not be charged, or the
+    ledger cannot be written. Then nothing is charged, unless the message says that it may be. RuntimeError: the charge
+    is that of another plan.
     """
     if charge.n != planned.facts.n or charge.claimed != planned.stated:
         raise RuntimeError("the charge is for something else than what is planned")
@@ -250,7 +250,7 @@ def _resumed(planned: Planned, features: FeatureSet, charge: Charge, path: Path,
         return made
 
     try:
-        ledger = append(path, goes_on, "That the training goes on")
+        ledger = append(path, goes_on, "That the training resumes")
         known: dict[str, Any] = {"planned": planned, "features": features, "charge": charge, "by": by}
         return Charged(**known, ledger=ledger, after=made[0].id, answers=answers)
     except BaseException:

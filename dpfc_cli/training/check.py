@@ -51,7 +51,7 @@ class Checked:
     grid: on which its sums are made.
     keeps: whether its answers are kept, so that it can go on.
     beside: bytes that its answers will take beside what is there.
-    unfinished: a training of the same command that was charged and stopped. This one goes on with it, and charges
+    unfinished: a training of the same command that was charged and stopped. This one resumes it, and charges
         nothing.
     """
 
@@ -145,7 +145,7 @@ def _lattice(mechanism: Mechanism) -> Grid:
 def _place(
     request: Request, calibrated: Calibrated, book: Ledger, observer: Observer, look: bool
 ) -> tuple[Path, Charge, Unfinished | None]:
-    """Where the head will be, what is charged for it, and the training that goes on, if one does."""
+    """Where the head will be, what is charged for it, and the training that is resumed, if one is."""
     out = None if request.out is None else with_ending(Path(request.out), calibrated.claim)
     folder = request.folder if out is None else out.parent
     wanted = charge_of_training(calibrated, request.features, "head", request.whose, request.purpose)

@@ -52,7 +52,7 @@ def plan(request: Request, observer: Observer) -> Checked:
     if checked.unfinished is not None:
         before, releases = checked.unfinished, len(calibrated.plan.releases)
         observer.say(
-            f"This training was charged on {before.charge.at} and stopped. It goes on, and nothing more is "
+            f"This training was charged on {before.charge.at} and stopped. It resumes, and nothing more is "
             f"charged: {before.answered} of its {releases} releases have their answers."
         )
         if (before.charge.by, before.charge.purpose) != (request.whose, request.purpose):

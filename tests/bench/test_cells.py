@@ -9,7 +9,6 @@ import pytest
 
 from bench import cells, sets
 from bench.cells import Cell
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.linear import start, symmetric_psd
 from dpfc_cli.privacy import curator as curator_module
@@ -20,7 +19,7 @@ from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Query
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.request import Privacy
-from tests.support import CHAIN
+from tests.support import CHAIN, feature_set
 
 
 def test_a_cell_trains_with_the_products_own_curator(data: str) -> None:
@@ -131,7 +130,7 @@ def test_results_of_another_set_of_the_same_name_are_not_taken(
 
 def test_a_feature_set_of_dpfc_is_read_like_arrays(data: str, tmp_path: Path) -> None:
     stored = tmp_path / "stored" / Path(data).name
-    import_features(Path(data), stored, classes=3)
+    feature_set(Path(data), stored, classes=3)
     assert (sets.load(data).x == sets.load(str(stored)).x).all()
     done = cells.run([Cell(data, "dp-ls", None)], tmp_path / "results.jsonl", 1)
     assert cells.run([Cell(str(stored), "dp-ls", None)], tmp_path / "results.jsonl", 1, _never) == done

@@ -7,14 +7,13 @@ import numpy as np
 
 from bench import cells
 from bench.cells import Cell
-from dpfc_cli.extraction.importing import import_features
-from tests.support import blobs
+from tests.support import blobs, feature_set
 
 
 def made(folder: Path, name: str, seed: int) -> str:
     x, y = blobs(400, 6, 3, seed)
     np.savez(folder / f"{name}.npz", train_x=x[:300], train_y=y[:300], test_x=x[300:], test_y=y[300:])
-    import_features(folder / f"{name}.npz", folder / name, classes=("a", "b", "c"))
+    feature_set(folder / f"{name}.npz", folder / name, classes=("a", "b", "c"))
     return str(folder / name)
 
 

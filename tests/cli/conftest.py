@@ -13,14 +13,13 @@ from typer.testing import CliRunner, Result
 from dpfc_cli import points
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import COMMANDS, app, register
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import read
 from tests.cli.worlds import written_worlds
 from tests.images.pictures import drawn
-from tests.support import blobs
+from tests.support import blobs, feature_set
 
 register()
 
@@ -56,7 +55,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split, rows in (("train", slice(600)), ("test", slice(600, 750))):
         np.save(folder / "arrays" / f"{split}_x.npy", x[rows])
         np.save(folder / "arrays" / f"{split}_y.npy", y[rows])
-    import_features(folder / "arrays", folder / "features" / "blobs", classes=3)
+    feature_set(folder / "arrays", folder / "features" / "blobs", classes=3)
     return folder
 
 

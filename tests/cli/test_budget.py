@@ -27,7 +27,7 @@ from dpfc_cli.privacy import curator, sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.training.observer import TrainingWarning
 from tests.cli.conftest import Dpfc, charges, error_of, one_line
-from tests.support import blobs
+from tests.support import blobs, feature_set
 
 BOOK = Path("features", LEDGER)
 LS = ("train", "--again", "--method", "dp-ls", "--epsilon")
@@ -41,12 +41,12 @@ def told(dpfc: Dpfc, *more: str) -> list[dict[str, Any]]:
     return list(said["populations"])
 
 
-def made(dpfc: Dpfc, out: str, *more: str, seed: int = 9, persons: bool = False) -> None:
+def made(dpfc: Dpfc, out: str, population: str | None = None, seed: int = 9, persons: bool = False) -> None:
     """A set of 60 other records, two of each person."""
     x, y = blobs(60, 8, 3, seed=seed)
     who = {"train_groups": np.arange(60) // 2} if persons else {}
     np.savez("raw.npz", train_x=x, train_y=y, **who)  # type: ignore[arg-type]
-    dpfc("import", "raw.npz", "--out", out, "--classes", "3", *more, ends=0)
+    feature_set("raw.npz", out, classes=3, population=population)
 
 
 def test_figures_of_a_conversion_are_never_too_small_and_json_has_every_method(dpfc: Dpfc) -> None:
@@ -176,7 +176,7 @@ def test_a_set_and_a_ledger_that_do_not_belong_together_are_told(dpfc: Dpfc, fea
 
 
 def test_what_makes_no_sense_is_refused_and_changes_nothing(dpfc: Dpfc, features: Path) -> None:
-    made(dpfc, "elsewhere/far", "--population", "ward7")
+    made(dpfc, "elsewhere/far", "ward7")
     made(dpfc, "public")
     assert dpfc(*LS, "2", "--features", "public").exit_code == 0
     before = BOOK.read_bytes()
@@ -350,11 +350,11 @@ def test_nothing_is_summed_before_the_charge(dpfc: Dpfc, features: Path, monkeyp
 def test_on_a_terminal_of_80_columns_everything_fits_and_names_are_whole(
     dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert dpfc("import", "arrays", "--out", "cifar10-vit-b16", "--classes", "3", "--population", "p").exit_code == 0
+    feature_set("arrays", "cifar10-vit-b16", classes=3, population="p")
     line = ("--features", "cifar10-vit-b16", "--delta", "1e-5")
     assert dpfc("cap", "90", *line, "--note", "a long reason with many words " * 5).exit_code == 0
     long = "a-hospital-persons-scattering-mean-holdout0.1"
-    made(dpfc, long, "--population", "a ward of a hospital", persons=True)
+    made(dpfc, long, "a ward of a hospital", persons=True)
     monkeypatch.setattr(display, "out", Console(force_terminal=True, color_system=None, width=80))
     for count in (1, 2):
         assert dpfc(*LS, "0.1", *line, "--by", "N. Officer").exit_code == 0
@@ -368,7 +368,7 @@ def test_on_a_terminal_of_80_columns_everything_fits_and_names_are_whole(
 
 
 def test_it_is_said_before_a_charge_and_after_it_that_there_is_no_total_for_a_person_any_more(dpfc: Dpfc) -> None:
-    made(dpfc, "persons", "--population", "ward", persons=True)
+    made(dpfc, "persons", "ward", persons=True)
     # Nothing is said of the others, so they count in the ward.
     made(dpfc, "records", seed=4)
     makes_none = "will be for one record only"
@@ -394,7 +394,7 @@ def test_it_is_said_before_a_charge_and_after_it_that_there_is_no_total_for_a_pe
 
 
 def test_an_evaluation_of_records_says_what_it_takes_from_the_persons(dpfc: Dpfc) -> None:
-    made(dpfc, "persons", "--population", "ward", persons=True)
+    made(dpfc, "persons", "ward", persons=True)
     made(dpfc, "records", seed=4)
     assert dpfc(*LS, "1", "--features", "persons").exit_code == 0
     # In Python, too. Whoever makes errors of warnings is charged nothing.

@@ -18,7 +18,7 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.metrics import wilson
 from dpfc_cli.rounding import cost
 from tests.cli.conftest import Dpfc, charges, each_is_refused, heads, one_line
-from tests.support import blobs
+from tests.support import blobs, feature_set
 
 PLAIN = ("--non-private", "--method", "dp-ls")
 
@@ -53,7 +53,7 @@ def test_shown_are_whole_percents_of_150_records_and_no_top_5_of_three_classes(d
 def test_of_a_named_set_the_newest_head_is_one_that_takes_it(dpfc: Dpfc, trained: Path) -> None:
     x, y = blobs(300, 5, 3, seed=1, apart=8.0)
     np.savez("narrow.npz", train_x=x, train_y=y, test_x=x, test_y=y)
-    assert dpfc("import", "narrow.npz", "--out", "narrow", "--classes", "3").exit_code == 0
+    feature_set("narrow.npz", "narrow", classes=3)
     for line in (("evaluate", "--features", "narrow"), ("predict", "narrow")):
         dpfc(*line, ends=2)
     assert dpfc("train", "--epsilon", "8", "--features", "narrow").exit_code == 0
@@ -71,7 +71,7 @@ def test_the_classes_that_hurt_most_come_first_and_what_is_taken_for_what_follow
     x[third[:10]], x[second[:4]] = x[first[:10]], x[first[10:14]]
     train_x, train_y = blobs(900, 8, 3, seed=1, apart=9.0)
     np.savez("set.npz", train_x=train_x, train_y=train_y, test_x=x, test_y=y)
-    assert dpfc("import", "set.npz", "--out", "set", "--classes", "flu,cold,rare").exit_code == 0
+    feature_set("set.npz", "set", classes=("flu", "cold", "rare"))
     assert dpfc("train", *PLAIN, "--out", "heads/h.nonprivate.safetensors").exit_code == 0
     shown = dpfc("evaluate", "h.nonprivate", "--full").stdout
     _, ranked, confused, reliable = re.split("^# .*$", shown, flags=re.M)[1:]
@@ -100,8 +100,7 @@ def test_of_many_classes_the_largest_confusions_are_named_and_missing_classes_to
     test_x = x.copy()
     test_x[lost] = x[np.flatnonzero(y == 3)[:6]]
     np.savez("set.npz", train_x=x, train_y=y, test_x=test_x[test], test_y=y[test])
-    classes = ",".join(f"a-name-{j:02d}" for j in range(20))
-    assert dpfc("import", "set.npz", "--out", "set", "--classes", classes).exit_code == 0
+    feature_set("set.npz", "set", classes=[f"a-name-{j:02d}" for j in range(20)])
     assert dpfc("train", *PLAIN, "--out", "heads/h.nonprivate.safetensors").exit_code == 0
     short, shown = (dpfc("evaluate", "h.nonprivate", *more).stdout for more in ((), ("--full",)))
     assert len(re.findall("^a-name", short, re.M)) == 5
@@ -140,8 +139,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         np.savez("blobs.npz", train_x=x[:600], train_y=y[:600], test_x=x[600:], test_y=y[600:])
+        feature_set("blobs.npz", "blobs", classes=3)
         for words in (
-            ["import", "blobs.npz", "--out", "blobs", "--classes", "3"],
             ["train", "--epsilon", "8"],
             ["train", "--epsilon", "0.05", "--out", "heads/small.safetensors"],
             ["train", *PLAIN, "--out", "heads/plain.nonprivate.safetensors"],

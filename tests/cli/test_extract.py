@@ -19,7 +19,7 @@ from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Set
 from dpfc_cli.ledger.file import read
 from tests.cli.conftest import SCATTER, Dpfc, each_is_refused, error_of, labels_of, one_line, refusal
-from tests.support import shards_of
+from tests.support import feature_set, shards_of
 
 STATED = ("--classes", "c0,c1,c2")
 SMALL = (*SCATTER, *STATED)
@@ -141,7 +141,7 @@ def test_whoever_makes_or_uses_a_set_beside_another_ledger_is_told_before_the_ch
     train = ("train", "--epsilon", "8", "--dry-run", "--features")
     begun = [line for line in dpfc(*digits, "--out", "other/digits", ends=0).stderr.splitlines() if LEDGER in line]
     assert [line.startswith("Warning") for line in begun] == [False]
-    assert not told("import", str(arrays), "--classes", "3", "--out", "blobs")
+    feature_set(arrays, "blobs", classes=3)
     assert told(*digits, "--out", "other/again")
     assert told("import", str(arrays), "--classes", "3", "--out", "other/blobs")
     assert told(*train, "other/blobs")

@@ -28,7 +28,7 @@ from dpfc_cli.ledger.facts import Charge, Set
 from dpfc_cli.ledger.file import append, read
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from tests.cli import conftest
-from tests.support import blobs, replace
+from tests.support import blobs, feature_set, replace
 
 COMMANDING = (
     "[/b]]\x1b[2J\x1b]0;title\x07\x1b]8;;http://x\x1b\\y\x1b]52;c;eA==\x07\x9b31m\x90\r\b\x7f\x0b\x0c\n\x85Error: none"
@@ -84,7 +84,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _made(text: str, file: str) -> None:
     x, y = blobs(60, 8, 3, seed=1, apart=8.0)
     np.savez("good.npz", train_x=x, train_y=y, test_x=x[:30], test_y=y[:30])
-    assert ran("import", "good.npz", "--out", "good", "--classes", "3").exit_code == 0
+    feature_set("good.npz", "good", classes=3)
     manifest = Path("features/good/manifest.json")
     stored = json.loads(manifest.read_text())
     stored["classes"] = [text + str(i) for i in range(3)]

@@ -80,7 +80,7 @@ def test_the_file_says_the_format_and_top_the_number_of_classes(dpfc: Dpfc, plac
     assert "found/rows.jsonl" in ended.stderr
     rows = [json.loads(text) for text in Path("found/rows.jsonl").read_text().splitlines()]
     told = json.loads(dpfc("predict", "digits", "photos", "--out", "found/rows.csv", "--json").stdout)
-    assert (told["path"], told["rows"], told["errors"], told["resumed"]) == ("found/rows.csv", 30, 0, 0)
+    assert (told["path"], told["rows"], told["errors"]) == ("found/rows.csv", 30, 0)
     assert list(rows[0]) == [
         *("name", "class", "probability", "class_2", "probability_2", "class_3", "probability_3", "error")
     ]

@@ -21,7 +21,7 @@ from dpfc_cli.methods import optimum
 from dpfc_cli.records.claims import Seeded
 from dpfc_cli.structs import fields_of
 from tests.cli.conftest import Dpfc, charges, error_of, heads, one_line
-from tests.support import replace, shards_of
+from tests.support import feature_set, replace, shards_of
 
 LINE = ("train", "--epsilon", "1", "--method", "dp-ls")
 
@@ -104,7 +104,7 @@ def on_a_terminal(key: str, *words: str) -> tuple[int, str]:
 
 @pytest.fixture
 def second_set(dpfc: Dpfc, features: Path, arrays: Path) -> None:
-    assert dpfc("import", str(arrays), "--out", "newer", "--classes", "3", "--dtype", "float16").exit_code == 0
+    feature_set(arrays, "newer", classes=3, dtype="float16")
 
 
 QUESTION = (
@@ -218,7 +218,7 @@ def test_list_names_what_it_cannot_read_and_shows_the_rest(dpfc: Dpfc, features:
 def test_a_head_is_scored_on_the_set_that_it_was_trained_on(dpfc: Dpfc, features: Path, arrays: Path) -> None:
     """Not on a newer one of the same shape."""
     np.save(arrays / "test_y.npy", (np.load(arrays / "test_y.npy") + 1) % 3)
-    assert dpfc("import", str(arrays), "--out", "newer", "--classes", "3").exit_code == 0
+    feature_set(arrays, "newer", classes=3)
     trained = dpfc("train", "--method", "dp-ls", "--epsilon", "8", "--features", "blobs")
     assert trained.stderr.endswith("Next: dpfc evaluate --features blobs\n")
     found = dpfc("evaluate", "--json")
@@ -259,7 +259,7 @@ def test_on_a_full_disk_nothing_is_charged_and_what_was_charged_before_it_filled
     for module in (files, head):
         monkeypatch.setattr(module, "write_synced", filling)
     Path("heads").mkdir()
-    for trials, charged in ((0, 0), (1, 0), (2, 1)):
+    for trials, charged in ((0, 0), (1, 1)):
         left[0] = trials
         refused = dpfc("train", "--epsilon", "1")
         assert (refused.exit_code, len(charges())) == (7, charged)
@@ -315,7 +315,7 @@ def test_a_seed_repeats_the_head_claims_nothing_and_is_named_with_what_its_noise
 
 def test_a_seeded_head_is_bit_equal_from_any_sharding(dpfc: Dpfc, features: Path, arrays: Path) -> None:
     with shards_of(40):
-        dpfc("import", str(arrays), "--out", "many", "--classes", "3", ends=0)
+        feature_set(arrays, "many", classes=3)
     weights = []
     for name in ("blobs", "many"):
         out = f"heads/{name}.research.safetensors"

@@ -24,7 +24,6 @@ from PIL import Image
 
 from dpfc_cli import files, points, progress
 from dpfc_cli.extraction import extract
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import writer as writers
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
 from dpfc_cli.features.writer import FeatureWriter
@@ -37,7 +36,7 @@ from dpfc_cli.ledger.populations import register
 from dpfc_cli.privacy import passes, sums
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.training import charged
-from tests.support import blobs, shards_of, typed
+from tests.support import blobs, feature_set, nulls, shards_of, typed
 
 N, TEST, D, M, K = 150, 30, 4, 3, 3
 CLASSES = ("flu", "cold", "rare")
@@ -102,7 +101,7 @@ def write_set(folder: Path, x: np.ndarray, y: np.ndarray, sizes: list[int] | Non
         grouped_by=None if groups is None else {"by": "column", "column": "person"},
     )
     with shards_of(N // 2):
-        writer = FeatureWriter(folder, manifest, rows=rows, groups=groups)
+        writer = FeatureWriter(folder, manifest, nulls(rows, 1.0), groups)
     shards = writer.missing
 
     def rewritten(lies: Path, made: Manifest) -> None:
@@ -141,7 +140,7 @@ def write_related(folder: Path, later: int, copy: int) -> None:
     for i, (name, rows) in enumerate(taken.items(), start=1):
         source, (test_x, test_y) = folder.parent / f"{name}.npz", blobs(TEST, D, M, seed=4 + i)
         np.savez(source, train_x=rows, train_y=y[:N], test_x=test_x, test_y=test_y)
-        import_features(source, folder / name, classes=CLASSES, labels_per_record=1)
+        feature_set(source, folder / name, classes=CLASSES, labels_per_record=1)
         source.unlink()
 
 
@@ -156,9 +155,7 @@ def written_worlds(top: Path) -> dict[str, Path]:
         folder.mkdir()
         with pytest.MonkeyPatch.context() as patch:
             counted_up(patch, 0)
-            import_features(
-                top / "raw.npz", folder / "features" / "known", classes=("a", "b", "c"), labels_per_record=1
-            )
+            feature_set(top / "raw.npz", folder / "features" / "known", classes=("a", "b", "c"), labels_per_record=1)
             write_related(folder / "features", *SHARED[name])
             for own, k in (("private", 1), ("several", K)):
                 write_set(folder / "features" / own, *records(k))

@@ -14,16 +14,15 @@ from dpfc_cli.errors import GUARDED
 from dpfc_cli.evaluation.evaluate import compare, evaluate
 from dpfc_cli.evaluation.exact import Evaluation
 from dpfc_cli.evaluation.statistics import calibration, difference
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import Interval, wilson
 from tests.hostile import a_card
-from tests.support import refuses, replace
+from tests.support import feature_set, refuses, replace
 
 
-def feature_set(folder: Path, m: int, test_y: np.ndarray, wrong: int = 0) -> FeatureSet:
+def a_set(folder: Path, m: int, test_y: np.ndarray, wrong: int = 0) -> FeatureSet:
     """A set whose test records point to their first label's class, but the first `wrong` ones to the next class."""
     first = test_y.reshape(len(test_y), -1)[:, 0]
     pointed = (first + (np.arange(len(first)) < wrong)) % m
@@ -37,7 +36,7 @@ def feature_set(folder: Path, m: int, test_y: np.ndarray, wrong: int = 0) -> Fea
         test_y=test_y,
     )
     classes, several = [f"class {j}" for j in range(m)], test_y[0].size
-    return import_features(folder / "arrays.npz", folder / "set", classes=classes, labels_per_record=several).features
+    return feature_set(folder / "arrays.npz", folder / "set", classes=classes, labels_per_record=several)
 
 
 def head_of(features: FeatureSet, **own: Any) -> Head:
@@ -62,7 +61,7 @@ def changed(features: FeatureSet, **fields: Any) -> FeatureSet:
 @pytest.fixture
 def seven(tmp_path: Path) -> FeatureSet:
     """70 test records of seven classes, ten each; the first seven are scored wrong."""
-    return feature_set(tmp_path / "seven", 7, np.arange(70) % 7, wrong=7)
+    return a_set(tmp_path / "seven", 7, np.arange(70) % 7, wrong=7)
 
 
 def test_every_accuracy_comes_with_the_number_of_records_and_an_interval(seven: FeatureSet) -> None:
@@ -83,7 +82,7 @@ def test_sets_of_labels_have_a_mean_average_precision_and_single_labels_confusio
     single, told = evaluate(head_of(seven), seven), list[tuple[str, int, int | None]]()
     assert {single.mean_average_precision, *(each.average_precision for each in single.per_class)} == {None}
     y = np.stack([np.arange(12) % 3, np.full(12, -1)], axis=1)
-    several = feature_set(tmp_path / "several", 4, y)
+    several = a_set(tmp_path / "several", 4, y)
     result = evaluate(head_of(several), several, progress=lambda *each: told.append(each))
     assert told == [("Evaluating", 12, 12), ("Ranking the records", 12, 12)]
     assert (result.mean_average_precision, result.confusions, result.calibration) == (1, None, None)
@@ -110,8 +109,8 @@ def test_features_that_do_not_fit_the_head_are_refused(seven: FeatureSet) -> Non
 
 
 def test_a_set_may_lack_classes_of_the_head_and_have_them_in_another_order(tmp_path: Path) -> None:
-    head = head_of(feature_set(tmp_path / "all", 3, np.arange(6) % 3))
-    few = feature_set(tmp_path / "few", 3, np.array([1, 1, 1, 0]), wrong=2)
+    head = head_of(a_set(tmp_path / "all", 3, np.arange(6) % 3))
+    few = a_set(tmp_path / "few", 3, np.array([1, 1, 1, 0]), wrong=2)
     # Its records point to the classes 2, 2, 1, 0.
     found = evaluate(head, changed(few, classes=("class 1", "class 2")))
     assert [(each.name, each.n) for each in found.per_class] == [("class 0", 0), ("class 1", 1), ("class 2", 3)]
@@ -125,7 +124,7 @@ def test_a_split_that_is_missing_or_damaged_or_has_no_label_is_refused(seven: Fe
     shard.write_bytes(shard.read_bytes()[:-100])
     with refuses("damaged"):
         evaluate(head_of(seven), seven)
-    null = feature_set(tmp_path / "null", 3, np.arange(6) % 3)
+    null = a_set(tmp_path / "null", 3, np.arange(6) % 3)
 
     def unlabelled(split: str, **_: bool) -> Any:
         return lambda rows: iter([(0, np.zeros((6, 3), np.float32), np.full((6, 1), -1))])
@@ -233,7 +232,7 @@ def test_more_pictures_of_the_same_persons_make_no_interval_narrower(
         arrays[f"{split}_y"] = np.pad(y[:, 0].repeat(4), (0, 9))
         arrays[f"{split}_groups"] = np.array([f"{split} {i // 4}" for i in range(4 * n + 9)])
     np.savez(tmp_path / "four.npz", **arrays)
-    four = import_features(tmp_path / "four.npz", tmp_path / "four", classes=list(seven.manifest.classes)).features
+    four = feature_set(tmp_path / "four.npz", tmp_path / "four", classes=list(seven.manifest.classes))
     real = four.stream
 
     def with_nulls(*given: Any, **named: Any) -> Any:
@@ -250,7 +249,7 @@ def test_more_pictures_of_the_same_persons_make_no_interval_narrower(
 
 def test_label_sets_are_compared_by_whether_the_best_class_is_a_label(tmp_path: Path) -> None:
     y = np.stack([np.arange(12) % 3, np.full(12, -1)], axis=1)
-    several = feature_set(tmp_path / "several", 4, y)
+    several = a_set(tmp_path / "several", 4, y)
     found = compare([head_of(several), turned(head_of(several), 3, 2.0)], several)
     assert found.evaluations[0].mean_average_precision == 1
     assert found.differences[0].gain == pytest.approx(found.evaluations[1].top1 - 1)

@@ -21,7 +21,6 @@ from dpfc_cli.evaluation import private as private_evaluation
 from dpfc_cli.evaluation.evaluate import evaluate, evaluate_privately
 from dpfc_cli.evaluation.private import PrivateEvaluation, fraction, prepare
 from dpfc_cli.evaluation.request import PrivateScoring
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -46,7 +45,7 @@ from dpfc_cli.training.train import train
 from dpfc_cli.verification import verify
 from tests.hostile import a_card
 from tests.noise import FALSE_ALARM
-from tests.support import blobs, drawn_sigmas, refuses, replace
+from tests.support import blobs, drawn_sigmas, feature_set, refuses, replace
 from tests.training.requests import account, charges, ledger, states
 
 N, D, M = 300, 4, 7
@@ -63,7 +62,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patched.chdir(folder)
         x, y = blobs(2 * N, D, M)
         np.savez("raw.npz", train_x=x[:N], train_y=y[:N], test_x=x[N:], test_y=y[N:])
-        made = import_features("raw.npz", Path("features/set"), classes=CLASSES, labels_per_record=1).features
+        made = feature_set("raw.npz", Path("features/set"), classes=CLASSES, labels_per_record=1)
         (*_, shard) = made.split("test").shards
         with h5py.File(made.folder / shard.file, "r+") as file:
             file["labels"][-20:] = -1
@@ -175,7 +174,7 @@ def test_a_head_without_a_guarantee_is_evaluated_on_records_of_which_it_is_known
     raw = np.load("raw.npz")
     x, y = raw["test_x"], raw["test_y"]
     np.savez("more.npz", train_x=np.concatenate([x, -x[:1]]), train_y=np.concatenate([y, y[:1]]))
-    other = import_features("more.npz", tmp_path / "features" / "more", classes=CLASSES, labels_per_record=1).features
+    other = feature_set("more.npz", tmp_path / "features" / "more", classes=CLASSES, labels_per_record=1)
     exposed = train(other, non_private=True, method="dp-ls").head
     for named in ((), (features,), (features, other)):
         for each in named:
@@ -183,7 +182,7 @@ def test_a_head_without_a_guarantee_is_evaluated_on_records_of_which_it_is_known
         with refuses("conflict", parameter="epsilon"):
             evaluate_privately(exposed, features, epsilon=1.0)
     np.savez("third.npz", train_x=x + 9, train_y=y)
-    third = import_features("third.npz", tmp_path / "features" / "third", classes=CLASSES, labels_per_record=1).features
+    third = feature_set("third.npz", tmp_path / "features" / "third", classes=CLASSES, labels_per_record=1)
     set_population(third, "others")
     exposed = train(third, non_private=True, method="dp-ls").head
     assert evaluate_privately(exposed, features, epsilon=1.0).epsilon == 1.0
@@ -502,7 +501,7 @@ def persons(folder: Path, sizes: list[int], right: list[float]) -> FeatureSet:
     groups = np.repeat(np.arange(len(sizes)), sizes)
     own: dict[str, Any] = {"train_x": np.eye(M, dtype=np.float32), "train_y": np.arange(M)}
     np.savez(folder / "p.npz", test_x=x, test_y=y, test_groups=groups, train_groups=~np.arange(M), **own)
-    return import_features(folder / "p.npz", folder / "p", classes=CLASSES, labels_per_record=1).features
+    return feature_set(folder / "p.npz", folder / "p", classes=CLASSES, labels_per_record=1)
 
 
 @pytest.mark.filterwarnings("ignore::dpfc_cli.TrainingWarning")

@@ -74,8 +74,8 @@ def extracted(pictures: Path, out: Path, backbone: Backbone | None = None, toler
     backbone = backbone or Means()
     manifest = extraction.manifest_of(source, backbone, "float16", AS_SQUARE)
     rows = {name: split.n for name, split in source.splits.items()}
-    writer = FeatureWriter(out, manifest, rows=rows, tolerant=tolerant)
     broken = Broken("picture", rows, lambda split, i: str(i), 1.0 if tolerant else None)
+    writer = FeatureWriter(out, manifest, broken)
     extraction.make_shards(writer, source, backbone, broken)
     return writer.finish()
 

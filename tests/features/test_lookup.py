@@ -6,24 +6,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.lookup import finished, newest, open_features, placed, set_of_training
 from dpfc_cli.features.manifest import MANIFEST
 from tests.closed import closed
-from tests.support import refuses
+from tests.support import feature_set, refuses
 
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DPFC_FEATURES", "sets")
-    np.savez("source.npz", features=np.ones((4, 2), np.float32), labels=[0, 1, 0, 1])
+    np.savez("source.npz", train_x=np.ones((4, 2), np.float32), train_y=[0, 1, 0, 1])
     return tmp_path
 
 
 def make(folder: str, made_at: int) -> Path:
     """A feature set. made_at: the date of its manifest, in seconds."""
-    import_features("source.npz", f"./{folder}", classes=("a", "b"))
+    feature_set("source.npz", f"./{folder}", classes=("a", "b"))
     os.utime(Path(folder, MANIFEST), (made_at, made_at))
     return Path(folder)
 

@@ -20,7 +20,7 @@ from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.files import sha256_of
-from tests.support import bare_manifest, refuses, shards_of
+from tests.support import bare_manifest, nulls, refuses, shards_of
 
 SHARD = "train-00000-of-00002.h5"
 N = {"train": 100, "test": 20}
@@ -41,7 +41,7 @@ def made(folder: Path, shards: int = 2, groups: list[int] | None = None, claimed
         identity["groups"] = {"train": "0" * 64}
     manifest = bare_manifest({"identity": identity}, **({} if groups is None else {"grouped_by": {"by": "name"}}))
     with shards_of(-(-rows["train"] // shards)):
-        writer = FeatureWriter(folder, manifest, rows=rows, groups=honest)
+        writer = FeatureWriter(folder, manifest, nulls(rows), honest)
     for planned in writer.missing:
         with writer.shard(planned) as sink:
             at = np.arange(planned.start, planned.stop)

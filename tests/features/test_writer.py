@@ -20,7 +20,6 @@ import pytest
 
 from dpfc_cli import files
 from dpfc_cli.errors import UserError
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import writer as writers
 from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
@@ -29,7 +28,7 @@ from dpfc_cli.features.writer import SETTINGS, FeatureWriter, complete
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.file import read
 from tests.hostile import altered
-from tests.support import bare_manifest, blobs, refuses, replace, shards_of, stored
+from tests.support import bare_manifest, blobs, feature_set, nulls, refuses, replace, shards_of, stored
 
 IDENTITY = {"listing": {"train": "", "test": ""}}
 WANTED = bare_manifest({"identity": IDENTITY})
@@ -39,7 +38,7 @@ OTHER = bare_manifest({"identity": {**IDENTITY, "spread": 3}})
 def writer(folder: Path, **changes: Any) -> FeatureWriter:
     """Of a set of 4 + 2 shards."""
     with shards_of(5):
-        return FeatureWriter(folder, **{"manifest": WANTED, "rows": {"train": 20, "test": 6}, **changes})
+        return FeatureWriter(folder, **{"manifest": WANTED, "broken": nulls({"train": 20, "test": 6}), **changes})
 
 
 def make(w: FeatureWriter, some: list[PlannedShard] | None = None) -> list[str]:
@@ -136,7 +135,7 @@ def test_what_a_killed_process_has_begun_is_made_by_another_one(
 
 def test_a_run_that_stops_loses_a_small_part_of_its_work_or_256_records(tmp_path: Path) -> None:
     for n in (20, 2_000, 50_000, 10**6):
-        with closing(FeatureWriter(tmp_path / f"{n}", WANTED, rows={"train": n})) as w:
+        with closing(FeatureWriter(tmp_path / f"{n}", WANTED, nulls({"train": n}))) as w:
             assert max(planned.rows for planned in w.missing) <= max(256, n / 24)
             assert len(w.missing) <= max(32, n / 16_000)
 
@@ -258,11 +257,11 @@ def test_whatever_stands_in_the_settings_of_a_set_that_was_begun_it_goes_on_or_i
 
 def test_what_float16_cannot_hold_is_refused_or_made_a_null_record(tmp_path: Path) -> None:
     features = np.array([[1, 2], [65_504, 0], [65_520, 0], [np.nan, 1], [3, 4]], np.float32)
-    settings: dict[str, Any] = {"rows": {"train": 5}, "manifest": replace(WANTED, dtype="float16")}
-    strict = writer(tmp_path / "strict", **settings)
+    manifest = replace(WANTED, dtype="float16")
+    strict = writer(tmp_path / "strict", manifest=manifest, broken=nulls({"train": 5}))
     with refuses("bad-record", match="row 2.*do not publish"), strict.shard(strict.missing[0]) as sink:
         sink.append(features, np.zeros(5, np.int32))
-    tolerant = writer(tmp_path / "tolerant", **settings, tolerant=True)
+    tolerant = writer(tmp_path / "tolerant", manifest=manifest, broken=nulls({"train": 5}, share=0.5))
     with tolerant.shard(tolerant.missing[0]) as sink:
         sink.append(features, np.ones(5, np.int32))
     tolerant.finish()
@@ -274,19 +273,20 @@ def test_what_float16_cannot_hold_is_refused_or_made_a_null_record(tmp_path: Pat
 def test_rows_are_made_null_records_by_a_mask_and_keep_their_groups(tmp_path: Path) -> None:
     x = np.array([[1, 2], [np.nan, np.inf], [3, 4], [5, np.nan]], np.float32)
     grouped = {"identity": {**IDENTITY, "groups": {"train": "0" * 64, "test": "0" * 64}}}
-    ids, told = np.array([0, 0, 1, 1]), list[dict[str, np.ndarray]]()
+    ids = np.array([0, 0, 1, 1])
     for k, labels in ((1, np.ones(4, np.int32)), (2, np.array([[1, -1], [0, 1], [0, 1], [1, 0]]))):
         manifest = replace(WANTED, labels_per_record=k, source=grouped, grouped_by={"by": "name"})
-        w = writer(tmp_path / f"{k}", manifest=manifest, rows={"train": 4}, tolerant=True, groups={"train": ids})
+        broken = nulls({"train": 4}, share=1)
+        w = writer(tmp_path / f"{k}", manifest=manifest, broken=broken, groups={"train": ids})
         with w.shard(w.missing[0]) as sink:
             sink.append(x, labels, np.array([False, True, True, False]))
-        w.finish(told.append)
+        w.finish()
         [(_, found, y, groups)] = FeatureSet(tmp_path / f"{k}").stream("train", groups=True)(9)
         # The last row is not finite, and the mask does not name it. It is a null record all the same.
         assert found.tolist() == [[1, 2], [0, 0], [0, 0], [0, 0]]
         assert y.tolist() == [labels[0].tolist() if k > 1 else [1], *[[-1] * k] * 3]
         assert groups.tolist() == ids.tolist()
-        assert told.pop()["train"].tolist() == [1, 2, 3]
+        assert broken.counts == {"train": 3}
 
 
 def test_a_place_that_holds_something_else_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -354,14 +354,13 @@ def run(tmp_path: Path) -> Iterator[Import]:
     x, y = blobs(3000, 64, 3)
     np.savez(tmp_path / "arrays.npz", train_x=x, train_y=y)
     with shards_of(1000):
-        yield lambda name: import_features(tmp_path / "arrays.npz", tmp_path / name, classes=3).features
+        yield lambda name: feature_set(tmp_path / "arrays.npz", tmp_path / name, classes=3)
 
 
 KILLED_ANYWHERE = """
 import os, signal, sys
 from pathlib import Path
-from dpfc_cli.extraction.importing import import_features
-from tests.support import shards_of
+from tests.support import feature_set, shards_of
 calls = kill_at = 0
 def counted(real):
     def call(*given):
@@ -376,7 +375,7 @@ for kill_at in range(1, 100):
     child = os.fork()
     if not child:
         with shards_of(1000):
-            import_features(Path(sys.argv[1]), f"killed-{kill_at}", classes=3)
+            feature_set(Path(sys.argv[1]), f"killed-{kill_at}", classes=3)
         os._exit(0)
     if os.waitpid(child, 0)[1] == 0:
         break

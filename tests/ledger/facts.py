@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.facts import Cap, Charge, Fact, Outcome, Set, new_id
 from dpfc_cli.ledger.file import append
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.records.claims import Release
+from tests.support import feature_set
 
 DIGEST = "0123456789abcdef" * 4
 DELTA, ETA = 1e-5, 2.0**-230
@@ -163,7 +163,7 @@ def made_set(place: Path, numbers: Iterable[int], population: str | None = None,
     source.parent.mkdir(parents=True, exist_ok=True)
     groups: dict[str, Any] = {"train_groups": np.arange(len(x)) // 2} if persons else {}
     np.savez(source, train_x=x, train_y=np.arange(len(x)) % 2, **groups)
-    return import_features(source, place, classes=("a", "b"), population=population).features
+    return feature_set(source, place, classes=("a", "b"), population=population)
 
 
 def kept(folder: Path) -> dict[str, bytes]:

@@ -20,7 +20,6 @@ import dpfc_cli
 from dpfc_cli import backbones
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.extract import extract
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger import caps
@@ -30,7 +29,7 @@ from dpfc_cli.ledger.merge import merge_ledgers
 from dpfc_cli.ledger.populations import known_set, register
 from tests.extraction.test_extract import Means
 from tests.ledger.facts import DELTA, a_cap, a_charge, a_set, kept, made_set, spent_by, written
-from tests.support import refuses
+from tests.support import feature_set, refuses
 
 BAD_NAMES = ("", "x" * 101, "dataset:digits", "a:b", "a\0b", "\ud800")
 
@@ -78,7 +77,7 @@ def test_a_source_of_another_population_is_refused_when_it_is_imported(place: Pa
     # Of another dtype its listing is another one. What is stored is the same.
     with np.load(place.parent / "sources" / "features-first.npz") as source:
         np.savez(place.parent / "wide.npz", train_x=source["train_x"].astype(np.float64), train_y=source["train_y"])
-    again = partial(import_features, place.parent / "wide.npz", place / "fifth", classes=("a", "b"))
+    again = partial(feature_set, place.parent / "wide.npz", place / "fifth", classes=("a", "b"))
     refused("conflict", partial(again, population="b"))
 
 
@@ -179,7 +178,7 @@ def test_a_finished_set_is_of_no_other_population_because_its_command_is_typed_a
         (place / "pictures" / name).mkdir(parents=True)
         Image.fromarray(np.full((8, 8), ord(name), np.uint8)).save(place / "pictures" / name / "1.png")
     makers: list[Callable[..., Any]] = [
-        partial(import_features, place / "raw.npz", out=place / "imported", classes=[*"abc"]),
+        partial(feature_set, place / "raw.npz", place / "imported", classes=[*"abc"]),
         partial(
             extract,
             f"imagefolder:{place / 'pictures'}",
@@ -297,14 +296,13 @@ def test_a_set_is_written_down_before_it_has_its_name(place: Path) -> None:
         path.unlink(missing_ok=True)
 
     for name, code, progress in (("second", "damaged", breaks), ("third", "missing", goes)):
-        refused(code, partial(import_features, source, place / name, classes=("a", "b"), progress=progress))
+        refused(code, partial(feature_set, source, place / name, classes=("a", "b"), progress=progress))
         assert not (place / name).exists()
         path.write_bytes(whole)
     path.write_bytes(whole)
-    made = import_features(source, place / "second", classes=("a", "b"))
-    assert made.made
-    assert known_set(read(path), made.features)
-    assert a_set(set=made.features.manifest.id).set in read(path).sets
+    made = feature_set(source, place / "second", classes=("a", "b"))
+    assert known_set(read(path), made)
+    assert a_set(set=made.manifest.id).set in read(path).sets
 
 
 Undo = Callable[[FeatureSet], object]

@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpfc_cli import FeatureSet, Head, import_features, predict, train
+from dpfc_cli import FeatureSet, Head, predict, train
 from dpfc_cli.prediction.calibration import fit, temperature_of
 from tests.prediction.conftest import head_of
-from tests.prediction.test_output import begun
-from tests.support import refuses, replace
+from tests.support import feature_set, refuses, replace
 
 N, M = 20_000, 4
 PLANTED = 2.5
@@ -41,7 +40,7 @@ def made(folder: Path, name: str, seed: int = 0) -> FeatureSet:
     folder.mkdir(exist_ok=True)
     half = N // 2
     np.savez(folder / f"{name}.npz", train_x=x[:half], train_y=y[:half], test_x=x[half:], test_y=y[half:])
-    return import_features(folder / f"{name}.npz", folder / name, classes=M).features
+    return feature_set(folder / f"{name}.npz", folder / name, classes=M)
 
 
 def of(features: FeatureSet) -> Head:
@@ -61,8 +60,6 @@ def test_probabilities_are_divided_by_it_and_the_order_stays(tmp_path: Path) -> 
     wanted = head.probabilities(x, temperature).max(axis=1)
     np.testing.assert_allclose([row.probabilities[0] for row in rows], wanted)
     assert wanted.mean() < np.mean([row.probabilities[0] for row in plain])
-    # A file that was begun without it is not gone on with.
-    assert [begun(tmp_path, head, x), begun(tmp_path, head, x, calibrate_on=public)] == [1, 2]
 
 
 def test_the_set_of_the_training_is_refused(tmp_path: Path) -> None:
@@ -83,7 +80,7 @@ def test_records_that_a_training_protects_are_refused_under_any_name(
     with np.load("private.npz") as arrays:
         some = {name: np.concatenate([each[:9], each[20:]]) for name, each in arrays.items()}
     np.savez("mixed.npz", allow_pickle=True, **some)
-    mixed = import_features("mixed.npz", classes=M).features
+    mixed = feature_set("mixed.npz", classes=M)
     train(private, epsilon=1.0, method="dp-ls")
     # A set that only shares some of its records is another one: which they are is a fact about private records.
     assert fit(head, mixed).n == N // 2 - 11

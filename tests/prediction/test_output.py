@@ -1,12 +1,9 @@
-"""Rows in files: whole or not there, safe to open, and going on where they were stopped."""
+"""Rows in files: whole or not there, and safe to open."""
 
 import csv
-import fcntl
 import json
 from collections.abc import Generator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,32 +12,13 @@ import pytest
 from dpfc_cli import predict
 from dpfc_cli.prediction import output
 from dpfc_cli.prediction.output import Row, line
-from dpfc_cli.prediction.predict import PREDICTING, Predictions
+from dpfc_cli.prediction.predict import Predictions
 from tests.prediction.conftest import COUNT, Scene, features_of
 from tests.support import refuses
 
 
 def row(name: str, best: str = "flu", error: str | None = None) -> Row:
     return Row(name=name, classes=() if error else (best,), probabilities=() if error else (0.25,), error=error)
-
-
-class Slowly:
-    """Predictions that are made three at a time, and stopped before block number `stop_at`."""
-
-    def __init__(self, found: Predictions, stop_at: int | None = None) -> None:
-        self.found, self.stop_at, self.made = found, stop_at, 0
-        self.top = found.top
-
-    def blocks(self, start: int = 0) -> Generator[list[Row], None, None]:
-        rows = [each for block in self.found.blocks(start) for each in block]
-        for at in range(0, len(rows), 3):
-            if self.made == self.stop_at:
-                raise KeyboardInterrupt
-            self.made += 1
-            yield rows[at : at + 3]
-
-    def save(self, path: Path, identity: str = "same") -> output.Saved:
-        return output.save(self.blocks, self.top, path, None, lambda: [identity])
 
 
 @pytest.fixture
@@ -50,88 +28,19 @@ def found(digits: Scene) -> Predictions:
     return predict(digits.head, x, top=2)
 
 
-@pytest.mark.parametrize("form", ["csv", "jsonl"])
-def test_a_file_that_was_stopped_again_and_again_ends_with_the_same_bytes(
+@pytest.mark.parametrize("form", output.FORMATS)
+def test_a_run_that_is_stopped_leaves_nothing_and_a_whole_file_is_for_its_owner_alone(
     found: Predictions, tmp_path: Path, form: str
 ) -> None:
-    whole = tmp_path / f"whole.{form}"
-    found.save(whole)
-    path, resumed = tmp_path / f"found.{form}", []
-    for _ in range(COUNT):
-        try:
-            saved = Slowly(found, stop_at=2).save(path)
-            break
-        except KeyboardInterrupt as stopped:
-            said = stopped.__notes__
-        assert not path.exists()
-        assert "The same command resumes" in said[0]
-        [partial] = tmp_path.glob(f"found.{form}.*.partial")
-        # A kill may leave half a line.
-        lines = partial.read_bytes()
-        partial.write_bytes(lines + lines[-20:-1])
-        partial.chmod(0o644)
-        resumed.append(lines.count(b"\n"))
-    assert resumed == [6 * i + (form == "csv") for i in range(1, COUNT // 6)]
-    assert path.read_bytes() == whole.read_bytes()
-    assert (saved.rows, saved.errors, saved.resumed) == (COUNT, 1, COUNT - 6)
-    assert not list(tmp_path.glob("*.partial"))
-    assert path.stat().st_mode & 0o777 == 0o600
+    def stopped() -> Generator[list[Row], None, None]:
+        yield from found.blocks()
+        raise KeyboardInterrupt
 
-
-def test_rows_of_others_are_not_gone_on_with(found: Predictions, tmp_path: Path) -> None:
-    path = tmp_path / "found.csv"
+    path = tmp_path / f"found.{form}"
     with pytest.raises(KeyboardInterrupt):
-        Slowly(found, stop_at=2).save(path)
-    [partial] = tmp_path.glob("*.partial")
-    with partial.open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with refuses("busy"):
-            Slowly(found).save(path)
-    (tmp_path / "other").hardlink_to(partial)
-    before = partial.read_bytes()
-    with pytest.raises(KeyboardInterrupt):
-        Slowly(found, stop_at=3).save(path)
-    assert (tmp_path / "other").read_bytes() == before != partial.read_bytes()
-    # Another prediction begins a file of its own.
-    assert Slowly(found).save(path, "another").resumed == 0
-
-
-def begun(folder: Path, *given: Any, **others: Any) -> int:
-    """How many files were begun in a folder, with that of a prediction that is stopped before its first row."""
-
-    def stop(stage: str, *_: object) -> None:
-        if stage == PREDICTING:
-            raise KeyboardInterrupt
-
-    found = predict(*given, **others, progress=stop)
-    with pytest.raises(KeyboardInterrupt):
-        found.save(folder / "found.csv")
-    return len(list(folder.glob("*.partial")))
-
-
-def test_what_a_file_was_made_of_is_head_source_and_options(digits: Scene, tmp_path: Path) -> None:
-    x, head = features_of(digits.features), digits.head
-    np.save(tmp_path / "x.npy", x)
-    np.save(tmp_path / "other.npy", x[:, ::-1])
-    lists = [tmp_path / "all.txt", tmp_path / "more.txt"]
-    paths = sorted(map(str, digits.photos.rglob("*.png")))
-    for i, each in enumerate(lists):
-        each.write_text("\n".join(paths[: 5 + i]))
-    for i, source in enumerate((tmp_path / "x.npy", tmp_path / "other.npy", digits.features, x, *lists, digits.photos)):
-        assert begun(tmp_path, head, source) == i + 1
-    assert begun(tmp_path, head, tmp_path / "x.npy", top=2) == i + 2
-    assert begun(tmp_path, replace(head, weight=head.weight + 1), tmp_path / "x.npy") == i + 3
-    assert begun(tmp_path, head, tmp_path / "x.npy") == i + 3, "that of the first one"
-
-
-def test_a_picture_that_was_exchanged_makes_another_source(digits: Scene, tmp_path: Path) -> None:
-    listed = tmp_path / "list.txt"
-    pictures = [tmp_path / "a.png", tmp_path / "b.png"]
-    listed.write_text("\n".join(map(str, pictures)))
-    pictures[0].write_bytes((digits.photos / "low" / "000.png").read_bytes())
-    assert begun(tmp_path, digits.head, listed) == begun(tmp_path, digits.head, listed) == 1
-    pictures[1].write_bytes(b"it was missing")
-    assert begun(tmp_path, digits.head, listed) == 2
+        output.save(stopped(), found.top, path, None)
+    assert not list(tmp_path.iterdir())
+    assert (found.save(path).rows, path.stat().st_mode & 0o777) == (COUNT, 0o600)
 
 
 def test_all_formats_have_the_same_rows(found: Predictions, tmp_path: Path) -> None:
@@ -170,10 +79,10 @@ def test_no_name_breaks_a_line_or_a_cell_or_commands_a_terminal(tmp_path: Path) 
     assert plain[:-1].isprintable()
     assert json.loads(plain)["name"] == name
 
-    def one(start: int) -> Generator[list[Row], None, None]:
+    def one() -> Generator[list[Row], None, None]:
         yield [row(name)]
 
-    output.save(one, 1, tmp_path / "one.parquet", None, list)
+    output.save(one(), 1, tmp_path / "one.parquet", None)
     assert pq.read_table(tmp_path / "one.parquet").to_pylist()[0]["name"] == 'a,"b";c\\n\\x1b[2J\\x7f\\u202e\\udcff|d'
 
 
@@ -185,14 +94,13 @@ def test_a_file_that_is_there_is_never_overwritten(found: Predictions, tmp_path:
         found.save(path)
     assert path.read_text() == "mine"
 
-    class Meanwhile(Slowly):
-        def blocks(self, start: int = 0) -> Generator[list[Row], None, None]:
-            yield from super().blocks(start)
-            path.write_text("theirs")
+    def meanwhile() -> Generator[list[Row], None, None]:
+        yield from found.blocks()
+        path.write_text("theirs")
 
     path.unlink()
     with refuses("exists", parameter="out"):
-        Meanwhile(found).save(path)
+        output.save(meanwhile(), found.top, path, None)
     assert path.read_text() == "theirs"
 
 

@@ -24,7 +24,7 @@ from dpfc_cli.features.manifest import fingerprint_of
 from dpfc_cli.heads import backbone as rebuild
 from dpfc_cli.images import splits
 from dpfc_cli.prediction import sources
-from dpfc_cli.prediction.predict import PREDICTING, Predictions
+from dpfc_cli.prediction.predict import Predictions
 from tests.images.pictures import there
 from tests.prediction.conftest import COUNT, Scene, features_of, head_of
 from tests.support import refuses, replace
@@ -35,7 +35,7 @@ def computed(scene: Scene, batch: int | None = None) -> np.ndarray:
     recipe = rebuild.recipe_of(scene.head)
     backbone = recipe.load(scene.weights, batch, None)
     source = sources.Pictures(sources.pictures_at(str(scene.photos)), recipe, backbone)
-    return np.concatenate([block.features for block in source.blocks(0)])
+    return np.concatenate([block.features for block in source.blocks()])
 
 
 def names(found: Predictions) -> list[str | None]:
@@ -115,11 +115,6 @@ def test_every_source_gives_the_same_rows(digits: Scene, tmp_path: Path, kind: s
         **dict.fromkeys(("npy", "npz", "safetensors"), "0"),
     }
     assert next(iter(found)).name == first[kind]
-    told: list[Any] = []
-    found = predict(digits.head, place, progress=lambda *said: told.append(said))
-    resumed = [row.name for rows in found.blocks(7) for row in rows]
-    assert next(done for stage, done, _ in told if stage == PREDICTING) == 7
-    assert resumed == [row.name for row in found][7:]
 
 
 def test_what_is_no_picture_and_no_users_file_is_left_out(digits: Scene, tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ CHANGING = ("create", "write", "rename", "link", "unlink", "mkdir", "truncate")
 IMPORTED = (
     *("jax.numpy", "scipy.special", "scipy.optimize", "h5py", "PIL.Image", "pyarrow.parquet", "safetensors.numpy"),
     *("rich.progress", "rich.table", "sqlite3", "dp_accounting", "dpfc_cli.evaluation", "dpfc_cli.training.train"),
-    *("dpfc_cli.conversion", "dpfc_cli.records.statement", "dpfc_cli.extraction.importing", "dpfc_cli.methods"),
-    *("dpfc_cli.images.decoding", "dpfc_cli.backbones.scattering.transform"),
+    *("dpfc_cli.conversion", "dpfc_cli.records.statement", "dpfc_cli.extensions.importing.importing"),
+    *("dpfc_cli.methods", "dpfc_cli.images.decoding", "dpfc_cli.backbones.scattering.transform"),
 )
 """What commands import."""
 

@@ -30,7 +30,7 @@ import numpy as np
 from dpfc_cli.extensions.federation import coordinator, plan
 from dpfc_cli.extensions.federation.coordinator import Remote
 from dpfc_cli.extensions.federation.site import serve, site_of
-from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.extensions.importing.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.file import ledger_path, read

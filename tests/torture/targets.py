@@ -22,13 +22,13 @@ from pydicom.uid import JPEGBaseline8Bit, RLELossless
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.extensions.archives.cifar import TEN
+from dpfc_cli.extensions.importing import slides
+from dpfc_cli.extensions.importing.importing import import_features
+from dpfc_cli.extensions.importing.request import Import
+from dpfc_cli.extensions.importing.tables import opened
 from dpfc_cli.extensions.starts.classifier_rows import below, check_count, labels_in, stated
 from dpfc_cli.extensions.starts.wordnet import WordNet
-from dpfc_cli.extraction import slides
-from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.extraction.request import Import
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.tables import opened
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.heads.head import read as read_head
 from dpfc_cli.images.decoding import decode
@@ -49,9 +49,9 @@ from dpfc_cli.training import tuning
 from dpfc_cli.training.card import card_of
 from dpfc_cli.training.request import Privacy
 from tests.extensions.archives import official
+from tests.extensions.importing import formats
 from tests.extensions.medical import dicoms
 from tests.extensions.starts import nouns
-from tests.features import formats
 from tests.hostile import DATE, calibrated, set_of, standing
 from tests.images import test_tables
 from tests.images.pictures import SQUARE, open_images, png, tar, unlabelled

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from dpfc_cli import points
 from dpfc_cli.cli import app
 from dpfc_cli.errors import ENDINGS, UserError
-from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.extensions.importing.importing import import_features
 from dpfc_cli.heads.head import encoded
 from tests.torture.conftest import some
 from tests.torture.targets import ARRAYS, TARGETS, a_head

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.queries import Query
-from tests.support import blobs
+from tests.support import blobs, feature_set
 from tests.training import starts
 
 
@@ -21,7 +20,7 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
     monkeypatch.chdir(tmp_path)
     x, y = blobs(120, 5, 3)
     np.savez(tmp_path / "raw.npz", train_x=x, train_y=y)
-    import_features(tmp_path / "raw.npz", tmp_path / "set", classes=("a", "b", "c"))
+    feature_set(tmp_path / "raw.npz", tmp_path / "set", classes=("a", "b", "c"))
     return FeatureSet(tmp_path / "set")
 
 
@@ -43,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x, y = blobs(30, 3, 2)
     np.savez(folder / "raw.npz", train_x=x, train_y=y)
     for name in "abc":
-        import_features(folder / "raw.npz", folder / "features" / name, classes=("a", "b"))
+        feature_set(folder / "raw.npz", folder / "features" / name, classes=("a", "b"))
     return folder
 
 

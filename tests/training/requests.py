@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
@@ -17,7 +16,7 @@ from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
 from dpfc_cli.training.train import plan
-from tests.support import CHAIN, plan_of, replace
+from tests.support import CHAIN, feature_set, plan_of, replace
 
 FACTS = Facts(n=100, m=2, d=2)
 GRADIENT = Gradient(CHAIN, np.zeros((3, 2)), clip=1.0)
@@ -33,7 +32,7 @@ def small(name: str, n: int, test: int = 0, *, first: int = 0, persons: bool = F
     arrays = {"train_x": x[:n], "train_y": y[:n], **({"test_x": x[n:], "test_y": y[n:]} if test else {})}
     arrays |= {"train_groups": np.arange(n) // 2} if persons else {}
     np.savez(f"{name}.npz", **arrays)  # type: ignore[arg-type]
-    return import_features(f"{name}.npz", Path("features", name), classes=("a", "b")).features
+    return feature_set(f"{name}.npz", Path("features", name), classes=("a", "b"))
 
 
 def request(features: FeatureSet, **changed: Any) -> Request:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.file import read as read_ledger
@@ -18,7 +17,7 @@ from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import Trained
 from dpfc_cli.training.train import train
-from tests.support import blobs
+from tests.support import blobs, feature_set
 from tests.training.stopped import Listener
 
 CLASSES = ("red fox", "Wolf", "otter")
@@ -29,7 +28,7 @@ NAMES = ("otter", "RED_FOX", "badger")
 def made(folder: Path, name: str, seed: int, classes: tuple[str, ...] = CLASSES) -> FeatureSet:
     x, y = blobs(120, 6, 3, seed=seed)
     np.savez(folder / f"{name}.npz", train_x=x, train_y=y)
-    return import_features(folder / f"{name}.npz", folder / "features" / name, classes=classes).features
+    return feature_set(folder / f"{name}.npz", folder / "features" / name, classes=classes)
 
 
 def read(private: FeatureSet, path: Path | str) -> Any:

@@ -67,25 +67,7 @@ def test_a_charge_says_who_and_what_for_and_what_is_no_training_is_an_evaluation
     assert (rows[0].epsilon, rows[0].delta, rows[0].mu, rows[0].eta) == (1.0, 1e-5, 0.3, 1e-60)
 
 
-def test_a_charge_says_what_is_protected() -> None:
-    persons = replace(FACTS, rows=200, unit="person")
-    rows = [charged(calibrated_at(facts, PLAN, 0.3)) for facts in (persons, FACTS)]
-    assert [(row.unit, row.n) for row in rows] == [("person", 100), ("record", 100)]
-
-
 # The card
-
-
-@pytest.mark.parametrize("claim", ["research", "non-private"])
-def test_where_nothing_is_claimed_charge_and_card_have_no_figures(claim: Claim) -> None:
-    made = made_for(claim)
-    said = charged(made), card(made)
-    assert [[getattr(each, name) for name in ("epsilon", "delta", "mu", "eta")] for each in said] == [[None] * 4] * 2
-
-
-def test_a_card_has_the_number_of_records_if_persons_are_protected() -> None:
-    made = calibrated_at(replace(FACTS, rows=200, unit="person"), PLAN, 0.3)
-    assert (card(made).facts.n, card(made).facts.records) == (FACTS.n, 200)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import pytest
 
 import dpfc_cli
 from dpfc_cli.errors import UserError
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger import answers, facts
@@ -25,7 +24,7 @@ from dpfc_cli.training.charged import Charged
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.run import run, spending
-from tests.support import blobs, refuses, replace
+from tests.support import blobs, feature_set, refuses, replace
 from tests.training.requests import account, charges, checked, ledger, states
 from tests.training.stopped import kept
 
@@ -213,7 +212,7 @@ def test_a_charge_pays_for_no_other_training(features: FeatureSet) -> None:
 def test_what_stops_it_is_told_once_what_is_charged(features: FeatureSet) -> None:
     """Before the charge, and after it. Whether it goes on, or a new one is charged, depends on its answers."""
     cases: list[tuple[dict[str, Any], str]] = [
-        ({}, "goes on where it stopped, and charges nothing more."),
+        ({}, "resumes where it stopped, and charges nothing more."),
         ({"keep": False}, "which is charged, too: it asks first."),
         ({"epsilon": None, "non_private": True}, "which is charged, too."),
     ]
@@ -233,6 +232,6 @@ def interrupted(*given: object) -> bool:
 def test_a_charge_for_persons_opens_records_with_their_persons(tmp_path: Path) -> None:
     x, y = blobs(60, 5, 3)
     np.savez(tmp_path / "a.npz", train_x=x, train_y=y, train_groups=np.arange(60) // 3)
-    features = import_features(tmp_path / "a.npz", tmp_path / "features" / "a", classes=3).features
+    features = feature_set(tmp_path / "a.npz", tmp_path / "features" / "a", classes=3)
     charged = charge(checked(features, epsilon=90.0, delta=1e-5))
     assert [block[-1].tolist() for block in charged.opened()(60)] == [(np.arange(60) // 3).tolist()]

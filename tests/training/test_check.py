@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as head_files
@@ -25,7 +24,7 @@ from dpfc_cli.training.observer import CHECKING, Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import run
 from tests.hostile import standing
-from tests.support import refuses, replace, set_with
+from tests.support import feature_set, refuses, replace, set_with
 from tests.training.requests import charges, checked, ready, request
 from tests.training.stopped import Listener, killed
 
@@ -131,7 +130,7 @@ def test_progress_is_told_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     observer = Listener()
     np.savez("raw.npz", train_x=np.zeros((300, 1), np.float32), train_y=np.arange(300) % 2)
-    wanted = request(import_features("raw.npz", "set", classes=("a", "b")).features)
+    wanted = request(feature_set("raw.npz", "set", classes=("a", "b")))
     check(wanted, calibrate(wanted.chosen, wanted.facts, wanted.options, wanted.privacy), observer)
     assert observer.stages == [(CHECKING, 1, 2), (CHECKING, 2, 2)]
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.populations import set_population
@@ -19,14 +18,14 @@ from dpfc_cli.training import public, tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.public import check_public
 from dpfc_cli.training.request import Privacy, facts_of
-from tests.support import blobs, refuses, replace, trained
+from tests.support import blobs, feature_set, refuses, replace, trained
 from tests.training.requests import ready
 from tests.training.stopped import killed
 
 
 def made(folder: Path, name: str, x: np.ndarray, y: np.ndarray) -> FeatureSet:
     np.savez(folder / f"{name}.npz", train_x=x, train_y=y)
-    import_features(folder / f"{name}.npz", folder / "features" / name, classes=("a", "b", "c"))
+    feature_set(folder / f"{name}.npz", folder / "features" / name, classes=("a", "b", "c"))
     return FeatureSet(folder / "features" / name)
 
 

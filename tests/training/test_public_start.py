@@ -13,7 +13,6 @@ import pytest
 from safetensors.numpy import save_file
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.ledger.file import ledger_path
@@ -27,7 +26,7 @@ from dpfc_cli.training.calibrate import HIDES, calibrate, warnings_of
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
-from tests.support import blobs, refuses, replace
+from tests.support import blobs, feature_set, refuses, replace
 from tests.training.requests import charges, ledger
 from tests.training.starts import CLASSES, NAMES, VECTORS, calibrated, head_of, made, npz, read, safetensors
 from tests.training.stopped import Listener
@@ -299,7 +298,7 @@ def test_a_head_that_saw_the_private_records_without_privacy_is_refused(tmp_path
         read(private, seeded.path)
     # The ledger knows it where the set has another name, and where it was made of the same records anew.
     again = FeatureSet(shutil.copytree(private.folder, private.folder.with_name("again")))
-    anew = import_features(tmp_path / "private.npz", tmp_path / "features" / "anew", classes=CLASSES).features
+    anew = feature_set(tmp_path / "private.npz", tmp_path / "features" / "anew", classes=CLASSES)
     for each in (again, anew):
         with refuses("private-records", match="without privacy"):
             read(each, seeded.path)

@@ -108,7 +108,7 @@ def test_a_tuned_training_that_was_stopped_goes_on_under_the_name_that_was_charg
     again = plan(wanted, told)
     assert again.unfinished is not None
     assert (again.path, again.calibrated) == (before.path, before.calibrated)
-    assert told.said[-1].endswith("It goes on, and nothing more is charged: 0 of its 2 releases have their answers.")
+    assert told.said[-1].endswith("It resumes, and nothing more is charged: 0 of its 2 releases have their answers.")
     assert again.after.charges == account(sets["a"]).charges
     tuned(lambda calibrated: replace(calibrated, options=replace(calibrated.options, learning_rate=0.5)))
     with refuses("over-cap", parameter="epsilon"):

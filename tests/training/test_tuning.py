@@ -11,7 +11,6 @@ import h5py
 import numpy as np
 import pytest
 
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Scorer
@@ -27,7 +26,7 @@ from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.tuning import Draw, Trials, drawn, prepare, quality
 from tests.hostile import altered, places
-from tests.support import blobs, refuses, replace, stream_of, trained
+from tests.support import blobs, feature_set, refuses, replace, stream_of, trained
 from tests.training.requests import charges
 
 
@@ -35,7 +34,7 @@ def made(folder: Path, name: str, n: int, m: int, seed: int, tested: bool = True
     x, y = blobs(n + 200, d, m, seed)
     arrays = {"train_x": x[:n], "train_y": y[:n]} | ({"test_x": x[n:], "test_y": y[n:]} if tested else {})
     np.savez(folder / f"{name}.npz", allow_pickle=True, **arrays)
-    import_features(folder / f"{name}.npz", folder / "features" / name, classes=tuple("abcdefgh"[:m]))
+    feature_set(folder / f"{name}.npz", folder / "features" / name, classes=tuple("abcdefgh"[:m]))
     return FeatureSet(folder / "features" / name)
 
 
@@ -126,8 +125,7 @@ def test_a_bad_default_is_replaced_and_what_was_given_stays(private: FeatureSet,
     method = tried({"learning_rate": (1.0, -1.0), "damping": (1.0, 2.0)}, complete=backwards)
     c = calibrate(method, facts_of(private), given, Privacy(epsilon=8.0))
     tuned = tune(c, private, known)
-    assert tuned.tuning is not None
-    assert tuned.tuning["chosen"] == {"learning_rate": -1.0}
+    assert tuned.parts["tuning"]["chosen"] == {"learning_rate": -1.0}
     expected = replace(c.options, learning_rate=pytest.approx(-c.options.learning_rate, rel=1e-3))
     assert tuned.options == expected
     assert (tuned.options.damping, tuned.options.gradient_clip, tuned.options.steps) == (0.01, 0.3, 3)
@@ -145,8 +143,7 @@ def test_a_good_default_stays(private: FeatureSet, known: FeatureSet) -> None:
     method = tried({"learning_rate": (1.0, 1e-6)})
     c = replace(calibrated(private, epsilon=8.0), method=method)
     tuned = tune(c, private, known)
-    assert tuned.tuning is not None
-    assert (tuned.tuning["chosen"], tuned.options) == ({}, c.options)
+    assert (tuned.parts["tuning"]["chosen"], tuned.options) == ({}, c.options)
 
 
 def test_the_guarantee_stays_and_no_ledger_is_charged(private: FeatureSet, known: FeatureSet, tmp_path: Path) -> None:
@@ -156,7 +153,7 @@ def test_the_guarantee_stays_and_no_ledger_is_charged(private: FeatureSet, known
     for features in (private, known):
         assert charges(features) == ()
     head = trained(private, after, tmp_path).head
-    assert json.loads(json.dumps(head.card))["tuning"]["name"] == "known"
+    assert json.loads(head.card.json)["tuning"]["name"] == "known"
     assert (
         statement.document(head.card, "")
         .facts["tuned on"]
@@ -195,7 +192,7 @@ def test_a_choice_that_was_stopped_goes_on(
 
 def test_a_place_that_cannot_be_written_does_not_stop_a_choice(private: FeatureSet, known: FeatureSet) -> None:
     known.folder.with_name("known.tuning.jsonl").mkdir()
-    assert tune(calibrated(private), private, known).tuning is not None
+    assert tune(calibrated(private), private, known).parts
 
 
 def test_what_makes_no_sense_is_refused(private: FeatureSet, known: FeatureSet, tmp_path: Path) -> None:
@@ -233,7 +230,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> PAIR:
     for name, n, seed in (("private", 90, 0), ("public", 200, 1)):
         x, y = blobs(n + 50, 4, 3, seed)
         np.savez(folder / f"{name}.npz", train_x=x[:n], train_y=y[:n], test_x=x[n:], test_y=y[n:])
-        sets.append(import_features(folder / f"{name}.npz", folder / name, classes=("a", "b", "c")).features)
+        sets.append(feature_set(folder / f"{name}.npz", folder / name, classes=("a", "b", "c")))
     return sets[0], sets[1]
 
 
@@ -367,7 +364,7 @@ def labelled_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x = np.arange(560, dtype=np.float32).reshape(140, 4)
     y = np.stack([np.arange(140) % 3, np.where(np.arange(140) % 4, -1, (np.arange(140) + 1) % 3)], axis=1)
     np.savez(folder / "set.npz", train_x=x[:100], train_y=y[:100], test_x=x[100:], test_y=y[100:])
-    import_features(folder / "set.npz", folder / "set", classes=("a", "b", "c"), labels_per_record=2, dtype="float32")
+    feature_set(folder / "set.npz", folder / "set", classes=("a", "b", "c"), labels_per_record=2, dtype="float32")
     return folder / "set"
 
 
@@ -464,7 +461,7 @@ def test_a_damaged_set_and_one_without_training_records_are_refused(labelled_fol
 
 def test_a_stand_in_has_labels_of_the_same_kind_and_no_more_of_them(labelled: FeatureSet, tmp_path: Path) -> None:
     np.savez(tmp_path / "p.npz", train_x=np.ones((9, 4), np.float32), train_y=np.arange(9) % 3)
-    private = import_features(tmp_path / "p.npz", tmp_path / "p", classes=("a", "b", "c")).features
+    private = feature_set(tmp_path / "p.npz", tmp_path / "p", classes=("a", "b", "c"))
     for theirs, ours, fits in ((1, 1, True), (2, 2, True), (2, 3, True), (3, 2, False), (1, 2, False), (2, 1, False)):
         labelled.manifest = replace(labelled.manifest, labels_per_record=theirs)
         if fits:
@@ -491,7 +488,7 @@ def test_labels_without_a_class_are_none(tmp_path: Path) -> None:
     """They lie in shards of a stranger; an import refuses them."""
     x, y = np.ones((20, 2), np.float32), np.arange(20) % 2
     np.savez(tmp_path / "a.npz", train_x=x, train_y=y)
-    known, _ = import_features(tmp_path / "a.npz", tmp_path / "known", classes=("a", "b"))
+    known = feature_set(tmp_path / "a.npz", tmp_path / "known", classes=("a", "b"))
     with h5py.File(tmp_path / "known" / "train-00000-of-00001.h5", "r+") as file:
         file["labels"][:4] = [2, 2**31 - 1, -7, -(2**31)]
     # The shard is not the one that was verified any more.

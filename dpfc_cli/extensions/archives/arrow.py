@@ -21,24 +21,15 @@ from dpfc_cli.structs import Json, Kind, Open, decoded
 DICT, STATE = "dataset_dict.json", "state.json"
 
 
-class _Rows(Open):
-    """Where old versions of datasets say which rows of its files a data set has."""
-
-    indices: Json = field(name="_indices_data_files", default=None)
-    older: Json = field(name="_indices_files", default=None)
-    skip: Json = None
-    take: Json = None
-
-    @property
-    def selected(self) -> bool:
-        return bool(self.indices or self.older or self.skip or self.take)
+_SELECTED = ("_indices_data_files", "_indices_files", "skip", "take")
+"""Where old versions of datasets say which rows of its files a data set has."""
 
 
-class _File(_Rows):
+class _File(Open):
     filename: str
 
 
-class _State(_Rows):
+class _State(Open):
     files: Annotated[tuple[_File, ...], Meta(min_length=1)] = field(name="_data_files")
 
 
@@ -62,11 +53,11 @@ def files_of(folder: Path) -> dict[str, list[Path]]:
             )
         splits = {"train": folder}
         if (folder / DICT).is_file():
-            splits = {name: _inside(folder, name) for name in _json(folder / DICT, _Splits).splits}
+            splits = {name: _inside(folder, name) for name in _json(folder / DICT, _Splits)[1].splits}
         found = dict[str, list[Path]]()
         for split, place in splits.items():
-            state = _json(place / STATE, _State)
-            if any(each.selected for each in (state, *state.files)):
+            raw, state = _json(place / STATE, _State)
+            if any(each.get(name) for each in (raw, *raw["_data_files"]) for name in _SELECTED):
                 raise ValueError(f"'{split}' is a selection of rows, which are not all that its files hold")
             found[split] = [_inside(place, part.filename) for part in state.files]
         refuse_twice(path for paths in found.values() for path in paths if path.exists())
@@ -84,9 +75,10 @@ def _inside(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def _json(path: Path, kind: type[Kind]) -> Kind:
+def _json(path: Path, kind: type[Kind]) -> tuple[Json, Kind]:
     with _readable(path):
-        return decoded(json_in(path), kind)
+        found = json_in(path)
+        return found, decoded(found, kind)
 
 
 def _opened(request: Request) -> ImageSet:

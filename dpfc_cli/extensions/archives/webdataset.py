@@ -216,7 +216,7 @@ def unlabelled(pattern: str) -> Unlabelled:
                 skipped[ending] += 1
     check_readable(member.name for _, member in found)
     pictures = ranges(found, tuple((path, f"{path.name}/" if len(paths) > 1 else "") for path in paths))
-    return of_archives(pictures, pictures.name, paths, pattern, left_out(skipped))
+    return of_archives(pictures, pictures.name, pattern, left_out(skipped))
 
 
 WEBDATASET = DataSet(

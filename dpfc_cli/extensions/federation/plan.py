@@ -55,6 +55,7 @@ Name = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9-]{0,39}\Z")]
 Key = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Delta = Annotated[float, Meta(ge=LEAST_DELTA, le=1)]
 Classes = Annotated[tuple[str, ...], Meta(min_length=1)]
+Kind = TypeVar("Kind", bound=Record)
 
 
 def _code() -> str:
@@ -62,16 +63,11 @@ def _code() -> str:
     return code_digest(*TRAINING, "dpfc_cli.extensions.federation", "dpfc_cli.training.calibrate")
 
 
-class Part(Record):
-    """What one site brings: its name, its number of units, of records if units are persons, its ε whoever colludes, and
-    its public key for masks.
-    """
+class Part(Site, omit_defaults=False):
+    """What one site brings, and its public key for masks."""
 
     name: Name
-    n: Count
-    epsilon: Epsilon
     key: Key
-    records: Count | None = None
 
 
 class Recipe(Record):
@@ -230,7 +226,7 @@ class Federation(Record, dict=True):
 
     def described(self, name: str | None = None) -> Federated:
         """What a card says of the plan. name: of the site whose card it is; None: the coordinator's."""
-        sites = tuple(Site(name=each.name, n=each.n, epsilon=each.epsilon, records=each.records) for each in self.sites)
+        sites = tuple(_only(Site, each) for each in self.sites)
         return Federated(plan=self.digest, colluding=self.colluding, sites=sites, site=name)
 
 
@@ -338,11 +334,12 @@ def invitation(features: FeatureSet, name: str, epsilon: float) -> Invitation:
 def offered(features: FeatureSet, key: str) -> Part | None:
     """What a site has said of itself in its invitation with that key; None if it has made none."""
     path = keys_of(features) / f"{key}.json"
-    return _part(_read(path, Invitation, "an invitation")) if path.exists() else None
+    return _only(Part, _read(path, Invitation, "an invitation")) if path.exists() else None
 
 
-def _part(invited: Invitation) -> Part:
-    return Part(**{name: getattr(invited, name) for name in Part.__struct_fields__})
+def _only(kind: type[Kind], of: Record) -> Kind:
+    """The fields of a record that another one has."""
+    return kind(**{name: getattr(of, name) for name in kind.__struct_fields__})
 
 
 def keys_of(features: FeatureSet) -> Path:
@@ -401,7 +398,7 @@ def agreed(
     given = METHODS[method].taken(options or {})
     made = Federation(
         id=new_id(),
-        sites=tuple(_part(each) for each in found),
+        sites=tuple(_only(Part, each) for each in found),
         method=method,
         options=given,
         classes=tuple(dict.fromkeys(name for each in found for name in each.classes)),
@@ -420,9 +417,6 @@ def agreed(
         origin = vectors_for(made.classes, made.features.dim, start).origin
         made = structs.replace(made, start=decoded(origin, Start))
     return made
-
-
-Kind = TypeVar("Kind", bound=Record)
 
 
 def _read(path: Path, kind: type[Kind], what: str) -> Kind:

@@ -17,17 +17,8 @@ class Stood(Record):
 
 
 class Tuned(Part):
-    """Trials on public records.
-
-    Attributes:
-        name: of the set.
-        fingerprint: of its features.
-        facts: of the trials.
-        runs: of each finalist.
-        tried: each setting, and its score.
-        finalists: those that were tried again.
-        chosen: factors of the defaults.
-
+    """Trials on public records. runs: of each finalist. tried, finalists: settings with their scores. chosen: factors
+    of the defaults.
     """
 
     name: str

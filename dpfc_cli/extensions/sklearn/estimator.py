@@ -19,8 +19,7 @@ import fcntl
 import inspect
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -28,9 +27,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, conflict, installing, parameter, quoted, unsupported, unwritable
-from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.extraction.arrays import Records, Source, in_memory, make_of
+from dpfc_cli.extraction.request import Making
 from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import locked
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.heads.head import as_probabilities
 from dpfc_cli.ledger import caps
@@ -40,8 +41,8 @@ from dpfc_cli.options import Option, refuse_unknown
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.records.statement import SEEDED
 from dpfc_cli.show.document import Values
-from dpfc_cli.sources.classes import MOST_ASSERTED, composed
-from dpfc_cli.sources.groups import NO_PERSON, keys_of
+from dpfc_cli.sources.classes import MOST_ASSERTED, class_names, composed, stated
+from dpfc_cli.sources.groups import GROUPS, NO_PERSON, Keys, keys_in, keys_of
 from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request, Training
@@ -69,8 +70,6 @@ LEDGER_FOLDER = "private-classifier"
 """The ledger folder, unless the user names one."""
 NUMBERS = (int, float, np.integer, np.floating, np.bool_)
 """The types of labels that are numbers."""
-TEMPORARY = ".fit-"
-"""How the name of a folder begins that holds the records until they are imported."""
 SOURCE = "PrivateClassifier"
 """What the manifest of a set of ours says that it was imported from."""
 COPIED = (
@@ -173,11 +172,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         labels = _labelled(y, classes)
         order = np.argsort(classes)
-        names = tuple(map(str, classes.tolist()))
-        arrays = {"train_x": X, "train_y": np.array(names)[labels]}
-        if groups is not None:
-            arrays["train_groups"] = _persons(np.asarray(groups), len(X))
-        with _set_of(arrays, names, _ledger_folder(self.ledger)) as features:
+        names = stated(class_names(list(map(str, classes.tolist()))))
+        keys = None if groups is None else _persons(np.asarray(groups), len(X))
+        with _set_of(in_memory(X, labels, keys), names, _ledger_folder(self.ledger)) as features:
             trained = self._trained(features)
         fitted.classes_, fitted._order = classes[order], order
         fitted.head_ = trained.head
@@ -341,16 +338,15 @@ def _ledger_folder(given: str | Path | None) -> Path:
 
 
 @contextmanager
-def _set_of(arrays: Mapping[str, np.ndarray], classes: tuple[str, ...] | None, folder: Path) -> Iterator[FeatureSet]:
+def _set_of(records: Records, classes: tuple[str, ...], folder: Path) -> Iterator[FeatureSet]:
     """A feature set of records, for as long as the block runs. Other fits with this ledger wait.
 
     A set that a killed fit has left is removed first.
     """
     name = folder.resolve().name
     place = folder / name
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = locked(folder, fcntl.LOCK_EX, wait=True)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         # Somebody else's records are not removed.
         if place.exists() and load(place).source["identity"].get("imported") != SOURCE:
             raise UserError(
@@ -360,12 +356,8 @@ def _set_of(arrays: Mapping[str, np.ndarray], classes: tuple[str, ...] | None, f
             )
         try:
             _remove(place)
-            with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as temporary:
-                source = Path(temporary, SOURCE)
-                source.mkdir()
-                for each, array in arrays.items():
-                    np.save(source / each, array, allow_pickle=False)
-                features = import_features(source, place, classes=classes, labels_per_record=1).features
+            source = Source(path=Path(SOURCE), classes=classes, k=1, person={"by": "column", "column": GROUPS})
+            features, _ = make_of({SPLIT: records}, source, place, Making())
             yield features
         finally:
             _remove(place)
@@ -375,20 +367,19 @@ def _set_of(arrays: Mapping[str, np.ndarray], classes: tuple[str, ...] | None, f
 
 def _remove(place: Path) -> None:
     """Remove a set of ours."""
-    for each in (place, place.with_name(place.name + PARTIAL), *place.parent.glob(f"{TEMPORARY}*")):
+    for each in (place, place.with_name(place.name + PARTIAL)):
         with suppress(FileNotFoundError):
             shutil.rmtree(each)
 
 
-def _persons(groups: np.ndarray, n: int) -> np.ndarray:
+def _persons(groups: np.ndarray, n: int) -> Keys:
     """Which person each of n records belongs to. What is no text and no integer, and what is missing, is refused."""
     if groups.shape != (n,):
         what = f"{parameter('groups')} does not have a key for each record: its shape is {groups.shape}, not ({n},)."
         raise InvalidInputError(what, "Give n keys, one for each row of X.")
     if groups.dtype.kind in "iuS":
-        return groups
-    found = keys_of(groups.tolist(), "groups", lambda i: f"record {i}", f"NaN names nobody. {NO_PERSON}")
-    return np.asarray(np.array(found.names)[found.codes])
+        return keys_in(groups, "groups", "groups")
+    return keys_of(groups.tolist(), "groups", lambda i: f"record {i}", f"NaN names nobody. {NO_PERSON}")
 
 
 def _privacy(trained: Trained) -> Values:

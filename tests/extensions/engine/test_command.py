@@ -15,12 +15,11 @@ from safetensors.numpy import load_file
 import dpfc_cli as library
 from dpfc_cli.cli import stop
 from dpfc_cli.extensions.engine import processes
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.file import ledger_path
 from tests.cli.conftest import Dpfc
 from tests.extensions.engine.test_leader import Alone
-from tests.support import LOST
+from tests.support import LOST, feature_set
 
 N, D, M = 9000, 4, 3
 """More than one block, so that both processes have records."""
@@ -37,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         train_y=y,
         train_groups=np.repeat(np.arange(N // 2), 2),
     )
-    import_features(folder / "raw.npz", folder / "features" / "made", classes=("a", "b", "c"), labels_per_record=1)
+    feature_set(folder / "raw.npz", folder / "features" / "made", classes=("a", "b", "c"), labels_per_record=1)
     return folder
 
 

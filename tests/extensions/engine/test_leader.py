@@ -12,7 +12,6 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.extensions.engine import leader as serving
 from dpfc_cli.extensions.engine.leader import Leader, digest_of, reached, serve, verify_part
 from dpfc_cli.extensions.engine.processes import LostError
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy import parts, passes, persons
@@ -24,7 +23,7 @@ from dpfc_cli.training.request import SPLIT, Request, facts_of
 from dpfc_cli.training.run import run
 from dpfc_cli.training.train import plan
 from tests.privacy.test_parts import Threads
-from tests.support import refuses, shards_of
+from tests.support import feature_set, refuses, shards_of
 from tests.training.requests import charges, states
 
 
@@ -185,7 +184,7 @@ def test_the_records_of_a_person_who_goes_on_behind_a_part_are_checked_with_it(t
     persons, labels = (np.arange(n) + 1) // 2, np.arange(n) % 2
     np.savez(tmp_path / "raw.npz", train_x=np.zeros((n, 1), np.float32), train_y=labels, train_groups=persons)
     with shards_of(n // 2):
-        features = import_features(tmp_path / "raw.npz", tmp_path / "set", classes=("a", "b")).features
+        features = feature_set(tmp_path / "raw.npz", tmp_path / "set", classes=("a", "b"))
     _, second = (tmp_path / "set" / shard.file for shard in features.split(SPLIT).shards)
     verify_part(Alone(count=2), features, SPLIT, facts_of(features))  # type: ignore[arg-type]
     data = bytearray(second.read_bytes())

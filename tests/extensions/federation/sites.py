@@ -13,12 +13,11 @@ from dpfc_cli.extensions.federation import plan as plans
 from dpfc_cli.extensions.federation.messages import ask
 from dpfc_cli.extensions.federation.plan import Federation
 from dpfc_cli.extensions.federation.site import Site, serve, site_of
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.parts import framed
 from dpfc_cli.training.observer import Observer
-from tests.support import LOST, blobs
+from tests.support import LOST, blobs, feature_set
 from tests.training.stopped import Listener
 
 CLASSES = ("a", "b", "c")
@@ -35,7 +34,7 @@ def made_set(name: str, persons: bool = False, classes: tuple[str, ...] = CLASSE
     arrays = {"train_x": x, "train_y": np.array([classes.index(CLASSES[label]) for label in y])}
     arrays |= {"train_groups": np.arange(len(x)) // 2} if persons else {}
     np.savez(f"{name}.npz", **arrays)  # type: ignore[arg-type]
-    return import_features(f"{name}.npz", Path(name, "set"), classes=classes).features
+    return feature_set(f"{name}.npz", Path(name, "set"), classes=classes)
 
 
 def agreed(

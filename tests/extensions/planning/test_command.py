@@ -16,7 +16,7 @@ from dpfc_cli.cli import display
 from dpfc_cli.extensions.planning import forecast as forecasts
 from dpfc_cli.training.calibrate import HIDES
 from tests.cli.conftest import Dpfc, each_is_refused
-from tests.support import blobs
+from tests.support import blobs, feature_set
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def known(dpfc: Dpfc, tmp_path: Path) -> str:
     """A public set of 300 + 100 records in 3 classes."""
     x, y = blobs(400, 8, 3, seed=9, apart=2.0)
     np.savez(tmp_path / "known.npz", train_x=x[:300], train_y=y[:300], test_x=x[300:], test_y=y[300:])
-    assert dpfc("import", str(tmp_path / "known.npz"), "--out", "known", "--classes", "3").exit_code == 0
+    feature_set(tmp_path / "known.npz", "known", classes=3)
     return "known"
 
 
@@ -56,7 +56,7 @@ def test_facts_alone_give_a_table_without_an_accuracy(dpfc: Dpfc) -> None:
 
 def test_without_a_word_about_the_records_it_is_of_the_newest_set(dpfc: Dpfc, arrays: Path) -> None:
     for name in ("older", "newer"):
-        dpfc("import", str(arrays), "--out", name, "--classes", "3", ends=0)
+        feature_set(arrays, name, classes=3)
     shown = dpfc("forecast", "--features", "newer", "--epsilon", "8", ends=0)
     newest = dpfc("forecast", "--epsilon", "8", ends=0)
     assert (newest.stdout, "newer" in newest.stderr) == (shown.stdout, True)
@@ -110,7 +110,7 @@ def test_other_private_records_with_the_same_facts_give_the_same_bytes(
     for split, n in (("train", 600), ("test", 150)):
         np.save(tmp_path / "arrays" / f"{split}_x.npy", np.full((n, 8), 7, np.float32))
         np.save(tmp_path / "arrays" / f"{split}_y.npy", np.full(n, 2))
-    assert dpfc("import", "arrays", "--out", "blobs", "--classes", "3").exit_code == 0
+    feature_set("arrays", "blobs", classes=3)
     again = dpfc(*line)
     assert (first.exit_code, first.stdout, first.stderr) == (0, again.stdout, again.stderr)
 

@@ -15,7 +15,6 @@ from dpfc_cli.extensions.planning import forecast as forecasts
 from dpfc_cli.extensions.planning.forecast import forecast, stated_facts
 from dpfc_cli.extensions.planning.request import Forecasting
 from dpfc_cli.extensions.planning.stand_in import RUNS
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.caps import check as check_caps
@@ -33,7 +32,7 @@ from dpfc_cli.training.calibrate import HIDES, POOR, calibrate, kept, warnings_o
 from dpfc_cli.training.card import charge_of_training
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
-from tests.support import blobs, refuses, replace
+from tests.support import blobs, feature_set, refuses, replace
 from tests.training import test_public as public_sets
 
 QUICK: dict[str, Any] = {"method": "dp-fc", "steps": 3}
@@ -70,7 +69,7 @@ def written(folder: Path, name: str, x: np.ndarray, y: np.ndarray, n: int, m: in
     """A set of these records, the first n of them to train on."""
     folder.mkdir(exist_ok=True)
     np.savez(folder / f"{name}.npz", train_x=x[:n], train_y=y[:n], test_x=x[n:], test_y=y[n:])
-    return import_features(folder / f"{name}.npz", folder / name, classes=tuple("abcdefgh"[:m])).features
+    return feature_set(folder / f"{name}.npz", folder / name, classes=tuple("abcdefgh"[:m]))
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +269,7 @@ def test_label_sets_are_judged_by_mean_average_precision(tmp_path: Path) -> None
     x, y = blobs(300, 6, 3)
     both = np.stack([y, np.where(np.arange(300) % 2, (y + 1) % 3, -1)], axis=1)
     np.savez(tmp_path / "a.npz", train_x=x, train_y=both)
-    known = import_features(tmp_path / "a.npz", tmp_path / "a", classes=3, labels_per_record=2).features
+    known = feature_set(tmp_path / "a.npz", tmp_path / "a", classes=3, labels_per_record=2)
     found = forecast(records=240, classes=3, on=known, epsilons=[8.0], steps=3)
     [each] = found.outlooks
     assert (found.facts.k, found.method) == (2, "dp-fc")

@@ -12,7 +12,7 @@ import pytest
 import dpfc_cli as dpfc
 from dpfc_cli.structs import encoded
 from tests.heads.test_hub import hub as hub
-from tests.support import blobs
+from tests.support import blobs, feature_set
 
 CLASSES = ("flu", "cold", "rare")
 WHO, WHY = "N. Officer", "figure 3 of the study"
@@ -45,7 +45,7 @@ def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
             np.savez(f"{name}.npz", train_x=x[:600], train_y=y[:600], test_x=x[600:], test_y=y[600:])
             classes = CLASSES if name == "clinic" else ("a", "b", "c")
             place = Path("features", name)
-            dpfc.import_features(Path(f"{name}.npz"), place, classes=classes, labels_per_record=1, population=name)
+            feature_set(Path(f"{name}.npz"), place, classes=classes, labels_per_record=1, population=name)
         features, other = dpfc.open_features("clinic"), dpfc.open_features("other")
         first = dpfc.train(features, epsilon=1.0, method="dp-ls", out="heads/first.safetensors", by=WHO, purpose=WHY)
         dpfc.set_cap(features, 6.0, delta=1e-5, by="the board", note="section 4")

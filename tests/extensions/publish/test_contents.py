@@ -32,7 +32,7 @@ from dpfc_cli.show.markdown import escaped, markdown
 from tests.extensions.publish.conftest import CLASSES, WHO, WHY, Ward
 from tests.hostile import with_card
 from tests.signing import key_pair, sign
-from tests.support import blobs, refuses, replace
+from tests.support import blobs, feature_set, refuses, replace
 
 VOID = {"meta"}
 TAGS = {
@@ -182,7 +182,7 @@ def test_intervals_of_a_set_that_knows_persons_are_said_to_be_for_persons(ward: 
     arrays: dict[str, Any] = {f"{name}_{of}": a[part] for name, part in parts.items() for of, a in known.items()}
     np.savez("persons.npz", **arrays)
     place = Path("features/persons")
-    features = dpfc.import_features(Path("persons.npz"), place, classes=CLASSES, population="persons").features
+    features = feature_set(Path("persons.npz"), place, classes=CLASSES, population="persons")
     head = dpfc.train(features, epsilon=8.0, method="dp-ls", out="heads/persons.safetensors").head
     assert "intervals" in document(head, internal=True).facts
     head = replace(head, card=replace(head.card, features=replace(head.card.features, hold_out=0.2)))

@@ -38,7 +38,7 @@ from dpfc_cli.training import charged
 from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.observer import TrainingWarning
 from dpfc_cli.training.request import Training
-from tests.support import blobs, refuses
+from tests.support import blobs, feature_set, refuses
 
 NAMES = np.array(["cold", "flu", "zoster"])
 PAGE = Path(__file__).parents[3] / "docs/extensions/sklearn.md"
@@ -295,7 +295,7 @@ def test_no_record_stays_on_disk_and_a_fit_that_was_stopped_stays_charged(monkey
             with pytest.raises(stop) as end:
                 model.fit(X, LABELS)
         assert "ε = 1 was charged" in end.value.__notes__[0]
-        assert "goes on" not in end.value.__notes__[0]
+        assert "resumes" not in end.value.__notes__[0]
         assert not hasattr(model, "head_")
         assert files() == ["private-classifier/ledger.sqlite"]
     assert model.fit(X, LABELS).privacy_["charges"] == 3
@@ -309,14 +309,12 @@ def test_what_a_killed_fit_left_is_removed_and_another_set_is_not() -> None:
     for name, array in (("train_x", X), ("train_y", Y)):
         np.save(source / name, array)
     left = Path("private-classifier/private-classifier")
-    dpfc.import_features(source, left, classes=3)
+    feature_set(source, left, classes=3)
     left.with_name("private-classifier.partial").mkdir()
-    left.with_name(".fit-killed").mkdir()
-    source.rename(left.with_name(".fit-killed") / source.name)
     PrivateClassifier(**QUICK).fit(X, LABELS)
     assert [path.name for path in Path("private-classifier").iterdir() if path.is_dir()] == []
     np.savez("mine.npz", train_x=X, train_y=Y)
-    dpfc.import_features("mine.npz", Path("study/study"), classes=3)
+    feature_set("mine.npz", Path("study/study"), classes=3)
     before = files()
     with refuses("exists", parameter="ledger"):
         PrivateClassifier(ledger="study", **QUICK).fit(X, LABELS)

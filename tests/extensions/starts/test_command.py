@@ -15,6 +15,7 @@ from dpfc_cli.geometry import Geometry
 from tests.backbones.test_hub import Hub
 from tests.cli.conftest import Dpfc, each_is_refused, refusal
 from tests.extensions.starts.test_text import made as clip
+from tests.support import feature_set
 
 LINE = ("zero-shot", "--from", "classifier", "--model", "vit-g14", "--weights", "tower.safetensors")
 
@@ -22,7 +23,7 @@ LINE = ("zero-shot", "--from", "classifier", "--model", "vit-g14", "--weights", 
 @pytest.fixture
 def start(dpfc: Dpfc, arrays: Path) -> tuple[str, ...]:
     """A command that makes vectors for two of three classes, of the weights of a perfect classifier."""
-    assert dpfc("import", str(arrays), "--out", "animals", "--classes", "cat,dog,deer").exit_code == 0
+    feature_set(arrays, "animals", classes=("cat", "dog", "deer"))
     x, y = np.load(arrays / "train_x.npy"), np.load(arrays / "train_y.npy")
     head = np.stack([x[y == j].mean(axis=0) for j in range(3)])
     tower = {"patch_embed.proj.weight": (8, 3, 4, 4), "pos_embed": (1, 4, 8), "norm.weight": (8,)}

@@ -13,12 +13,11 @@ from dpfc_cli import backbones
 from dpfc_cli.extensions.starts import text
 from dpfc_cli.extensions.starts.text import TextVectors
 from dpfc_cli.extensions.starts.zero_shot import ZeroShot, zero_shot
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from tests.backbones.tiny import random_weights, references, write
-from tests.support import refuses
+from tests.support import feature_set, refuses
 from tests.training.requests import ready
 from tests.training.stopped import killed
 
@@ -61,7 +60,7 @@ def records(seed: int, n: int = 120, m: int = 4) -> tuple[np.ndarray, np.ndarray
 def imported(name: str, seed: int = 0, classes: tuple[str, ...] = CLASSES) -> FeatureSet:
     (x, y), (test_x, test_y) = records(seed, m=len(classes)), records(seed + 100, m=len(classes))
     np.savez(f"{name}.npz", train_x=x, train_y=y, test_x=test_x, test_y=test_y)
-    return import_features(f"{name}.npz", name, classes=classes).features
+    return feature_set(f"{name}.npz", name, classes=classes)
 
 
 @pytest.fixture
@@ -293,7 +292,7 @@ def test_a_class_that_has_all_rows_is_like_no_other_and_has_no_vector(features: 
 def test_features_of_another_width_are_refused(weights: str, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = records(0)
     np.savez("wide.npz", train_x=np.repeat(x, 2, axis=1), train_y=y)
-    wide = import_features("wide.npz", "wide", classes=CLASSES).features
+    wide = feature_set("wide.npz", "wide", classes=CLASSES)
     with refuses("conflict", match="32 .* 64", parameter="model"):
         zero_shot(wide, **MODEL, weights=weights, rows=rows)
     joint = TextVectors(vectors=np.ones((4, DIM)), origin={"weights": {"id": "a"}}, notes=())
@@ -314,7 +313,7 @@ def test_the_score_is_that_of_centred_records_and_vectors_of_one_length() -> Non
     x = (rng.normal(size=(400, DIM)) * rng.uniform(0.5, 5, (400, 1)) + rng.normal(size=DIM)).astype(np.float32)
     y = np.arange(400) % 4
     np.savez("hard.npz", train_x=-x, train_y=y, test_x=x, test_y=y)
-    features = import_features("hard.npz", "hard", classes=CLASSES).features
+    features = feature_set("hard.npz", "hard", classes=CLASSES)
     weights = str(write(tensors, Path()))
     made = zero_shot(features, **MODEL, weights=weights, rows="rows.json", on=features)
 
@@ -339,7 +338,7 @@ def test_a_set_with_other_classes_is_scored_by_the_names_that_it_shares(
 ) -> None:
     x, y = records(1, m=3)
     np.savez("public.npz", train_x=x, train_y=y, test_x=x, test_y=y)
-    public = import_features("public.npz", "public", classes=("Otter", "whale", "WOLF")).features
+    public = feature_set("public.npz", "public", classes=("Otter", "whale", "WOLF"))
     swapped = {"OTTER": [0, 4], "whale": [], "Wolf": [2, 3]}
     rows.write_text(json.dumps(swapped | {"red fox": [1]}))
     made = zero_shot(features, **MODEL, weights=weights, rows=rows, on=public)
@@ -368,13 +367,13 @@ def test_the_training_split_of_private_records_is_not_scored(features: FeatureSe
     for own in (
         features,
         FeatureSet(features.folder.absolute()),
-        import_features("private.npz", "copy", classes=CLASSES).features,
+        feature_set("private.npz", "copy", classes=CLASSES),
     ):
         with refuses("private-records", parameter="on"):
             score(own, "train")
     with np.load("private.npz") as of:
         np.savez("swapped.npz", train_x=of["test_x"], train_y=of["test_y"], test_x=of["train_x"], test_y=of["train_y"])
-    swapped = import_features("swapped.npz", "swapped", classes=CLASSES).features
+    swapped = feature_set("swapped.npz", "swapped", classes=CLASSES)
     with refuses("private-records", parameter="on"):
         score(swapped)
     assert score(swapped, "train").evaluation is not None
@@ -400,7 +399,7 @@ def test_other_features_are_not_scored(features: FeatureSet, weights: str, score
     x, y = records(0)
     np.savez("wide.npz", train_x=np.repeat(x, 2, axis=1), train_y=y, test_x=np.repeat(x, 2, axis=1), test_y=y)
     with refuses("conflict", match="in dimensions", parameter="on"):
-        score(import_features("wide.npz", "wide", classes=CLASSES).features, **line)
+        score(feature_set("wide.npz", "wide", classes=CLASSES), **line)
     assert score(features, **line).evaluation is not None
     with refuses("missing", match="'validation'"):
         score(features, "validation")

@@ -1,14 +1,14 @@
 """The sources of imported features: arrays under names, in one of several formats, as tables of rows.
 
-docs/data.md lists formats and names. x is n × d, float16, 32 or 64. y is n or n × k integers, −1 for "no label"; or n
-texts, the names of classes. Beside them there may be groups, n integers or texts. Labels and groups are read at once,
-if memory can hold what they declare. Features are read a range of rows at a time, so memory stays bounded,
-however well they are compressed. Nothing is unpickled, and no link is followed out of an HDF5 file.
+docs/extensions/importing.md lists formats and names. x is n × d, float16, 32 or 64. y is n or n × k integers, −1 for
+"no label"; or n texts, the names of classes. Beside them there may be groups, n integers or texts. Labels and groups
+are read at once, if memory can hold what they declare. Features are read a range of rows at a time, so memory stays
+bounded, however well they are compressed. Nothing is unpickled, and no link is followed out of an HDF5 file.
 """
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
@@ -16,21 +16,24 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.arrays import FORMATS, NPY, Array, arrays_in
+from dpfc_cli.arrays import NPY, Array, arrays_in
 from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted, unsupported
-from dpfc_cli.features.hdf5 import arrays_of
-from dpfc_cli.features.table import ROWS, Table, Tables, checked, files_left_out, left_out, with_groups
+from dpfc_cli.extensions.importing.table import Table, Tables, checked, files_left_out, left_out, with_groups
+from dpfc_cli.extraction.arrays import BLOCK, ROWS
+from dpfc_cli.features.hdf5 import ARRAYS
 from dpfc_cli.sources.classes import USUAL_NAMES
 from dpfc_cli.sources.groups import GROUPS, names_persons
 from dpfc_cli.sources.person_hints import column_of
 
-SPLITS = ("train", "test")
 NAMES = "{train,test}_{x,y}.npy"
 ACCEPTED = f"a folder with {NAMES}, or an .npy, .npz, .safetensors, .h5, .parquet or .csv file"
 COLUMNS = (".parquet", ".csv")
 """How the names of files of columns end."""
 FEATURES = ("features", "feature", "embeddings", "embedding", "x")
 """Usual names of features, in any capitals. Those of one split are also `train_x`, `x_train` and `train/x`."""
+ROLES = {"column": FEATURES, "label_column": USUAL_NAMES, "group_column": (GROUPS,)}
+"""What arrays hold, by the parameter that names them, and their usual names."""
+_PARTS = re.compile("(?:(train|test)[_/])?(.+?)(?:_(train|test))?", re.IGNORECASE)
 Arrays = Mapping[str, Callable[[], Array]]
 """What opens each array of a source, by its name."""
 
@@ -52,24 +55,13 @@ def opened(
 
     """
     with ExitStack() as stack:
-        kind, splits = path.suffix.lower(), list(SPLITS)
-        arrays = _arrays(path, kind, stack)
+        arrays = _arrays(path, stack)
         if arrays is None:
-            from dpfc_cli.features.columns import open_columns
+            from dpfc_cli.extensions.importing.columns import open_columns
 
             found = open_columns(str(path), column, label_column, group_column)
         else:
-            named = arrays
-            if kind == NPY and not path.is_dir():
-                # Others that lie beside one file may be of other records: only those that are named are taken.
-                column, splits = column or path.stem, ["train"]
-                label_column = label_column or _beside(path, arrays)
-                named = {name: arrays[name] for name in (path.stem, label_column, group_column or "") if name in arrays}
-            tables, used = _named(path, named, splits, column, label_column, group_column)
-            remarks = left_out("array", sorted(set(named) - used))
-            if path.is_dir():
-                remarks += files_left_out(path, [path / f"{name}{NPY}" for name in arrays])
-            found = Tables(splits=tables, noticed=lambda: array_of_persons(arrays), remarks=remarks)
+            found = _of_arrays(path, arrays, column, label_column, group_column)
         if "train" not in found.splits:
             raise missing(
                 f"{quoted(path)} has no train_x and train_y.", "Name the arrays train_x, train_y, test_x and test_y."
@@ -89,21 +81,20 @@ def opened(
         yield found
 
 
-def _arrays(path: Path, kind: str, stack: ExitStack) -> Arrays | None:
+def _arrays(path: Path, stack: ExitStack) -> Arrays | None:
     """The arrays of a source; None if they are columns of parquet or CSV files."""
+    kind = path.suffix.lower()
     if path.is_dir():
         arrays = _in_folder(path)
         tables = any(any(path.rglob(f"*{ending}")) for ending in COLUMNS)
-        usual = any(_usual(arrays, split, known) for split in SPLITS for known in (FEATURES, USUAL_NAMES))
         if not arrays and not tables:
-            what = f"{quoted(path)} has neither arrays nor files of columns."
-            raise missing(what, f"Give {ACCEPTED}.")
+            raise missing(f"{quoted(path)} has neither arrays nor files of columns.", f"Give {ACCEPTED}.")
+        usual = any(_parts(name)[1].casefold() in (*FEATURES, *USUAL_NAMES) for name in arrays)
         return arrays if usual or not tables else None
     if kind in COLUMNS:
         return None
     if kind not in ARRAYS:
-        what = f"{quoted(path)} is of no format that dpfc knows."
-        raise unsupported(what, f"Give {ACCEPTED}.")
+        raise unsupported(f"{quoted(path)} is of no format that dpfc knows.", f"Give {ACCEPTED}.")
     found = arrays_in(path, stack, ARRAYS)
     beside = _in_folder(path.parent) if kind == NPY else {}
     return {**beside, **{name: partial(found.__getitem__, name) for name in found}}
@@ -119,23 +110,71 @@ def _first(file: Path) -> Array:
     return arrays_in(file, ExitStack())[file.stem]
 
 
-def _usual(arrays: Collection[str], split: str, known: Sequence[str]) -> list[str]:
-    """The arrays of a split that have one of the usual names. Names without a split are of the one for training."""
-    forms = {form for name in known for form in (f"{split}_{name}", f"{split}/{name}", f"{name}_{split}")}
-    forms |= set(known if split == "train" else ())
-    return [name for name in arrays if name.casefold() in forms]
+def _parts(name: str) -> tuple[str | None, str]:
+    """The split that is in the name of an array, and the rest of the name."""
+    match = _PARTS.fullmatch(name)
+    before, rest, after = match.groups() if match else (None, name, None)
+    split = before or after
+    return split and split.lower(), rest
+
+
+def _of_arrays(path: Path, arrays: Arrays, *given: str | None) -> Tables:
+    """The tables of arrays. given: their names, in the order of `ROLES`."""
+    asked, named, splits = dict(zip(ROLES, given, strict=True)), arrays, ["train", "test"]
+    if path.suffix.lower() == NPY and not path.is_dir():
+        # Others that lie beside one file may be of other records: only those that are named are taken.
+        asked = {**asked, "column": asked["column"] or path.stem}
+        asked["label_column"] = asked["label_column"] or _beside(path, arrays)
+        splits, wanted = ["train"], {path.stem, *asked.values()}
+        named = {name: array for name, array in arrays.items() if name in wanted}
+    tables, used = dict[str, Table](), set[str | None]()
+    for split in splits:
+        x, y, groups = names = [_found(path, named, split, role, asked[role]) for role in ROLES]
+        if x is None and y is None:
+            continue
+        if x is None or y is None:
+            raise missing(
+                f"{quoted(path)} cannot be read: it has '{x or y}', but no {'labels' if y is None else 'features'} "
+                "for it.",
+                f"It holds {_listed(named)}. Name them train_x and train_y, or 'features' and 'labels', or say their "
+                f"names with {parameter('column')} and {parameter('label_column')}.",
+            )
+        used.update(names)
+        table = checked(str(path), named[x](), named[y](), x, y)
+        tables[split] = table if groups is None else with_groups(table, str(path), named[groups](), groups)
+    remarks = left_out("array", sorted(set(named) - used))
+    if path.is_dir():
+        remarks += files_left_out(path, [path / f"{name}{NPY}" for name in arrays])
+    return Tables(splits=tables, noticed=lambda: array_of_persons(arrays), remarks=remarks)
 
 
 def _beside(path: Path, arrays: Arrays) -> str:
     """The labels of an array: those of its split, if its name has one, or else those without a split."""
-    match = _SPLIT.search(path.stem.casefold())
-    others = [name for name in arrays if name != path.stem]
-    known = _usual(others, match[1] or match[2], USUAL_NAMES) if match else []
-    found = [name for name in known if _SPLIT.search(name)]
-    found = found or [name for name in others if name.casefold() in USUAL_NAMES]
+    labels = [name for name in arrays if name != path.stem and _parts(name)[1].casefold() in USUAL_NAMES]
+    found = next(
+        filter(None, ([name for name in labels if _parts(name)[0] == s] for s in (_parts(path.stem)[0], None))), []
+    )
     if not found:
         raise missing(f"There are no labels beside {quoted(path)}.", f"Put them there as y{NPY}.")
     return _only(path, found, "label_column")
+
+
+def _found(path: Path, arrays: Arrays, split: str, role: str, given: str | None) -> str | None:
+    """The name of the array that holds features, labels or groups of a split, if there is one."""
+    parts = {name: _parts(name) for name in arrays}
+    if given is None:
+        found = [
+            name
+            for name, (own, rest) in parts.items()
+            if (own or "train", rest.casefold() in ROLES[role]) == (split, True)
+        ]
+        return _only(path, found, role) if found else None
+    found = [name for name in arrays if parts[name] == (split, given)] or [given] * (
+        split == "train" and given in arrays
+    )
+    if split == "train" and not found:
+        raise missing(f"{quoted(path)} has no '{given}'.", f"It holds {_listed(arrays)}.", parameter=role)
+    return found[0] if found else None
 
 
 def _only(path: Path, found: Sequence[str], option: str) -> str:
@@ -147,62 +186,11 @@ def _only(path: Path, found: Sequence[str], option: str) -> str:
     return found[0]
 
 
-def _named(
-    path: Path,
-    arrays: Arrays,
-    splits: Sequence[str],
-    column: str | None,
-    label_column: str | None,
-    group_column: str | None,
-) -> tuple[dict[str, Table], set[str | None]]:
-    """The tables by split, and the names of the arrays in them."""
-    tables, used = dict[str, Table](), set[str | None]()
-    for split in splits:
-        x = _found(path, arrays, split, FEATURES, "column", column)
-        y = _found(path, arrays, split, USUAL_NAMES, "label_column", label_column)
-        if x is None and y is None:
-            continue
-        if x is None or y is None:
-            raise missing(
-                f"{quoted(path)} cannot be read: it has '{x or y}', but no {'labels' if y is None else 'features'} "
-                "for it.",
-                f"It holds {_listed(arrays)}. Name them train_x and train_y, or 'features' and 'labels', or say their "
-                f"names with {parameter('column')} and {parameter('label_column')}.",
-            )
-        tables[split] = checked(str(path), arrays[x](), arrays[y](), x, y)
-        groups = _found(path, arrays, split, (GROUPS,), "group_column", group_column)
-        used |= {x, y, groups}
-        if groups is not None:
-            tables[split] = with_groups(tables[split], str(path), arrays[groups](), groups)
-    return tables, used
-
-
-def _found(path: Path, arrays: Arrays, split: str, usual: Sequence[str], option: str, given: str | None) -> str | None:
-    """The name of the array that holds features, labels or groups of a split, if there is one."""
-    if given is None:
-        found = _usual(arrays, split, usual)
-        return _only(path, found, option) if found else None
-    names = [f"{split}/{given}", f"{split}_{given}", *([given] * (split == "train"))]
-    found = [name for name in names if name in arrays]
-    if split == "train" and not found:
-        raise missing(f"{quoted(path)} has no '{given}'.", f"It holds {_listed(arrays)}.", parameter=option)
-    return found[0] if found else None
-
-
 def _listed(arrays: Arrays) -> str:
     return ", ".join(sorted(arrays)) or "nothing"
 
 
-ARRAYS = {**FORMATS, ".h5": arrays_of, ".hdf5": arrays_of}
-"""The formats of files of arrays, by how their names end."""
-
-
 # Arrays that seem to name persons
-
-BLOCK = 2**26
-"""Bytes that are read at once."""
-_SPLIT = re.compile("^(train|test)[_/]|_(train|test)$")
-"""What says in the name of an array which split it is of."""
 
 
 def array_of_persons(arrays: Arrays) -> str | None:
@@ -211,7 +199,7 @@ def array_of_persons(arrays: Arrays) -> str | None:
     """
     known: dict[str, list[Callable[[], Array]]] = {}
     for name, opened in arrays.items():
-        if names_persons(own := _SPLIT.sub("", name)):
+        if names_persons(own := _parts(name)[1]):
             known.setdefault(own, []).append(opened)
     return next((name for name, parts in known.items() if _persons(name, parts)), None)
 

@@ -10,48 +10,31 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.arrays import Array, Rows
+from dpfc_cli.arrays import FLOATS, Array
 from dpfc_cli.errors import counted, damaged, quoted
-from dpfc_cli.memory import check_fits, free_memory
+from dpfc_cli.extraction.arrays import Records
+from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.classes import text_of
-from dpfc_cli.sources.groups import Keys, keys_in
+from dpfc_cli.sources.groups import keys_in
 from dpfc_cli.sources.split_files import files_by_ending, is_clutter
 
-ROWS = 4_096
-"""Of a column: the most rows that are read at once."""
 MOST_NAMED = 20
 """Of what is left out, the most names that are said."""
 _INTEGER = re.compile("|0|[1-9][0-9]{0,17}")
-LEAST_HELD = 2**26
-"""Bytes of rows that are held in another order, however little memory is free."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class Table(Records):
     """One split as found.
 
     Attributes:
-        n: the number of records.
-        d: the length of a feature vector.
-        dtype: of the features.
-        rows: reads a range of the features, (stop - start) × d.
-        y: the labels, n × k integers.
-        names: the labels as texts, if the source has no integers: label j is names[j], −1 none. They are sorted.
-        counted: k is the most labels that some record has, not a fact of the layout.
+        counted: the number of labels is the most that some record has, not a fact of the layout.
         nulls: records without a label are null records. Their features are NaN.
-        keys: the person of each record, if the source says so.
 
     """
 
-    n: int
-    d: int
-    dtype: np.dtype[Any]
-    rows: Rows
-    y: np.ndarray
-    names: tuple[str, ...] | None = None
     counted: bool = False
     nulls: bool = False
-    keys: Keys | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,51 +70,6 @@ def files_left_out(folder: Path, used: Collection[Path]) -> tuple[str, ...]:
 
 
 FIXED = "Texts have a fixed length (in NumPy: y.astype('U'); for HDF5: np.char.encode(y.astype('U'), 'utf-8'))."
-FLOATS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
-
-
-def reordered(table: Table, order: np.ndarray, step: int) -> Table:
-    """The table with its records in another order, or with some of them alone.
-
-    The source is read forwards only, from its beginning to its end, as often as needed: many formats can be read in no
-    other way. Each time, a quarter of the free memory is filled with the rows that are wanted next.
-
-    Args:
-        table: the table.
-        order: the numbers of the records in the order that is wanted, each once at most.
-        step: the rows that are read at once.
-
-    """
-    keys = None if table.keys is None else table.keys.part(order)
-    before = getattr(table.rows, "__self__", None)
-    source, wanted = (before.table, before.order[order]) if isinstance(before, _Reordered) else (table, order)
-    rows = _Reordered(source, wanted, step).rows
-    return replace(table, n=len(order), rows=rows, y=table.y[order], keys=keys)
-
-
-class _Reordered:
-    def __init__(self, table: Table, order: np.ndarray, step: int) -> None:
-        self.table, self.order, self._step = table, order, step
-        self._start, self._held = 0, np.empty((0, table.d), table.dtype)
-
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        if not self._start <= start <= stop <= self._start + len(self._held):
-            most = min(max(LEAST_HELD, free_memory() / 4) / (self.table.d * self.table.dtype.itemsize), self.table.n)
-            self._fill(start, min(start + max(int(most), stop - start), len(self.order)))
-        return self._held[start - self._start : stop - self._start]
-
-    def _fill(self, start: int, stop: int) -> None:
-        wanted = self.order[start:stop]
-        places = np.argsort(wanted)
-        records = wanted[places]
-        self._held = np.empty((0, self.table.d), self.table.dtype)
-        held = np.empty((stop - start, self.table.d), self.table.dtype)
-        for at in range(int(records[0]) // self._step * self._step, int(records[-1]) + 1, self._step):
-            first, last = np.searchsorted(records, (at, at + self._step))
-            if first < last:
-                block = self.table.rows(at, min(at + self._step, self.table.n))
-                held[places[first:last]] = block[records[first:last] - at]
-        self._start, self._held = start, held
 
 
 def with_groups(table: Table, source: str, groups: Array, name: str) -> Table:

@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 
 from dpfc_cli.arrays import Array, sliced
 from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted
-from dpfc_cli.features.table import ROWS, Table, Tables, checked, files_left_out, left_out, listed, numbered, reordered
+from dpfc_cli.extensions.importing.table import Table, Tables, checked, files_left_out, left_out, listed, numbered
+from dpfc_cli.extraction.arrays import BLOCK, ROWS
 from dpfc_cli.files import json_of
 from dpfc_cli.memory import check_fits
 from dpfc_cli.reading import readable
@@ -34,8 +35,6 @@ from dpfc_cli.sources.groups import GROUPS, Keys, names_persons
 from dpfc_cli.sources.groups import joined as joined_keys
 from dpfc_cli.sources.metadata import FILE_NAMES
 
-BLOCK = 2**26
-"""Bytes of the features that are read at once."""
 VALUES = 2**20
 """Values of a CSV file that are read at once."""
 _FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.float64}
@@ -100,7 +99,7 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
                 "Say it in one way: by the names of the files, or in the column.",
             )
         roles = split_files.splits_by_role(rows)
-        tables |= {role: reordered(train, rows[split], ROWS) for role, split in roles.items()}
+        tables |= {role: train.part(rows[split]) for role, split in roles.items()}
         remarks += split_files.splits_left_out(rows, roles.values())
         del left[s]
     remarks += left_out("column", left)

@@ -14,10 +14,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.features.columns import open_columns
-from dpfc_cli.features.tables import opened
-from tests.features.formats import vectors
+from dpfc_cli.extensions.importing.columns import open_columns
+from dpfc_cli.extensions.importing.importing import import_features
+from dpfc_cli.extensions.importing.tables import opened
+from tests.extensions.importing.formats import vectors
 from tests.support import refuses
 
 X = np.array([[0.5, -1.25, 30.0], [1234.5, 2e-3, 41.0], [-0.75, 1.0, 52.0], [3.5, 7.125, 63.0]])

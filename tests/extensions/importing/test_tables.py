@@ -27,15 +27,14 @@ from safetensors.numpy import save_file
 
 from dpfc_cli import memory
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.extraction import importing
-from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.features import table
-from dpfc_cli.features.columns import Column
+from dpfc_cli.extensions.importing.columns import Column
+from dpfc_cli.extensions.importing.importing import import_features
+from dpfc_cli.extraction import arrays
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.sources import columns
 from dpfc_cli.sources.classes import hub_class_names
-from tests.features import formats
-from tests.features.formats import Arrays, Write, hdf5, hdf5_flat, npy, npz, parquet, safetensors, vectors
+from tests.extensions.importing import formats
+from tests.extensions.importing.formats import Arrays, Write, hdf5, hdf5_flat, npy, npz, parquet, safetensors, vectors
 from tests.hostile import altered, places
 from tests.support import blobs, refuses, shards_of
 
@@ -86,10 +85,10 @@ def made(write: Write, place: Path, data: Arrays, **options: Any) -> FeatureSet:
 
 def a_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few that the source is read more than once, and blocks cross row groups."""
-    monkeypatch.setattr(table, "LEAST_HELD", 30 * D * 4)
-    monkeypatch.setattr(table, "free_memory", lambda: 0.0)
-    monkeypatch.setattr("dpfc_cli.extraction.importing.ROWS", 9)
-    monkeypatch.setattr("dpfc_cli.features.columns.ROWS", 5)
+    monkeypatch.setattr(arrays, "LEAST_HELD", 30 * D * 4)
+    monkeypatch.setattr(arrays, "free_memory", lambda: 0.0)
+    monkeypatch.setattr("dpfc_cli.extraction.arrays.ROWS", 9)
+    monkeypatch.setattr("dpfc_cli.extensions.importing.columns.ROWS", 5)
 
 
 def test_every_format_makes_the_same_set(tmp_path: Path, data: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -823,7 +822,7 @@ def test_what_memory_cannot_hold_is_refused_by_what_it_declares(tmp_path: Path, 
 def test_zeros_are_honest_and_are_imported_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """20 MB in a file of some kB, with 6 MB of memory."""
     monkeypatch.setattr(memory, "free_memory", lambda: 6e6)
-    monkeypatch.setattr(importing, "BLOCK", 2**20)
+    monkeypatch.setattr(arrays, "BLOCK", 2**20)
     zeros = np.zeros((50_000, 100), np.float32)
     source = large_hdf5({"data": np.arange(50_000) % 2}, data=zeros, chunks=(1024, 100))(tmp_path)
     tracemalloc.start()
@@ -865,7 +864,7 @@ def test_a_repeated_name_takes_the_memory_of_one(tmp_path: Path) -> None:
 
 
 def test_an_archive_is_read_the_same_in_pieces_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importing, "ROWS", 7)
+    monkeypatch.setattr(arrays, "ROWS", 7)
     for order in ("C", "F"):
         np.savez(tmp_path / "a.npz", train_x=np.array(X, order=order), train_y=Y)
         with zipfile.ZipFile(tmp_path / "a.npz", "a") as file:

@@ -12,35 +12,34 @@ the import.
 import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-import h5py
 import numpy as np
 
 from dpfc_cli import files
-from dpfc_cli.arrays import sliced
+from dpfc_cli.arrays import FLOATS, sliced
 from dpfc_cli.errors import (
     GUARDED,
     UserError,
     bad_record,
     conflict,
-    counted,
     missing,
     parameter,
-    printable,
     quoted,
     secret,
 )
-from dpfc_cli.extraction.request import Import
+from dpfc_cli.extensions.importing.request import Import
+from dpfc_cli.extensions.importing.table import Table, Tables, numbered
+from dpfc_cli.features.hdf5 import arrays_of
 from dpfc_cli.features.hdf5 import broken as damaged
-from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable, stored_rows
-from dpfc_cli.features.table import FLOATS, Table, Tables, numbered
 from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.reading import unread
 from dpfc_cli.sources import groups as persons
 from dpfc_cli.sources.classes import USUAL_NAMES, coded, composed, numbers_of, text_of
 from dpfc_cli.sources.metadata import Needed, Value, columns_in, rows, usual_column
+from dpfc_cli.sources.nulls import Broken
 from dpfc_cli.sources.person_hints import column_of, persons_noticed
 from dpfc_cli.sources.split_files import rows_by_split, split_column, splits_by_role, splits_left_out
 
@@ -108,8 +107,8 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...]) -> Tables:
     codes, names = numbered(listed.labels, np.arange(len(listed.labels)))
     n = len(listed.labels)
     sums, patches = np.zeros((n, 0)), np.zeros(n, np.int64)
-    broken: dict[str, str] = {}
-    for done, (slide, path, record) in enumerate(zip(listed.slides, found, listed.records, strict=True), 1):
+    broken = Broken("slide", {"slides": len(found)}, lambda _, i: listed.slides[i], None)
+    for i, (path, record) in enumerate(zip(found, listed.records, strict=True)):
         try:
             if path is None:
                 raise missing(f"There is no file for it in '{folder}'.", "Make it.")
@@ -118,7 +117,7 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...]) -> Tables:
             if error.code in _LATER:
                 what = error.what.replace(f"'{path}'", secret(path))
                 raise UserError(what, error.remedy, code=error.code) from error
-            broken[slide] = error.full or error.what
+            broken.add("slides", i, {0: error.full or error.what})
         else:
             if not patches.any():
                 check_fits(folder, "one vector for each record", 8 * len(total) * n, copies=3)
@@ -132,19 +131,11 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...]) -> Tables:
             sums[record] += total
             patches[record] += count
         if wanted.progress:
-            wanted.progress("Reading slides", done, len(found))
-    if broken:
-        what = f"{counted(len(broken), 'slide')} cannot be read."
+            wanted.progress("Reading slides", i + 1, len(found))
+    if broken.too_many:
         if not wanted.tolerant or not patches.any():
-            reasons = [f"{printable(name)}: {printable(why)}" for name, why in sorted(broken.items())]
-            refused = bad_record(
-                f"{what} {GUARDED}",
-                "Make them again, or leave them out of the table. Or keep them as records without content: "
-                f"{parameter('on_error')} null.",
-            )
-            refused.full = "\n".join(reasons)
-            raise refused
-        wanted.warned(f"{what} This number depends on the records: do not publish it.")
+            raise broken.refusal()
+        wanted.warned(f"{broken.number}. This number depends on the records: do not publish it.")
     with np.errstate(invalid="ignore"):
         x = (sums / patches[:, None]).astype(np.float32)
     y = np.where(patches == 0, -1, codes)[:, None]
@@ -215,28 +206,27 @@ def _sum(path: Path, column: str | None) -> tuple[int, np.ndarray]:
         MemoryError: a lack of memory may be the reason that it cannot be read.
 
     """
-    with proved(2 * _BLOCK), opened_hdf5(path) as file, readable(path):
-        names = [column] if column else [name for name in FEATURES if name in file] or [FEATURES[0]]
+    with proved(2 * _BLOCK), ExitStack() as stack:
+        arrays = arrays_of(path, stack)
+        names = [column] if column else [name for name in FEATURES if name in arrays] or [FEATURES[0]]
         if len(names) > 1:
             raise damaged(path, f"it has several matrices ({', '.join(names)}), and nobody says which one counts")
-        dataset = local_dataset(file, path, names[0])
-        count, width = _checked(dataset, path, names[0])
-        total, step, read = np.zeros(width), max(1, _BLOCK // (8 * width)), stored_rows(dataset, path, names[0])
+        if names[0] not in arrays:
+            raise damaged(path, f"it has no data set '{names[0]}'")
+        array = arrays[names[0]]
+        matrix = array.shape[1:] if len(array.shape) == 3 and array.shape[0] == 1 else array.shape
+        floats = isinstance(array.dtype, np.dtype) and array.dtype.newbyteorder("=") in FLOATS
+        if len(matrix) != 2 or min(matrix) < 1 or not floats:
+            said = f"shape {array.shape} and dtype {array.dtype}"
+            raise damaged(path, f"'{names[0]}' has {said}, which are no features of patches")
+        count, width = matrix
+        check_fits(path, "one patch", 8 * width, copies=4)
+        total, step = np.zeros(width), max(1, _BLOCK // (8 * width))
         for at in range(0, count, step):
-            total += read(at, min(at + step, count)).sum(0, dtype=np.float64)
+            total += array.read(at, min(at + step, count)).sum(0, dtype=np.float64)
     if not np.isfinite(total).all():
         raise damaged(path, "it has features that are not finite")
     return count, total
-
-
-def _checked(dataset: h5py.Dataset, path: Path, name: str) -> tuple[int, int]:
-    """The number of patches, and that of dimensions. Raises UserError for anything but a matrix of floats."""
-    shape: tuple[int, ...] = dataset.shape or ()
-    matrix = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
-    if len(matrix) != 2 or min(matrix) < 1 or dataset.dtype.newbyteorder("=") not in FLOATS:
-        raise damaged(path, f"'{name}' has shape {shape} and dtype {dataset.dtype}, which are no features of patches")
-    check_fits(path, "one patch", 8 * matrix[1], copies=4)
-    return matrix
 
 
 # The table

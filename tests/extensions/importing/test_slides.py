@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import GUARDED
-from dpfc_cli.extraction import slides
-from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.extensions.importing import slides
+from dpfc_cli.extensions.importing.importing import import_features
 from dpfc_cli.features.hdf5 import _Whole
 from dpfc_cli.features.reader import FeatureSet
 from tests.closed import closed
@@ -349,7 +349,7 @@ TRIAL = """
 import resource, sys
 from pathlib import Path
 sys.path.insert(0, ".")
-from tests.extraction.test_slides import imported, written
+from tests.extensions.importing.test_slides import imported, written
 
 large, extra = Path(sys.argv[1]), int(sys.argv[2])
 small = [large / "first", large / "second"]

@@ -1,0 +1,87 @@
+"""Making a feature set: one that is there is found; otherwise its shards are made, and it is written down and named."""
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.extraction.request import Making
+from dpfc_cli.features.manifest import Manifest
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.features.writer import FeatureWriter, complete, saying_what_is_kept
+from dpfc_cli.ledger.populations import check_new, check_same, register
+from dpfc_cli.sources.groups import Grouping
+from dpfc_cli.sources.nulls import Broken
+
+
+class Made(NamedTuple):
+    """What was made.
+
+    Attributes:
+        features: the set; None if other processes still make shards of it.
+        records: how many the shards have that were made now.
+        resumed: how many shards were still to be made when this call continued an earlier one; None if it began the
+            set.
+
+    """
+
+    features: FeatureSet | None
+    records: int
+    resumed: int | None
+
+
+def found(folder: Path, manifest: Manifest, population: str | None) -> FeatureSet | None:
+    """The set if it is there. None: it may be made. UserError: it may not, or another one lies there."""
+    there = complete(folder, manifest, partial(check_same, population=population))
+    if there is None:
+        check_new(folder, manifest, population)
+    return there
+
+
+def make(
+    wanted: Making,
+    folder: Path,
+    manifest: Manifest,
+    write: Callable[[FeatureWriter], int],
+    broken: Broken,
+    *,
+    groupings: Mapping[str, Grouping],
+    population: str | None,
+    shared: bool,
+) -> Made:
+    """Make a set that is not there.
+
+    Args:
+        wanted: whom to warn.
+        folder: where it is to lie.
+        manifest: what it is made of.
+        write: writes shards that the writer lacks, and says how many records they have.
+        broken: what knows of null records, and how many there may be.
+        groupings: whose the records of each split are, if that is known.
+        population: whose records they are.
+        shared: whether other processes may take part. Of one that works alone nothing is kept if a record was refused:
+            once that is corrected, it is another source.
+
+    Raises:
+        UserError: the set cannot be made.
+
+    """
+    groups = {split: grouping.ids for split, grouping in groupings.items()} or None
+    writer, count = FeatureWriter(folder, manifest, broken, groups, population, shared), 0
+    with saying_what_is_kept(folder), closing(writer):
+        try:
+            while True:
+                count += write(writer)
+                finished = writer.finish(partial(register, population=population))
+                # Another process that was killed leaves the shard that it had begun.
+                if finished is not None or not writer.alone:
+                    break
+        except UserError as error:
+            if not shared and error.code in ("bad-record", "conflict"):
+                writer.discard()
+            raise
+    if finished is not None and broken.said is not None:
+        wanted.warned(broken.said)
+    return Made(None if finished is None else FeatureSet(folder), count, writer.resumed)
