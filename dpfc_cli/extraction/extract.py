@@ -30,6 +30,7 @@ from dpfc_cli.features.shards import PlannedShard
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images import catalogue, prefetch, sets
+from dpfc_cli.images.pictures import Notice, Preparation
 from dpfc_cli.ledger.facts import RESERVED
 from dpfc_cli.ledger.populations import check_name
 from dpfc_cli.options import takes
@@ -40,7 +41,7 @@ from dpfc_cli.sources.nulls import Broken, naming
 from dpfc_cli.sources.person_hints import persons_noticed, refuse_both
 
 Advance = Callable[[int, int], None]
-Wanted = Iterator[tuple[PlannedShard, sets.Decode, int, int]]
+Wanted = Iterator[tuple[PlannedShard, sets.Decoder, int, int]]
 LIBRARIES = ("jax", "numpy", "pillow", "simplejpeg", "h5py")
 OPENING, LOADING, EXTRACTING = "Opening the data set", "Loading the model", "Extracting"
 LOOKING = "Looking for more broken pictures"
@@ -123,7 +124,7 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path) -> Extr
     features = making.found(folder, manifest, made_of.population)
     if features is not None:
         return Extracted(folder=folder, features=features, was_complete=True)
-    notices, told = made_of.asked.preparation.notices, set[sets.Notice]()
+    notices, told = made_of.asked.preparation.notices, set[Notice]()
     broken, started = broken_of(wanted, pictures), time.monotonic()
 
     def write(writer: FeatureWriter) -> int:
@@ -225,7 +226,7 @@ def checked(wanted: Extraction) -> Extractable:
         **{"source" if data_dir is None else "data_dir": place}, group_by=None if rule is None else rule.table
     )
     asked = sets.Request(
-        preparation=sets.Preparation(window=wanted.window, exif=wanted.exif),
+        preparation=Preparation(window=wanted.window, exif=wanted.exif),
         classes=class_names(wanted.classes),
         label_column=wanted.label_column,
         table=None if wanted.table is None else Path(wanted.table).expanduser(),
@@ -248,7 +249,7 @@ def manifest_of(
     source: sets.ImageSet,
     backbone: Backbone,
     dtype: str,
-    preparation: sets.Preparation,
+    preparation: Preparation,
     rule: Rule | None = None,
     **other: Any,
 ) -> Manifest:
@@ -309,7 +310,7 @@ def _population_of(given: str | None, catalogued: str | None) -> str | None:
     return given if catalogued is None else RESERVED + catalogued
 
 
-_NOTICED: dict[sets.Notice, str] = {
+_NOTICED: dict[Notice, str] = {
     "dark": "uses less than a quarter of the grey values that its file can hold, so it becomes nearly one shade. "
     f"If the device gives fewer bits, say so: {parameter('window')} 0,4095 for 12 bits. Take these numbers from "
     "the device, not from the pictures.",

@@ -16,7 +16,7 @@ from dpfc_cli.backbones import Backbone, Geometry
 from dpfc_cli.errors import UserError, conflict, missing, parameter, unsupported
 from dpfc_cli.features.manifest import DTYPES, fingerprint_of
 from dpfc_cli.heads.head import Head
-from dpfc_cli.images.sets import Preparation
+from dpfc_cli.images.pictures import Preparation
 from dpfc_cli.progress import Progress
 from dpfc_cli.records.card import Prepared, Side
 from dpfc_cli.structs import Fault, Open, Values, decoded, encoded

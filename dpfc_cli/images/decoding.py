@@ -1,4 +1,4 @@
-"""Encoded pictures to pixels. simplejpeg reads JPEG, because it tells what libjpeg repairs; Pillow reads all others.
+"""Pictures pictures to pixels. simplejpeg reads JPEG, because it tells what libjpeg repairs; Pillow reads all others.
 
 One rule holds for all pictures. First a picture is converted to RGB: grey is repeated, 16-bit grey keeps its high byte
 (as Pillow does with 16-bit colour) or is brought to levels by a window, CMYK and palettes are converted, transparency
@@ -40,7 +40,7 @@ from simplejpeg import decode_jpeg
 from dpfc_cli.errors import GUARDED, UserError, secret
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.kinds import kind_in
-from dpfc_cli.images.sets import Pixels, Preparation, Window, check_size, unread, unreadable
+from dpfc_cli.images.pictures import Pixels, Preparation, Window, check_size, unread, unreadable
 from dpfc_cli.memory import proved
 
 # Memory of decoders
@@ -239,13 +239,16 @@ with suppress(OSError, AttributeError):
     _libtiff.TIFFSetWarningHandler(None)
 
 
-def decode(data: bytes, name: str, preparation: Preparation) -> Pixels:
-    """Decode one picture to uint8, (H, W, 3). With a geometry H = W = geometry.crop. name: what messages call it.
+def decode(data: bytes | Pixels, name: str, preparation: Preparation) -> Pixels:
+    """Decode one picture to uint8, (H, W, 3). With a geometry H = W = geometry.crop. data: of a file, or pixels,
+    (H, W, 1 or 3). name: what messages call it.
 
     UnreadableError: the picture is damaged, too large, or of another format (code "bad-record"). This depends on its
     own bytes alone. UserError: the system did not give what decoding takes (code "memory" or "unreadable"), or a
     library is missing (code "unsupported").
     """
+    if isinstance(data, np.ndarray):
+        return _fitted(Image.fromarray(data[..., 0] if data.shape[2] == 1 else data).convert("RGB"), preparation)
     kind = kind_in(data)
     if kind is not None:
         kind.check_installed()
@@ -356,12 +359,6 @@ def _turn(opened: Image.Image) -> Image.Transpose | None:
 
 def _fitted(image: Image.Image, preparation: Preparation) -> Pixels:
     return np.asarray(image if preparation.geometry is None else fitted(image, preparation.geometry))
-
-
-def brought(pixels: Pixels, geometry: Geometry) -> Pixels:
-    """Pixels, (H, W, 1 or 3), as colour ones of this geometry: (crop, crop, 3)."""
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    return np.asarray(fitted(image.convert("RGB"), geometry))
 
 
 def grey(pixels: Pixels) -> Pixels:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
-from dpfc_cli.images.splits import Listed, entry_of, image_set
+from dpfc_cli.images.pictures import Held
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Listed, Request, entry_of, image_set
 from dpfc_cli.sources.classes import coded
 
 CLASSES = tuple("0123456789")
@@ -22,14 +22,13 @@ def open_digits(request: Request) -> ImageSet:
     entries = [entry_of(name, data) for name, data in files.items()]
     images, labels = (np.frombuffer(files[name], np.uint8, offset=head) for name, head in FILES.items())
     grey = np.rint(images.reshape(-1, SIDE, SIDE, 1) * (255 / DARKEST)).astype(np.uint8)
+    known = labels.astype(np.int64)
     # Both splits come from the same files. The ledger must tell their records apart.
     more = Entry("test", len(labels) - TRAIN, entries[1].sha256)
+    parts = {"train": (slice(TRAIN), entries), "test": (slice(TRAIN, None), [*entries, more])}
     found = {
-        split: Listed(labels=coded(labels[part].astype(np.int64)), pictures=grey[part], entries=own, classes=CLASSES)
-        for split, part, own in (
-            ("train", slice(TRAIN), entries),
-            ("test", slice(TRAIN, None), [*entries, more]),
-        )
+        split: Listed(labels=coded(known[part]), pictures=Held(grey[part]), entries=own, classes=CLASSES)
+        for split, (part, own) in parts.items()
     }
     return image_set("digits", found, request, classes=CLASSES)
 

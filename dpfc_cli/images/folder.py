@@ -18,15 +18,15 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
 from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images.kinds import check_readable, ending_of, endings, kind_of
-from dpfc_cli.images.sets import DataSet, Entry, ImageSet, LabelTable, Request
-from dpfc_cli.images.splits import Files, Listed, image_set
+from dpfc_cli.images.pictures import Files, unread
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, LabelTable, Listed, Request, Unlabelled, image_set
 from dpfc_cli.reading import readable
 from dpfc_cli.sources.classes import USUAL_NAMES, coded, stated, text_of
 from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
@@ -160,15 +160,9 @@ def _opened(request: Request) -> ImageSet:
             persons=persons,
             unusable={i: "there is no such file" for i, (_, entry) in enumerate(part.found) if entry.size == MISSING},
         )
-    return image_set(
-        "imagefolder",
-        listed,
-        request,
-        also=() if tabled else classes,
-        remarks=(*remarks, *left_out(skipped)),
-        noticed=partial(_noticed, [*parts.values()], table_at, tabled=tabled),
-        table=named,
-    )
+    also = () if tabled else classes
+    found = image_set("imagefolder", listed, request, also=also, remarks=(*remarks, *left_out(skipped)))
+    return replace(found, noticed=partial(_noticed, [*parts.values()], table_at, tabled=tabled), table=named)
 
 
 def _split_folders(path: Path, classes: Collection[str]) -> dict[str, Path]:
@@ -384,6 +378,30 @@ def _value_of(path: Path, name: str) -> object:
     with suppress(OSError):
         return None if kind is None else kind.value_of(path, name)
     return None
+
+
+# Without labels
+
+
+def in_folder(folder: Path) -> Unlabelled:
+    """The pictures in a folder and below it, in the order of their names. Links to folders are not followed. UserError
+    if the folder cannot be read.
+    """
+    names, skipped, linked = list[str](), Counter[str](), 0
+
+    def stop(error: OSError) -> None:
+        raise unread(str(error.filename or folder), error)
+
+    for name, entry in files_below(folder, stop):
+        if os.path.isdir(entry.path):
+            linked += 1
+        elif (ending := ending_of(name)) in endings():
+            names.append(name)
+        else:
+            skipped[ending] += 1
+    check_readable(names)
+    links = (f"Links to folders are not followed: {counted(linked, 'link')}.",) if linked else ()
+    return Unlabelled(Files(folder, sorted(names)), (*left_out(skipped), *links))
 
 
 IMAGEFOLDER = DataSet(

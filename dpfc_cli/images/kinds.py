@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfc_cli import points
-from dpfc_cli.images.sets import Pixels, Preparation
+from dpfc_cli.images.pictures import Pixels, Preparation
 
 GROUP = "dpfc.decoders"
 USUAL = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")

@@ -17,7 +17,7 @@ def _opened(request: Request) -> ImageSet:
 def _unlabelled(source: str) -> Unlabelled:
     from dpfc_cli.images.tables import parquet_file, unlabelled_in
 
-    return unlabelled_in(parquet_file, sorted(files_in(source, SUFFIX)), source, lambda path: path.name)
+    return unlabelled_in(parquet_file, sorted(files_in(source, SUFFIX)), source)
 
 
 PARQUET = DataSet(

@@ -15,7 +15,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.images.sets import Decode, Pixels, UnreadableError
+from dpfc_cli.images.pictures import Pixels, UnreadableError
+from dpfc_cli.images.sets import Decoder
 from dpfc_cli.threads import cores
 
 Key = TypeVar("Key")
@@ -44,9 +45,9 @@ class Batch:
 
 
 def batches(
-    wanted: Iterable[tuple[Key, Decode, int, int]], workers: int | None = None, most: int = AHEAD
+    wanted: Iterable[tuple[Key, Decoder, int, int]], workers: int | None = None, most: int = AHEAD
 ) -> Generator[tuple[Key, Batch], None, None]:
-    """Decode batches, each with its key, in the order of `wanted`. UserError if the source cannot be read.
+    """Decoder batches, each with its key, in the order of `wanted`. UserError if the source cannot be read.
 
     If you do not read the iterator to its end, close it (`contextlib.closing`) to stop the threads. wanted: (key,
     pictures, start, stop) of each batch. It is read `most` batches early. workers: threads; None: one for each core.
@@ -64,7 +65,7 @@ def batches(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begun(pool: ThreadPoolExecutor, pictures: Decode, start: int, stop: int) -> tuple[Batch, list[Future[None]]]:
+def _begun(pool: ThreadPoolExecutor, pictures: Decoder, start: int, stop: int) -> tuple[Batch, list[Future[None]]]:
     n = stop - start
     batch = Batch(start=start, pixels=np.zeros((n, *pictures.shape), np.uint8), broken={})
     pieces = [(at, min(at + PIECE, n)) for at in range(0, n, PIECE)]
@@ -77,7 +78,7 @@ def _finished(key: Key, batch: Batch, pieces: list[Future[None]]) -> tuple[Key, 
     return key, batch
 
 
-def _fill(pictures: Decode, batch: Batch, piece: slice) -> None:
+def _fill(pictures: Decoder, batch: Batch, piece: slice) -> None:
     first = batch.start
     try:
         batch.pixels[piece] = pictures(first + piece.start, first + piece.stop)

@@ -11,45 +11,122 @@ Nothing else that depends on the pictures leaves this room, except in errors. Th
 published.
 """
 
+import errno
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.downloads import Remote
-from dpfc_cli.errors import GUARDED, Faults, UserError, parameter, secret
-from dpfc_cli.geometry import Geometry
+from dpfc_cli.errors import Faults, conflict, counted, parameter, quoted, secret
+from dpfc_cli.images.pictures import Pictures, Pixels, Preparation, Records, UnreadableError, unread, unreadable
 from dpfc_cli.progress import Progress
-from dpfc_cli.sources.classes import Origin
-from dpfc_cli.sources.groups import By, Grouping, Keys, Rule, check_apart, grouped
+from dpfc_cli.sources.classes import Labels, Origin, labelled, stated
+from dpfc_cli.sources.groups import NO_PERSON, By, Grouping, Keys, Rule, check_apart, grouped, keys_of
 from dpfc_cli.sources.split_files import held_out as rule
+from dpfc_cli.sources.split_files import splits_left_out
 
-Pixels = NDArray[np.uint8]
-Labels = NDArray[np.int32]
-Records = NDArray[np.int64]
-"""Numbers of records. They ascend, unless the records are brought together by persons."""
-Window = tuple[float, float]
-"""The grey values that become black and white. Those between them become the levels between."""
-
-Notice = Literal["dark", "frames", "rescaled", "turned"]
-"""What is noticed of a picture. dark: it uses less than a quarter of the values that its file can hold, and there is no
-window. frames: it has more of them than the one that is taken. rescaled: its file says what grey values mean, and there
-is no window. turned: its EXIF orientation is not that of its pixels, and it is not turned."""
-
-MOST_BYTES = 512 << 20
-"""The most bytes of an encoded picture. One of `decoding.MOST_PIXELS` without compression has 270 MB (RGB)."""
+UNLABELLED = "it has no label that means a class"
 
 
-class UnreadableError(UserError):
-    """One picture cannot be decoded. The picture itself is damaged, not the disk or the archive it lies on.
+_OWN = (None, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+"""What the system says of one file, and not of the disk or of itself. None: it is no plain file."""
 
-    fields["reason"]: what is wrong with it.
+
+class Decoder:
+    """Pictures of one shape, (H, W, C) with C = 1 or 3, decoded when they are asked for. Several threads may call it.
+
+    Args:
+        pictures: they.
+        preparation: how they are prepared.
+        shape: of all of them. None: that of the first one that can be decoded, if the preparation has no geometry.
+            Pictures are made grey if it has one channel.
+        alone: whether each picture stands alone, and the others are decoded if one is missing: it is broken.
+        unusable: why pictures cannot be used that the source lacks, or that have no label.
+
     """
+
+    def __init__(
+        self,
+        pictures: Pictures,
+        preparation: Preparation,
+        shape: tuple[int, int, int] | None = None,
+        *,
+        alone: bool = False,
+        unusable: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        self._pictures, self._preparation, self._alone, self.unusable = pictures, preparation, alone, unusable
+        self.name, self.title = pictures.name, pictures.title
+        geometry = preparation.geometry
+        whole = shape if geometry is None else (geometry.crop, geometry.crop, 3)
+        self.shape = shape or whole or self._first_shape()
+
+    def __call__(self, start: int, stop: int) -> Pixels:
+        """Decode the pictures start to stop - 1: (stop - start, H, W, C). UnreadableError if one cannot be decoded."""
+        # Slicing would shorten the range silently. A caller that asks for it has lost count of its records.
+        if not 0 <= start <= stop <= len(self._pictures):
+            raise IndexError(f"images {start}..{stop} were asked for; there are {len(self._pictures)}")
+        batch = np.empty((stop - start, *self.shape), np.uint8)
+        for row, i in enumerate(range(start, stop)):
+            if i in self.unusable:
+                raise unreadable(self.title(i), self.unusable[i])
+            batch[row] = self._fitting(self._decoded(i), i)
+        return batch
+
+    def only(self, records: Records) -> "Decoder":
+        unusable = {i: self.unusable[record] for i, record in enumerate(records.tolist()) if record in self.unusable}
+        found = self._pictures.only(records)
+        return Decoder(found, self._preparation, self.shape, alone=self._alone, unusable=unusable)
+
+    def _first_shape(self) -> tuple[int, int, int]:
+        """The shape of the first picture that can be decoded. Those before it are named when all are decoded."""
+        *known, last = [i for i in range(len(self._pictures)) if i not in self.unusable] or [0]
+        for i in known:
+            with suppress(UnreadableError):
+                return self._shape(i)
+        return self._shape(last)
+
+    def _shape(self, i: int) -> tuple[int, int, int]:
+        height, width, channels = self._decoded(i).shape
+        return height, width, channels
+
+    def _decoded(self, i: int) -> Pixels:
+        title = self.title(i)
+        try:
+            data = self._pictures.read(i)
+        except (ValueError, MemoryError) as error:
+            # Most commands never decode a picture, and Pillow takes longer to import than the rest of the room.
+            from dpfc_cli.images.decoding import refusal
+
+            raise refusal(error, title) from error
+        except OSError as error:
+            if self._alone and error.errno in _OWN:
+                raise unreadable(title, error.strerror or str(error)) from error
+            raise unread(title, error) from error
+        if isinstance(data, np.ndarray) and self._preparation.geometry is None:
+            return data
+        from dpfc_cli.images.decoding import decode
+
+        return decode(data, title, self._preparation)
+
+    def _fitting(self, picture: Pixels, i: int) -> Pixels:
+        (height, width, channels), (own_height, own_width, own) = self.shape, picture.shape
+        if (height, width) != (own_height, own_width):
+            # Without a geometry the first picture decides which, so nobody makes null records then.
+            why = f"it has {own_width} × {own_height} pixels, and must have {width} × {height}"
+            raise unreadable(self.title(i), why)
+        if channels < own:
+            from dpfc_cli.images.decoding import grey
+
+            return grey(picture)
+        return picture
 
 
 class Entry(NamedTuple):
@@ -60,54 +137,12 @@ class Entry(NamedTuple):
     sha256: str  # of its bytes, in hex, or '' if they were not read
 
 
-class Named(Protocol):
-    """Pictures, by number."""
-
-    def name(self, i: int) -> str:
-        """What the source calls picture i, wherever it is stored; or its number if it has no name."""
-        ...
-
-    def title(self, i: int) -> str:
-        """What messages call picture i: its name and where it lies."""
-        ...
-
-
-class Encoded(Named, Protocol):
-    """Encoded pictures in their source. Several threads may read at once."""
-
-    def __len__(self) -> int: ...
-
-    def read(self, i: int) -> bytes:
-        """The bytes of picture i.
-
-        Raises OSError or UserError if the source fails, and ValueError if these are more than `MOST_BYTES`.
-        """
-        ...
-
-    def only(self, records: Records) -> "Encoded": ...
-
-
-class Decode(Named, Protocol):
-    """Pictures of one shape, (H, W, C) with C = 1 or 3. Several threads may call it at once. unusable: why pictures
-    cannot be used that the source lacks, or that have no label.
-    """
-
-    shape: tuple[int, int, int]
-    unusable: Mapping[int, str]
-
-    def __call__(self, start: int, stop: int) -> Pixels:
-        """Decode the pictures start to stop - 1: (stop - start, H, W, C). UnreadableError if one cannot be decoded."""
-        ...
-
-    def only(self, records: Records) -> "Decode": ...
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Split:
     """One part of a data set. Its records have a fixed order."""
 
-    labels: Labels  # (n,)
-    pixels: Decode
+    labels: NDArray[np.int32]  # (n,)
+    pixels: Decoder
     listing: str  # SHA-256 in hex of what the source is made of
     keys: Keys | None = None  # the person of each picture, if the user asked for persons
 
@@ -150,27 +185,6 @@ class ImageSet:
     table: LabelTable | None = None  # the table that names its pictures, if there is one
 
 
-@dataclass(frozen=True, kw_only=True)
-class Preparation:
-    """How pictures are prepared."""
-
-    geometry: Geometry | None = None  # the size to bring them to; None: they keep their size
-    window: Window | None = None
-    """For grey values of more than 8 bits; None: all values that the file can hold are levels."""
-    exif: bool = False  # whether a picture is turned as its EXIF orientation says
-    notices: set[Notice] = field(default_factory=set, compare=False)
-    """Why some picture may look otherwise than its owner expects: threads that decode add to it."""
-
-    def describe(self) -> dict[str, Any] | None:
-        """The choices as JSON values, as manifests state them; None if nothing is done."""
-        said: dict[str, Any] = {} if self.geometry is None else self.geometry.describe()
-        if self.window is not None:
-            said["window"] = [float(value) for value in self.window]
-        if self.exif:
-            said["exif"] = True
-        return said or None
-
-
 # What a source of pictures is
 
 
@@ -189,27 +203,15 @@ class Request:
     faults: Faults = field(default_factory=Faults, compare=False)  # what is wrong and does not hide what follows
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unlabelled:
+class Unlabelled(NamedTuple):
     """Pictures without labels, in a fixed order: what a head is applied to.
 
     Unlike in a data set to train on, each picture stands alone here: one that is missing, damaged or of another size is
-    broken, and the others are decoded.
-
-    Attributes:
-        pictures: they.
-        name: name(i) is what the source calls picture i.
-        remarks: what the user should know of how the source was read, in sentences.
-
+    broken, and the others are decoded. remarks: as in `ImageSet`.
     """
 
-    pictures: Encoded
-    name: Callable[[int], str]
+    pictures: Pictures
     remarks: tuple[str, ...] = ()
-
-    @property
-    def n(self) -> int:
-        return len(self.pictures)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +257,86 @@ def listing_of(classes: tuple[str, ...], entries: Iterable[object]) -> str:
     return digest.hexdigest()
 
 
+# From what a reader found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """What a reader found of a split."""
+
+    labels: Labels
+    pictures: Pictures
+    entries: Iterable[Entry]  # the files of the source
+    classes: tuple[str, ...] = ()  # those that the source itself names; they and the entries are the listing
+    persons: Iterable[object] | None = None  # what names the person of each picture; None if nobody asked
+    unusable: Mapping[int, str] = field(default_factory=dict)  # why pictures cannot be used that the source lacks
+
+
+def image_set(
+    name: str,
+    found: Mapping[str, Listed],
+    request: Request,
+    *,
+    classes: tuple[str, ...] | None = None,
+    also: Iterable[str] = (),
+    remarks: tuple[str, ...] = (),
+) -> ImageSet:
+    """The data set of what a reader found.
+
+    Args:
+        name: of the data set.
+        found: by the source's name of the split.
+        request: what the data set is opened with.
+        classes: the classes that the data set defines; None: the operator must assert them.
+        also: names of classes that the source has even where no picture is of them.
+        remarks: as in `ImageSet`.
+
+    Raises:
+        UserError: nobody states the classes, there is no labelled picture to train on, labels do not fit the pictures,
+            the splits differ in size, or the size is needed and no picture can be decoded. Labels that mean no class
+            and pictures without a person are added to the faults of the request.
+
+    """
+    labels = {split: each.labels for split, each in found.items()}
+    names = stated(classes or request.classes)
+    known = labelled(labels, names, also, request.faults)
+    splits = {role: _split(y.astype(np.int32), found[split], request) for role, (split, y) in known.items()}
+    if len({split.pixels.shape for split in splits.values()}) > 1:
+        raise conflict(
+            f"The training and the test images in {quoted(request.place)} differ in size.",
+            "Fetch all files from the same source, or give a size that all images are resized and cropped to: "
+            f"{parameter('image_size')}.",
+        )
+    origin: Origin = "data set" if classes else "asserted"
+    remarks += splits_left_out(found, (split for split, _ in known.values()))
+    return ImageSet(name, names, splits, origin, remarks)
+
+
+def _split(labels: np.ndarray, found: Listed, request: Request) -> Split:
+    pictures, rule, keys = found.pictures, request.group_by, None
+    if len(pictures) != len(labels):
+        raise conflict(
+            f"{quoted(request.place)} has {counted(len(pictures), 'image')} and {counted(len(labels), 'label')}.",
+            "Images and labels must come from the same copy of the data set. Fetch both again.",
+        )
+    labels.setflags(write=False)
+    if found.persons is not None:
+        remedy = NO_PERSON if rule is None else rule.remedy
+        with request.faults.gathered():
+            keys = keys_of(found.persons, str(request.place), lambda i: secret(pictures.name(i)), remedy)
+    unusable = {**dict.fromkeys(np.flatnonzero(labels < 0).tolist(), UNLABELLED), **found.unusable}
+    return Split(
+        labels=labels,
+        pixels=Decoder(pictures, request.preparation, unusable=unusable),
+        listing=listing_of(found.classes, found.entries),
+        keys=keys,
+    )
+
+
+def entry_of(name: str, data: bytes) -> Entry:
+    return Entry(name, len(data), hashlib.sha256(data).hexdigest())
+
+
 # Parts of a data set
 
 
@@ -293,31 +375,3 @@ def spread(n: int, total: int) -> Records:
     start, stop = i * total // n, (i + 1) * total // n
     place = i * 2_654_435_769 % 2**32
     return start + (place * (stop - start) >> 32)
-
-
-# What a picture can fail with
-
-
-def unreadable(title: str, reason: str) -> UnreadableError:
-    return UnreadableError(
-        f"{secret(title)} cannot be decoded: {reason}. {GUARDED}",
-        "Remove it, replace it by an 8-bit PNG or JPEG, or keep it as a record without content: "
-        f"{parameter('on_error')} null.",
-        code="bad-record",
-        reason=reason,
-    )
-
-
-def unread(title: str, error: OSError) -> UserError:
-    """The error for a picture that the system does not let us read. This is no property of the picture."""
-    return UserError(
-        f"{secret(title)} cannot be read: {error.strerror or error}. {GUARDED}",
-        "Check that it is still where it was, and the disk. Then run the same command again to continue.",
-        code="unreadable",
-    )
-
-
-def check_size(encoded: int) -> None:
-    """Refuse a picture of so many bytes if they are more than `MOST_BYTES`, with a ValueError."""
-    if encoded > MOST_BYTES:
-        raise ValueError(f"it has more than {MOST_BYTES} bytes")

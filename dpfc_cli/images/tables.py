@@ -17,7 +17,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -28,10 +28,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpfc_cli.errors import GUARDED, UserError, conflict, counted, missing, quoted, secret
+from dpfc_cli.images.pictures import Records, read_file
 from dpfc_cli.images.prefetch import PIECE
-from dpfc_cli.images.sets import Entry, ImageSet, Records, Request, Unlabelled
-from dpfc_cli.images.splits import Listed, image_set, read_file
-from dpfc_cli.images.unlabelled import of_archives
+from dpfc_cli.images.sets import Entry, ImageSet, Listed, Request, Unlabelled, image_set
 from dpfc_cli.memory import check_fits, free_memory
 from dpfc_cli.reading import readable
 from dpfc_cli.sources import columns
@@ -62,7 +61,7 @@ class Group:
     files: Sequence[Path] = ()  # the files that its rows name, if they hold no pictures
 
 
-class Pictures:
+class TablePictures:
     """Pictures in the groups of several files.
 
     Pictures of parquet are read in windows. When the first picture of a window is wanted, all are read, each row group
@@ -72,9 +71,13 @@ class Pictures:
     next.
     """
 
-    def __init__(self, groups: list[Group], records: Records | None = None) -> None:
-        """records: those that are wanted, in the order that is wanted, (n,); all if None."""
-        self._groups = groups
+    def __init__(
+        self, groups: list[Group], records: Records | None = None, called: Callable[[Path], str] | None = None
+    ) -> None:
+        """records: those that are wanted, in the order that is wanted, (n,); all if None. called: what a file is called
+        in the names of its pictures; None: as it is.
+        """
+        self._groups, self._called = groups, called or (lambda path: path.name)
         self._starts = np.cumsum([0, *(group.rows for group in groups)])
         n = int(self._starts[-1])
         self._records = np.arange(n) if records is None else records
@@ -93,21 +96,16 @@ class Pictures:
     def __len__(self) -> int:
         return len(self._records)
 
-    def place(self, i: int) -> tuple[Path, int]:
-        """The file of picture i, and the number of its row there."""
-        group, row = self._at(i)
-        return group.path, group.first + row
-
     def name(self, i: int) -> str:
-        path, row = self.place(i)
-        return f"{path.name}/{row}"
+        group, row = self._at(i)
+        return f"{self._called(group.path)}/{group.first + row}"
 
     def title(self, i: int) -> str:
         group, row = self._at(i)
         return str(group.files[row]) if group.files else f"{group.path}: row {group.first + row}"
 
-    def only(self, records: Records) -> "Pictures":
-        return Pictures(self._groups, self._records[records])
+    def only(self, records: Records) -> "TablePictures":
+        return TablePictures(self._groups, self._records[records], self._called)
 
     def read(self, i: int) -> bytes:
         group, row = self._at(i)
@@ -395,17 +393,19 @@ def open_tables(
             labels=coded(
                 np.concatenate(numbers) if len(numbers) == len(labels) else [y for part in labels for y in part], names
             ),
-            pictures=Pictures(groups),
+            pictures=TablePictures(groups),
             entries=entries,
             classes=names or (),
             persons=None if person is None else values(person, split),
         )
-    return image_set(name, listed, request, also=names or (), remarks=remarks, noticed=noticed)
+    return replace(image_set(name, listed, request, also=names or (), remarks=remarks), noticed=noticed)
 
 
-def unlabelled_in(opened: Opens, paths: list[Path], source: str, called: Callable[[Path], str]) -> Unlabelled:
-    """The pictures of some files, without their labels, called FILE/ROW. source: what the user calls them. called: what
-    a file is called. Raises UserError as `open_tables`.
+def unlabelled_in(
+    opened: Opens, paths: list[Path], source: str, called: Callable[[Path], str] | None = None
+) -> Unlabelled:
+    """The pictures of some files, without their labels, called FILE/ROW. source: what the user calls them. called: as
+    in `TablePictures`. Raises UserError as `open_tables`.
     """
     image, groups = None, list[Group]()
     for path in paths:
@@ -413,13 +413,7 @@ def unlabelled_in(opened: Opens, paths: list[Path], source: str, called: Callabl
             image = image or image_column(file.schema, source)
             columns.same(file.schema, image, _holds_bytes, path)
             groups += file.groups(image)
-    pictures = Pictures(groups)
-
-    def name(i: int) -> str:
-        path, row = pictures.place(i)
-        return f"{called(path)}/{row}"
-
-    return of_archives(pictures, name, source)
+    return Unlabelled(TablePictures(groups, called=called))
 
 
 def _labels(file: TableFile, label: str, path: Path) -> Given:

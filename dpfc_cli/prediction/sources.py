@@ -25,10 +25,10 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.backbone import Recipe
 from dpfc_cli.heads.head import Head, made_otherwise
 from dpfc_cli.images import catalogue, kinds
+from dpfc_cli.images.folder import in_folder
+from dpfc_cli.images.pictures import Files
 from dpfc_cli.images.prefetch import batches
-from dpfc_cli.images.sets import Unlabelled
-from dpfc_cli.images.splits import Decoder
-from dpfc_cli.images.unlabelled import in_folder, in_list
+from dpfc_cli.images.sets import Decoder, Unlabelled
 from dpfc_cli.reading import readable
 
 STDIN = "-"
@@ -79,15 +79,15 @@ class Pictures(Source):
     noun = "picture"
 
     def __init__(self, found: Unlabelled, recipe: Recipe, backbone: Backbone) -> None:
-        self.n, self.remarks = found.n, found.remarks
+        self.n, self.remarks = len(found.pictures), found.remarks
         self._found, self._recipe, self._backbone = found, recipe, backbone
 
     def name(self, i: int) -> str:
-        return self._found.name(i)
+        return self._found.pictures.name(i)
 
     def blocks(self) -> Generator[Block, None, None]:
         recipe, step = self._recipe, self._backbone.batch
-        decoder = Decoder(self._found.pictures, recipe.image_shape, recipe.preparation, alone=True)
+        decoder = Decoder(self._found.pictures, recipe.preparation, recipe.image_shape, alone=True)
         wanted = ((None, decoder, at, min(at + step, self.n)) for at in range(0, self.n, step))
         with closing(batches(wanted)) as decoded:
             pixels = ((batch, batch.pixels) for _, batch in decoded)
@@ -197,25 +197,36 @@ def pictures_at(given: str) -> Unlabelled:
     """The pictures at a path, of a pattern, or of a list on standard input ('-'). UserError: there is nothing, or
     nothing of a kind that is known.
     """
-    if given == STDIN:
-        return in_list(_names(sys.stdin.buffer.read(LARGEST_LIST + 1), "standard input"))
     name, colon, after = given.partition(":")
     if colon and name + colon in points.added(catalogue.GROUP) and not os.path.exists(given):
         # As `extract` names it. The files themselves say their format.
         given = after
     path = Path(given).expanduser()
-    for each in catalogue.formats():
-        if each.unlabelled is not None and each.holds(path):
-            return each.unlabelled(given)
-    if os.path.isdir(path):
-        return in_folder(path)
-    if not os.path.exists(path):
+    found = next((each.unlabelled(given) for each in catalogue.formats() if each.unlabelled and each.holds(path)), None)
+    if found is None:
+        found = in_folder(path) if given != STDIN and os.path.isdir(path) else _listed(given, path)
+    if not len(found.pictures):
+        raise missing(
+            f"{quoted(given)} has no pictures: files that end in {', '.join(sorted(kinds.endings()))}.",
+            f"Name another {parameter('source')}.",
+        )
+    return found
+
+
+def _listed(given: str, path: Path) -> Unlabelled:
+    """One picture, or those of a list. A path in it that is not absolute begins in the working folder."""
+    if given == STDIN:
+        names = _names(sys.stdin.buffer.read(LARGEST_LIST + 1), "standard input")
+    elif not os.path.exists(path):
         raise missing(f"There is no {quoted(given)}.", f"Name {ACCEPTED}.", parameter="source")
-    if kinds.ending_of(path.name) in kinds.endings():
-        return in_list([given])
-    kind = f"a list of files ({parameter('source')})"
-    with readable(path, kind, f"Name {ACCEPTED}."), path.open("rb") as file:
-        return in_list(_names(file.read(LARGEST_LIST + 1), given))
+    elif kinds.ending_of(path.name) in kinds.endings():
+        names = [given]
+    else:
+        kind = f"a list of files ({parameter('source')})"
+        with readable(path, kind, f"Name {ACCEPTED}."), path.open("rb") as file:
+            names = _names(file.read(LARGEST_LIST + 1), given)
+    kinds.check_readable(names)
+    return Unlabelled(Files(Path(), names))
 
 
 def _names(data: bytes, source: str) -> list[str]:

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -209,19 +209,17 @@ def numbers_of(
             count[text] += n
     unknown = [text for text in sorted(count) if text and means[text][1] < 0]
     ways = {way for text, (way, _) in means.items() if text}
-    if unknown or len(ways) > 1:
-        wrong = unknown or [text for text in sorted(count) if means[text][0] == "place"]
-        n = sum(count[text] for text in wrong)
-        what = f"not among the {counted(len(classes), 'class')} of" if unknown else "no names, as others are, in"
-        refused = bad_record(
-            f"{counted(n, 'label')} {'is' if n == 1 else 'are'} {what} {parameter('classes')}: "
-            f"{secret(*(f'{text} ({count[text]:,} times)' for text in wrong))}. {GUARDED}",
-            f"A label is the name of a class{f', or for all its place, 0 to {len(classes) - 1}' if placed else ''}. "
-            f"{_ALL}",
-        )
-        if faults is None:
-            raise refused
-        faults.found.append(refused)
+    with nullcontext() if faults is None else faults.gathered():
+        if unknown or len(ways) > 1:
+            wrong = unknown or [text for text in sorted(count) if means[text][0] == "place"]
+            n = sum(count[text] for text in wrong)
+            what = f"not among the {counted(len(classes), 'class')} of" if unknown else "no names, as others are, in"
+            raise bad_record(
+                f"{counted(n, 'label')} {'is' if n == 1 else 'are'} {what} {parameter('classes')}: "
+                f"{secret(*(f'{text} ({count[text]:,} times)' for text in wrong))}. {GUARDED}",
+                f"A label is the name of a class{f', or for all its place, 0 to {len(classes) - 1}' if placed else ''}."
+                f" {_ALL}",
+            )
     return {
         split: np.array([means[text][1] if text else -1 for text in own.texts], np.int64)[own.codes]
         for split, own in labels.items()

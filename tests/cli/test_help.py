@@ -130,7 +130,7 @@ def test_a_shell_completes_commands_options_and_names(tmp_path: Path, monkeypatc
         ("dpfc train --method dp-n", ["dp-newton"]),
         ("dpfc train --adjacency=", ["replace-one", "zero-out"]),
         ("dpfc extract --model vit-b3", ["vit-b32"]),
-        ("dpfc extract cifar", ["cifar10", "cifar100"]),
+        ("dpfc extract dig", ["digits"]),
         ("dpfc train --features m", ["mine"]),
         ("dpfc train --features a", [r"a\ set"]),
         ("dpfc evaluate m", ["mine-eps1"]),

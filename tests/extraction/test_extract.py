@@ -19,7 +19,7 @@ from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.geometry import Geometry
-from dpfc_cli.images.sets import Preparation
+from dpfc_cli.images.pictures import Preparation
 from dpfc_cli.sources.nulls import Broken
 from tests.images.pictures import drawn, open_images
 from tests.support import refuses, shards_of, stored

@@ -13,7 +13,8 @@ from PIL import Image
 from dpfc_cli import points
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images import catalogue
-from dpfc_cli.images.sets import DataSet, ImageSet, Preparation, Request, Split, Unlabelled
+from dpfc_cli.images.pictures import Preparation
+from dpfc_cli.images.sets import DataSet, ImageSet, Request, Split, Unlabelled
 from dpfc_cli.sources.classes import composed
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, is_clutter
 
@@ -93,7 +94,7 @@ def tar(path: Path, members: list[tuple[str, bytes]]) -> Path:
 
 def values(split: Split) -> np.ndarray:
     """The first value of each picture: for a picture that `png` made, its value."""
-    return split.pixels(0, split.n)[:, 0, 0, 0]
+    return np.asarray(split.pixels(0, split.n)[:, 0, 0, 0])
 
 
 def files(folder: Path, *names: str) -> str:

@@ -1,4 +1,4 @@
-"""Encoded pictures become pixels by one rule. Whether one can be decoded depends on its own bytes alone."""
+"""Pictures pictures become pixels by one rule. Whether one can be decoded depends on its own bytes alone."""
 
 import errno
 import io
@@ -39,7 +39,7 @@ from dpfc_cli.images.decoding import (
     fitted,
     levels,
 )
-from dpfc_cli.images.sets import Preparation, UnreadableError
+from dpfc_cli.images.pictures import Preparation, UnreadableError
 from dpfc_cli.memory import proved
 from tests.images import written
 from tests.images.pictures import AS_SQUARE, png
@@ -70,24 +70,6 @@ def refused(data: bytes, preparation: Preparation = PLAIN) -> str:
 
 
 # What a picture becomes
-
-
-def test_every_mode_becomes_rgb() -> None:
-    for mode, colour, expected in (
-        ("L", 77, (77, 77, 77)),
-        ("1", 1, (255, 255, 255)),
-        ("LA", (77, 0), (77, 77, 77)),
-        ("RGBA", (1, 2, 3, 0), (1, 2, 3)),
-        ("P", 0, (0, 0, 0)),
-        ("I;16", 40000, (40000 >> 8,) * 3),
-    ):
-        found = decode(encoded(Image.new(mode, (6, 4), colour), "PNG"), "a", PLAIN)
-        np.testing.assert_array_equal(found[0, 0], expected)
-    palette = Image.new("P", (6, 4), 1)
-    palette.putpalette([0, 0, 0, 10, 20, 30])
-    assert decode(encoded(palette, "PNG", transparency=bytes([0, 0])), "a", PLAIN)[0, 0].tolist() == [10, 20, 30]
-    red = encoded(Image.new("CMYK", (6, 4), (0, 255, 255, 0)), "JPEG", quality=100)
-    np.testing.assert_allclose(decode(red, "a", PLAIN)[0, 0], [255, 0, 0], atol=3)
 
 
 def test_of_an_animation_the_first_frame_is_taken() -> None:
@@ -375,8 +357,8 @@ def test_pillows_warnings_about_a_picture_are_not_shown(tmp_path: Path) -> None:
     program = """
 import sys
 from dpfc_cli.errors import UserError
-from dpfc_cli.images.sets import Preparation
 from dpfc_cli.images.decoding import decode
+from dpfc_cli.images.pictures import Preparation
 try:
     decode(open(sys.argv[1], "rb").read(), "1.tif", Preparation())
 except UserError:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.images.pictures import UnreadableError
 from dpfc_cli.images.prefetch import AHEAD, batches
-from dpfc_cli.images.sets import UnreadableError
 from tests.support import refuses
 
 

@@ -19,7 +19,8 @@ import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images import prefetch, tables
-from dpfc_cli.images.sets import UnreadableError, by_person
+from dpfc_cli.images.pictures import UnreadableError
+from dpfc_cli.images.sets import by_person
 from dpfc_cli.sources.groups import rule_of
 from tests.images.pictures import CLASSES, SQUARE, files, open_images, png, there, unlabelled, values
 from tests.support import refuses
@@ -201,8 +202,8 @@ def test_a_broken_picture_is_named_by_its_place(kind: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_pictures_without_labels_are_called_by_their_place(kind: str, tmp_path: Path) -> None:
     whole(kind, tmp_path / "x")
-    found = unlabelled(kind, tmp_path / "x")
-    read = {found.name(i): found.pictures.read(i) for i in range(found.n)}
+    found = unlabelled(kind, tmp_path / "x").pictures
+    read = {found.name(i): found.read(i) for i in range(len(found))}
     file = {"parquet": "train-00001-of-00002.parquet/1", "arrow": "train/data-00001-of-00002.arrow/1"}[kind]
     assert (len(read), read[file]) == (10, png(6))
 

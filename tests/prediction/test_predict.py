@@ -22,7 +22,7 @@ from dpfc_cli.backbones.vision_transformer import checkpoint
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import fingerprint_of
 from dpfc_cli.heads import backbone as rebuild
-from dpfc_cli.images import splits
+from dpfc_cli.images import pictures
 from dpfc_cli.prediction import sources
 from dpfc_cli.prediction.predict import Predictions
 from tests.images.pictures import there
@@ -155,7 +155,7 @@ def test_a_failing_disk_stops_the_run(digits: Scene, monkeypatch: pytest.MonkeyP
     def failing(path: Path) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(splits, "read_file", failing)
+    monkeypatch.setattr(pictures, "read_file", failing)
     with refuses("unreadable"):
         list(predict(digits.head, digits.photos))
 

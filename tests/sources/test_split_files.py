@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.sources.split_files import expanded, files_by_split, files_in, inside, is_clutter, splits_by_role
+from dpfc_cli.sources.split_files import expanded, files_by_split, files_in, inside
 from tests.support import refuses
 
 
@@ -74,13 +74,6 @@ def test_a_file_that_would_be_read_twice_is_refused(tmp_path: Path, twice: str) 
     assert files_by_split(str(file), ".tar") == {"train": [file]}
 
 
-def test_of_the_splits_to_evaluate_on_the_first_usual_name_is_taken() -> None:
-    assert splits_by_role(["validation", "train", "test"]) == {"train": "train", "test": "test"}
-    assert splits_by_role(["val", "train"]) == {"train": "train", "test": "val"}
-    assert splits_by_role(["train"]) == {"train": "train"}
-    assert splits_by_role(["test"]) == {"test": "test"}
-
-
 def test_a_table_names_files_of_its_own_folder_alone(tmp_path: Path) -> None:
     top = tmp_path / "top"
     for name, found in {"1.png": "1.png", "a/./b/../1.png": "a/1.png", "a b/ü.png": "a b/ü.png"}.items():
@@ -88,11 +81,3 @@ def test_a_table_names_files_of_its_own_folder_alone(tmp_path: Path) -> None:
     for name in ("../1.png", "a/../../top2/1.png", "/etc/passwd", ".", "", "nul\0"):
         assert inside(top, name) is None
     assert inside(top, str(top / "x.png")) == top / "x.png"
-
-
-def test_hidden_files_and_what_systems_leave_behind_are_known() -> None:
-    for name in ("__MACOSX", "._1.png", ".DS_Store", "Thumbs.db", "thumbs.DB", "desktop.ini", ".hidden"):
-        assert is_clutter(name)
-        assert not is_clutter(f"a{name}")
-    # Parts of the names of members in archives.
-    assert not any(map(is_clutter, (".", "..")))

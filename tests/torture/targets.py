@@ -32,7 +32,8 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.heads.head import read as read_head
 from dpfc_cli.images.decoding import decode
-from dpfc_cli.images.sets import Preparation, by_person
+from dpfc_cli.images.pictures import Preparation
+from dpfc_cli.images.sets import by_person
 from dpfc_cli.ledger import caps, file
 from dpfc_cli.ledger.facts import Fact, new_id
 from dpfc_cli.ledger.file import append, read
@@ -235,9 +236,9 @@ def tables(kind: str) -> Target:
         source = f"{kind}:{folder / 'x'}"
         # One reader may refuse what another one takes.
         with contextlib.suppress(UserError):
-            plain = unlabelled(kind, folder / "x")
-            for i in range(min(plain.n, 4)):
-                plain.pictures.read(i)
+            plain = unlabelled(kind, folder / "x").pictures
+            for i in range(min(len(plain), 4)):
+                plain.read(i)
                 plain.name(i)
         with contextlib.suppress(UserError):
             look(open_images(source, geometry=SQUARE))

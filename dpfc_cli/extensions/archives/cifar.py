@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from dpfc_cli.errors import parameter
 from dpfc_cli.extensions.archives.official import LARGEST, mirrored, missing
 from dpfc_cli.extensions.archives.tars import UNPACKING, Header
-from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Pixels, Request
-from dpfc_cli.images.splits import Listed, entry_of, image_set
+from dpfc_cli.images.pictures import Held, Pixels
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Listed, Request, entry_of, image_set
 from dpfc_cli.reading import readable
 from dpfc_cli.sources.classes import coded
 
@@ -113,7 +113,7 @@ def open_cifar(layout: Layout, request: Request) -> ImageSet:
     splits = {
         split: Listed(
             labels=coded(np.concatenate([file.labels for file in files])),
-            pictures=np.concatenate([file.images for file in files]),
+            pictures=Held(np.concatenate([file.images for file in files])),
             entries=[file.entry for file in files],
             classes=layout.classes,
         )
@@ -183,8 +183,8 @@ def _image_file(data: bytes, layout: Layout, name: str) -> ImageFile:
     labels = contents.get(layout.labels)
     if isinstance(labels, np.ndarray) and labels.ndim == 1:
         labels = labels.tolist()
-    if not isinstance(labels, list) or any(type(label) is not int or abs(label) >> 31 for label in labels):
-        raise ValueError(f"'{name}' does not hold a list of integers under '{layout.labels}'")
+    if not isinstance(labels, list) or any(type(label) is not int or label >> 31 for label in labels):
+        raise ValueError(f"'{name}' does not hold a list of numbers under '{layout.labels}'")
     if len(images) != len(labels):
         raise ValueError(f"'{name}' has {len(images)} images and {len(labels)} labels")
     planes = images.reshape(-1, CHANNELS, SIDE, SIDE)

@@ -18,8 +18,8 @@ from pathlib import Path
 from dpfc_cli.errors import missing, parameter, quoted, secret
 from dpfc_cli.extensions.archives.tars import UNPACKING, Header, Member, members, nested, ranges
 from dpfc_cli.images.folder import open_folder
-from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request
-from dpfc_cli.images.splits import Listed, image_set, read_file
+from dpfc_cli.images.pictures import read_file
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Listed, Request, image_set
 from dpfc_cli.memory import proved
 from dpfc_cli.reading import readable
 from dpfc_cli.sources.classes import coded

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from dpfc_cli.extensions.archives.official import LARGEST, mirrored, missing
-from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Pixels, Request
-from dpfc_cli.images.splits import Listed, entry_of, image_set
+from dpfc_cli.images.pictures import Held, Pixels
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Listed, Request, entry_of, image_set
 from dpfc_cli.reading import readable
 from dpfc_cli.sources.classes import coded
 
@@ -76,7 +76,7 @@ def _listed(dataset: str, folder: Path, split: str, classes: tuple[str, ...]) ->
     (pictures, first), (numbers, second) = _read(dataset, folder, images, 3), _read(dataset, folder, labels, 1)
     return Listed(
         labels=coded(numbers.astype(np.int64)),
-        pictures=pictures[..., np.newaxis],
+        pictures=Held(pictures[..., np.newaxis]),
         entries=[first, second],
         classes=classes,
     )

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from dpfc_cli.errors import quoted, unsupported
 from dpfc_cli.files import bytes_in
-from dpfc_cli.images.sets import check_size
+from dpfc_cli.images.pictures import check_size
 from dpfc_cli.images.tables import Group, bytes_of, elsewhere, names_in
 from dpfc_cli.reading import readable
 from dpfc_cli.sources.columns import AGAIN

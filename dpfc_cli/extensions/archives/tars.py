@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import secret
-from dpfc_cli.images.sets import Records, check_size
+from dpfc_cli.images.pictures import Records, check_size
 from dpfc_cli.reading import readable
 from dpfc_cli.sources.split_files import is_clutter
 

@@ -7,11 +7,11 @@ The label is a text. Or it stands in the record's `.json`, under a usual name or
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
@@ -19,11 +19,9 @@ from dpfc_cli.errors import GUARDED, UserError, bad_record, parameter, quoted, s
 from dpfc_cli.extensions.archives.tars import Member, members, ranges, reading
 from dpfc_cli.files import json_of
 from dpfc_cli.images.kinds import check_readable, ending_of, endings
-from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Request, Unlabelled
-from dpfc_cli.images.splits import Listed, image_set
-from dpfc_cli.images.unlabelled import of_archives
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Listed, Request, Unlabelled, image_set
 from dpfc_cli.sources.classes import USUAL_NAMES, coded, text_of, usual_label
-from dpfc_cli.sources.groups import Rule
+from dpfc_cli.sources.groups import Rule, names_persons
 from dpfc_cli.sources.person_hints import column_of, level_of
 from dpfc_cli.sources.split_files import files_by_split, files_in, left_out
 
@@ -37,12 +35,15 @@ PARTS = (*PICTURES, LABEL, JSON)
 
 
 class Record(NamedTuple):
-    """A picture with its label. person: what names its person; if nobody asked, its `.json`."""
+    """A picture with its label. person: what names its person, if the user says where that stands. seeming: what stands
+    in its `.json` under names of persons, if not.
+    """
 
     path: Path
     label: object
     picture: Member
     person: object
+    seeming: Mapping[str, object]
 
 
 def open_webdataset(request: Request) -> ImageSet:
@@ -53,7 +54,7 @@ def open_webdataset(request: Request) -> ImageSet:
     found = {split: _records(paths, request, skipped) for split, paths in places.items()}
     remarks = left_out(skipped, "they are neither the picture of a record nor its label")
     listed = {split: _listed(records, request.group_by) for split, records in found.items()}
-    return image_set("webdataset", listed, request, remarks=remarks, noticed=partial(_noticed, found))
+    return replace(image_set("webdataset", listed, request, remarks=remarks), noticed=partial(_noticed, found))
 
 
 def _listed(records: list[Record], group_by: Rule | None) -> Listed:
@@ -63,7 +64,7 @@ def _listed(records: list[Record], group_by: Rule | None) -> Listed:
         labels=coded([record.label for record in records]),
         pictures=ranges([(number[record.path], record.picture) for record in records], places),
         # The class stands in the digest's place. The listing then changes with the labels.
-        entries=(Entry(f"{path.name}/{member.name}", member.size, str(y)) for path, y, member, _ in records),
+        entries=(Entry(f"{path.name}/{member.name}", member.size, str(y)) for path, y, member, *_ in records),
         persons=None if group_by is None else [record.person for record in records],
     )
 
@@ -71,25 +72,12 @@ def _listed(records: list[Record], group_by: Rule | None) -> Listed:
 def _noticed(found: dict[str, list[Record]]) -> str | None:
     """The rule that would bring together pictures that seem to be of one person; None if none do."""
     records = [record for own in found.values() for record in own]
-    # One program wrote an archive, so its first record has the keys of all.
-    first = {record.path: record for record in reversed(records)}
-    keys = dict.fromkeys(key for facts in _known(first.values()) for key in facts)
-    column = column_of({key: map(itemgetter(key), _known(records, key)) for key in keys})
+    keys = dict.fromkeys(key for record in records for key in record.seeming)
+    column = column_of({key: [record.seeming.get(key) for record in records] for key in keys})
     if column is not None:
         return f"column:{column}"
     level = level_of([record.picture.name for record in records], [record.label for record in records])
     return None if level is None else f"folder:{level}"
-
-
-def _known(records: Iterable[Record], key: str | None = None) -> Iterator[dict[str, object]]:
-    """The facts in the .json of records that have one, and this key in it. A file that is none is passed over."""
-    for path, own in groupby(records, lambda record: record.path):
-        with reading(path), path.open("rb") as file:
-            for *_, member in own:
-                with suppress(UserError):
-                    facts = _facts(file, member, path) if isinstance(member, Member) else {}
-                    if key is None or key in facts:
-                        yield facts
 
 
 def _records(paths: list[Path], request: Request, skipped: Counter[str]) -> list[Record]:
@@ -114,7 +102,8 @@ def _records(paths: list[Path], request: Request, skipped: Counter[str]) -> list
 
 
 def _record(parts: list[tuple[str, Member]], file: BinaryIO, path: Path, key: str, request: Request) -> Record:
-    def only(found: list[Member], what: str) -> Member:
+    def only(what: str, *extensions: str) -> Member:
+        found = [member for extension, member in parts if extension in extensions]
         if len(found) != 1:
             raise _refused(
                 f"Record {secret(key)} in {quoted(path)} has {'no' if not found else 'more than one'} {what}.",
@@ -122,34 +111,27 @@ def _record(parts: list[tuple[str, Member]], file: BinaryIO, path: Path, key: st
             )
         return found[0]
 
-    picture = only([member for extension, member in parts if extension in PICTURES], "picture")
-    labels = [member for extension, member in parts if extension == LABEL]
-    facts = [member for extension, member in parts if extension == JSON]
+    picture, rule, column, there = only("picture", *PICTURES), request.group_by, request.label_column, dict(parts)
+    labelled = column in (None, LABEL) and (LABEL in there or JSON not in there)
+    known = dict[str, object]()
+    # What is no JSON does no harm where nothing in it is needed.
+    with suppress(UserError) if labelled and (rule is None or rule.column is None) else nullcontext():
+        known = _facts(file, only(f".{JSON}", JSON), path) if JSON in there or not labelled else {}
     label: object
-    if request.label_column in (None, LABEL) and (labels or not facts):
-        label = _text(file, only(labels, f".{LABEL}"), path)
-        if request.label_column is None and _others(file, facts, path) - {text_of(label)}:
+    if labelled:
+        label = _text(file, only(f".{LABEL}", LABEL), path)
+        others = {text_of(value) for name, value in known.items() if name.casefold() in USUAL_NAMES}
+        if column is None and others - {"", text_of(label)}:
             raise _refused(
                 f"Record {secret(key)} in {quoted(path)} has another label in its .{JSON} than in its .{LABEL}.",
                 f"Say which one counts: {parameter('label_column')} {LABEL}, or the key in the .{JSON}.",
             )
     else:
-        label = _label(_facts(file, only(facts, f".{JSON}"), path), path, key, request.label_column)
-    rule = request.group_by
+        label = _label(known, path, key, column)
     if rule is None:
-        return Record(path, label, picture, facts[0] if facts else None)
-    if rule.column is None:
-        return Record(path, label, picture, rule.of_name(picture.name, picture.name))
-    person = _facts(file, facts[0], path).get(rule.column) if len(facts) == 1 else None
-    return Record(path, label, picture, person)
-
-
-def _others(file: BinaryIO, facts: list[Member], path: Path) -> set[str]:
-    """The labels under usual names in the .json beside a .cls. One that cannot be read is passed over."""
-    with suppress(UserError):
-        known = [item for member in facts for item in _facts(file, member, path).items()]
-        return {text_of(value) for name, value in known if name.casefold() in USUAL_NAMES} - {""}
-    return set()
+        return Record(path, label, picture, None, {name: known[name] for name in known if names_persons(name)})
+    person = rule.of_name(picture.name, picture.name) if rule.column is None else known.get(rule.column)
+    return Record(path, label, picture, person, {})
 
 
 def _label(known: dict[str, object], path: Path, key: str, label_column: str | None) -> object:
@@ -204,7 +186,7 @@ def _key(name: str) -> str:
 
 def unlabelled(pattern: str) -> Unlabelled:
     """All pictures in tar archives: members with names that end as those of pictures. pattern: see `files_in`.
-    UserError if an archive is missing or damaged, or there are no pictures.
+    UserError if an archive is missing or damaged.
     """
     paths, skipped = sorted(files_in(pattern, SUFFIX)), Counter[str]()
     found: list[tuple[int, Member]] = []
@@ -215,8 +197,8 @@ def unlabelled(pattern: str) -> Unlabelled:
             else:
                 skipped[ending] += 1
     check_readable(member.name for _, member in found)
-    pictures = ranges(found, tuple((path, f"{path.name}/" if len(paths) > 1 else "") for path in paths))
-    return of_archives(pictures, pictures.name, pattern, left_out(skipped))
+    places = tuple((path, f"{path.name}/" if len(paths) > 1 else "") for path in paths)
+    return Unlabelled(ranges(found, places), left_out(skipped))
 
 
 WEBDATASET = DataSet(

@@ -131,16 +131,17 @@ def _numbers(
     for split, own in labels.items():
         # Of two classes, each record could have both. Whoever means that has columns of zeros and ones, too.
         if own.codes.shape[1] > 1 and _HOT.issuperset(own.texts[code] for code in np.unique(own.codes)):
-            hot = bad_record(
-                f"The {split} labels are a table of zeros and ones, as of a column for each class. {GUARDED}",
-                "Give the numbers of each record's classes instead, from 0, filled up with −1 to one length. For one "
-                "class in each record, in NumPy: y.argmax(axis=1).",
-            )
-            faults.found.append(hot)
+            with faults.gathered():
+                raise bad_record(
+                    f"The {split} labels are a table of zeros and ones, as of a column for each class. {GUARDED}",
+                    "Give the numbers of each record's classes instead, from 0, filled up with −1 to one length. For "
+                    "one class in each record, in NumPy: y.argmax(axis=1).",
+                )
         unlabelled = np.array([not text for text in own.texts])[own.codes].all(axis=1)
         if not tables[split].nulls and (lacking := np.flatnonzero(unlabelled).tolist()):
             what = f"{counted(len(lacking), f'{split} record')} without a label: {secret(*lacking)}. {GUARDED}"
-            faults.found.append(bad_record(what, "Label them, or leave them out before importing."))
+            with faults.gathered():
+                raise bad_record(what, "Label them, or leave them out before importing.")
     with faults.gathered():
         check_names(called or (), classes)
     return numbers_of(labels, classes, faults)

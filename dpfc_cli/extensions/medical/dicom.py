@@ -27,7 +27,7 @@ from dpfc_cli import errors
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.images.decoding import check_jpeg, levels, narrow
 from dpfc_cli.images.kinds import Kind
-from dpfc_cli.images.sets import Pixels, Preparation
+from dpfc_cli.images.pictures import Pixels, Preparation
 
 GROUPS = ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence")
 ELEMENTS = (

@@ -4,7 +4,6 @@ import gzip
 import io
 import os
 import pickle
-import pickletools
 import struct
 import tarfile
 from collections.abc import Callable
@@ -124,8 +123,8 @@ def test_a_file_of_another_form_is_an_error(tmp_path: Path) -> None:
     forms: list[tuple[object, object, str]] = [
         *((data, [0, 1], "damaged") for data in (PICTURES[:, 1:], PICTURES.astype(np.int32), PICTURES[0], b"text")),
         (PICTURES, [0, 1, 2], "damaged"),
-        *((PICTURES, labels, "damaged") for labels in ([0, None], [0, True], [0, 2**70], 7)),
-        *((PICTURES, labels, "bad-record") for labels in ([0, 10], [0, -1])),
+        *((PICTURES, labels, "damaged") for labels in ([0, None], [0, True], [0, 2**70], [0, -1], 7)),
+        (PICTURES, [0, 10], "bad-record"),
     ]
     for data, labels, code in forms:
         with refuses(code):
@@ -239,12 +238,3 @@ def test_what_is_cut_off_or_no_dictionary_with_names_is_refused_and_no_other_err
     for value in ([1, 2], None, 7, b"text", np.zeros(3, np.uint8), {7: 1}):
         refused(pickle.dumps(value, 3))
     refused(b"<html>404 Not Found</html>")
-
-
-def test_a_lack_of_memory_is_no_damaged_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(data: bytes) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(pickletools, "genops", fail)
-    with pytest.raises(MemoryError):
-        read_pickle(b"", "x")

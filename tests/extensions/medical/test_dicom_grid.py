@@ -16,7 +16,7 @@ from pydicom.dataset import Dataset
 from pydicom.uid import UID, ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian, RLELossless
 
 from dpfc_cli.images.decoding import decode
-from dpfc_cli.images.sets import Preparation
+from dpfc_cli.images.pictures import Preparation
 from tests.extensions.medical.dicoms import rescale, written
 
 SYNTAXES = (ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian, RLELossless)
