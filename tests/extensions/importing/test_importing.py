@@ -105,17 +105,6 @@ def test_splits_that_do_not_fit_together_are_refused(tmp_path: Path, single: Arr
             made(npz(tmp_path, single | test), tmp_path / "set")
 
 
-def test_values_that_make_no_sense_are_refused_before_the_source_is_read(tmp_path: Path) -> None:
-    for given, code in (
-        ({"dtype": "float64"}, "unknown-name"),
-        ({"labels_per_record": 0}, "bad-value"),
-        ({"hold_out": 1.5}, "bad-value"),
-        ({"hold_out": 0.0}, "bad-value"),
-    ):
-        with refuses(code):
-            import_features(tmp_path / "nothing", tmp_path / "set", **given)
-
-
 def test_a_name_that_is_not_utf_8_is_kept(tmp_path: Path, single: Arrays) -> None:
     """Such names are legal on POSIX systems."""
     source = npz(tmp_path, single).rename(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.npz"))
