@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dpfc_cli.extraction.importing import import_features
 
 import dpfc_cli as dpfc
 from dpfc_cli.features import hdf5, reader
