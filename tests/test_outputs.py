@@ -46,6 +46,8 @@ def test_a_package_adds_an_ending_and_what_nothing_writes_is_refused_before_the_
     assert outputs.writer("document", tmp_path / "a.PPTX")(page("ward")) == b"WARD"
     with refuses("unsupported", name="document.odp"):
         outputs.writer("document", tmp_path / "a.odp")
+    with refuses("bad-value", parameter="out"):
+        outputs.writer("poster", tmp_path / "a.pdf")
     for name, code in (("a.pptx", "bad-value"), ("svg", "bad-value"), ("no/a.txt", "missing")):
         with refuses(code, parameter="plot"):
             outputs.writer("picture", tmp_path / name, "plot")

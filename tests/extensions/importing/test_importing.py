@@ -123,6 +123,19 @@ def test_a_name_that_is_not_utf_8_is_kept(tmp_path: Path, single: Arrays) -> Non
     assert not import_features(source, tmp_path / "set", classes=3).made
 
 
+def test_a_set_is_called_imported_unless_it_has_a_name_that_can_be_one(
+    tmp_path: Path, single: Arrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    npz(tmp_path, single)
+    first, again = (import_features("a.npz", classes=["a", "b", "c"]) for _ in range(2))
+    assert (first.features.name, first.made, again.made) == ("imported", True, False)
+    assert (tmp_path / "features" / "imported" / "manifest.json").exists()
+    for name in ("x.partial", "ledger.sqlite", " "):
+        with refuses("bad-value", parameter="out"):
+            import_features("a.npz", name)
+
+
 # Going on
 
 
