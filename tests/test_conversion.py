@@ -7,10 +7,9 @@ import pytest
 
 from dpfc_cli.conversion import conversions, epsilon_of, noise_multiplier_of
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy.accounting import LEAST_EPSILON, mu_for, zcdp_epsilon
+from dpfc_cli.privacy.accounting import LEAST_EPSILON, Privacy, mu_for, zcdp_epsilon
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.request import Privacy
 
 FACTS = Facts(n=1000, m=4, d=9)
 DELTAS = (1e-5, 1e-7)

@@ -18,12 +18,12 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head, check_card
 from dpfc_cli.methods import METHODS
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.records.card import card_of
 from dpfc_cli.records.claims import Release, epsilon_of, mu_of
 from dpfc_cli.records.findings import check
 from dpfc_cli.structs import decoded
-from dpfc_cli.training.request import Privacy
 from tests.hostile import altered, calibrated, card_as_written, places
 from tests.support import refuses
 
