@@ -112,18 +112,6 @@ def test_a_whole_number_is_a_number() -> None:
         check(card_of({**card, "options": {**card["options"], "learning_rate": -5}}))
 
 
-def test_a_head_that_the_system_has_no_memory_to_open_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """safetensors raises MemoryError without a word about the file."""
-
-    def full(*given: object, **others: object) -> None:
-        raise MemoryError
-
-    path = written(folder, json.dumps(EXACT))
-    monkeypatch.setattr("safetensors.safe_open", full)
-    with refuses("memory"):
-        Head.load(path)
-
-
 def test_a_head_that_memory_cannot_hold_is_refused_before_it_takes_any(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
