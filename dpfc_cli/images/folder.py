@@ -8,8 +8,8 @@ the sorted order of the folders, and so is the listing: it does not depend on th
 listed when the set is opened and decoded when they are asked for, so a set may be larger than memory.
 
 The labels may also stand in a table: one that the operator names, or `metadata.csv` beside the images (see
-`sources.metadata`). The second is read if the operator names one of its columns, or if there are no folders of classes.
-Folders of classes count where a table has no column of labels, and none is named.
+`sources.metadata`). The second is read if the operator names one of its columns, or if there are no folders of
+classes. Folders of classes count where a table has no column of labels, and none is named.
 The images are then those of the table, in the sorted order of their names.
 """
 

@@ -343,8 +343,8 @@ def entry_of(name: str, data: bytes) -> Entry:
 def held_out(source: ImageSet, fraction: float) -> ImageSet:
     """Make a test split from a part of the training pictures, by their own names or by their persons.
 
-    `sources.split_files` says which, and has the errors. In parquet, IDX and CIFAR files pictures have no names, and
-    their places count as names. These change when the files are written anew. Both splits keep the whole's listing.
+    `sources.split_files` says which, and has the errors. In parquet, IDX and CIFAR files pictures have no names,
+    and their places count as names. These change when the files are written anew. Both splits keep the whole's listing.
     """
     train = source.splits["train"]
     sizes = {name: split.n for name, split in source.splits.items()}

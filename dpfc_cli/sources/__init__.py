@@ -1,5 +1,6 @@
-"""Rules that sources of pictures and sources of features share.
+"""What is said of records beside their pictures or features: labels, persons, splits. Sources of both share these rules.
 
-`split_files` finds the files of a source and their splits, `columns` reads parquet and finds the label in a table, and
-`classes` says which classes there are and who stated them.
+`split_files` finds the files of a source and their splits. `classes` says which classes there are, who stated them, and
+what labels mean. `groups` says which records are of one person, and `person_hints` which seem to be. `metadata` and
+`csv_files` read tables, `columns` parquet. `nulls` names the records that cannot be used.
 """
